@@ -1,0 +1,28 @@
+"""Every non-public torch symbol that weft uses, imported here and nowhere else.
+
+Place in the pipeline: the bottom. A new PyTorch version that moves or renames one of these is this
+file's work alone. Public torch API is imported directly where it is used.
+
+Keep entries sorted by module, one comment each: who uses it, and for what.
+Never here: torch._dynamo, torch._inductor, AOTAutograd, proxy_tensor, the ShapeEnv engine.
+"""
+
+from __future__ import annotations
+
+# shapes.fake, aot: runs an operator's meta kernel on tensors that have sizes but no data.
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+# aot: per-operator dispatch beneath autograd.
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# capture, aot: flatten and rebuild nested containers.
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+__all__ = [
+    "FakeTensor",
+    "FakeTensorMode",
+    "TorchDispatchMode",
+    "tree_flatten",
+    "tree_map",
+    "tree_unflatten",
+]

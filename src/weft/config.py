@@ -1,0 +1,272 @@
+"""All settings of weft, typed, in one object.
+
+Place in the pipeline: the bottom, beside `errors`; every stage reads `config.<name>` when it runs.
+
+Each setting has a default, an environment variable `WEFT_<NAME>` read at import, and a scoped
+override; unknown names and wrong types are errors::
+
+    import weft
+    weft.config.cache_size_limit = 16
+    with weft.config.patch(cache_size_limit=2, strict=True):
+        ...
+
+Inside weft: ``from weft.config import config``. Settings with ``cache_key=True`` change what is
+generated, so they are part of the disk cache's key (`config.cache_key()`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, final
+
+from weft.errors import BadValue, UnknownOption
+
+
+def _knob(default: Any, doc: str, *, group: str, cache_key: bool = False) -> Any:
+    """A setting: its default, what it does, its group, and whether generated code depends on it."""
+    return field(default=default, metadata={"doc": doc, "group": group, "cache_key": cache_key})
+
+
+@final
+@dataclass(slots=True)
+class Config:
+    """The settings. `help(weft.config)` or `weft.config.describe()` lists them."""
+
+    # -- capture ---------------------------------------------------------------------------------
+    disable: bool = _knob(
+        False, "Make weft.compile return its argument's eager behaviour everywhere.",
+        group="capture")
+    cache_size_limit: int = _knob(
+        8, "Compiled variants kept per code object; further ones run eagerly after one warning.",
+        group="capture")
+    automatic_dynamic: bool = _knob(
+        True, "With dynamic=None, a size that changed makes its dimension symbolic on recompile.",
+        group="capture")
+    capture_scalar_outputs: bool = _knob(
+        False, "Keep .item() in the graph as an unbacked value instead of breaking.",
+        group="capture")
+    inline_depth_limit: int = _knob(
+        200, "Depth of inlined Python calls at which capture breaks the graph.", group="capture")
+    step_limit: int = _knob(
+        5_000_000, "Byte code instructions interpreted for one frame before capture gives up.",
+        group="capture")
+
+    # -- failures --------------------------------------------------------------------------------
+    suppress_errors: bool = _knob(
+        True, "An internal failure warns once, writes a report and runs eagerly.",
+        group="failures")
+    strict: bool = _knob(
+        False, "Raise internal failures and run every verifier (weft's own tests).",
+        group="failures")
+    report_dir: str = _knob(
+        "", "Where failure reports are written; empty: <cache_dir>/reports.", group="failures")
+
+    # -- numerics --------------------------------------------------------------------------------
+    fallback_random: bool = _knob(
+        False, "Random operators call ATen, bit-equal to eager under one seed.",
+        group="numerics", cache_key=True)
+    emulate_precision_casts: bool = _knob(
+        False, "Round to the low-precision dtype after every operator, as eager does.",
+        group="numerics", cache_key=True)
+
+    # -- code generation -------------------------------------------------------------------------
+    cpp_compiler: str = _knob(
+        "", "C++ compiler to use; empty: $CXX, then g++, then clang++.",
+        group="codegen", cache_key=True)
+    cpp_flags: str = _knob(
+        "", "Flags added to the C++ command line.", group="codegen", cache_key=True)
+    simd: str = _knob(
+        "", "avx512, avx2 or portable; empty: what the machine has.",
+        group="codegen", cache_key=True)
+    num_threads: int = _knob(
+        0, "Threads of generated CPU kernels; 0: torch.get_num_threads() at each call.",
+        group="codegen", cache_key=True)
+    max_fusion_size: int = _knob(
+        64, "Operators in one kernel before scheduling stops fusing into it.",
+        group="codegen", cache_key=True)
+    max_autotune: bool = _knob(
+        False, "Measure candidate kernels and templates and keep the fastest.",
+        group="codegen", cache_key=True)
+    cudagraphs: bool = _knob(
+        False, "Replay GPU work as CUDA graphs where that is safe.",
+        group="codegen", cache_key=True)
+
+    # -- compilation and cache -------------------------------------------------------------------
+    cache_dir: str = _knob(
+        "", "Disk cache; empty: $XDG_CACHE_HOME/weft or ~/.cache/weft.", group="cache")
+    disk_cache: bool = _knob(
+        True, "Keep compiled kernels on disk; off: a directory of this process only.",
+        group="cache")
+    cache_size_mb: int = _knob(
+        4096, "Size at which the disk cache drops its least recently used files.", group="cache")
+    compile_jobs: int = _knob(
+        0, "Compiler processes at once; 0: the number of processors.", group="cache")
+
+    # -- diagnostics -----------------------------------------------------------------------------
+    logs: str = _knob(
+        "", "Artifacts to log, comma separated: see weft.set_logs.", group="diagnostics")
+    trace: bool = _knob(
+        False, "Write every intermediate form and kernel to <cache_dir>/trace.",
+        group="diagnostics")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, _checked(name, value))
+
+    def __getattr__(self, name: str) -> Any:  # only reached for names that are no setting
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UnknownOption(name, KNOBS)
+
+    @contextmanager
+    def patch(
+        self, changes: Mapping[str, Any] | None = None, /, **named: Any
+    ) -> Iterator[Config]:
+        """Set several settings for the duration of a ``with`` block (process-wide)."""
+        wanted = {name: _checked(name, v) for name, v in {**(changes or {}), **named}.items()}
+        saved = {name: getattr(self, name) for name in wanted}
+        try:
+            for name, value in wanted.items():
+                object.__setattr__(self, name, value)
+            yield self
+        finally:
+            for name, value in saved.items():
+                object.__setattr__(self, name, value)
+
+    def cache_key(self) -> tuple[tuple[str, object], ...]:
+        """The settings that generated code depends on."""
+        return tuple((name, getattr(self, name)) for name in _CACHE_KEY_NAMES)
+
+    def cache_path(self) -> Path:
+        """Directory of the disk cache (not created here)."""
+        if self.cache_dir:
+            return Path(self.cache_dir).expanduser()
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        return Path(base).expanduser() / "weft"
+
+    def report_path(self) -> Path:
+        """Directory of failure reports (not created here)."""
+        if self.report_dir:
+            return Path(self.report_dir).expanduser()
+        return self.cache_path() / "reports"
+
+    @property
+    def raise_internal_errors(self) -> bool:
+        """Whether an internal failure is raised rather than turned into an eager run."""
+        return self.strict or not self.suppress_errors
+
+    def describe(self) -> str:
+        """One line per setting: name, value, environment variable, meaning."""
+        lines: list[str] = []
+        group = None
+        for name, knob in KNOBS.items():
+            if knob.group != group:
+                group = knob.group
+                lines.append(f"[{group}]")
+            key = " (in the cache key)" if knob.cache_key else ""
+            lines.append(f"  {name} = {getattr(self, name)!r}: {knob.doc}{key} [{knob.env}]")
+        return "\n".join(lines)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """What is known about one setting."""
+
+    name: str
+    type: type
+    default: Any
+    doc: str
+    group: str
+    cache_key: bool
+
+    @property
+    def env(self) -> str:
+        return f"WEFT_{self.name.upper()}"
+
+
+KNOBS: Final[Mapping[str, Knob]] = MappingProxyType({
+    f.name: Knob(f.name, type(f.default), f.default, f.metadata["doc"], f.metadata["group"],
+                 f.metadata["cache_key"])
+    for f in fields(Config)
+})
+_CACHE_KEY_NAMES: Final = tuple(name for name, knob in KNOBS.items() if knob.cache_key)
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off", ""})
+
+
+def _checked(name: str, value: object) -> object:
+    """`value` if `name` is a setting and takes it."""
+    knob = KNOBS.get(name)
+    if knob is None:
+        raise UnknownOption(name, KNOBS)
+    if type(value) is not knob.type:
+        raise BadValue(
+            f"setting {name!r} takes {knob.type.__name__}, got {value!r}", do=knob.doc)
+    if knob.type is int and value < 0:  # type: ignore[operator]
+        raise BadValue(f"setting {name!r} cannot be negative, got {value!r}", do=knob.doc)
+    return value
+
+
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """`options` with every name and type checked; raises UnknownOption or BadValue."""
+    return {name: _checked(name, value) for name, value in options.items()}
+
+
+def _parse(knob: Knob, text: str) -> Any:
+    """The value of a setting given as text in its environment variable."""
+    if knob.type is bool:
+        if text.lower() not in _TRUE | _FALSE:
+            raise BadValue(f"{knob.env}={text!r} is neither true nor false", do="use 1 or 0")
+        return text.lower() in _TRUE
+    if knob.type is int:
+        if not text.isdecimal():
+            raise BadValue(f"{knob.env}={text!r} is not a whole number", do=knob.doc)
+        return int(text)
+    return text
+
+
+def _from_environment(environ: Mapping[str, str]) -> Config:
+    """A Config with defaults, then what the environment says."""
+    made = Config()
+    for knob in KNOBS.values():
+        if knob.env in environ:
+            setattr(made, knob.name, _parse(knob, environ[knob.env]))
+    return made
+
+
+MODES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({
+    "default": {},
+    "reduce-overhead": {"cudagraphs": True},
+    "max-autotune": {"max_autotune": True, "cudagraphs": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
+})
+"""What each `mode=` sets. CUDA graphs exist on GPUs only: on CPUs `reduce-overhead` equals
+`default`, and `max-autotune` equals `max-autotune-no-cudagraphs`."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """One call's settings, checked: what `weft.compile` hands to capture.
+
+    `overrides` are the settings that `mode=` and `options=` change; whoever compiles for this call
+    does so within `with options.scope():`.
+    """
+
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    mode: str | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Applies the overrides for the duration of a ``with`` block."""
+        return config.patch(self.overrides) if self.overrides else nullcontext()
+
+
+config: Final[Config] = _from_environment(os.environ)
+"""The settings of this process."""

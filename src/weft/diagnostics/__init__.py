@@ -1,0 +1,13 @@
+"""What a person reads about a compilation: events, statistics, logs, explanations, reports.
+
+Place in the pipeline: low; every stage records events, nothing here imports a stage.
+
+`events` is the one source; the rest are views of it::
+
+    from weft.diagnostics import events
+    with events.stage("schedule"):
+        events.record("kernel", name="fused_relu_0", lines=["model.py:12"])
+        events.count("kernels")
+
+Core types: `Event`, `Stage` (`events`), `Explanation` (`explanation`), `Report` (`report`).
+"""

@@ -1,0 +1,195 @@
+"""Events: what the stages tell, at a cost of about a microsecond, none when nothing happens.
+
+Place in the pipeline: below every stage. Statistics, logs, `explain` and progress displays are
+views; they read the counters or subscribe::
+
+    with stage("capture"):                          # wall clock, nestable, per thread
+        record("graph", nodes=12)                   # an event, seen by subscribers
+        count("graphs")                             # a counter in weft.stats()
+
+Kinds in use, with their fields (a new kind is added here):
+
+=============== ==================================================================================
+graph           code, gm, nodes, guards
+graph_break     id, reason, stack, hint
+recompile       code, reason, stack
+guards          code, guards
+bytecode        code, source
+aot             gm
+schedule        text
+kernel          name, stack, source, target, ops
+extern_call     op, stack
+output_code     source, path
+fallback        error, report
+limit           code, reason
+perf            text
+stage_start     name
+stage_end       name, seconds
+=============== ==================================================================================
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Final, final
+
+HISTORY: Final = 10_000
+"""Events kept for `weft.stats` and reports; older ones are dropped, counters are not."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: `kind`, when (seconds, `time.perf_counter`), and its fields."""
+
+    kind: str
+    time: float
+    fields: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.fields[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+Subscriber = Callable[[Event], None]
+
+_lock = threading.Lock()
+_history: deque[Event] = deque(maxlen=HISTORY)
+_counters: Counter[str] = Counter()
+_seconds: defaultdict[str, float] = defaultdict(float)
+_self_seconds: defaultdict[str, float] = defaultdict(float)
+_subscribers: tuple[Subscriber, ...] = ()
+
+
+class _Running(threading.local):
+    """The stages that this thread is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[stage] = []
+
+
+_running = _Running()
+
+
+def record(kind: str, **fields: Any) -> None:
+    """Tell that something happened."""
+    event = Event(kind, perf_counter(), fields)
+    _history.append(event)
+    for subscriber in _subscribers:
+        subscriber(event)
+
+
+def count(name: str, n: int = 1) -> None:
+    """Add to a counter."""
+    with _lock:
+        _counters[name] += n
+
+
+@final
+class stage:
+    """A named part of compilation; a context manager that adds its wall time to the statistics.
+
+    `seconds` counts an outer stage's inner stages too; `self_seconds` does not. A stage inside
+    itself (the same name) counts once.
+    """
+
+    __slots__ = ("_inner", "_outermost", "_start", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> stage:
+        stack = _running.stack
+        self._outermost = all(s.name != self.name for s in stack)
+        self._inner = 0.0
+        stack.append(self)
+        if _subscribers:
+            record("stage_start", name=self.name)
+        self._start = perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        elapsed = perf_counter() - self._start
+        stack = _running.stack
+        stack.pop()
+        if stack:
+            stack[-1]._inner += elapsed
+        with _lock:
+            _self_seconds[self.name] += elapsed - self._inner
+            if self._outermost:
+                _seconds[self.name] += elapsed
+        if _subscribers:
+            record("stage_end", name=self.name, seconds=elapsed)
+
+
+def subscribe(subscriber: Subscriber) -> Callable[[], None]:
+    """Call `subscriber` with each event from now on; returns what ends it."""
+    global _subscribers
+    with _lock:
+        _subscribers = (*_subscribers, subscriber)
+
+    def unsubscribe() -> None:
+        global _subscribers
+        with _lock:
+            _subscribers = tuple(s for s in _subscribers if s is not subscriber)
+
+    return unsubscribe
+
+
+@contextmanager
+def collect() -> Iterator[list[Event]]:
+    """The events of a ``with`` block, in order (of all threads)."""
+    seen: list[Event] = []
+    end = subscribe(seen.append)
+    try:
+        yield seen
+    finally:
+        end()
+
+
+def counter(name: str) -> int:
+    """A counter's value."""
+    return _counters[name]
+
+
+def counters() -> dict[str, int]:
+    """All counters."""
+    with _lock:
+        return dict(_counters)
+
+
+def stage_seconds() -> dict[str, float]:
+    """Wall seconds per stage, inner stages included."""
+    with _lock:
+        return dict(_seconds)
+
+
+def stage_self_seconds() -> dict[str, float]:
+    """Wall seconds per stage, inner stages excluded: these add up."""
+    with _lock:
+        return dict(_self_seconds)
+
+
+def history(kind: str | None = None) -> list[Event]:
+    """The latest events, oldest first."""
+    return [e for e in list(_history) if kind is None or e.kind == kind]
+
+
+def reset() -> None:
+    """Forget everything but the subscribers."""
+    with _lock:
+        _history.clear()
+        _counters.clear()
+        _seconds.clear()
+        _self_seconds.clear()

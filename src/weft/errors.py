@@ -1,0 +1,184 @@
+"""Exceptions and warnings that a user of weft can meet, one class per mistake.
+
+Place in the pipeline: the bottom; every stage raises these and nothing here imports weft.
+
+Each message says what happened, where in the user's code (when there is a place), and what to do::
+
+    weft.errors.UnknownBackend: there is no backend named 'inducter'
+      valid: 'aot_eager', 'eager', 'inductor' (did you mean 'inductor'?)
+      do: pass one of these names, or any callable backend(gm, example_inputs)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import final
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line of the user's program: what graph nodes, breaks and kernels point at."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f'{self.file}:{self.line} in {self.function}'
+
+
+class WeftError(Exception):
+    """Base of everything weft raises: what happened, where, what to do."""
+
+    def __init__(
+        self, what: str, *, stack: Sequence[SourceLine] = (), do: str | None = None
+    ) -> None:
+        self.what = what
+        self.stack = tuple(stack)
+        self.do = do
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        parts = [self.what]
+        parts.extend(f"  at: {line}" for line in reversed(self.stack))
+        if self.do:
+            parts.append(f"  do: {self.do}")
+        return "\n".join(parts)
+
+
+class UserError(WeftError):
+    """The call to weft itself is wrong; raised at once, never turned into a fallback."""
+
+
+class UnknownName(UserError, ValueError):
+    """A name that is not one of a closed list; the message shows the list and the nearest."""
+
+    noun = "name"
+
+    def __init__(self, name: object, valid: Iterable[str], *, do: str | None = None) -> None:
+        self.name = name
+        self.valid = tuple(sorted(valid))
+        listed = ", ".join(repr(v) for v in self.valid) or "(none)"
+        near = get_close_matches(str(name), self.valid, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        super().__init__(f"there is no {self.noun} named {name!r}\n  valid: {listed}{hint}", do=do)
+
+
+class UnknownBackend(UnknownName):
+    """`backend=` names no registered backend."""
+
+    noun = "backend"
+
+    def __init__(self, name: object, valid: Iterable[str]) -> None:
+        do = "pass one of these names, or any callable backend(gm, example_inputs)"
+        super().__init__(name, valid, do=do)
+
+
+class UnknownMode(UnknownName):
+    """`mode=` is not one of the modes."""
+
+    noun = "mode"
+
+    def __init__(self, name: object, valid: Iterable[str]) -> None:
+        super().__init__(name, valid, do="leave mode out, or pass one of these")
+
+
+class UnknownOption(UnknownName, AttributeError):
+    """`options=` or `weft.config` has no such setting."""
+
+    noun = "setting"
+
+    def __init__(self, name: object, valid: Iterable[str]) -> None:
+        super().__init__(name, valid, do="`help(weft.config)` describes each")
+
+
+class UnknownArtifact(UnknownName):
+    """`WEFT_LOGS` or `weft.set_logs` names no log."""
+
+    noun = "log"
+
+
+class BadValue(UserError, TypeError):
+    """An argument or setting of the wrong type or outside its range."""
+
+
+class NotCallable(UserError, TypeError):
+    """`weft.compile` was given something that cannot be called."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(
+            f"weft.compile needs a function, a torch.nn.Module or another callable, "
+            f"and got {type(value).__name__}",
+            do="pass the function itself, not the result of calling it",
+        )
+
+
+class GraphBreakError(WeftError):
+    """`fullgraph=True` met something that cannot be captured.
+
+    `id` is stable between versions; `reason`, `stack` (outermost first) and `hint` describe it.
+    """
+
+    def __init__(
+        self, reason: str, *, id: str = "", stack: Sequence[SourceLine] = (), hint: str = ""
+    ) -> None:
+        self.reason = reason
+        self.id = id
+        self.hint = hint
+        named = f" [{id}]" if id else ""
+        super().__init__(f"graph break under fullgraph=True{named}: {reason}", stack=stack,
+                         do=hint or None)
+
+
+class CompilerNotFound(WeftError):
+    """No usable C++ compiler for the CPU code generator."""
+
+    def __init__(self, tried: Iterable[str]) -> None:
+        names = ", ".join(tried)
+        super().__init__(
+            f"no C++ compiler found (tried {names})",
+            do="install g++ (Debian/Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`; "
+            "macOS: `xcode-select --install`), or name one with WEFT_CPP_COMPILER; "
+            "meanwhile weft runs eager",
+        )
+
+
+class CompilationFailed(WeftError):
+    """The C++ compiler or Triton refused generated code: a fault of weft, not of the user."""
+
+
+class InternalError(WeftError):
+    """A stage of weft failed; carries the report's path when one was written."""
+
+    def __init__(self, what: str, *, report: str | None = None,
+                 stack: Sequence[SourceLine] = ()) -> None:
+        self.report = report
+        do = f"see the report {report}" if report else None
+        super().__init__(what, stack=stack, do=do)
+
+
+class VerificationError(InternalError):
+    """An intermediate form is malformed: raised by a `verify()`."""
+
+
+class BackendError(WeftError):
+    """A user's backend raised or returned something that is not callable."""
+
+
+class WeftWarning(UserWarning):
+    """Base of weft's warnings."""
+
+
+class FallbackWarning(WeftWarning):
+    """weft could not compile something and runs it eagerly."""
+
+
+class RecompileLimitWarning(WeftWarning):
+    """A function was compiled `cache_size_limit` times; further variants run eagerly."""
+
+
+class CompilerMissingWarning(FallbackWarning):
+    """The CPU code generator has no C++ compiler."""
