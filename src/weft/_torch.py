@@ -9,6 +9,9 @@ Never here: torch._dynamo, torch._inductor, AOTAutograd, proxy_tensor, the Shape
 
 from __future__ import annotations
 
+# shapes.fake: tells the wrappers of torch.func transforms from plain tensors.
+from torch._C._functorch import is_functorch_wrapped_tensor
+
 # shapes.fake, aot: runs an operator's meta kernel on tensors that have sizes but no data.
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -22,6 +25,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "TorchDispatchMode",
+    "is_functorch_wrapped_tensor",
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
