@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weft import errors
 from weft.config import config
+from weft.version import __version__
 
 if TYPE_CHECKING:
     from weft.api import compile
 
-__version__: Final = "0.1.0"
+
 
 _LAZY: Final[dict[str, str]] = {
     "compile": "weft.api",

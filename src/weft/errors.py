@@ -59,7 +59,7 @@ class UnknownName(UserError, ValueError):
     noun = "name"
 
     def __init__(self, name: object, valid: Iterable[str], *, do: str | None = None) -> None:
-        self.name = name
+        self.given = name
         self.valid = tuple(sorted(valid))
         listed = ", ".join(repr(v) for v in self.valid) or "(none)"
         near = get_close_matches(str(name), self.valid, n=1)

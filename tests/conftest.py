@@ -1,0 +1,57 @@
+"""What every test runs under: strict mode, its own cache directory, few threads, no state left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import weft
+from weft.config import config
+
+
+def _has_triton() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+GPU = torch.cuda.is_available() and _has_triton()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    torch.set_num_threads(2 if not hasattr(config, "workerinput") else 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if GPU:
+        return
+    skip = pytest.mark.skip(reason="needs a CUDA device and Triton")
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def weft_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One disk cache for the tests of this process: equal kernels are compiled once."""
+    return tmp_path_factory.mktemp("weft-cache")
+
+
+@pytest.fixture(autouse=True)
+def weft_defaults(weft_cache: Path) -> Iterator[None]:
+    """Internal failures raise, verifiers run, and settings go back to what they were."""
+    with config.patch(strict=True, cache_dir=str(weft_cache)):
+        yield
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """No compiled code, counters or events from before or for later."""
+    weft.reset()
+    yield
+    weft.reset()

@@ -1,0 +1,1 @@
+"""Checks that `make lint` runs beside ruff, mypy and import-linter."""
