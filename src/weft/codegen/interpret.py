@@ -1,0 +1,312 @@
+"""Runs a loop IR kernel with NumPy: slow, simple, and the oracle for every target.
+
+Place in the pipeline: tests only. Each node is evaluated over the whole iteration domain at once, as an array
+with one axis per loop variable (outer ones first), of size 1 where the node does not vary.
+
+>>> run_kernel(kernel, {"in0": x, "out0": out}, {"s0": 8})     # buffers: flat NumPy arrays, outputs filled in
+
+bf16 buffers are `uint16` arrays holding the bits (NumPy has no bfloat16); see `from_torch_tensor`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from weft.codegen.loop_ir import (
+    Const,
+    Indirect,
+    IndexValue,
+    Kernel,
+    Load,
+    Node,
+    Op,
+    Reduce,
+    Store,
+)
+from weft.shapes.expr import Expr, FloorDiv, IntExpr, Max, Min, Mod, Symbol
+
+Array = Any
+
+NUMPY_TYPE: Final = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
+    "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
+    "bool": np.bool_,
+}  # fmt: skip
+
+
+def run_kernel(
+    kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int] | None = None
+) -> None:
+    """Execute `kernel` on flat arrays; raises IndexError where a checked index is out of bounds."""
+    with np.errstate(all="ignore"):
+        _Run(kernel, buffers, sizes or {}).execute()
+
+
+def from_torch_tensor(tensor: torch.Tensor) -> Array:
+    """A flat array sharing the memory of a tensor, from its first element to the end of its storage."""
+    flat = tensor.as_strided((_reach(tensor),), (1,))
+    if tensor.dtype == torch.bfloat16:
+        return flat.view(torch.uint16).numpy()
+    return flat.numpy()
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+class _Run:
+    """One execution: the values of all nodes and symbols."""
+
+    def __init__(self, kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]):
+        self.kernel, self.buffers = kernel, buffers
+        self.symbols: dict[Expr, Array] = {s: sizes[str(s)] for s in kernel.sizes}
+        self.values: dict[int, Array] = {}
+        self.dtypes = {b.name: b.dtype for b in kernel.buffers}
+        loops = (*kernel.outer, *kernel.inner)
+        self.extents = [int(self.evaluate(v.extent)) for v in loops]
+        for axis, (var, extent) in enumerate(zip(loops, self.extents, strict=True)):
+            shape = [1] * len(loops)
+            shape[axis] = extent
+            self.symbols[var.symbol] = np.arange(extent, dtype=np.int64).reshape(shape)
+        self.n_outer = len(kernel.outer)
+
+    def execute(self) -> None:
+        for node in self.kernel.nodes:
+            self.values[node.id] = _EVALUATE[type(node)](self, node)
+        for store in self.kernel.stores:
+            self.store(store)
+
+    def evaluate(self, expr: IntExpr) -> Array:
+        """The value of an index expression over the domain."""
+        if isinstance(expr, int):
+            return expr
+        total: Array = expr.const
+        for monomial, coefficient in expr.terms.items():
+            term: Array = coefficient
+            for atom in monomial:
+                term = term * self._atom(atom)
+            total = total + term
+        return total
+
+    def _atom(self, atom: Any) -> Array:
+        if isinstance(atom, Symbol):
+            return self.symbols[atom.expr]
+        if isinstance(atom, FloorDiv):
+            return self.evaluate(atom.left) // self.evaluate(atom.right)
+        if isinstance(atom, Mod):
+            return self.evaluate(atom.left) % self.evaluate(atom.right)
+        assert isinstance(atom, Min | Max)
+        pick = np.minimum if isinstance(atom, Min) else np.maximum
+        values = [self.evaluate(a) for a in atom.args]
+        total = values[0]
+        for value in values[1:]:
+            total = pick(total, value)
+        return total
+
+    def domain(self, inner: bool) -> list[int]:
+        """The shape of the domain of a level (inner axes of size 1 at outer level)."""
+        n = self.n_outer
+        return self.extents if inner else self.extents[:n] + [1] * len(self.kernel.inner)
+
+    def const(self, node: Const) -> Array:
+        return NUMPY_TYPE[node.dtype](node.value)
+
+    def index_value(self, node: IndexValue) -> Array:
+        return np.asarray(self.evaluate(node.expr), dtype=np.int64)
+
+    def indirect(self, node: Indirect) -> Array:
+        value = self.values[node.value.id].astype(np.int64)
+        size = self.evaluate(node.size)
+        if node.wrap:
+            value = np.where(value < 0, value + size, value)
+        if node.check:
+            self._check(node, value, size)
+        value = np.clip(value, 0, np.maximum(size - 1, 0))  # masked points: any valid index
+        self.symbols[node.symbol] = value
+        return value
+
+    def _check(self, node: Indirect, value: Array, size: Array) -> None:
+        bad = (value < 0) | (value >= size)
+        if node.mask is not None:
+            bad = bad & self.values[node.mask.id]
+        if 0 not in self.domain(node.inner) and np.any(bad):
+            raise IndexError(f"index out of range for size {size}")
+
+    def load(self, node: Load) -> Array:
+        memory = self.buffers[node.buffer]
+        index = np.asarray(self.evaluate(node.index))
+        if node.mask is None:
+            return _to_compute(memory[index], self.dtypes[node.buffer])
+        mask = self.values[node.mask.id]
+        index, mask = np.broadcast_arrays(index, mask)
+        result = np.full(index.shape, NUMPY_TYPE[node.dtype](node.other))
+        result[mask] = _to_compute(memory[index[mask]], self.dtypes[node.buffer])
+        return result
+
+    def op(self, node: Op) -> Array:
+        args = [self.values[a.id] for a in node.args]
+        result = _cast(args[0], node.dtype) if node.name == "cast" else _NUMPY[node.name](*args)
+        return np.asarray(result).astype(NUMPY_TYPE[node.dtype], copy=False)
+
+    def reduce(self, node: Reduce) -> Array:
+        n = self.n_outer
+        value = np.broadcast_to(self.values[node.value.id], self.domain(True))
+        flat = value.reshape([*self.extents[:n], -1]) if value.size else value.reshape(
+            [*self.extents[:n], math.prod(self.extents[n:])])  # fmt: skip
+        result = _REDUCE[node.kind](flat)
+        return result.astype(NUMPY_TYPE[node.dtype]).reshape(self.domain(False))
+
+    def store(self, store: Store) -> None:
+        shape = self.domain(store.inner)
+        if 0 in shape:
+            return
+        memory = self.buffers[store.buffer]
+        index = np.broadcast_to(self.evaluate(store.index), shape)
+        value = np.broadcast_to(self.values[store.value.id], shape)
+        value = _to_memory(value, self.dtypes[store.buffer])
+        if store.mode == "add":
+            np.add.at(memory, index, value)
+        else:
+            memory[index] = value
+
+
+_EVALUATE: Final[dict[type, Callable[[_Run, Any], Array]]] = {
+    Const: _Run.const,
+    IndexValue: _Run.index_value,
+    Indirect: _Run.indirect,
+    Load: _Run.load,
+    Op: _Run.op,
+    Reduce: _Run.reduce,
+}
+
+
+def _to_compute(values: Array, dtype: str) -> Array:
+    if dtype == "bf16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32) if dtype == "f16" else values
+
+
+def _to_memory(values: Array, dtype: str) -> Array:
+    if dtype == "bf16":
+        return _bf16_bits(values)
+    return values.astype(NUMPY_TYPE[dtype])
+
+
+def _bf16_bits(values: Array) -> Array:
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+def _cast(value: Array, dtype: str) -> Array:
+    return value != 0 if dtype == "bool" else value.astype(NUMPY_TYPE[dtype])
+
+
+def _torch(function: Callable[..., torch.Tensor]) -> Callable[..., Array]:
+    """Special functions NumPy has not."""
+
+    def call(*args: Array) -> Array:
+        return function(*(torch.from_numpy(np.array(a)) for a in args)).numpy()
+
+    return call
+
+
+def _shift(function: Callable[..., Array], overflow: Callable[[Array], Array]) -> Callable[..., Array]:
+    def call(a: Array, b: Array) -> Array:
+        width = a.dtype.itemsize * 8
+        bad = (b < 0) | (b >= width) if a.dtype != np.uint8 else b >= width
+        return np.where(bad, overflow(a), function(a, np.where(bad, 0, b).astype(a.dtype)))
+
+    return call
+
+
+def _power(a: Array, b: Array) -> Array:
+    if np.asarray(a).dtype.kind == "f":
+        return np.power(a, b)
+    negative = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))
+    return np.where(b < 0, negative, np.power(a, np.where(b < 0, 0, b)))
+
+
+def _true_divide_ints(round_: Callable[..., Array]) -> Callable[..., Array]:
+    """Division for floats and ints alike; `round_` does the ints."""
+
+    def call(a: Array, b: Array) -> Array:
+        return round_(a, np.where(b == 0, 1, b)) * (b != 0)
+
+    return call
+
+
+def _floor_divide(a: Array, b: Array) -> Array:
+    if np.asarray(a).dtype.kind == "f":
+        return _torch(lambda x, y: torch.div(x, y, rounding_mode="floor"))(*np.broadcast_arrays(a, b))
+    return _true_divide_ints(np.floor_divide)(a, b)
+
+
+def _trunc_divide(a: Array, b: Array) -> Array:
+    if np.asarray(a).dtype.kind == "f":
+        return np.trunc(a / b)
+    return _true_divide_ints(lambda x, y: (x - np.fmod(x, y)) // y)(a, b)
+
+
+def _modulo(a: Array, b: Array) -> Array:
+    if np.asarray(a).dtype.kind == "f":
+        return _torch(torch.remainder)(*np.broadcast_arrays(a, b))
+    return np.mod(a, np.where(b == 0, 1, b))
+
+
+def _half(dtype: torch.dtype) -> Callable[..., Array]:
+    return _torch(lambda x: x.to(dtype).to(torch.float32))
+
+
+_NUMPY: Final[dict[str, Callable[..., Array]]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs,
+    "div": np.divide, "floordiv": _floor_divide, "truncdiv": _trunc_divide, "mod": _modulo,
+    "fmod": lambda a, b: np.fmod(a, b), "pow": _power, "fma": lambda a, b, c: a * b + c,
+    "maximum": np.maximum, "minimum": np.minimum,
+    "sign": lambda a: np.where(a > 0, 1, np.where(a < 0, -1, 0)),
+    "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a), "reciprocal": lambda a: 1 / a,
+    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2,
+    "log10": np.log10, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
+    "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "erf": _torch(torch.erf), "erfc": _torch(torch.erfc), "lgamma": _torch(torch.lgamma),
+    "sigmoid": lambda a: 1 / (1 + np.exp(-a)), "floor": np.floor, "ceil": np.ceil,
+    "trunc": np.trunc, "round": np.rint, "atan2": np.arctan2, "hypot": np.hypot,
+    "copysign": np.copysign, "nextafter": np.nextafter, "isnan": np.isnan, "isinf": np.isinf,
+    "signbit": np.signbit, "eq": np.equal, "ne": np.not_equal, "lt": np.less,
+    "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "and_": np.bitwise_and,
+    "or_": np.bitwise_or, "xor": np.bitwise_xor, "not_": np.invert,
+    "shl": _shift(np.left_shift, lambda a: np.zeros_like(a)),
+    "shr": _shift(np.right_shift, lambda a: np.where(a < 0, -1, 0)),
+    "where": np.where, "round_bf16": _half(torch.bfloat16), "round_f16": _half(torch.float16),
+}  # fmt: skip
+
+
+def _arg(pick: Callable[..., Array]) -> Callable[[Array], Array]:
+    def call(flat: Array) -> Array:
+        return pick(flat, axis=-1)  # NumPy's argmax takes the first NaN, as eager does
+
+    return call
+
+
+_REDUCE: Final[dict[str, Callable[[Array], Array]]] = {
+    "sum": lambda a: np.sum(a, axis=-1, dtype=_wide(a)),
+    "prod": lambda a: np.prod(a, axis=-1, dtype=a.dtype),
+    "max": lambda a: np.max(a, axis=-1),
+    "min": lambda a: np.min(a, axis=-1),
+    "any": lambda a: np.any(a, axis=-1),
+    "all": lambda a: np.all(a, axis=-1),
+    "argmax": _arg(np.argmax),
+    "argmin": _arg(np.argmin),
+}
+
+
+def _wide(values: Array) -> Any:
+    return np.float64 if values.dtype == np.float32 else values.dtype
