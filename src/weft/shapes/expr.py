@@ -1,0 +1,956 @@
+"""Integer expressions in normal form: the language of symbolic sizes and of kernel indices.
+
+Place in the pipeline: below everything. Capture gives sizes of unknown value to fake tensors, the
+code generator writes index maps; both are the same objects, so nothing is converted on the way.
+
+An expression is a polynomial with integer coefficients over *atoms*: symbols, ``a // b``,
+``a % b``, ``min`` and ``max``. Expressions are immutable and hash-consed: equal normal forms are
+the same object, so equality and hashing are by identity. **Constants are plain Python ints**:
+every function takes ``int | Expr`` and gives an ``int`` when the result is constant. All values
+are taken to fit in 64 bits; division and remainder floor as Python's do.
+
+    >>> i, j = symbol("i", 0, 127), symbol("j", 0, 7)
+    >>> (8 * i + j) // 8 is i, (8 * i + j) % 8 is j
+    (True, True)
+    >>> n = symbol("n", 2)
+    >>> (n * 12 * 64) // (n * 64)
+    12
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from math import gcd
+from typing import Final, final
+from weakref import WeakValueDictionary
+
+INF: Final = 2**63 - 1
+"""The largest value: a bound of ``INF`` (or ``-INF``) means that nothing is known on that side."""
+
+_MEMO_LIMIT: Final = 200_000
+_ids = count()
+
+
+class Atom:
+    """An indivisible factor of a monomial. ``expr`` is the expression that consists of it alone."""
+
+    __slots__ = ("__weakref__", "bounds", "expr", "id")
+
+    id: int
+    expr: Expr
+    bounds: tuple[int, int]
+
+    def __reduce__(self) -> tuple[Callable[..., Atom], tuple[object, ...]]:
+        if isinstance(self, Symbol):
+            return _rebuild_symbol, (self.name, self.lo, self.hi, self.kind)
+        return _rebuild_atom, (type(self), operands(self))
+
+
+@final
+class Symbol(Atom):
+    """A variable: a size or a loop index, with ``lo <= value <= hi``.
+
+    ``hi`` may be an expression: the index of a loop over ``n`` elements has ``hi = n - 1``.
+    """
+
+    __slots__ = ("hi", "kind", "lo", "name")
+
+    def __init__(self, name: str, lo: int, hi: IntExpr, kind: str) -> None:
+        self.name, self.lo, self.hi, self.kind = name, lo, hi, kind
+
+
+@final
+class FloorDiv(Atom):
+    """``left // right`` that could not be simplified."""
+
+    __slots__ = ("left", "right")
+
+    def __init__(self, left: IntExpr, right: IntExpr) -> None:
+        self.left, self.right = left, right
+
+
+@final
+class Mod(Atom):
+    """``left % right`` that could not be simplified."""
+
+    __slots__ = ("left", "right")
+
+    def __init__(self, left: IntExpr, right: IntExpr) -> None:
+        self.left, self.right = left, right
+
+
+@final
+class Min(Atom):
+    """The smallest of two or more arguments."""
+
+    __slots__ = ("args",)
+
+    def __init__(self, args: frozenset[IntExpr]) -> None:
+        self.args = args
+
+
+@final
+class Max(Atom):
+    """The largest of two or more arguments."""
+
+    __slots__ = ("args",)
+
+    def __init__(self, args: frozenset[IntExpr]) -> None:
+        self.args = args
+
+
+Monomial = tuple[Atom, ...]
+"""A product of atoms, sorted by ``id``; a power repeats its atom."""
+
+
+@final
+class Expr:
+    """A non-constant polynomial: ``const + sum(coefficient * product of atoms)``.
+
+    Never construct one directly: use :func:`symbol` and the operators.
+    """
+
+    __slots__ = ("__weakref__", "_bounds", "_flags", "_symbols", "const", "items", "terms")
+
+    const: int
+    terms: dict[Monomial, int]
+    items: frozenset[tuple[Monomial, int]]
+    _bounds: tuple[int, int] | None
+    _symbols: frozenset[Expr] | None
+    _flags: int
+
+    @property
+    def is_const(self) -> bool:
+        """False: constants are plain ints (see :func:`is_const`)."""
+        return False
+
+    @property
+    def symbols(self) -> frozenset[Expr]:
+        """The symbols that occur anywhere in it, each as an expression."""
+        if self._symbols is None:
+            self._symbols = frozenset().union(*map(_atom_symbols, self.atoms()))
+        return self._symbols
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """An interval that holds every value, from the ranges of the symbols alone."""
+        if self._bounds is None:
+            self._bounds = _polynomial_bounds(self)
+        return self._bounds
+
+    @property
+    def lo(self) -> int:
+        return self.bounds[0]
+
+    @property
+    def hi(self) -> int:
+        return self.bounds[1]
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom of which the expression consists, if it is a single one."""
+        if self.const or len(self.terms) != 1:
+            return None
+        ((monomial, coefficient),) = self.terms.items()
+        return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
+
+    def atoms(self) -> Iterator[Atom]:
+        """The atoms of its terms (not those nested in other atoms)."""
+        for monomial in self.terms:
+            yield from monomial
+
+    def subs(self, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
+        """Replace symbols: keys are symbols, values ints or expressions."""
+        return subs(self, mapping)
+
+    def coeff(self, variable: Expr) -> IntExpr | None:
+        """The factor of ``variable`` where the expression is linear in it; otherwise None."""
+        parts = split_linear(self, variable)
+        return None if parts is None else parts[0]
+
+    def __add__(self, other: IntExpr) -> IntExpr:
+        if type(other) is int:
+            return _intern(self.const + other, self.terms, self.items) if other else self
+        if isinstance(other, Expr):
+            return _memoised(_add, self, other)
+        return NotImplemented
+
+    def __sub__(self, other: IntExpr) -> IntExpr:
+        if type(other) is int:
+            return self + -other
+        if isinstance(other, Expr):
+            return 0 if other is self else _memoised(_add, self, _scale(other, -1))
+        return NotImplemented
+
+    def __rsub__(self, other: int) -> IntExpr:
+        return _scale(self, -1) + other if isinstance(other, int) else NotImplemented
+
+    def __mul__(self, other: IntExpr) -> IntExpr:
+        if type(other) is int:
+            return _scale(self, other) if other else 0
+        if isinstance(other, Expr):
+            return _memoised(_multiply, self, other)
+        return NotImplemented
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Expr:
+        return _scale(self, -1)
+
+    def __pow__(self, exponent: int) -> IntExpr:
+        result: IntExpr = 1
+        for _ in range(exponent):
+            result = result * self
+        return result
+
+    def __floordiv__(self, other: IntExpr) -> IntExpr:
+        return floor_div(self, other)
+
+    def __rfloordiv__(self, other: int) -> IntExpr:
+        return floor_div(other, self)
+
+    def __mod__(self, other: IntExpr) -> IntExpr:
+        return mod(self, other)
+
+    def __rmod__(self, other: int) -> IntExpr:
+        return mod(other, self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the truth of {self!r} depends on its symbols; compare it through Facts")
+
+    def __repr__(self) -> str:
+        return render(self)
+
+    def __reduce__(self) -> tuple[Callable[..., IntExpr], tuple[object, ...]]:
+        return _from_terms, (self.const, [(m, c) for m, c in self.terms.items()])
+
+
+IntExpr = int | Expr
+"""A plain int or a non-constant expression."""
+
+_exprs: WeakValueDictionary[tuple[int, frozenset[tuple[Monomial, int]]], Expr] = (
+    WeakValueDictionary()
+)
+_atoms: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
+_memo: dict[tuple[object, ...], IntExpr] = {}
+
+_HAS_MOD, _HAS_DIV, _HAS_LOOP_BOUND = 1, 2, 4
+
+
+# ------------------------------------------------------------------------------ construction
+
+
+def symbol(name: str, lo: int = -INF, hi: IntExpr = INF, kind: str = "size") -> Expr:
+    """The variable ``name`` with its range; the same arguments give the same object."""
+    key = (Symbol, name, lo, hi, kind)
+    atom = _atoms.get(key)
+    if atom is None:
+        atom = Symbol(name, lo, hi, kind)
+        atom.bounds = (lo, hi if isinstance(hi, int) else hi.hi)
+        _register(key, atom)
+    return atom.expr
+
+
+def loop_index(name: str, extent: IntExpr) -> Expr:
+    """The index of a loop over ``extent`` elements: ``0 <= index < extent``."""
+    return symbol(name, 0, extent - 1, "loop")
+
+
+def is_const(value: IntExpr) -> bool:
+    return isinstance(value, int)
+
+
+def _register(key: tuple[object, ...], atom: Atom) -> None:
+    atom.id = next(_ids)
+    terms: dict[Monomial, int] = {(atom,): 1}
+    atom.expr = _intern(0, terms, frozenset(terms.items()))
+    _atoms[key] = atom
+
+
+def _atom(kind: type[FloorDiv] | type[Mod], left: IntExpr, right: IntExpr) -> Expr:
+    key = (kind, left, right)
+    atom = _atoms.get(key)
+    if atom is None:
+        made = kind(left, right)
+        made.bounds = _division_bounds(made)
+        _register(key, made)
+        atom = made
+    return atom.expr
+
+
+def _intern(
+    const: int, terms: dict[Monomial, int], items: frozenset[tuple[Monomial, int]]
+) -> Expr:
+    key = (const, items)
+    found = _exprs.get(key)
+    if found is not None:
+        return found
+    made = object.__new__(Expr)
+    made.const, made.terms, made.items = const, terms, items
+    made._bounds = made._symbols = None
+    made._flags = _flags_of(terms)
+    _exprs[key] = made
+    return made
+
+
+def _flags_of(terms: dict[Monomial, int]) -> int:
+    flags = 0
+    for monomial in terms:
+        for atom in monomial:
+            kind = type(atom)
+            if kind is Mod:
+                flags |= _HAS_MOD
+            elif kind is FloorDiv:
+                flags |= _HAS_DIV
+            elif kind is Symbol and not isinstance(atom.hi, int):  # type: ignore[attr-defined]
+                flags |= _HAS_LOOP_BOUND
+    return flags
+
+
+def _build(const: int, terms: dict[Monomial, int]) -> IntExpr:
+    """The expression of these terms (zero coefficients already dropped)."""
+    return _intern(const, terms, frozenset(terms.items())) if terms else const
+
+
+def _memoised(function: Callable[..., IntExpr], left: IntExpr, right: IntExpr) -> IntExpr:
+    key = (function, left, right)
+    found = _memo.get(key)
+    if found is None:
+        if len(_memo) > _MEMO_LIMIT:
+            _memo.clear()
+        found = _memo[key] = function(left, right)
+    return found
+
+
+def _from_terms(const: int, terms: list[tuple[Monomial, int]]) -> IntExpr:
+    """Rebuild an unpickled expression (atoms rebuild themselves)."""
+    total: IntExpr = const
+    for monomial, coefficient in terms:
+        total = total + _product(monomial, coefficient)
+    return total
+
+
+def _rebuild_symbol(name: str, lo: int, hi: IntExpr, kind: str) -> Atom:
+    return symbol_of(symbol(name, lo, hi, kind))
+
+
+def _rebuild_atom(kind: type[Atom], args: tuple[IntExpr, ...]) -> Atom:
+    """The atom of an operator on unpickled operands, which is in normal form already."""
+    made = _OPERATORS[kind](*args)
+    assert isinstance(made, Expr) and made.atom is not None
+    return made.atom
+
+
+# ------------------------------------------------------------------------------ polynomials
+
+
+def _scale(value: Expr, factor: int) -> Expr:
+    if factor == 1:
+        return value
+    terms = {monomial: c * factor for monomial, c in value.terms.items()}
+    return _intern(value.const * factor, terms, frozenset(terms.items()))
+
+
+def _add(left: Expr, right: Expr) -> IntExpr:
+    terms = dict(left.terms)
+    for monomial, coefficient in right.terms.items():
+        total = terms.get(monomial, 0) + coefficient
+        if total:
+            terms[monomial] = total
+        else:
+            del terms[monomial]
+    total_expr = _build(left.const + right.const, terms)
+    flags = left._flags | right._flags
+    if flags & _HAS_MOD and len(terms) > 1 and isinstance(total_expr, Expr):
+        return _rejoin(total_expr)
+    return total_expr
+
+
+def _multiply(left: Expr, right: Expr) -> IntExpr:
+    terms: dict[Monomial, int] = {}
+    right_all = [((), right.const), *right.terms.items()] if right.const else right.terms.items()
+    left_all = [((), left.const), *left.terms.items()] if left.const else left.terms.items()
+    for left_monomial, c in left_all:
+        for right_monomial, d in right_all:
+            monomial = _merge(left_monomial, right_monomial)
+            terms[monomial] = terms.get(monomial, 0) + c * d
+    const = terms.pop((), 0)
+    return _build(const, {m: c for m, c in terms.items() if c})
+
+
+def _merge(left: Monomial, right: Monomial) -> Monomial:
+    if not left or not right:
+        return left or right
+    return tuple(sorted(left + right, key=_atom_id))
+
+
+def _atom_id(atom: Atom) -> int:
+    return atom.id
+
+
+def _product(monomial: Monomial, coefficient: int) -> IntExpr:
+    if not monomial:
+        return coefficient
+    terms = {tuple(sorted(monomial, key=_atom_id)): coefficient}
+    return _intern(0, terms, frozenset(terms.items()))
+
+
+def _rejoin(value: Expr) -> IntExpr:
+    """Undo splits: ``d*(x//d) + x%d`` is ``x``; ``m*(x//m%k) + x%m`` is ``x % (m*k)``."""
+    for monomial, coefficient in value.terms.items():
+        for position, atom in enumerate(monomial):
+            if type(atom) is not Mod:
+                continue
+            rest = _product(monomial[:position] + monomial[position + 1 :], coefficient)
+            for partner, whole in _partners(atom, rest):
+                others = _without_terms(value, monomial, partner)
+                if others is not None:
+                    return others + whole
+    return value
+
+
+def _partners(atom: Mod, rest: IntExpr) -> Iterator[tuple[IntExpr, IntExpr]]:
+    """Terms that together with ``rest * atom`` make one simpler expression, and that expression."""
+    yield rest * atom.right * floor_div(atom.left, atom.right), rest * atom.left
+    inner = atom.left.atom if isinstance(atom.left, Expr) else None
+    if isinstance(inner, FloorDiv) and isinstance(inner.right, int):
+        scale = _exact_quotient(rest, inner.right)
+        if scale is not None:
+            whole = mod(inner.left, inner.right * atom.right)
+            yield scale * mod(inner.left, inner.right), scale * whole
+
+
+def _exact_quotient(value: IntExpr, divisor: int) -> IntExpr | None:
+    whole, rest = _split_multiples(value, divisor)
+    return whole if isinstance(rest, int) and rest == 0 else None
+
+
+def _without_terms(value: Expr, monomial: Monomial, partner: IntExpr) -> IntExpr | None:
+    """``value`` less the term of ``monomial`` and ``partner``; None if that is not a term of it."""
+    if not isinstance(partner, Expr) or partner.const or len(partner.terms) != 1:
+        return None
+    ((other, coefficient),) = partner.terms.items()
+    if other == monomial or value.terms.get(other) != coefficient:
+        return None
+    kept = {m: c for m, c in value.terms.items() if m not in (monomial, other)}
+    return _build(value.const, kept)
+
+
+# ------------------------------------------------------------------------------ bounds
+
+
+def bounds(value: IntExpr) -> tuple[int, int]:
+    """An interval that holds every value; ``INF`` and ``-INF`` where nothing is known."""
+    return (value, value) if isinstance(value, int) else value.bounds
+
+
+def lower_bound(value: IntExpr) -> int:
+    """A number that ``value`` never falls below (``-INF`` when unknown).
+
+    Sharper than ``bounds``: it follows loop indices to their symbolic limits and compares products
+    of sizes (``n*m - m`` is at least 0 where ``n >= 1`` and ``m >= 0``).
+    """
+    if isinstance(value, int):
+        return value
+    lo = value.bounds[0]
+    if len(value.terms) == 1 or (lo > -INF and not value._flags & _HAS_LOOP_BOUND):
+        return lo
+    return max(lo, _memoised_bound(value))
+
+
+def upper_bound(value: IntExpr) -> int:
+    """A number that ``value`` never exceeds (``INF`` when unknown)."""
+    return -lower_bound(-value)
+
+
+def is_nonnegative(value: IntExpr) -> bool:
+    return lower_bound(value) >= 0
+
+
+def is_positive(value: IntExpr) -> bool:
+    return lower_bound(value) >= 1
+
+
+def _memoised_bound(value: Expr) -> int:
+    found = _memo.get((_memoised_bound, value))
+    if found is None:
+        found = _memo[_memoised_bound, value] = _structural_lower_bound(value)
+    return found if isinstance(found, int) else -INF
+
+
+def _structural_lower_bound(value: Expr) -> int:
+    limited = _at_loop_limits(value)
+    if isinstance(limited, int):
+        return limited
+    return max(limited.bounds[0], _shifted_lower_bound(limited))
+
+
+def _at_loop_limits(value: IntExpr) -> IntExpr:
+    """``value`` with each symbolically bounded index at the end where ``value`` is smallest."""
+    while isinstance(value, Expr) and value._flags & _HAS_LOOP_BOUND:
+        step = next((e for e in map(value_at_limit(value), value.atoms()) if e is not None), None)
+        if step is None:
+            break
+        value = step
+    return value
+
+
+def value_at_limit(value: Expr) -> Callable[[Atom], IntExpr | None]:
+    """Gives ``value`` with one loop index at its extreme, or None where the sign is unknown."""
+
+    def at_limit(atom: Atom) -> IntExpr | None:
+        if not isinstance(atom, Symbol) or isinstance(atom.hi, int):
+            return None
+        parts = split_linear(value, atom.expr)
+        if parts is None:
+            return None
+        slope, rest = parts
+        if bounds(slope)[0] >= 0:
+            return rest + slope * atom.lo
+        return rest + slope * atom.hi if bounds(slope)[1] <= 0 else None
+
+    return at_limit
+
+
+def _shifted_lower_bound(value: Expr) -> int:
+    """Write each atom as ``lo + t``: where no ``t`` has a negative factor the constant bounds."""
+    total: dict[Monomial, int] = {(): value.const}
+    for monomial, coefficient in value.terms.items():
+        if any(abs(atom.bounds[0]) >= _FAR for atom in monomial):
+            return -INF
+        for offset, shifted in _shift(monomial).items():
+            total[offset] = total.get(offset, 0) + coefficient * shifted
+    negative = any(c < 0 for m, c in total.items() if m)
+    return -INF if negative else max(-INF, total[()])
+
+
+def _shift(monomial: Monomial) -> dict[Monomial, int]:
+    """The expansion of ``product(lo + t)``; an atom stands for its ``t``."""
+    expansion: dict[Monomial, int] = {(): 1}
+    for atom in monomial:
+        grown: dict[Monomial, int] = {}
+        for partial, c in expansion.items():
+            longer = (*partial, atom)
+            grown[longer] = grown.get(longer, 0) + c
+            grown[partial] = grown.get(partial, 0) + c * atom.bounds[0]
+        expansion = grown
+    return expansion
+
+
+def _polynomial_bounds(value: Expr) -> tuple[int, int]:
+    lo = hi = value.const
+    for monomial, coefficient in value.terms.items():
+        low, high = monomial[0].bounds
+        for atom in monomial[1:]:
+            low, high = _product_bounds((low, high), atom.bounds)
+        if coefficient < 0:
+            low, high = high, low
+        lo += _saturate(low, coefficient)
+        hi += _saturate(high, coefficient)
+        # A bound that is unknown stays so, whatever is added to it.
+        lo, hi = (-INF if lo <= -_FAR else lo), (INF if hi >= _FAR else hi)
+    return max(lo, -INF), min(hi, INF)
+
+
+_FAR: Final = 2**62
+"""From here on a bound counts as unknown: sums of finite bounds must not look like infinity."""
+
+
+def _saturate(bound: int, coefficient: int) -> int:
+    if abs(bound) >= _FAR:
+        return INF if (bound > 0) == (coefficient > 0) else -INF
+    return bound * coefficient
+
+
+def _product_bounds(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
+    corners = [a * b for a in left for b in right]
+    return max(min(corners), -INF), min(max(corners), INF)
+
+
+def _division_bounds(atom: FloorDiv | Mod) -> tuple[int, int]:
+    left, right = bounds(atom.left), bounds(atom.right)
+    if right[0] <= 0:
+        return -INF, INF
+    if isinstance(atom, FloorDiv):
+        return _quotient_bounds(left, right)
+    highest = right[1] - 1 if right[1] < INF else INF
+    return 0, min(highest, left[1]) if left[0] >= 0 else highest
+
+
+def _quotient_bounds(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
+    """For positive divisors. An unknown end of ``left`` stays unknown."""
+    corners = [a // b for a in left for b in right]
+    lo = -INF if left[0] <= -_FAR else min(corners)
+    hi = INF if left[1] >= _FAR else max(corners)
+    return lo, hi
+
+
+# ------------------------------------------------------------------------------ division
+
+
+def floor_div(left: IntExpr, right: IntExpr) -> IntExpr:
+    """``left // right``, floored; ``right`` is taken not to be zero."""
+    if isinstance(left, int) and (left == 0 or isinstance(right, int)):
+        return left // right if isinstance(right, int) else 0
+    if isinstance(right, int) and right in (1, -1):
+        return left * right
+    if left is right:
+        return 1
+    return _memoised(_floor_div, left, right)
+
+
+def mod(left: IntExpr, right: IntExpr) -> IntExpr:
+    """``left % right`` with the sign of ``right``, which is taken not to be zero."""
+    if isinstance(left, int) and (left == 0 or isinstance(right, int)):
+        return left % right if isinstance(right, int) else 0
+    if left is right or (isinstance(right, int) and right in (1, -1)):
+        return 0
+    return _memoised(_mod, left, right)
+
+
+def ceil_div(left: IntExpr, right: IntExpr) -> IntExpr:
+    """The quotient rounded up, for positive ``right``."""
+    return floor_div(left + right - 1, right)
+
+
+def _floor_div(left: IntExpr, right: IntExpr) -> IntExpr:
+    if isinstance(right, int):
+        assert isinstance(left, Expr)
+        return _divide_by_constant(left, right)
+    quotient, remainder = _divide_polynomial(left, right)
+    if _fits(remainder, right):
+        return quotient
+    return quotient + _atom(FloorDiv, *_without_content(remainder, right))
+
+
+def _mod(left: IntExpr, right: IntExpr) -> IntExpr:
+    if isinstance(right, int):
+        assert isinstance(left, Expr)
+        return _remainder_by_constant(left, right)
+    _, remainder = _divide_polynomial(left, right)
+    return remainder if _fits(remainder, right) else _atom(Mod, remainder, right)
+
+
+def _fits(remainder: IntExpr, divisor: IntExpr) -> bool:
+    """Whether ``0 <= remainder < divisor`` is certain."""
+    if isinstance(remainder, int) and remainder == 0:
+        return True
+    return lower_bound(remainder) >= 0 and lower_bound(divisor - remainder) >= 1
+
+
+def _without_content(left: IntExpr, right: Expr) -> tuple[IntExpr, IntExpr]:
+    """Cancel the positive constant that divides both: ``(4*n) // (6*m)`` is ``(2*n) // (3*m)``."""
+    common = gcd(right.const, *right.terms.values())
+    if isinstance(left, Expr):
+        common = gcd(common, left.const, *left.terms.values())
+    else:
+        common = gcd(common, left)
+    if common <= 1:
+        return left, right
+    return _exact(left, common), _exact(right, common)
+
+
+def _exact(value: IntExpr, divisor: int) -> IntExpr:
+    if isinstance(value, int):
+        return value // divisor
+    terms = {monomial: c // divisor for monomial, c in value.terms.items()}
+    return _build(value.const // divisor, terms)
+
+
+def _divide_polynomial(left: IntExpr, right: Expr) -> tuple[IntExpr, IntExpr]:
+    """``left = quotient * right + remainder`` by long division on the leading monomial."""
+    lead, lead_coefficient = _leading(right)
+    quotient: IntExpr = 0
+    remainder = left
+    skipped: IntExpr = 0
+    while isinstance(remainder, Expr):
+        monomial, coefficient = _leading(remainder)
+        factor = _quotient_monomial(monomial, lead)
+        if factor is None or coefficient % lead_coefficient:
+            term = _product(monomial, coefficient)
+            skipped, remainder = skipped + term, remainder - term
+            continue
+        step = _product(factor, coefficient // lead_coefficient)
+        quotient, remainder = quotient + step, remainder - step * right
+    return quotient, skipped + remainder
+
+
+def _leading(value: Expr) -> tuple[Monomial, int]:
+    return max(value.terms.items(), key=_degree_order)
+
+
+def _degree_order(term: tuple[Monomial, int]) -> tuple[int, list[int]]:
+    return len(term[0]), [atom.id for atom in term[0]]
+
+
+def _quotient_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    rest = list(monomial)
+    for atom in divisor:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
+
+
+def _divide_by_constant(left: Expr, right: int) -> IntExpr:
+    if right < 0:
+        return floor_div(-left, -right)
+    whole, rest = _split_multiples(left, right)
+    lo, hi = bounds(rest)
+    if isinstance(rest, int) or (lo > -_FAR and hi < _FAR and lo // right == hi // right):
+        return whole + (rest if isinstance(rest, int) else lo) // right
+    if _fits(rest, right):
+        return whole
+    return whole + _simplest_quotient(rest, right)
+
+
+def _simplest_quotient(rest: Expr, right: int) -> IntExpr:
+    for divisor in _candidate_divisors(rest, right):
+        upper, small = _split_multiples(rest, divisor)
+        if _fits(small, divisor):
+            return floor_div(upper, right // divisor)
+    simpler = _quotient_of_atom(rest, right)
+    return _atom(FloorDiv, rest, right) if simpler is None else simpler
+
+
+def _quotient_of_atom(rest: Expr, right: int) -> IntExpr | None:
+    """``(x // a + c) // b = (x + a*c) // (a*b)`` and ``(x % m) // d = (x // d) % (m // d)``."""
+    if len(rest.terms) != 1:
+        return None
+    ((monomial, coefficient),) = rest.terms.items()
+    inner = monomial[0]
+    if coefficient != 1 or len(monomial) != 1 or not isinstance(inner, FloorDiv | Mod):
+        return None
+    if not isinstance(inner.right, int) or inner.right <= 0:
+        return None
+    if isinstance(inner, FloorDiv):
+        return floor_div(inner.left + inner.right * rest.const, inner.right * right)
+    if rest.const == 0 and inner.right % right == 0:
+        return mod(floor_div(inner.left, right), inner.right // right)
+    return None
+
+
+def _remainder_by_constant(left: Expr, right: int) -> IntExpr:
+    if right < 0:
+        return -mod(-left, -right)
+    _, rest = _split_multiples(_without_inner_mod(left, right), right)
+    lo, hi = bounds(rest)
+    if isinstance(rest, int):
+        return rest % right
+    if lo > -_FAR and hi < _FAR and lo // right == hi // right:
+        return rest - lo // right * right
+    if _fits(rest, right):
+        return rest
+    for divisor in _candidate_divisors(rest, right):
+        upper, small = _split_multiples(rest, divisor)
+        if _fits(small, divisor):
+            return mod(upper, right // divisor) * divisor + small
+    return _atom(Mod, rest, right)
+
+
+def _without_inner_mod(value: Expr, modulus: int) -> IntExpr:
+    """Drop remainders that the outer one makes superfluous: ``(x % 8 + y) % 4 = (x + y) % 4``."""
+    if not value._flags & _HAS_MOD:
+        return value
+    result: IntExpr = value
+    for monomial, coefficient in value.terms.items():
+        inner = monomial[0]
+        if len(monomial) != 1 or not isinstance(inner, Mod) or not isinstance(inner.right, int):
+            continue
+        if coefficient * inner.right % modulus == 0:
+            result = result + (inner.left - inner.expr) * coefficient
+    return result
+
+
+def _split_multiples(value: IntExpr, divisor: int) -> tuple[IntExpr, IntExpr]:
+    """``value = whole * divisor + rest``: terms with a divisible coefficient go to ``whole``."""
+    if isinstance(value, int):
+        return value // divisor, value % divisor
+    whole = {m: c // divisor for m, c in value.terms.items() if c % divisor == 0}
+    rest = {m: c for m, c in value.terms.items() if c % divisor}
+    return _build(value.const // divisor, whole), _build(value.const % divisor, rest)
+
+
+def _candidate_divisors(value: Expr, right: int) -> list[int]:
+    """Common factors of ``right`` and some coefficients, largest first."""
+    found = {gcd(c, right) for c in value.terms.values()}
+    found |= {gcd(*found)}
+    return sorted(found - {1, right}, reverse=True)
+
+
+# ------------------------------------------------------------------------------ min and max
+
+
+def minimum(*args: IntExpr) -> IntExpr:
+    """The smallest argument; arguments that can never be the smallest are dropped."""
+    return _extremum(Min, args)
+
+
+def maximum(*args: IntExpr) -> IntExpr:
+    """The largest argument; arguments that can never be the largest are dropped."""
+    return _extremum(Max, args)
+
+
+def _extremum(kind: type[Min] | type[Max], args: tuple[IntExpr, ...]) -> IntExpr:
+    kept: list[IntExpr] = []
+    for arg in _flattened(kind, args):
+        if not any(_dominates(kind, other, arg) for other in kept):
+            kept = [other for other in kept if not _dominates(kind, arg, other)]
+            kept.append(arg)
+    if len(kept) == 1:
+        return kept[0]
+    key = (kind, frozenset(kept))
+    atom = _atoms.get(key)
+    if atom is None:
+        atom = kind(frozenset(kept))
+        ranges = [bounds(arg) for arg in kept]
+        pick = min if kind is Min else max
+        atom.bounds = pick(lo for lo, _ in ranges), pick(hi for _, hi in ranges)
+        _register(key, atom)
+    return atom.expr
+
+
+def _flattened(kind: type[Min] | type[Max], args: tuple[IntExpr, ...]) -> Iterator[IntExpr]:
+    for arg in args:
+        atom = arg.atom if isinstance(arg, Expr) else None
+        if isinstance(atom, kind):
+            yield from atom.args
+        else:
+            yield arg
+
+
+def _dominates(kind: type[Min] | type[Max], winner: IntExpr, loser: IntExpr) -> bool:
+    """Whether ``loser`` can never be chosen strictly before ``winner``."""
+    difference = loser - winner if kind is Min else winner - loser
+    return lower_bound(difference) >= 0
+
+
+# ------------------------------------------------------------------------------ inspection
+
+
+def subs(value: IntExpr, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
+    """``value`` with symbols replaced (simultaneously); the result is simplified again."""
+    if isinstance(value, int) or not any(s in mapping for s in value.symbols):
+        return value
+    total: IntExpr = value.const
+    for monomial, coefficient in value.terms.items():
+        term: IntExpr = coefficient
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                term = term * mapping.get(atom.expr, atom.expr)
+            else:
+                term = term * _replace_operands(atom, mapping)
+        total = total + term
+    return total
+
+
+def _replace_operands(atom: Atom, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
+    return _OPERATORS[type(atom)](*(subs(operand, mapping) for operand in operands(atom)))
+
+
+_OPERATORS: Final[Mapping[type[Atom], Callable[..., IntExpr]]] = {
+    FloorDiv: floor_div,
+    Mod: mod,
+    Min: minimum,
+    Max: maximum,
+}
+
+
+def split_linear(value: IntExpr, variable: Expr) -> tuple[IntExpr, IntExpr] | None:
+    """``(a, b)`` with ``value = a * variable + b`` and both free of ``variable``, else None."""
+    if isinstance(value, int) or variable not in value.symbols:
+        return 0, value
+    slope: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for monomial, coefficient in value.terms.items():
+        uses = [atom for atom in monomial if variable in _atom_symbols(atom)]
+        if not uses:
+            rest[monomial] = coefficient
+        elif len(uses) == 1 and uses[0].expr is variable:
+            slope[tuple(a for a in monomial if a is not uses[0])] = coefficient
+        else:
+            return None
+    return _build(slope.pop((), 0), slope), _build(value.const, rest)
+
+
+def symbols(value: IntExpr) -> frozenset[Expr]:
+    """The symbols in ``value``; empty for an int."""
+    return frozenset() if isinstance(value, int) else value.symbols
+
+
+def symbol_of(variable: Expr) -> Symbol:
+    """The symbol (name, range, kind) of an expression made by :func:`symbol`."""
+    atom = variable.atom
+    if not isinstance(atom, Symbol):
+        raise TypeError(f"{variable!r} is not a symbol")
+    return atom
+
+
+def operands(atom: Atom) -> tuple[IntExpr, ...]:
+    """The arguments of a composite atom; empty for a symbol. ``min``/``max`` in stable order."""
+    if isinstance(atom, FloorDiv | Mod):
+        return atom.left, atom.right
+    if isinstance(atom, Min | Max):
+        return tuple(sorted(atom.args, key=repr))
+    return ()
+
+
+def _atom_symbols(atom: Atom) -> frozenset[Expr]:
+    if isinstance(atom, Symbol):
+        return frozenset((atom.expr,))
+    return frozenset().union(*map(symbols, operands(atom)))
+
+
+# ------------------------------------------------------------------------------ text
+
+
+def render(value: IntExpr, spell: Mapping[type[Atom], Callable[..., str]] | None = None) -> str:
+    """The expression as source text; ``spell`` says how each kind of atom is written.
+
+    Terms are ordered by their text, so that equal expressions print alike in every process.
+    """
+    if isinstance(value, int):
+        return str(value)
+    table = PYTHON if spell is None else spell
+    terms = [_render_term(m, c, table) for m, c in value.terms.items()]
+    terms.sort(key=lambda term: (term.startswith("-"), -term.count("*"), term))
+    text = terms[0] + "".join(t if t.startswith("-") else f"+{t}" for t in terms[1:])
+    return f"{text}{value.const:+d}" if value.const else text
+
+
+def _render_term(
+    monomial: Monomial, coefficient: int, spell: Mapping[type[Atom], Callable[..., str]]
+) -> str:
+    factors = sorted(spell[type(atom)](atom) for atom in monomial)
+    if coefficient == -1:
+        return "-" + "*".join(factors)
+    return "*".join(factors if coefficient == 1 else [str(coefficient), *factors])
+
+
+def grouped(value: IntExpr, text: str) -> str:
+    """``text`` in parentheses unless ``value`` is one atom or a nonnegative int."""
+    bare = value >= 0 if isinstance(value, int) else value.atom is not None
+    return text if bare else f"({text})"
+
+
+def _python_binary(operator: str) -> Callable[[FloorDiv | Mod], str]:
+    def spell(atom: FloorDiv | Mod) -> str:
+        left, right = grouped(atom.left, render(atom.left)), grouped(atom.right, render(atom.right))
+        return f"({left}{operator}{right})"
+
+    return spell
+
+
+def _python_call(name: str) -> Callable[[Min | Max], str]:
+    return lambda atom: f"{name}({', '.join(sorted(map(render, atom.args)))})"
+
+
+PYTHON: Final[Mapping[type[Atom], Callable[..., str]]] = {
+    Symbol: lambda atom: atom.name,
+    FloorDiv: _python_binary("//"),
+    Mod: _python_binary("%"),
+    Min: _python_call("min"),
+    Max: _python_call("max"),
+}

@@ -1,0 +1,115 @@
+"""Expressions as C and Triton source text (Python text is ``expr.render``).
+
+Place in the pipeline: the code generator's targets print index expressions and extents with these.
+C and Triton divide towards zero, expressions floor: where both operands are known to be nonnegative
+(after adding a multiple of a constant divisor) the plain operator is printed, otherwise a helper
+that the kernel's prelude must define: ``weft_floor_div(a, b)`` and ``weft_floor_mod(a, b)``.
+
+    >>> from weft.shapes.expr import symbol
+    >>> i, k = symbol("i", 0, 99), symbol("k")
+    >>> c_text((i + 3) // 4), c_text((i - 1) // 4), c_text(k // 4)
+    ('((i+3)/4)', '((i+3)/4-1)', 'weft_floor_div(k, 4)')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from weft.shapes.expr import (
+    Atom,
+    FloorDiv,
+    IntExpr,
+    Max,
+    Min,
+    Mod,
+    Symbol,
+    grouped,
+    is_nonnegative,
+    lower_bound,
+    render,
+)
+
+Spelling = Mapping[type[Atom], Callable[..., str]]
+
+_SMALL = 2**31
+
+
+def python_text(value: IntExpr, names: Mapping[str, str] | None = None) -> str:
+    """Python source; ``names`` maps symbol names to other text."""
+    return render(value, _spelling(names or {}, "//", "%", "min", "max", floors=True))
+
+
+def c_text(value: IntExpr, names: Mapping[str, str] | None = None) -> str:
+    """C source over ``int64_t`` variables; ``names`` maps symbol names to other text.
+
+    ``min``/``max`` print as ``weft_min(a, b)`` and ``weft_max(a, b)``.
+    """
+    if isinstance(value, int):
+        return str(value) if abs(value) < _SMALL else f"{value}LL"
+    return render(value, _spelling(names or {}, "/", "%", "weft_min", "weft_max"))
+
+
+def triton_text(value: IntExpr, names: Mapping[str, str] | None = None) -> str:
+    """Triton source; integers there divide towards zero as in C."""
+    return render(value, _spelling(names or {}, "//", "%", "tl.minimum", "tl.maximum"))
+
+
+def _spelling(
+    names: Mapping[str, str],
+    divide: str,
+    modulo: str,
+    smallest: str,
+    largest: str,
+    *,
+    floors: bool = False,
+) -> Spelling:
+    table: dict[type[Atom], Callable[..., str]] = {}
+
+    def text(value: IntExpr) -> str:
+        return render(value, table)
+
+    def division(operator: str, helper: str) -> Callable[[FloorDiv | Mod], str]:
+        def spell(atom: FloorDiv | Mod) -> str:
+            left, shift = (atom.left, 0) if floors else _made_nonnegative(atom)
+            right = text(atom.right)
+            if not floors and not (is_nonnegative(left) and is_nonnegative(atom.right)):
+                return f"{helper}({text(left)}, {right})"
+            shown = f"{grouped(left, text(left))}{operator}{grouped(atom.right, right)}"
+            return f"({shown}-{shift})" if shift and isinstance(atom, FloorDiv) else f"({shown})"
+
+        return spell
+
+    def nested(name: str) -> Callable[[Min | Max], str]:
+        def spell(atom: Min | Max) -> str:
+            first, *others = sorted(map(text, atom.args))
+            for other in others:
+                first = f"{name}({first}, {other})"
+            return first
+
+        return spell
+
+    table |= {
+        Symbol: lambda atom: names.get(atom.name, atom.name),
+        FloorDiv: division(divide, "weft_floor_div"),
+        Mod: division(modulo, "weft_floor_mod"),
+        Min: nested(smallest),
+        Max: nested(largest),
+    }
+    return table
+
+
+def _made_nonnegative(atom: FloorDiv | Mod) -> tuple[IntExpr, int]:
+    """``(left + shift * right, shift)``, nonnegative where a constant divisor allows it."""
+    low = lower_bound(atom.left)
+    if low >= 0 or low <= -_SMALL or not isinstance(atom.right, int) or atom.right < 0:
+        return atom.left, 0
+    shift = -(low // atom.right)
+    return atom.left + shift * atom.right, shift
+
+
+def fits_int32(value: IntExpr) -> bool:
+    """Whether the value is certain to fit in 32 bits (index arithmetic may then use them)."""
+    if isinstance(value, int):
+        return -_SMALL <= value < _SMALL
+    lo, hi = value.bounds
+    return lo >= -_SMALL and hi < _SMALL
