@@ -1,0 +1,44 @@
+"""A table keyed by code object *identity*, whose entries die with the code object.
+
+Code objects compare by value, so that an ordinary (weak) dictionary would mix up two functions
+with equal bodies::
+
+    sizes: PerCode[int] = PerCode()
+    sizes[f.__code__] = 3
+"""
+
+from __future__ import annotations
+
+import weakref
+from types import CodeType
+from typing import Generic, TypeVar, final
+
+T = TypeVar("T")
+
+
+@final
+class PerCode(Generic[T]):
+    """One value per live code object. The value must not refer strongly to its own code object."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[CodeType], T]] = {}
+
+    def get(self, code: CodeType) -> T | None:
+        entry = self._entries.get(id(code))
+        return entry[1] if entry is not None else None
+
+    def __setitem__(self, code: CodeType, value: T) -> None:
+        key, entries = id(code), self._entries
+
+        def forget(_: weakref.ref[CodeType]) -> None:
+            entries.pop(key, None)
+
+        entries[key] = (weakref.ref(code, forget), value)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def clear(self) -> None:
+        self._entries.clear()
