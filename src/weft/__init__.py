@@ -24,19 +24,51 @@ from weft.config import config
 from weft.version import __version__
 
 if TYPE_CHECKING:
-    from weft.api import compile
+    from weft.api import (
+        compile,
+        compile_fx,
+        compile_inplace,
+        explain,
+        optimize,
+        reset,
+        stats,
+    )
+    from weft.backends import list_backends, register_backend
+    from weft.diagnostics.logs import set_logs
+    from weft.markers import disable, is_compiling, mark_dynamic, mark_static
 
-
-
-_LAZY: Final[dict[str, str]] = {
-    "compile": "weft.api",
+_HOMES: Final[dict[str, tuple[str, ...]]] = {
+    "weft.api": (
+        "compile", "compile_fx", "compile_inplace", "explain", "optimize", "reset", "stats"),
+    "weft.backends": ("list_backends", "register_backend"),
+    "weft.diagnostics.logs": ("set_logs",),
+    "weft.markers": ("disable", "is_compiling", "mark_dynamic", "mark_static"),
 }
+_HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", "compile", "config", "errors"]
+__all__ = [
+    "__version__",
+    "compile",
+    "compile_fx",
+    "compile_inplace",
+    "config",
+    "disable",
+    "errors",
+    "explain",
+    "is_compiling",
+    "list_backends",
+    "mark_dynamic",
+    "mark_static",
+    "optimize",
+    "register_backend",
+    "reset",
+    "set_logs",
+    "stats",
+]
 
 
 def __getattr__(name: str) -> Any:
-    home = _LAZY.get(name)
+    home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     value = getattr(import_module(home), name)
@@ -46,3 +78,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if config.logs:
+    import_module("weft.diagnostics.logs").set_logs_from_text(config.logs)

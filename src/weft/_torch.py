@@ -9,11 +9,22 @@ Never here: torch._dynamo, torch._inductor, AOTAutograd, proxy_tensor, the Shape
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+# aot: which dispatch keys an operator has kernels for.
+from torch._C import DispatchKey
+
 # shapes.fake: tells the wrappers of torch.func transforms from plain tensors.
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+# aot, passes, codegen: the type of `torch.ops.aten.add.Tensor`.
+from torch._ops import OpOverload
+
 # shapes.fake, aot: runs an operator's meta kernel on tensors that have sizes but no data.
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+# module, capture: whether nn.Module calls run hooks registered for all modules.
+from torch.nn.modules.module import _has_any_global_hook
 
 # aot: per-operator dispatch beneath autograd.
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,11 +33,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
+    "DispatchKey",
     "FakeTensor",
     "FakeTensorMode",
+    "OpOverload",
     "TorchDispatchMode",
+    "has_global_module_hooks",
     "is_functorch_wrapped_tensor",
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
 ]
+
+has_global_module_hooks: Callable[[], bool] = _has_any_global_hook

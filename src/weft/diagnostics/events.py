@@ -24,7 +24,7 @@ fallback        error, report
 limit           code, reason
 perf            text
 stage_start     name
-stage_end       name, seconds
+stage_end       name, seconds, self_seconds
 =============== ==================================================================================
 """
 
@@ -39,8 +39,11 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Final, final
 
-HISTORY: Final = 10_000
-"""Events kept for `weft.stats` and reports; older ones are dropped, counters are not."""
+HISTORY: Final = 500
+"""Events kept for failure reports; older ones are dropped, counters are not."""
+
+_KEPT: Final = frozenset({str, int, float, bool})
+"""Types of fields that the history keeps: graphs and other large things are not kept alive."""
 
 
 @final
@@ -62,7 +65,7 @@ class Event:
 Subscriber = Callable[[Event], None]
 
 _lock = threading.Lock()
-_history: deque[Event] = deque(maxlen=HISTORY)
+_history: deque[tuple[str, float, dict[str, Any]]] = deque(maxlen=HISTORY)
 _counters: Counter[str] = Counter()
 _seconds: defaultdict[str, float] = defaultdict(float)
 _self_seconds: defaultdict[str, float] = defaultdict(float)
@@ -81,10 +84,12 @@ _running = _Running()
 
 def record(kind: str, **fields: Any) -> None:
     """Tell that something happened."""
-    event = Event(kind, perf_counter(), fields)
-    _history.append(event)
-    for subscriber in _subscribers:
-        subscriber(event)
+    now = perf_counter()
+    _history.append((kind, now, {k: v for k, v in fields.items() if type(v) in _KEPT}))
+    if _subscribers:
+        event = Event(kind, now, fields)
+        for subscriber in _subscribers:
+            subscriber(event)
 
 
 def count(name: str, n: int = 1) -> None:
@@ -130,7 +135,8 @@ class stage:
             if self._outermost:
                 _seconds[self.name] += elapsed
         if _subscribers:
-            record("stage_end", name=self.name, seconds=elapsed)
+            record("stage_end", name=self.name, seconds=elapsed,
+                   self_seconds=elapsed - self._inner)
 
 
 def subscribe(subscriber: Subscriber) -> Callable[[], None]:
@@ -182,8 +188,8 @@ def stage_self_seconds() -> dict[str, float]:
 
 
 def history(kind: str | None = None) -> list[Event]:
-    """The latest events, oldest first."""
-    return [e for e in list(_history) if kind is None or e.kind == kind]
+    """The latest events, oldest first, with their plain fields."""
+    return [Event(*e) for e in list(_history) if kind is None or e[0] == kind]
 
 
 def reset() -> None:

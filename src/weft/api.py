@@ -1,0 +1,187 @@
+"""What a user calls: `weft.compile` and the functions around it.
+
+Place in the pipeline: the top. It checks arguments, picks the backend, and hands the function to
+`capture`; nothing is compiled before the first call::
+
+    compiled = weft.compile(model, mode="max-autotune")
+    compiled(x)                                     # captured and compiled here
+    weft.explain(f)(x)                              # what happened, for a person
+    weft.stats()["graph_breaks"]                    # the same, for a program
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from types import FunctionType, MethodType
+from typing import Any, Final, TypeVar, overload
+
+import torch
+
+from weft import backends, capture
+from weft.config import MODES, CompileOptions, check_options, config
+from weft.diagnostics import events, failures, statistics
+from weft.diagnostics.explanation import Explanation
+from weft.errors import BadValue, NotCallable, UnknownMode
+from weft.module import CompiledModule
+
+F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=torch.nn.Module)
+Backend = Callable[..., Callable[..., Any]]
+
+_DEFAULT_BACKEND: Final = "inductor"
+
+
+@overload
+def compile(
+    model: F, *, fullgraph: bool = False, dynamic: bool | None = None,
+    backend: str | Backend = _DEFAULT_BACKEND, mode: str | None = None,
+    options: Mapping[str, Any] | None = None, disable: bool = False,
+) -> F: ...
+@overload
+def compile(
+    model: None = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+    backend: str | Backend = _DEFAULT_BACKEND, mode: str | None = None,
+    options: Mapping[str, Any] | None = None, disable: bool = False,
+) -> Callable[[F], F]: ...
+def compile(
+    model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
+    backend: str | Backend = _DEFAULT_BACKEND, mode: str | None = None,
+    options: Mapping[str, Any] | None = None, disable: bool = False,
+) -> Any:
+    """`model` (a function, method, `nn.Module` or other callable), compiled at its first call.
+
+    Without `model`, a decorator. What cannot be captured runs as plain Python between the compiled
+    parts.
+
+    fullgraph: raise `GraphBreakError` where the graph would break.
+    dynamic: True: sizes are symbolic from the start; False: always static; None: sizes that were
+        seen to change become symbolic.
+    backend: a name of `weft.list_backends()`, or any ``backend(gm, example_inputs) -> callable``.
+    mode: "default"; "reduce-overhead" (CUDA graphs); "max-autotune" (candidates measured, and
+        CUDA graphs); "max-autotune-no-cudagraphs". CUDA graphs have no effect on CPUs.
+    options: settings of `weft.config` for this call only; they win over `mode`.
+    disable: return `model` as it is.
+
+    Raises NotCallable, UnknownBackend, UnknownMode, UnknownOption or BadValue at once.
+    """
+    settings = _checked_options(fullgraph, dynamic, mode, options)
+    chosen = backends.resolve(backend)
+    if model is None:
+        return functools.partial(_compile, options=settings, backend=chosen, disable=disable)
+    return _compile(model, settings, chosen, disable)
+
+
+def _checked_options(
+    fullgraph: bool, dynamic: bool | None, mode: str | None, options: Mapping[str, Any] | None
+) -> CompileOptions:
+    """The arguments of `compile`, each checked."""
+    if not isinstance(fullgraph, bool):
+        raise BadValue(f"fullgraph must be True or False, got {fullgraph!r}")
+    if not (dynamic is None or isinstance(dynamic, bool)):
+        raise BadValue(f"dynamic must be None, True or False, got {dynamic!r}")
+    if mode is not None and mode not in MODES:
+        raise UnknownMode(mode, MODES)
+    if options is not None and not isinstance(options, Mapping):
+        raise BadValue(f"options must be a dict of settings, got {type(options).__name__}")
+    overrides = {**MODES[mode or "default"], **check_options(options or {})}
+    return CompileOptions(fullgraph, dynamic, mode, overrides)
+
+
+def _compile(model: Any, options: CompileOptions, backend: Backend, disable: bool) -> Any:
+    if not callable(model):
+        raise NotCallable(model)
+    if disable or config.disable:
+        return model
+    if isinstance(model, CompiledModule):
+        model = model._orig_mod
+    if isinstance(model, torch.nn.Module):
+        return CompiledModule(model, functools.partial(_module_parts, options, backend))
+    return _compile_callable(model, options, backend)
+
+
+def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any:
+    """Functions and methods as they are; other callables through a Python function."""
+    fn = capture.original_function(fn)
+    if isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType):
+        return MethodType(_compile_callable(fn.__func__, options, backend), fn.__self__)
+    if not isinstance(fn, FunctionType):
+        fn = _as_function(fn)
+    return capture.compile_function(_own_code(fn), options, backend)
+
+
+def _own_code(fn: FunctionType) -> FunctionType:
+    """`fn` with a code object of its own: compiled variants are kept per code object, and two
+    compilations of one function (other options, another backend) must not see each other's."""
+    made = FunctionType(
+        fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    made.__kwdefaults__ = fn.__kwdefaults__
+    functools.update_wrapper(made, fn)
+    return made
+
+
+def _as_function(target: Callable[..., Any]) -> FunctionType:
+    """A Python function that calls `target`: a builtin, a class, a partial, an object."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+
+    functools.update_wrapper(call, target, updated=())
+    assert isinstance(call, FunctionType)
+    return call
+
+
+def _module_parts(
+    options: CompileOptions, backend: Backend, module: torch.nn.Module
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The compiled `forward` of a module, and its compiled call with hooks."""
+    forward = _compile_callable(module.forward, options, backend)
+    return forward, _compile_callable(_as_function(module), options, backend)
+
+
+def compile_inplace(module: M, **settings: Any) -> M:
+    """Compile a module without wrapping it: its calls are compiled from now on.
+
+    Takes `compile`'s keyword arguments and returns `module` itself; `state_dict` is unchanged.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise BadValue(f"compile_inplace needs a torch.nn.Module, got {type(module).__name__}",
+                       do="use weft.compile for functions")
+    call = module._call_impl  # what a call does, hooks included
+    compiled = compile(call, **settings)
+    module._compiled_call_impl = None if compiled is call else compiled
+    return module
+
+
+def optimize(backend: str | Backend = _DEFAULT_BACKEND, **settings: Any) -> Callable[[F], F]:
+    """`weft.optimize(backend)(fn)`: a decorator, `compile` with the backend first."""
+    return compile(backend=backend, **settings)
+
+
+def compile_fx(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """The default backend on a captured graph: what a custom backend calls after its own passes."""
+    return backends.resolve(_DEFAULT_BACKEND)(gm, example_inputs)
+
+
+def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanation]:
+    """`weft.explain(fn)(*args)` compiles `fn` afresh, runs it, and tells what happened."""
+
+    def explained(*args: Any, **kwargs: Any) -> Explanation:
+        compiled = compile(fn, **settings)
+        with events.collect() as seen:
+            compiled(*args, **kwargs)
+        return Explanation.from_events(seen, name=getattr(fn, "__qualname__", type(fn).__name__))
+
+    return explained
+
+
+def stats() -> dict[str, Any]:
+    """Counters of this process since the start or `reset`: see `diagnostics.statistics`."""
+    return statistics.snapshot(cache_entries=capture.cache_entries())
+
+
+def reset() -> None:
+    """Forget all compiled code and statistics; the disk cache stays."""
+    capture.reset()
+    events.reset()
+    failures.forget_warnings()

@@ -1,0 +1,225 @@
+"""What `weft.explain(f)(*args)` returns: one compilation, told to a person.
+
+Place in the pipeline: a view of the `events` that were recorded while `f` compiled and ran::
+
+    explanation = weft.explain(f)(x)
+    print(explanation)              # plain text
+    explanation.graph_breaks        # the same as data
+
+`diagnostics.rendering` draws it on a terminal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+
+from weft.diagnostics.events import Event
+from weft.errors import SourceLine
+
+_NOT_OPERATORS = frozenset({"placeholder", "output", "get_attr"})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A captured graph: where from, its operators, and its readable form."""
+
+    code: str
+    operators: int
+    text: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A graph break: its stable id, why, where, and what would avoid it."""
+
+    id: str
+    reason: str
+    stack: tuple[SourceLine, ...]
+    hint: str
+
+    @property
+    def labelled_reason(self) -> str:
+        return f"{self.reason} [{self.id}]" if self.id else self.reason
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KernelInfo:
+    """A generated kernel and the user's lines that it computes."""
+
+    name: str
+    target: str
+    lines: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table of the explanation."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """All that happened, in order; each field is a list of plain values."""
+
+    name: str
+    graphs: list[Graph] = field(default_factory=list)
+    graph_breaks: list[Break] = field(default_factory=list)
+    guards: list[str] = field(default_factory=list)
+    recompiles: list[str] = field(default_factory=list)
+    kernels: list[KernelInfo] = field(default_factory=list)
+    extern_calls: list[str] = field(default_factory=list)
+    fallbacks: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_events(cls, events: Iterable[Event], *, name: str) -> Explanation:
+        """The explanation that a list of events amounts to."""
+        made = cls(name)
+        for event in events:
+            if (take := _TAKE.get(event.kind)) is not None:
+                take(made, event.fields)
+        return made
+
+    def summary(self) -> list[str]:
+        """One sentence for each thing that happened."""
+        operators = sum(g.operators for g in self.graphs)
+        lines = [
+            f"Captured {_number(len(self.graphs), 'graph')} of {_number(operators, 'operator')} "
+            f"with {_number(len(self.guards), 'guard')}.",
+            f"{_number(len(self.graph_breaks), 'graph break')}.",
+            f"Generated {_number(len(self.kernels), 'kernel')}"
+            + (": " + ", ".join(_multiplied(k.name for k in self.kernels)) if self.kernels else "")
+            + f"; {_number(len(self.extern_calls), 'operator')} left to ATen"
+            + (": " + ", ".join(_multiplied(self.extern_calls)) if self.extern_calls else "") + ".",
+            f"Compiled in {self.total_seconds:.2f} s.",
+        ]
+        if self.recompiles:
+            lines.insert(2, f"{_number(len(self.recompiles), 'recompile')}.")
+        if self.fallbacks:
+            lines.append(f"{_number(len(self.fallbacks), 'failure')} ended in an eager run.")
+        return lines
+
+    @property
+    def total_seconds(self) -> float:
+        """Wall seconds of all stages."""
+        return sum(self.seconds.values())
+
+    def sections(self) -> list[Section]:
+        """The details as tables: what `__str__` and `diagnostics.rendering` show."""
+        breaks = [(str(b.stack[-1]) if b.stack else "", b.labelled_reason, b.hint)
+                  for b in self.graph_breaks]
+        times = sorted(self.seconds.items(), key=lambda item: -item[1])
+        made = [
+            Section("Graphs", ("captured from", "operators"),
+                    [(g.code, str(g.operators)) for g in self.graphs]),
+            Section("Graph breaks", ("where", "why", "hint"), breaks),
+            Section("Recompiles", ("because",), [(r,) for r in self.recompiles]),
+            Section("Guards", ("holds while",), [(g,) for g in self.guards]),
+            Section("Kernels", ("name", "target", "computes lines"),
+                    [(k.name, k.target, ", ".join(k.lines)) for k in self.kernels]),
+            Section("Time", ("stage", "seconds"), [(n, f"{s:.3f}") for n, s in times]),
+        ]
+        return [section for section in made if section.rows]
+
+    def __str__(self) -> str:
+        lines = [f"weft: {self.name}", *self.summary()]
+        for section in self.sections():
+            lines += ["", f"{section.title}: {', '.join(section.columns)}"]
+            lines += ["  " + " | ".join(cell for cell in row if cell) for row in section.rows]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _number(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _multiplied(names: Iterable[str], limit: int = 12) -> list[str]:
+    """`a, b x 3, …`: equal names once."""
+    counted = Counter(names)
+    shown = [n if k == 1 else f"{n} x {k}" for n, k in counted.most_common(limit)]
+    return [*shown, f"… {len(counted) - limit} more"] if len(counted) > limit else shown
+
+
+def _source_lines(stack: Any) -> tuple[SourceLine, ...]:
+    return tuple(line for line in stack or () if isinstance(line, SourceLine))
+
+
+def operator_count(gm: Any) -> int:
+    """Operators in a graph, inputs and output left out."""
+    if not isinstance(gm, torch.fx.GraphModule):
+        return 0
+    return sum(node.op not in _NOT_OPERATORS for node in gm.graph.nodes)
+
+
+def graph_text(gm: Any) -> str:
+    """The Python that a graph amounts to."""
+    return gm.code.strip() if isinstance(gm, torch.fx.GraphModule) else str(gm)
+
+
+# -- one function per kind of event --------------------------------------------------------------
+
+
+def _take_graph(made: Explanation, fields: dict[str, Any]) -> None:
+    gm = fields.get("gm")
+    made.graphs.append(Graph(str(fields.get("code", "")), operator_count(gm), graph_text(gm)))
+
+
+def _take_break(made: Explanation, fields: dict[str, Any]) -> None:
+    made.graph_breaks.append(Break(
+        str(fields.get("id", "")), str(fields.get("reason", "")),
+        _source_lines(fields.get("stack")), str(fields.get("hint") or "")))
+
+
+def _take_guards(made: Explanation, fields: dict[str, Any]) -> None:
+    made.guards.extend(str(guard) for guard in fields.get("guards", ()))
+
+
+def _take_recompile(made: Explanation, fields: dict[str, Any]) -> None:
+    made.recompiles.append(f"{fields.get('code', '')}: {fields.get('reason', '')}")
+
+
+def _take_kernel(made: Explanation, fields: dict[str, Any]) -> None:
+    stack = fields.get("stack") or ()
+    lines = dict.fromkeys(f"{line.file}:{line.line}" for line in _source_lines(stack))
+    made.kernels.append(KernelInfo(
+        str(fields.get("name", "")), str(fields.get("target", "")), tuple(lines)))
+
+
+def _take_extern_call(made: Explanation, fields: dict[str, Any]) -> None:
+    made.extern_calls.append(str(fields.get("op", "")))
+
+
+def _take_fallback(made: Explanation, fields: dict[str, Any]) -> None:
+    made.fallbacks.append(str(fields.get("error", "")))
+
+
+def _take_stage(made: Explanation, fields: dict[str, Any]) -> None:
+    name = fields["name"]
+    made.seconds[name] = made.seconds.get(name, 0.0) + fields["self_seconds"]
+
+
+_TAKE = {
+    "graph": _take_graph,
+    "graph_break": _take_break,
+    "guards": _take_guards,
+    "recompile": _take_recompile,
+    "kernel": _take_kernel,
+    "extern_call": _take_extern_call,
+    "fallback": _take_fallback,
+    "stage_end": _take_stage,
+}

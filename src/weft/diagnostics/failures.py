@@ -1,0 +1,146 @@
+"""The boundary where a failure inside weft becomes an eager run with one warning.
+
+Place in the pipeline: called by whoever has an eager way out (capture, the code generator)::
+
+    try:
+        return compile_it()
+    except Exception as error:  # noqa: BLE001  the documented boundary
+        handle(error, during="lowering", what="model.forward", attachments={"graph.py": text})
+        return run_eager
+
+`handle` raises what the user has to see: mistakes of the call, `GraphBreakError`, and everything in
+strict mode. Otherwise it writes a report file and warns, once per kind of failure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from weft.config import config
+from weft.diagnostics import events
+from weft.errors import (
+    BackendError,
+    CompilerMissingWarning,
+    CompilerNotFound,
+    FallbackWarning,
+    GraphBreakError,
+    InternalError,
+    SourceLine,
+    UserError,
+)
+from weft.version import __version__
+
+SURFACING: Final = (UserError, GraphBreakError, BackendError)
+"""Errors that are the user's to see, in any mode."""
+
+_EVENTS_SHOWN: Final = 50
+_warned: set[tuple[object, ...]] = set()
+
+
+def handle(
+    error: Exception, *, during: str, what: str = "", stack: Sequence[SourceLine] = (),
+    attachments: Mapping[str, str] | None = None,
+) -> None:
+    """Raise `error` if the user has to see it; else report it, warn once, and return.
+
+    during: the stage. what: the user's function. stack: the user's lines, innermost last.
+    attachments: name -> text, put into the report (graphs, generated code).
+    """
+    if isinstance(error, SURFACING):
+        raise error
+    if isinstance(error, CompilerNotFound):
+        _warn(CompilerMissingWarning, str(error), (CompilerNotFound,))
+        return
+    if config.raise_internal_errors:
+        raise error
+    events.count("fallbacks")
+    path = write_report(error, during=during, what=what, stack=stack, attachments=attachments)
+    events.record("fallback", error=f"{type(error).__name__}: {error}", report=path or "")
+    _warn(FallbackWarning, _message(error, during, what, stack, path), _signature(error, during))
+
+
+def _message(
+    error: Exception, during: str, what: str, stack: Sequence[SourceLine], path: str | None
+) -> str:
+    subject = f" of {what}" if what else ""
+    where = f" ({stack[-1]})" if stack else ""
+    told = f"; please file the report {path}" if path else "; no report could be written"
+    return (f"weft failed during {during}{subject}{where} and runs it eagerly: "
+            f"{type(error).__name__}: {error}{told}. WEFT_STRICT=1 raises instead.")
+
+
+def _signature(error: Exception, during: str) -> tuple[object, ...]:
+    """What makes two failures the same: the type, and where in weft it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return (during, type(error), *((f.filename, f.lineno) for f in last))
+
+
+def _warn(category: type[Warning], message: str, signature: tuple[object, ...]) -> None:
+    if signature not in _warned:
+        _warned.add(signature)
+        warnings.warn(message, category, stacklevel=4)
+
+
+def forget_warnings() -> None:
+    """Warn again of failures already told (`weft.reset`)."""
+    _warned.clear()
+
+
+def write_report(
+    error: BaseException, *, during: str, what: str = "", stack: Sequence[SourceLine] = (),
+    attachments: Mapping[str, str] | None = None,
+) -> str | None:
+    """Write the report of a failure; its path, or None where the directory cannot be written."""
+    text = _report_text(error, during, what, stack, attachments or {})
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    folder = config.report_path()
+    path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{during.replace(' ', '-')}-{digest}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError:
+        return None
+    return str(path)
+
+
+def _report_text(
+    error: BaseException, during: str, what: str, stack: Sequence[SourceLine],
+    attachments: Mapping[str, str],
+) -> str:
+    """All that helps to repeat a failure: versions, settings, traceback, what was compiled."""
+    report = error.report if isinstance(error, InternalError) else None
+    sections = {
+        "what": f"{type(error).__name__} during {during} of {what or 'a graph'}",
+        "where in the program": "\n".join(str(line) for line in stack),
+        "versions": environment_text(),
+        "settings": config.describe(),
+        "traceback": "".join(traceback.format_exception(error)),
+        "earlier report": report or "",
+        **attachments,
+        "latest events": "\n".join(f"{e.kind} {e.fields}"
+                                   for e in events.history()[-_EVENTS_SHOWN:]),
+    }
+    return "\n".join(f"== {title} ==\n{text.rstrip()}\n"
+                     for title, text in sections.items() if text)
+
+
+def environment_text() -> str:
+    """Versions of what weft stands on."""
+    lines = [
+        f"weft {__version__}",
+        f"torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}",
+        f"Python {sys.version.split()[0]} ({sys.implementation.name})",
+        f"{platform.platform()}, {platform.machine()}",
+        f"command {Path(sys.argv[0]).name if sys.argv else ''}",
+    ]
+    return "\n".join(lines)
