@@ -57,7 +57,10 @@ class Symbol(Atom):
     __slots__ = ("hi", "kind", "lo", "name")
 
     def __init__(self, name: str, lo: int, hi: IntExpr, kind: str) -> None:
-        self.name, self.lo, self.hi, self.kind = name, lo, hi, kind
+        self.name = name
+        self.lo = lo
+        self.hi = hi
+        self.kind = kind
 
 
 @final
@@ -280,9 +283,7 @@ def _atom(kind: type[FloorDiv] | type[Mod], left: IntExpr, right: IntExpr) -> Ex
     return atom.expr
 
 
-def _intern(
-    const: int, terms: dict[Monomial, int], items: frozenset[tuple[Monomial, int]]
-) -> Expr:
+def _intern(const: int, terms: dict[Monomial, int], items: frozenset[tuple[Monomial, int]]) -> Expr:
     key = (const, items)
     found = _exprs.get(key)
     if found is not None:

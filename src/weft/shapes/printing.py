@@ -8,7 +8,7 @@ that the kernel's prelude must define: ``weft_floor_div(a, b)`` and ``weft_floor
     >>> from weft.shapes.expr import symbol
     >>> i, k = symbol("i", 0, 99), symbol("k")
     >>> c_text((i + 3) // 4), c_text((i - 1) // 4), c_text(k // 4)
-    ('((i+3)/4)', '((i+3)/4-1)', 'weft_floor_div(k, 4)')
+    ('((i+3)/4)', '((i+3)/4)-1', 'weft_floor_div(k, 4)')
 """
 
 from __future__ import annotations

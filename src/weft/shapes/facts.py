@@ -1,0 +1,254 @@
+"""What is known about symbols, and which comparisons follow from it without a guard.
+
+Place in the pipeline: a `ShapeContext` keeps one `Facts`; every guard it records is learned here,
+so that nothing is asked twice and implied guards are never emitted.
+
+Facts are kept as a *view*: each symbol may stand for a simpler or narrower expression, and a
+comparison is decided on the viewed expression. One mechanism serves all kinds of facts:
+
+    ========================= ==================================================
+    learned                   view
+    ========================= ==================================================
+    ``s0 == s1``, ``s0 == 8`` ``s0`` stands for ``s1``, for 8
+    ``s0 <= 512``             ``s0`` stands for a symbol of that name and range
+    ``s0 % 8 == 0``           ``s0`` stands for ``8 * t``
+    ``s0 * s1 <= 4096``       kept in a list of expressions that are at least 0
+    ``s0 != s1``              kept in a set of expressions that are not 0
+    ========================= ==================================================
+
+    >>> from weft.shapes.expr import symbol
+    >>> from weft.shapes.relation import eq, lt
+    >>> n, m = symbol("n", 2), symbol("m", 2)
+    >>> facts = Facts()
+    >>> facts.learn(eq(n % 8, 0)); facts.learn(lt(n, m))
+    >>> facts.decide(eq(n % 4, 0)), facts.decide(lt(n, m + 3)), facts.decide(lt(n, 9))
+    (True, True, None)
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from weft.shapes.expr import (
+    INF,
+    Expr,
+    IntExpr,
+    Mod,
+    bounds,
+    lower_bound,
+    split_linear,
+    subs,
+    symbol,
+    symbol_of,
+    symbols,
+    upper_bound,
+)
+from weft.shapes.relation import EQ, GE, NE, Condition, Junction, Relation, relation, rewrite
+
+
+@final
+class Facts:
+    """A growing set of conditions that are known to hold."""
+
+    def __init__(self) -> None:
+        self.equal: dict[Expr, IntExpr] = {}  # symbol -> what it equals, in the original symbols
+        self._view: dict[Expr, IntExpr] = {}
+        self._at_least_zero: list[IntExpr] = []
+        self._not_zero: set[Expr] = set()
+        self._known: set[Condition] = set()  # undecided junctions that were learned
+        self._decided: dict[Condition, bool | None] = {}
+        self._viewed: dict[Expr, IntExpr] = {}
+
+    def view(self, value: IntExpr) -> IntExpr:
+        """The value as the facts see it: narrower symbols, equal symbols replaced."""
+        if isinstance(value, int) or not self._view:
+            return value
+        found = self._viewed.get(value)
+        if found is None:
+            found = self._viewed[value] = subs(value, self._view)
+        return found
+
+    def simplify(self, value: IntExpr) -> IntExpr:
+        """The value with equal symbols replaced; it keeps the original symbols otherwise."""
+        return subs(value, self.equal) if self.equal else value
+
+    def bounds(self, value: IntExpr) -> tuple[int, int]:
+        """The interval that the facts leave to the value."""
+        viewed = self.view(value)
+        return lower_bound(viewed), upper_bound(viewed)
+
+    def decide(self, condition: Condition) -> bool | None:
+        """Whether the condition follows (True), is excluded (False), or is open (None)."""
+        if isinstance(condition, bool):
+            return condition
+        if condition in self._decided:
+            return self._decided[condition]
+        answer = self._decide(rewrite(condition, self.view))
+        self._decided[condition] = answer
+        return answer
+
+    def _decide(self, condition: Condition) -> bool | None:
+        if isinstance(condition, bool):
+            return condition
+        if condition in self._known:
+            return True
+        if isinstance(condition, Junction):
+            return self._decide_junction(condition)
+        if condition.kind == GE:
+            return self._decide_order(condition.expr)
+        equal = self._decide_equality(condition.expr)
+        return equal if condition.kind == EQ or equal is None else not equal
+
+    def _decide_junction(self, condition: Junction) -> bool | None:
+        answers = [self._decide(part) for part in condition.parts]
+        absorbing = condition.kind == "or"
+        if absorbing in answers:
+            return absorbing
+        return None if None in answers else not absorbing
+
+    def _decide_order(self, expr: IntExpr) -> bool | None:
+        if self._is_at_least_zero(expr):
+            return True
+        return False if self._is_at_least_zero(-expr - 1) else None
+
+    def _decide_equality(self, expr: Expr) -> bool | None:
+        if expr in self._not_zero or -expr in self._not_zero:
+            return False
+        if self._is_at_least_zero(expr - 1) or self._is_at_least_zero(-expr - 1):
+            return False
+        return True if self._is_at_least_zero(expr) and self._is_at_least_zero(-expr) else None
+
+    def _is_at_least_zero(self, expr: IntExpr) -> bool:
+        """From ranges, or because a known nonnegative expression is no larger."""
+        if lower_bound(expr) >= 0:
+            return True
+        return any(lower_bound(expr - known) >= 0 for known in self._at_least_zero)
+
+    def learn(self, condition: Condition) -> None:
+        """Take the condition as true from now on. Learning what is excluded is an error."""
+        viewed = rewrite(condition, self.view)
+        if viewed is False:
+            raise ValueError(f"{condition!r} contradicts what is known")
+        if isinstance(viewed, bool):
+            return
+        if isinstance(viewed, Junction):
+            self._learn_junction(viewed)
+        else:
+            _LEARN[viewed.kind](self, viewed)
+            self._learn_equality_of_inputs(condition)
+        self._decided.clear()
+
+    def _learn_junction(self, condition: Junction) -> None:
+        if condition.kind == "and":
+            for part in condition.parts:
+                self.learn(part)
+        else:
+            self._known.add(condition)
+
+    def _learn_equality_of_inputs(self, condition: Condition) -> None:
+        """Keep ``symbol == expression`` in the original symbols too, for `simplify`."""
+        if not isinstance(condition, Relation) or condition.kind != EQ:
+            return
+        solved = _solve(self.simplify(condition.expr))
+        if solved is not None:
+            variable, value = solved
+            self.equal = {s: subs(v, {variable: value}) for s, v in self.equal.items()}
+            self.equal[variable] = value
+
+    def _learn_equal(self, fact: Relation) -> None:
+        multiple = _as_multiple(fact.expr)
+        if multiple is not None:
+            self._replace(*multiple)
+            return
+        solved = _solve(fact.expr)
+        if solved is None:
+            self._at_least_zero += [fact.expr, -fact.expr]
+            return
+        variable, value = solved
+        limits = symbol_of(variable)
+        self._replace(variable, value)
+        # What was known of the variable's range now holds for what it equals.
+        if limits.lo > -INF:
+            self.learn(relation(GE, value - limits.lo))
+        if not isinstance(limits.hi, int) or limits.hi < INF:
+            self.learn(relation(GE, limits.hi - value))
+
+    def _learn_not_equal(self, fact: Relation) -> None:
+        self._not_zero.add(fact.expr)
+        low, high = bounds(fact.expr)
+        if low == 0:
+            self._learn_order(Relation(GE, _nonconstant(fact.expr - 1)))
+        elif high == 0:
+            self._learn_order(Relation(GE, _nonconstant(-fact.expr - 1)))
+
+    def _learn_order(self, fact: Relation) -> None:
+        narrowed = _narrowed(fact.expr)
+        if narrowed is not None:
+            self._replace(*narrowed)
+        else:
+            self._at_least_zero.append(fact.expr)
+
+    def _replace(self, variable: Expr, value: IntExpr) -> None:
+        """From now on view ``variable`` as ``value``."""
+        step = {variable: value}
+        self._view = {s: subs(v, step) for s, v in self._view.items()}
+        self._view[variable] = value
+        self._at_least_zero = [subs(known, step) for known in self._at_least_zero]
+        self._not_zero = {e for e in (subs(k, step) for k in self._not_zero) if isinstance(e, Expr)}
+        self._known = {rewrite(k, lambda expr: subs(expr, step)) for k in self._known}
+        self._viewed.clear()
+
+
+_LEARN = {EQ: Facts._learn_equal, NE: Facts._learn_not_equal, GE: Facts._learn_order}
+
+
+def _nonconstant(value: IntExpr) -> Expr:
+    assert isinstance(value, Expr)
+    return value
+
+
+def _solve(expr: IntExpr) -> tuple[Expr, IntExpr] | None:
+    """``(symbol, value)`` with ``expr == 0`` exactly where ``symbol == value``, if there is one.
+
+    The youngest symbol is replaced, so that the symbols of the first inputs survive.
+    """
+    for variable in sorted(symbols(expr), key=lambda s: -symbol_of(s).id):
+        parts = split_linear(expr, variable)
+        if parts is not None and parts[0] in (1, -1):
+            return variable, -parts[1] * parts[0]
+    return None
+
+
+def _as_multiple(expr: Expr) -> tuple[Expr, IntExpr] | None:
+    """For ``(symbol + c) % k == 0``: the symbol and ``k * t - c``."""
+    atom = expr.atom
+    if not isinstance(atom, Mod) or not isinstance(atom.right, int) or atom.right <= 0:
+        return None
+    solved = _solve(atom.left)
+    if solved is None or not isinstance(solved[1], int):
+        return None
+    variable, offset = solved
+    limits, k = symbol_of(variable), atom.right
+    high = limits.hi if isinstance(limits.hi, int) else limits.hi.hi
+    low = -INF if limits.lo <= -INF else -((offset - limits.lo) // k)
+    quotient = symbol(f"{limits.name}/{k}", low, INF if high >= INF else (high - offset) // k)
+    return variable, k * quotient + offset
+
+
+def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:
+    """For ``a * symbol + b >= 0``: the symbol and one of its name with the narrower range."""
+    if len(expr.symbols) != 1:
+        return None
+    (variable,) = expr.symbols
+    parts = split_linear(expr, variable)
+    if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int):
+        return None
+    (slope, rest), limits = parts, symbol_of(variable)
+    if not isinstance(limits.hi, int):
+        return None
+    if slope > 0:
+        low, high = max(limits.lo, -(rest // slope)), limits.hi
+    else:
+        low, high = limits.lo, min(limits.hi, rest // -slope)
+    value = low if low == high else symbol(limits.name, low, high, limits.kind)
+    return variable, value

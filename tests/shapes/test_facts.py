@@ -1,0 +1,179 @@
+"""Facts against z3 and brute force: a decision must hold wherever the learned facts hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import z3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.shapes import expr as ex
+from weft.shapes import relation as rel
+from weft.shapes.expr import symbol
+from weft.shapes.facts import Facts
+
+N, M, K = symbol("n", 0, 12), symbol("m", 1, 12), symbol("k", -3, 9)
+SYMBOLS = (N, M, K)
+LINEAR = st.builds(
+    lambda a, b, c, d: a * N + b * M + c * K + d,
+    st.integers(-2, 3),
+    st.integers(-2, 3),
+    st.integers(-1, 1),
+    st.integers(-12, 12),
+)
+VALUES = st.one_of(
+    LINEAR,
+    st.builds(lambda e, d: ex.mod(e, d), LINEAR, st.sampled_from([2, 3, 4])),
+    st.builds(lambda e, d: ex.floor_div(e, d), LINEAR, st.sampled_from([2, 4])),
+    st.builds(ex.minimum, LINEAR, LINEAR),
+    st.just(N * M),
+)
+ATOMIC = st.builds(rel.relation, st.sampled_from([rel.EQ, rel.NE, rel.GE]), VALUES)
+CONDITIONS = st.one_of(
+    ATOMIC, st.builds(rel.and_, ATOMIC, ATOMIC), st.builds(rel.or_, ATOMIC, ATOMIC)
+)
+
+
+def environments() -> Iterator[dict[ex.Expr, int]]:
+    for values in itertools.product(range(13), range(1, 13), range(-3, 10)):
+        yield dict(zip(SYMBOLS, values, strict=True))
+
+
+ENVIRONMENTS = list(environments())
+
+
+def holds(condition: rel.Condition, env: dict[ex.Expr, int]) -> bool:
+    answer = rel.substitute(condition, env)
+    assert isinstance(answer, bool)
+    return answer
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(CONDITIONS, min_size=1, max_size=3), st.lists(CONDITIONS, min_size=1, max_size=4))
+def test_decisions_hold_wherever_the_facts_hold(learned: list, asked: list) -> None:
+    models = [e for e in ENVIRONMENTS[::7] if all(holds(c, e) for c in learned)]
+    if not models:
+        return
+    facts = Facts()
+    for condition in learned:
+        facts.learn(condition)
+    for condition in asked:
+        decision = facts.decide(condition)
+        if decision is not None:
+            assert all(holds(condition, env) is decision for env in models)
+    for value in (N, M, K, N + M - K):
+        low, high = facts.bounds(value)
+        simple = facts.simplify(value)
+        assert all(low <= ex.subs(value, env) <= high for env in models)
+        assert all(ex.subs(value, env) == ex.subs(simple, env) for env in models)
+    for condition in learned:
+        assert facts.decide(condition) is not False
+
+
+@settings(max_examples=100, deadline=None)
+@given(CONDITIONS)
+def test_negation_is_the_complement(condition: rel.Condition) -> None:
+    for env in ENVIRONMENTS[::13]:
+        assert holds(condition, env) is not holds(rel.not_(condition), env)
+
+
+@pytest.mark.parametrize(
+    ("known", "asked"),
+    [
+        (lambda: rel.eq(N % 4, 0), lambda: rel.eq(N % 2, 0)),
+        (lambda: rel.le(N, M), lambda: rel.lt(N, M + 2)),
+        (lambda: rel.ge(N * M, 20), lambda: rel.ge(N * M, 15)),
+        (lambda: rel.eq(N, 3), lambda: rel.eq(N * M, 3 * M)),
+        (lambda: rel.ge(M, 4), lambda: rel.ge(ex.floor_div(M, 4), 1)),
+        (lambda: rel.ne(N, 0), lambda: rel.ge(N, 1)),
+        (lambda: rel.and_(rel.ge(N, 4), rel.ge(M, 4)), lambda: rel.ge(N * M, 16)),
+    ],
+)
+def test_consequence_agrees_with_z3(known: object, asked: object) -> None:
+    """Each implication is proved by z3, and Facts finds it too."""
+    premise, goal = known(), asked()
+    facts = Facts()
+    facts.learn(premise)
+    assert facts.decide(goal) is True
+    solver = z3.Solver()
+    solver.add(*ranges(), to_z3(premise), z3.Not(to_z3(goal)))
+    assert solver.check() == z3.unsat
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(ATOMIC, min_size=1, max_size=2), ATOMIC)
+def test_random_decisions_agree_with_z3(learned: list, goal: rel.Condition) -> None:
+    solver = z3.Solver()
+    solver.add(*ranges(), *map(to_z3, learned))
+    if solver.check() != z3.sat:
+        return
+    facts = Facts()
+    for condition in learned:
+        facts.learn(condition)
+    decision = facts.decide(goal)
+    if decision is not None:
+        solver.add(z3.Not(to_z3(goal)) if decision else to_z3(goal))
+        assert solver.check() == z3.unsat
+
+
+Z = {"n": z3.Int("n"), "m": z3.Int("m"), "k": z3.Int("k")}
+
+
+def ranges() -> list[z3.BoolRef]:
+    atoms = [ex.symbol_of(s) for s in SYMBOLS]
+    return [z3.And(Z[a.name] >= a.lo, Z[a.name] <= a.hi) for a in atoms]
+
+
+def to_z3(condition: rel.Condition) -> z3.BoolRef:
+    if isinstance(condition, bool):
+        return z3.BoolVal(condition)
+    if isinstance(condition, rel.Junction):
+        join = z3.And if condition.kind == "and" else z3.Or
+        return join(*map(to_z3, condition.parts))
+    value = number(condition.expr)
+    return {rel.EQ: value == 0, rel.NE: value != 0, rel.GE: value >= 0}[condition.kind]
+
+
+def number(value: ex.IntExpr) -> z3.ArithRef:
+    if isinstance(value, int):
+        return z3.IntVal(value)
+    total = z3.IntVal(value.const)
+    for monomial, coefficient in value.terms.items():
+        term = z3.IntVal(coefficient)
+        for atom in monomial:
+            term = term * atom_number(atom)
+        total = total + term
+    return total
+
+
+def atom_number(atom: ex.Atom) -> z3.ArithRef:
+    if isinstance(atom, ex.Symbol):
+        return Z[atom.name]
+    args = [number(a) for a in ex.operands(atom)]
+    if isinstance(atom, ex.FloorDiv):
+        return args[0] / args[1]  # z3 floors for positive divisors
+    if isinstance(atom, ex.Mod):
+        return args[0] % args[1]
+    pick = (lambda a, b: a <= b) if isinstance(atom, ex.Min) else (lambda a, b: a >= b)
+    result = args[0]
+    for other in args[1:]:
+        result = z3.If(pick(result, other), result, other)
+    return result
+
+
+def test_equal_symbols_are_replaced_in_simplified_values() -> None:
+    facts = Facts()
+    facts.learn(rel.eq(N, M))
+    assert facts.simplify(N * M - N) is facts.simplify(N * N - M)
+    facts.learn(rel.eq(M, 5))
+    assert facts.simplify(N + M) == 10
+
+
+def test_contradiction_is_an_error() -> None:
+    facts = Facts()
+    facts.learn(rel.ge(N, 5))
+    with pytest.raises(ValueError, match="contradicts"):
+        facts.learn(rel.le(N, 4))
