@@ -1,0 +1,290 @@
+/* weft._cuda: loads GPU binaries and launches kernels through the CUDA driver.
+ *
+ * Place in the pipeline: runtime/cuda_kernel.py wraps it; generated call sequences call `Kernel` objects.
+ * The driver (libcuda.so.1) is opened at run time: this file needs no CUDA headers to build and loads on
+ * machines without a GPU. Torch's C functions come the same way: their addresses are handed to configure().
+ *
+ * A Kernel is called with its buffers (tensors) first, then its sizes (ints). Nothing is checked here:
+ * the caller guarantees dtypes, devices and strides. The launch goes to torch's current stream.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- the few driver functions used, as documented in the CUDA driver API ---- */
+
+typedef int (*module_load_data_fn)(void **module, const void *image);
+typedef int (*module_get_function_fn)(void **function, void *module, const char *name);
+typedef int (*func_set_attribute_fn)(void *function, int attribute, int value);
+typedef int (*launch_kernel_fn)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                unsigned by, unsigned bz, unsigned shared, void *stream,
+                                void **params, void **extra);
+typedef int (*get_error_string_fn)(int code, const char **text);
+
+enum { FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8, DEFAULT_SHARED_LIMIT = 48 * 1024 };
+
+static struct {
+    module_load_data_fn module_load_data;
+    module_get_function_fn module_get_function;
+    func_set_attribute_fn func_set_attribute;
+    launch_kernel_fn launch_kernel;
+    get_error_string_fn get_error_string;
+} driver;
+
+/* ---- torch's C functions (addresses from Python) ---- */
+
+typedef int32_t (*get_data_ptr_fn)(void *tensor, void **result);
+typedef int32_t (*get_stream_fn)(int32_t device, void **result);
+
+static get_data_ptr_fn torch_get_data_ptr;
+static get_stream_fn torch_get_current_stream;
+static Py_ssize_t tensor_offset; /* of the at::Tensor inside a torch.Tensor object */
+
+static PyObject *driver_error(const char *what, int code)
+{
+    const char *text = NULL;
+    if (driver.get_error_string != NULL)
+        driver.get_error_string(code, &text);
+    PyErr_Format(PyExc_RuntimeError, "CUDA driver: %s failed: %s (%d)", what,
+                 text != NULL ? text : "unknown error", code);
+    return NULL;
+}
+
+static int load_driver(void)
+{
+    if (driver.launch_kernel != NULL)
+        return 0;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "CUDA driver: libcuda.so.1 cannot be loaded");
+        return -1;
+    }
+    driver.module_load_data = (module_load_data_fn)dlsym(library, "cuModuleLoadData");
+    driver.module_get_function = (module_get_function_fn)dlsym(library, "cuModuleGetFunction");
+    driver.func_set_attribute = (func_set_attribute_fn)dlsym(library, "cuFuncSetAttribute");
+    driver.get_error_string = (get_error_string_fn)dlsym(library, "cuGetErrorString");
+    driver.launch_kernel = (launch_kernel_fn)dlsym(library, "cuLaunchKernel");
+    if (driver.module_load_data == NULL || driver.module_get_function == NULL ||
+        driver.func_set_attribute == NULL || driver.launch_kernel == NULL) {
+        driver.launch_kernel = NULL;
+        PyErr_SetString(PyExc_RuntimeError, "CUDA driver: libcuda.so.1 lacks a function");
+        return -1;
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(configure_doc,
+             "configure(tensor_offset, get_data_ptr, get_current_stream)\n\n"
+             "Byte offset of the at::Tensor inside a torch.Tensor object, and the addresses of\n"
+             "aoti_torch_get_data_ptr and aoti_torch_get_current_cuda_stream.");
+
+static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long data_ptr, stream;
+    if (!PyArg_ParseTuple(args, "nKK", &tensor_offset, &data_ptr, &stream))
+        return NULL;
+    torch_get_data_ptr = (get_data_ptr_fn)(uintptr_t)data_ptr;
+    torch_get_current_stream = (get_stream_fn)(uintptr_t)stream;
+    Py_RETURN_NONE;
+}
+
+/* ---- Kernel ---- */
+
+enum { MAX_PARAMETERS = 512, TRITON_SCRATCH_PARAMETERS = 2 };
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    void *function;
+    int device;
+    unsigned grid, block, shared;
+    int n_buffers, n_sizes;
+    PyObject *grid_of;   /* callable(*sizes) -> int, or NULL: `grid` is fixed */
+    PyObject *unaligned; /* callable(*args) taking over when a buffer is not 16-byte aligned, or NULL */
+} Kernel;
+
+static int launch(Kernel *self, void **params, unsigned grid)
+{
+    void *stream = NULL;
+    if (grid == 0)
+        return 0;
+    if (torch_get_current_stream(self->device, &stream) != 0) {
+        PyErr_SetString(PyExc_RuntimeError, "torch gave no current CUDA stream");
+        return -1;
+    }
+    int code = driver.launch_kernel(self->function, grid, 1, 1, self->block, 1, 1, self->shared,
+                                    stream, params, NULL);
+    if (code != 0) {
+        driver_error("cuLaunchKernel", code);
+        return -1;
+    }
+    return 0;
+}
+
+static int64_t grid_for(Kernel *self, PyObject *const *sizes)
+{
+    if (self->grid_of == NULL)
+        return self->grid;
+    PyObject *result = PyObject_Vectorcall(self->grid_of, sizes, (size_t)self->n_sizes, NULL);
+    if (result == NULL)
+        return -1;
+    int64_t grid = PyLong_AsLongLong(result);
+    Py_DECREF(result);
+    return grid;
+}
+
+static PyObject *kernel_call(PyObject *callable, PyObject *const *args, size_t nargsf,
+                             PyObject *Py_UNUSED(names))
+{
+    Kernel *self = (Kernel *)callable;
+    Py_ssize_t given = PyVectorcall_NARGS(nargsf);
+    uint64_t values[MAX_PARAMETERS + TRITON_SCRATCH_PARAMETERS];
+    void *params[MAX_PARAMETERS + TRITON_SCRATCH_PARAMETERS];
+    int total = self->n_buffers + self->n_sizes;
+
+    if (given != total)
+        return PyErr_Format(PyExc_TypeError, "kernel takes %d arguments, %zd given", total, given);
+    for (int i = 0; i < self->n_buffers; i++) {
+        void *data = NULL;
+        if (torch_get_data_ptr((char *)args[i] + tensor_offset, &data) != 0)
+            return PyErr_Format(PyExc_RuntimeError, "buffer %d has no data pointer", i);
+        if (((uintptr_t)data & 15) != 0 && self->unaligned != NULL)
+            return PyObject_Vectorcall(self->unaligned, args, (size_t)given, NULL);
+        values[i] = (uint64_t)(uintptr_t)data;
+    }
+    for (int i = self->n_buffers; i < total; i++) {
+        values[i] = (uint64_t)PyLong_AsLongLong(args[i]);
+        if (PyErr_Occurred())
+            return NULL;
+    }
+    for (int i = total; i < total + TRITON_SCRATCH_PARAMETERS; i++)
+        values[i] = 0;
+    for (int i = 0; i < total + TRITON_SCRATCH_PARAMETERS; i++)
+        params[i] = &values[i];
+    int64_t grid = grid_for(self, args + self->n_buffers);
+    if (grid < 0 || launch(self, params, (unsigned)grid) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static int load_function(Kernel *self, const char *image, const char *name)
+{
+    void *loaded = NULL;
+    if (load_driver() < 0)
+        return -1;
+    int code = driver.module_load_data(&loaded, image);
+    if (code != 0) {
+        driver_error("cuModuleLoadData", code);
+        return -1;
+    }
+    code = driver.module_get_function(&self->function, loaded, name);
+    if (code == 0 && self->shared > DEFAULT_SHARED_LIMIT)
+        code = driver.func_set_attribute(
+            self->function, FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)self->shared);
+    if (code != 0) {
+        driver_error("loading a kernel", code);
+        return -1;
+    }
+    return 0;
+}
+
+static int kernel_init(Kernel *self, PyObject *args, PyObject *kwargs)
+{
+    static char *keywords[] = {"image",     "name",    "device", "grid",      "block", "shared",
+                               "n_buffers", "n_sizes", "grid_of", "unaligned", NULL};
+    const char *image, *name;
+    Py_ssize_t image_size;
+    PyObject *grid_of = Py_None, *unaligned = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#siIIIii|OO", keywords, &image, &image_size,
+                                     &name, &self->device, &self->grid, &self->block,
+                                     &self->shared, &self->n_buffers, &self->n_sizes, &grid_of,
+                                     &unaligned))
+        return -1;
+    if (torch_get_data_ptr == NULL || torch_get_current_stream == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "weft._cuda.configure() was not called");
+        return -1;
+    }
+    if (self->n_buffers + self->n_sizes > MAX_PARAMETERS) {
+        PyErr_Format(PyExc_ValueError, "a kernel takes at most %d parameters", MAX_PARAMETERS);
+        return -1;
+    }
+    self->vectorcall = kernel_call;
+    if (grid_of != Py_None)
+        Py_XSETREF(self->grid_of, Py_NewRef(grid_of));
+    if (unaligned != Py_None)
+        Py_XSETREF(self->unaligned, Py_NewRef(unaligned));
+    return load_function(self, image, name);
+}
+
+static int kernel_traverse(Kernel *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->grid_of);
+    Py_VISIT(self->unaligned);
+    return 0;
+}
+
+static int kernel_clear(Kernel *self)
+{
+    Py_CLEAR(self->grid_of);
+    Py_CLEAR(self->unaligned);
+    return 0;
+}
+
+static void kernel_dealloc(Kernel *self)
+{
+    PyObject_GC_UnTrack(self);
+    kernel_clear(self);
+    /* The module stays loaded: launches may be in flight, and kernels live as long as their cache. */
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+PyDoc_STRVAR(kernel_doc,
+             "Kernel(image, name, device, grid, block, shared, n_buffers, n_sizes, grid_of=None, "
+             "unaligned=None)\n\n"
+             "A GPU kernel from a binary image (cubin). Call it with its buffers, then its sizes.\n"
+             "grid: programs; grid_of: callable(*sizes) -> programs; block: threads a program;\n"
+             "shared: bytes of dynamic shared memory; unaligned: called instead when a buffer is\n"
+             "not 16-byte aligned.");
+
+static PyTypeObject KernelType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weft._cuda.Kernel",
+    .tp_doc = kernel_doc,
+    .tp_basicsize = sizeof(Kernel),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Kernel, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)kernel_init,
+    .tp_traverse = (traverseproc)kernel_traverse,
+    .tp_clear = (inquiry)kernel_clear,
+    .tp_dealloc = (destructor)kernel_dealloc,
+};
+
+static PyMethodDef methods[] = {
+    {"configure", configure, METH_VARARGS, configure_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "weft._cuda",
+    .m_doc = "CUDA driver access: load binaries, launch kernels.",
+    .m_size = -1,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__cuda(void)
+{
+    if (PyType_Ready(&KernelType) < 0)
+        return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL)
+        return NULL;
+    if (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

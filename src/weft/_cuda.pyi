@@ -1,0 +1,19 @@
+from collections.abc import Callable
+
+def configure(tensor_offset: int, get_data_ptr: int, get_current_stream: int) -> None: ...
+
+class Kernel:
+    def __init__(
+        self,
+        image: bytes,
+        name: str,
+        device: int,
+        grid: int,
+        block: int,
+        shared: int,
+        n_buffers: int,
+        n_sizes: int,
+        grid_of: Callable[..., int] | None = ...,
+        unaligned: Callable[..., None] | None = ...,
+    ) -> None: ...
+    def __call__(self, *args: object) -> None: ...

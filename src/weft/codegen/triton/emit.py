@@ -1,0 +1,509 @@
+"""Writes a loop IR kernel as Triton source text.
+
+Place in the pipeline: `target.py` chooses a `Tiling`, this module spells the kernel for it, `compile.py`
+turns the text into a GPU binary. The text is complete and readable: it can be run by hand.
+
+Softmax over rows of 768, for example, gives (persistent: the row is one tile):
+
+    @triton.jit
+    def softmax(in0, out0):
+        pid = tl.program_id(0)
+        xindex = pid * 1 + tl.arange(0, 1)[:, None]
+        rindex = tl.arange(0, 1024)[None, :]
+        rmask = rindex < 768
+        i0 = xindex
+        r0 = rindex
+        v0 = tl.load(in0 + (768*i0 + r0), rmask, other=0)
+        v1 = tl.reduce(tl.where(rmask, v0, float('-inf')), 1, p.nan_max, keep_dims=True)
+        ...
+
+A row that does not fit is looped over; each *phase* is one such loop. The phase of a node is the number
+of reductions that must be finished before it: values of earlier phases are computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from weft.codegen.dtypes import HALF_TYPES, DType, compute_type
+from weft.codegen.loop_ir import (
+    Const,
+    IndexValue,
+    Indirect,
+    Kernel,
+    Load,
+    LoopVar,
+    Node,
+    Op,
+    Reduce,
+    Store,
+    operands,
+)
+from weft.codegen.triton.spelling import (
+    POINTER,
+    TYPE,
+    Unsupported,
+    spell_cast,
+    spell_const,
+    spell_literal,
+    spell_op,
+)
+from weft.codegen.triton.tiling import Axis, Tiling
+from weft.shapes.expr import Expr
+from weft.shapes.printing import fits_int32, triton_text
+
+HEADER: Final = """\
+import triton
+import triton.language as tl
+import weft.codegen.triton.prelude as p
+
+
+"""
+
+_INT_LIMITS: Final = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
+
+
+@final
+@dataclass(frozen=True)
+class TritonSource:
+    """A kernel's text and what is needed to compile and launch it.
+
+    signature: Triton type of each parameter, in order; pointers: how many of them are buffers;
+    programs: size of the one-dimensional grid.
+    """
+
+    name: str
+    text: str
+    signature: tuple[str, ...]
+    pointers: int
+    programs: Expr | int
+    num_warps: int
+
+
+def emit(kernel: Kernel, tiling: Tiling, name: str) -> TritonSource:
+    """The Triton source of `kernel`; Unsupported if the target cannot express it."""
+    return _Emitter(kernel, tiling, name).emit()
+
+
+@dataclass
+class _Emitter:
+    kernel: Kernel
+    tiling: Tiling
+    name: str
+    lines: list[str] = field(default_factory=list)
+    indent: str = "    "
+
+    def __post_init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.rank = len(self.tiling.axes)
+        self.symbol_axis = {
+            str(v.symbol): axis.name for axis in self.tiling.axes for v in axis.variables
+        }
+        self.axes_of: dict[int, frozenset[str]] = {}
+        for node in self.kernel.nodes:
+            self.axes_of[node.id] = self._axes(node)
+        self.memory_type = {b.name: b.dtype for b in self.kernel.buffers}
+
+    # --- the parts of a kernel, in order -------------------------------------------------------------
+
+    def emit(self) -> TritonSource:
+        parameters = [b.name for b in self.kernel.buffers] + [str(s) for s in self.kernel.sizes]
+        signature = [POINTER[b.dtype] for b in self.kernel.buffers] + ["i64"] * len(
+            self.kernel.sizes
+        )
+        programs = self._prologue()
+        if self.tiling.persistent:
+            self._straight_line()
+        else:
+            self._phases()
+        head = f"@triton.jit\ndef {self.name}({', '.join(parameters)}):\n"
+        origins = "".join(f"# {origin}\n" for origin in self.kernel.origins)
+        text = HEADER + origins + head + "\n".join(self.lines) + "\n"
+        return TritonSource(
+            self.name,
+            text,
+            tuple(signature),
+            len(self.kernel.buffers),
+            programs,
+            self.tiling.num_warps,
+        )
+
+    def _prologue(self) -> Expr | int:
+        """Program id to tile coordinates to loop variables; returns the number of programs."""
+        wide = "" if self._narrow() else ".to(tl.int64)"
+        self._line(f"pid = tl.program_id(0){wide}")
+        programs: Expr | int = 1
+        tiled = [a for a in reversed(self.tiling.axes) if a.name != "r"]
+        single = len(tiled) == 1 and not self.tiling.z_variables
+        for axis in tiled:
+            blocks = (axis.extent + (axis.block - 1)) // axis.block
+            tile = "pid" if single else f"(pid % {_grouped(blocks)})"
+            start = tile if axis.block == 1 else f"{tile} * {axis.block}"
+            self._axis(axis, f"{start} + {self._arange(axis)}")
+            if not single:
+                self._line(f"pid = pid // {_grouped(blocks)}")
+            programs = programs * blocks
+        self._decode("pid", self.tiling.z_variables)
+        for variable in self.tiling.z_variables:
+            programs = programs * variable.extent
+        r_axis = self.tiling.axis("r")
+        if r_axis is not None and self.tiling.persistent:
+            self._axis(r_axis, self._arange(r_axis))
+        return programs
+
+    def _narrow(self) -> bool:
+        """Do all indices fit in 32 bits?"""
+        indices = [n.index for n in self.kernel.nodes if isinstance(n, Load)]
+        indices += [s.index for s in self.kernel.stores]
+        indices += [a.extent + a.block for a in self.tiling.axes]
+        return all(fits_int32(i) for i in indices)
+
+    def _arange(self, axis: Axis) -> str:
+        text = f"tl.arange(0, {axis.block})"
+        if self.rank == 1:
+            return text
+        return text + ("[:, None]" if axis is self.tiling.axes[0] else "[None, :]")
+
+    def _axis(self, axis: Axis, value: str) -> None:
+        """Define the axis' flat index, its mask and its loop variables."""
+        index = f"{axis.name}index"
+        self._line(f"{index} = {value}")
+        if axis.needs_mask:
+            self._line(f"{axis.name}mask = {index} < {triton_text(axis.extent)}")
+        self._decode(index, axis.variables)
+
+    def _decode(self, flat: str, variables: tuple[LoopVar, ...]) -> None:
+        """Split a flat index into its loop variables, the last one fastest."""
+        for position in range(len(variables) - 1, -1, -1):
+            variable = variables[position]
+            if position == 0:
+                self._line(f"{variable.symbol} = {flat}")
+                return
+            extent = _grouped(variable.extent)
+            self._line(f"{variable.symbol} = {flat} % {extent}")
+            rest = f"{flat}_" if not flat.endswith("_") else flat
+            self._line(f"{rest} = {flat} // {extent}")
+            flat = rest
+
+    def _straight_line(self) -> None:
+        """Pointwise kernels and reductions whose row is one tile: nodes in order."""
+        for node in self.kernel.nodes:
+            self._node(node)
+        for store in self.kernel.stores:
+            self._store(store)
+
+    def _phases(self) -> None:
+        """One loop over the inner variables for each phase."""
+        ready = self._ready()
+        reduces = [n for n in self.kernel.nodes if isinstance(n, Reduce)]
+        inner_stores = [s for s in self.kernel.stores if s.inner]
+        last = max(ready.values(), default=0)
+        for phase in range(last + 1):
+            self._outer_nodes(phase, ready)
+            sinks = [r for r in reduces if ready[r.value.id] == phase]
+            stores = [s for s in inner_stores if self._store_phase(s, ready) == phase]
+            if sinks or stores:
+                self._loop(sinks, stores)
+        for store in self.kernel.stores:
+            if not store.inner:
+                self._store(store)
+
+    def _ready(self) -> dict[int, int]:
+        ready: dict[int, int] = {}
+        for node in self.kernel.nodes:
+            before = max((ready[o.id] for o in operands(node)), default=0)
+            ready[node.id] = before + 1 if isinstance(node, Reduce) else before
+        return ready
+
+    def _store_phase(self, store: Store, ready: dict[int, int]) -> int:
+        return max(ready[n.id] for n in (store.value, *store.indirect))
+
+    def _outer_nodes(self, phase: int, ready: dict[int, int]) -> None:
+        for node in self.kernel.nodes:
+            if not node.inner and not isinstance(node, Reduce) and ready[node.id] == phase:
+                self._node(node)
+
+    def _loop(self, sinks: list[Reduce], stores: list[Store]) -> None:
+        axis = self.tiling.axis("r")
+        assert axis is not None
+        for sink in sinks:
+            self._accumulator(sink)
+        self._line(f"for rstart in range(0, {triton_text(axis.extent)}, {axis.block}):")
+        outer_indent, self.indent = self.indent, self.indent + "    "
+        outer_names = dict(self.names)
+        self._axis(axis, f"rstart + {self._arange(axis)}")
+        roots = [s.value for s in sinks]
+        roots += [n for s in stores for n in (s.value, *s.indirect)]
+        for node in self._needed(roots):
+            self._node(node)
+        for sink in sinks:
+            self._accumulate(sink)
+        for store in stores:
+            self._store(store)
+        self.indent, self.names = outer_indent, outer_names
+        for sink in sinks:
+            self._finish(sink)
+
+    def _needed(self, roots: Iterable[Node]) -> list[Node]:
+        """The inner-level nodes (and their masks) that `roots` are computed from, in order."""
+        wanted: set[int] = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node.inner and node.id not in wanted:
+                wanted.add(node.id)
+                stack.extend(operands(node))
+        return [n for n in self.kernel.nodes if n.id in wanted]
+
+    # --- nodes -------------------------------------------------------------------------------------------
+
+    def _node(self, node: Node) -> None:
+        text = _SPELL[type(node)](self, node)  # type: ignore[operator]
+        name = str(node.symbol) if isinstance(node, Indirect) else f"v{node.id}"
+        self.names[node.id] = name
+        self._line(f"{name} = {text}")
+        if isinstance(node, Indirect) and node.check:
+            self._check_index(node)
+
+    def _const(self, node: Const) -> str:
+        return spell_const(node.value, node.dtype, self.rank)
+
+    def _index_value(self, node: IndexValue) -> str:
+        return f"({self._index(node.expr)}).to(tl.int64)" if not _is_plain(node.expr) else (
+            f"({self._index(node.expr)} + tl.zeros([{self._ones()}], tl.int64))"
+        )
+
+    def _indirect(self, node: Indirect) -> str:
+        value = self.names[node.value.id]
+        if not node.wrap:
+            return f"{value}.to(tl.int64)"
+        size = triton_text(node.size)
+        return f"tl.where({value} < 0, {value} + {size}, {value}).to(tl.int64)"
+
+    def _check_index(self, node: Indirect) -> None:
+        """An index out of range ends the kernel with a device-side assertion, as in eager."""
+        name = str(node.symbol)
+        valid = f"(({name} >= 0) & ({name} < {triton_text(node.size)}))"
+        masks = self._masks(self.axes_of[node.id], node.mask)
+        for mask in masks:
+            valid = f"({valid} | ({mask} == 0))"
+        self._line(f'tl.device_assert({valid}, "index out of range in self")')
+
+    def _load(self, node: Load) -> str:
+        axes = self.axes_of[node.id]
+        masks = self._masks(axes, node.mask)
+        index = self._index(node.index)
+        if masks and (node.mask is not None or not self._index_axes(node)):
+            index = f"tl.broadcast_to({index}, {self._shape(axes)})"
+        text = f"tl.load({node.buffer} + ({index})"
+        if masks:
+            text += f", {' & '.join(masks)}, other={spell_literal(node.other)}"
+        text += ")"
+        memory = self.memory_type[node.buffer]
+        return f"{text}.to(tl.float32)" if memory in HALF_TYPES else text
+
+    def _op(self, node: Op) -> str:
+        args = [self.names[a.id] for a in node.args]
+        if node.name == "cast":
+            return spell_cast(args[0], node.args[0].dtype, node.dtype)
+        if node.name == "pow" and node.dtype not in ("f32", "f64"):
+            raise Unsupported("integer power")
+        if node.name in ("shl", "shr"):
+            return self._shift(node, args)
+        return spell_op(node.name, node.args[-1].dtype, args)
+
+    def _shift(self, node: Op, args: list[str]) -> str:
+        value, count = args
+        bits = _INT_LIMITS.get(node.dtype, 7) + 1
+        inside = f"(({count} >= 0) & ({count} < {bits}))"
+        if node.name == "shl":
+            return f"tl.where({inside}, {value} << tl.where({inside}, {count}, 0), 0)"
+        last = f"tl.where({value} < 0, -1, 0).to({value}.dtype)" if node.dtype != "u8" else "0"
+        return f"tl.where({inside}, {value} >> tl.where({inside}, {count}, 0), {last})"
+
+    def _reduce(self, node: Reduce) -> str:
+        """A reduction over one tile that holds the whole row."""
+        axis = self.tiling.axis("r")
+        assert axis is not None
+        value = f"tl.broadcast_to({self.names[node.value.id]}, {self._shape_all()})"
+        dtype = node.value.dtype
+        if node.kind in ("argmax", "argmin"):
+            return self._arg_reduce(node.kind, value, self._position(), dtype)
+        identity = _identity(node.kind, dtype)
+        if axis.needs_mask:
+            value = f"tl.where(rmask, {value}, {identity})"
+        return _combine(node.kind, value, node.dtype)
+
+    def _arg_reduce(self, kind: str, value: str, position: str, dtype: DType) -> str:
+        pick = "p.pick_max" if kind == "argmax" else "p.pick_min"
+        axis = self.tiling.axis("r")
+        assert axis is not None
+        if axis.needs_mask:
+            worst = _identity("max" if kind == "argmax" else "min", dtype)
+            value = f"tl.where(rmask, {value}, {worst})"
+            position = f"tl.where(rmask, {position}, {2**62})"
+        return f"tl.reduce(({value}, {position}), 1, {pick}, keep_dims=True)[1]"
+
+    def _position(self) -> str:
+        return f"tl.broadcast_to(rindex.to(tl.int64), {self._shape_all()})"
+
+    # --- looped reductions --------------------------------------------------------------------------------
+
+    def _accumulator(self, node: Reduce) -> None:
+        name, dtype = f"a{node.id}", node.value.dtype
+        if node.kind in ("argmax", "argmin"):
+            worst = _identity("max" if node.kind == "argmax" else "min", dtype)
+            self._line(f"{name} = tl.full({self._shape_all()}, {worst}, {TYPE[dtype]})")
+            self._line(f"{name}_at = tl.full({self._shape_all()}, {2**62}, tl.int64)")
+            return
+        identity = _identity(node.kind, dtype)
+        self._line(f"{name} = tl.full({self._shape_all()}, {identity}, {TYPE[dtype]})")
+
+    def _accumulate(self, node: Reduce) -> None:
+        name, value = f"a{node.id}", self.names[node.value.id]
+        axis = self.tiling.axis("r")
+        assert axis is not None
+        if node.kind in ("argmax", "argmin"):
+            pick = "p.pick_max" if node.kind == "argmax" else "p.pick_min"
+            value = f"tl.broadcast_to({value}, {self._shape_all()})"
+            self._line(f"b, b_at = {pick}({name}, {name}_at, {value}, {self._position()})")
+            mask = "rmask" if axis.needs_mask else "True"
+            if axis.needs_mask:
+                self._line(f"b = tl.where({mask}, b, {name})")
+                self._line(f"b_at = tl.where({mask}, b_at, {name}_at)")
+            self._line(f"{name} = b")
+            self._line(f"{name}_at = b_at")
+            return
+        updated = _COMBINE_ELEMENTWISE[node.kind].format(name, value)
+        if axis.needs_mask:
+            updated = f"tl.where(rmask, {updated}, {name})"
+        self._line(f"{name} = {updated}")
+
+    def _finish(self, node: Reduce) -> None:
+        name = f"a{node.id}"
+        self.names[node.id] = f"v{node.id}"
+        if node.kind in ("argmax", "argmin"):
+            pick = "p.pick_max" if node.kind == "argmax" else "p.pick_min"
+            text = f"tl.reduce(({name}, {name}_at), 1, {pick}, keep_dims=True)[1]"
+        else:
+            text = _combine(node.kind, name, node.dtype)
+        self._line(f"v{node.id} = {text}")
+
+    # --- stores, indices, masks ----------------------------------------------------------------------
+
+    def _store(self, store: Store) -> None:
+        axes = frozenset(a.name for a in self.tiling.axes if store.inner or a.name != "r")
+        shape = self._shape(axes)
+        index = f"tl.broadcast_to({self._index(store.index)}, {shape})"
+        if _is_plain(store.index):
+            index = f"tl.full({shape}, {store.index}, tl.int32)"
+        value = f"tl.broadcast_to({self.names[store.value.id]}, {shape})"
+        memory = self.memory_type[store.buffer]
+        if compute_type(memory) != memory:
+            value = f"{value}.to({TYPE[memory]})"
+        masks = self._masks(axes, None)
+        mask = f", {' & '.join(masks)}" if masks else ""
+        function = "tl.atomic_add" if store.mode == "add" else "tl.store"
+        self._line(f"{function}({store.buffer} + {index}, {value}{mask})")
+
+    def _index(self, index: Expr | int) -> str:
+        return triton_text(index).replace("weft_floor_", "p.floor_")
+
+    def _masks(self, axes: frozenset[str], mask: Node | None) -> list[str]:
+        masks = [f"{a.name}mask" for a in self.tiling.axes if a.name in axes and a.needs_mask]
+        return masks if mask is None else [*masks, self.names[mask.id]]
+
+    def _shape(self, axes: frozenset[str]) -> str:
+        return f"[{', '.join(str(a.block) if a.name in axes else '1' for a in self.tiling.axes)}]"
+
+    def _shape_all(self) -> str:
+        return self._shape(frozenset(a.name for a in self.tiling.axes))
+
+    def _ones(self) -> str:
+        return ", ".join(["1"] * self.rank)
+
+    def _index_axes(self, node: Load) -> frozenset[str]:
+        return self._expr_axes(node.index).union(*(self.axes_of[n.id] for n in node.indirect))
+
+    def _expr_axes(self, expr: Expr | int) -> frozenset[str]:
+        if isinstance(expr, int):
+            return frozenset()
+        found = (self.symbol_axis.get(str(s)) for s in expr.symbols)
+        return frozenset(a for a in found if a is not None)
+
+    def _axes(self, node: Node) -> frozenset[str]:
+        """The tile axes along which a node varies."""
+        axes = frozenset().union(*(self.axes_of[o.id] for o in operands(node)))
+        if isinstance(node, Load):
+            axes |= self._expr_axes(node.index)
+        elif isinstance(node, IndexValue):
+            axes |= self._expr_axes(node.expr)
+        elif isinstance(node, Reduce):
+            axes = frozenset(a.name for a in self.tiling.axes if a.name != "r")
+        return axes
+
+    def _line(self, text: str) -> None:
+        self.lines.append(self.indent + text)
+
+
+_SPELL: Final = {
+    Const: _Emitter._const,
+    IndexValue: _Emitter._index_value,
+    Indirect: _Emitter._indirect,
+    Load: _Emitter._load,
+    Op: _Emitter._op,
+    Reduce: _Emitter._reduce,
+}
+
+_COMBINE_ELEMENTWISE: Final = {
+    "sum": "{0} + {1}",
+    "prod": "{0} * {1}",
+    "max": "p.nan_max({0}, {1})",
+    "min": "p.nan_min({0}, {1})",
+    "any": "{0} | {1}",
+    "all": "{0} & {1}",
+}
+
+
+def _combine(kind: str, value: str, dtype: DType) -> str:
+    """Reduce a tile along its last dimension, keeping it as size one."""
+    if kind == "sum":
+        return f"tl.sum({value}, 1, keep_dims=True).to({TYPE[dtype]})"
+    if kind == "prod":
+        return f"tl.reduce({value}, 1, p.multiply, keep_dims=True)"
+    if kind == "any":
+        return f"tl.max({value}.to(tl.int32), 1, keep_dims=True) != 0"
+    if kind == "all":
+        return f"tl.min({value}.to(tl.int32), 1, keep_dims=True) != 0"
+    if dtype == "bool":
+        return f"tl.{kind}({value}.to(tl.int32), 1, keep_dims=True) != 0"
+    if dtype in ("f32", "f64"):
+        return f"tl.reduce({value}, 1, p.nan_{kind}, keep_dims=True)"
+    return f"tl.{kind}({value}, 1, keep_dims=True).to({TYPE[dtype]})"
+
+
+def _identity(kind: str, dtype: DType) -> str:
+    """The neutral element of a reduction, as Triton text."""
+    if kind in ("sum", "any"):
+        return "0"
+    if kind in ("prod", "all"):
+        return "1"
+    lowest = kind == "max"
+    if dtype in ("f32", "f64"):
+        return "float('-inf')" if lowest else "float('inf')"
+    if dtype == "bool":
+        return "0" if lowest else "1"
+    if dtype == "u8":
+        return "0" if lowest else "255"
+    bits = _INT_LIMITS[dtype]
+    return str(-(2**bits) if lowest else 2**bits - 1)
+
+
+def _is_plain(expr: Expr | int) -> bool:
+    return isinstance(expr, int)
+
+
+def _grouped(value: Expr | int) -> str:
+    return str(value) if isinstance(value, int) else f"({triton_text(value)})"

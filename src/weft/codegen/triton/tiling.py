@@ -1,0 +1,168 @@
+"""How a kernel's iteration domain is cut into the tiles that one Triton program computes.
+
+Place in the pipeline: the first step of `target.py` for each kernel; `emit.py` follows the result.
+
+Each loop variable belongs to one *axis* of the tile: `x` (outer variables, flattened), `y` (one outer
+variable, when some access is contiguous along it while others are along the last one: a transpose),
+`z` (the remaining outer variables of such a kernel, one point a program) and `r` (inner variables).
+
+    kernel                          tile                    programs
+    pointwise                       [XBLOCK]                ceil(x / XBLOCK)
+    pointwise, transposing          [YBLOCK, XBLOCK]        z * ceil(y / YBLOCK) * ceil(x / XBLOCK)
+    reduction, row fits             [XBLOCK, RBLOCK >= r]   ceil(x / XBLOCK)
+    reduction, row does not fit     [XBLOCK, RBLOCK] looped ceil(x / XBLOCK)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+from weft.codegen.dtypes import ITEM_SIZE
+from weft.codegen.loop_ir import Kernel, Load, LoopVar
+from weft.shapes.expr import Expr
+
+POINTWISE_BLOCK: Final = 1024
+TRANSPOSE_BLOCK: Final = 64
+LARGEST_PERSISTENT_ROW: Final = 8192
+LOOPED_BLOCK: Final = 4096
+OUTER_REDUCTION_COLUMNS: Final = 64
+ELEMENTS_PER_WARP: Final = 32 * 16
+"""Sixteen elements a thread keep enough loads in flight without spilling."""
+
+
+@final
+@dataclass(frozen=True)
+class Axis:
+    """Loop variables flattened into one tile dimension of `block` elements (the last varies fastest)."""
+
+    name: str
+    variables: tuple[LoopVar, ...]
+    block: int
+
+    @property
+    def extent(self) -> Expr | int:
+        """Number of points along the axis."""
+        total: Expr | int = 1
+        for variable in self.variables:
+            total = total * variable.extent
+        return total
+
+    @property
+    def needs_mask(self) -> bool:
+        """Can a tile reach past the extent?"""
+        extent = self.extent
+        return not isinstance(extent, int) or extent % self.block != 0
+
+
+@final
+@dataclass(frozen=True)
+class Tiling:
+    """The tile of one program; `axes` are its dimensions, in order."""
+
+    axes: tuple[Axis, ...]
+    z_variables: tuple[LoopVar, ...]
+    persistent: bool
+    num_warps: int
+
+    def axis(self, name: str) -> Axis | None:
+        """The axis called `name`, if the tile has it."""
+        return next((a for a in self.axes if a.name == name), None)
+
+
+def choose_tiling(kernel: Kernel) -> Tiling:
+    """The tile shape for `kernel`, from its extents and access strides."""
+    if kernel.inner:
+        return _reduction_tiling(kernel)
+    transposed = _transposed_variable(kernel)
+    if transposed is not None:
+        return _transpose_tiling(kernel, transposed)
+    total = Axis("x", kernel.outer, 1).extent
+    block = POINTWISE_BLOCK
+    if isinstance(total, int):
+        block = min(block, max(32, next_power_of_two(total)))
+    warps = 4 if block >= 512 else 1
+    return Tiling((Axis("x", kernel.outer, block),), (), True, warps)
+
+
+def next_power_of_two(value: int) -> int:
+    """The smallest power of two that is at least `value`."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def _accesses(kernel: Kernel) -> Iterator[tuple[Expr | int, int]]:
+    """(index, item size) of every load and store."""
+    sizes = {b.name: ITEM_SIZE[b.dtype] for b in kernel.buffers}
+    for node in kernel.nodes:
+        if isinstance(node, Load):
+            yield node.index, sizes[node.buffer]
+    for store in kernel.stores:
+        yield store.index, sizes[store.buffer]
+
+
+def stride_along(index: Expr | int, variable: Expr) -> Expr | int | None:
+    """Elements between neighbours along `variable`; None where it is not linear."""
+    return 0 if isinstance(index, int) else index.coeff(variable)
+
+
+def _transposed_variable(kernel: Kernel) -> LoopVar | None:
+    """The outer variable along which an access is contiguous that is not along the last one."""
+    if len(kernel.outer) < 2:
+        return None
+    *others, last = kernel.outer
+    for index, _ in _accesses(kernel):
+        if stride_along(index, last.symbol) in (0, 1):
+            continue
+        for variable in others:
+            if stride_along(index, variable.symbol) == 1:
+                return variable
+    return None
+
+
+def _transpose_tiling(kernel: Kernel, variable: LoopVar) -> Tiling:
+    last = kernel.outer[-1]
+    rest = tuple(v for v in kernel.outer if v is not variable and v is not last)
+    y = Axis("y", (variable,), _clipped(TRANSPOSE_BLOCK, variable.extent))
+    x = Axis("x", (last,), _clipped(TRANSPOSE_BLOCK, last.extent))
+    return Tiling((y, x), rest, True, 4 if x.block * y.block >= 1024 else 1)
+
+
+def _clipped(block: int, extent: Expr | int) -> int:
+    return min(block, next_power_of_two(extent)) if isinstance(extent, int) else block
+
+
+def _reduction_tiling(kernel: Kernel) -> Tiling:
+    points = Axis("x", kernel.outer, 1).extent
+    row = Axis("r", kernel.inner, 1).extent
+    if _contiguous_along_outer(kernel):
+        return _outer_reduction_tiling(kernel, points, row)
+    fits = isinstance(row, int) and row <= LARGEST_PERSISTENT_ROW
+    if fits and isinstance(row, int):
+        r_block = next_power_of_two(row)
+    else:
+        r_block = _clipped(LOOPED_BLOCK, row)
+    x_block = max(1, min(_clipped(32, points), 1024 // r_block))
+    warps = max(1, min(16, next_power_of_two(x_block * r_block // ELEMENTS_PER_WARP)))
+    axes = (Axis("x", kernel.outer, x_block), Axis("r", kernel.inner, r_block))
+    return Tiling(axes, (), fits, warps)
+
+
+def _outer_reduction_tiling(kernel: Kernel, points: Expr | int, row: Expr | int) -> Tiling:
+    x_block = _clipped(OUTER_REDUCTION_COLUMNS, points)
+    r_block = _clipped(max(1, 2048 // x_block), row)
+    fits = isinstance(row, int) and row <= r_block
+    axes = (Axis("x", kernel.outer, x_block), Axis("r", kernel.inner, r_block))
+    return Tiling(axes, (), fits, max(1, min(8, x_block * r_block // ELEMENTS_PER_WARP)))
+
+
+def _contiguous_along_outer(kernel: Kernel) -> bool:
+    """Do more bytes move contiguously along the last outer variable than along the last inner one?"""
+    if not kernel.outer:
+        return False
+    outer, inner = kernel.outer[-1].symbol, kernel.inner[-1].symbol
+    balance = 0
+    for index, size in _accesses(kernel):
+        balance += size * (stride_along(index, outer) == 1)
+        balance -= size * (stride_along(index, inner) == 1)
+    return balance > 0

@@ -1,0 +1,74 @@
+"""Loads GPU binaries and gives callables that launch them on torch's current stream.
+
+Place in the pipeline: the last step of the Triton target. The launch itself is C (`weft._cuda.Kernel`):
+data pointers are read and the driver is called without Triton's Python launcher.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from weft import _cuda
+from weft.runtime.triton_build import GpuBinary
+
+THREADS_PER_WARP: Final = 32
+
+
+@cache
+def _configure() -> None:
+    """Tell the C launcher where to find a tensor's data and torch's current stream (once)."""
+    libraries = Path(torch.__file__).parent / "lib"
+    cpu = ctypes.CDLL(str(libraries / "libtorch_cpu.so"))
+    cuda = ctypes.CDLL(str(libraries / "libtorch_cuda.so"))
+    get_data_ptr = ctypes.cast(cpu.aoti_torch_get_data_ptr, ctypes.c_void_p).value
+    get_stream = ctypes.cast(cuda.aoti_torch_get_current_cuda_stream, ctypes.c_void_p).value
+    assert get_data_ptr is not None and get_stream is not None
+    _cuda.configure(_tensor_offset(), get_data_ptr, get_stream)
+
+
+def _tensor_offset() -> int:
+    """Bytes from the start of a torch.Tensor object to the at::Tensor in it, found by its pointer."""
+    tensor = torch.empty(1)
+    words = (ctypes.c_uint64 * (type(tensor).__basicsize__ // 8)).from_address(id(tensor))
+    wanted: int = tensor._cdata
+    for position in range(2, len(words)):  # after the object header
+        if words[position] == wanted:
+            return position * 8
+    raise RuntimeError("this torch keeps its tensors where weft does not find them")
+
+
+def load(
+    binary: GpuBinary,
+    *,
+    device: int,
+    buffers: int,
+    sizes: int,
+    grid: int | Callable[..., int],
+    unaligned: Callable[..., None] | None = None,
+) -> Callable[..., None]:
+    """The kernel as a callable: tensors for its `buffers`, then ints for its `sizes`.
+
+    grid: number of programs, or a function of the sizes; unaligned: takes over when a buffer's data is
+    not 16-byte aligned.
+    """
+    _configure()
+    fixed = isinstance(grid, int)
+    kernel: Any = _cuda.Kernel(
+        image=binary.image,
+        name=binary.entry,
+        device=device,
+        grid=grid if fixed else 0,
+        block=binary.num_warps * THREADS_PER_WARP,
+        shared=binary.shared,
+        n_buffers=buffers,
+        n_sizes=sizes,
+        grid_of=None if fixed else grid,
+        unaligned=unaligned,
+    )
+    return kernel  # type: ignore[no-any-return]
