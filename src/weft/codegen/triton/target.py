@@ -12,12 +12,14 @@ from typing import final
 
 import torch
 
+from weft.codegen.dtypes import to_torch
 from weft.codegen.loop_ir import Kernel
 from weft.codegen.triton.emit import TritonSource, emit
+from weft.codegen.triton.split import Split, split_reduction
 from weft.codegen.triton.tiling import choose_tiling
 from weft.diagnostics import events
 from weft.runtime.cuda_kernel import load
-from weft.runtime.triton_build import TritonRequest, build
+from weft.runtime.triton_build import GpuBinary, TritonRequest, build
 from weft.shapes.expr import Expr
 from weft.shapes.printing import python_text
 
@@ -25,16 +27,25 @@ from weft.shapes.printing import python_text
 @final
 @dataclass(frozen=True)
 class Spelled:
-    """A kernel's text under a name that does not depend on where it is used."""
+    """One GPU kernel in source form and the loop IR kernel it was written from."""
 
+    kernel: Kernel
     source: TritonSource
-    sizes: tuple[str, ...]
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Names of the size parameters."""
+        return tuple(str(s) for s in self.kernel.sizes)
 
 
-def spell(kernel: Kernel) -> Spelled:
-    """Choose the tiling of `kernel` and write it."""
-    source = emit(kernel, choose_tiling(kernel), kernel.name)
-    return Spelled(source, tuple(str(s) for s in kernel.sizes))
+def spell(kernel: Kernel) -> tuple[list[Spelled], Split | None]:
+    """Write `kernel` as one GPU kernel, or as two where its reduction is split."""
+    tiling = choose_tiling(kernel)
+    split = split_reduction(kernel, tiling)
+    if split is None:
+        return [Spelled(kernel, emit(kernel, tiling, kernel.name))], None
+    parts = (split.first, split.second)
+    return [Spelled(k, emit(k, choose_tiling(k), k.name)) for k in parts], split
 
 
 def compile_kernels(
@@ -48,16 +59,51 @@ def compile_kernels(
     major, minor = torch.cuda.get_device_capability(index)
     arch = major * 10 + minor
     spelled = [spell(kernel) for kernel in kernels]
-    for one in spelled:
+    flat = [one for parts, _ in spelled for one in parts]
+    for one in flat:
         events.record("output_code", language="triton", name=one.source.name, text=one.source.text)
-    binaries = build([_request(one.source, arch, aligned=True) for one in spelled])
-    loaded = []
-    for one, binary in zip(spelled, binaries, strict=True):
-        grid = _grid(one.source.programs, one.sizes)
-        shape = {"device": index, "buffers": one.source.pointers, "sizes": len(one.sizes)}
-        unaligned = _LazyUnaligned(one.source, arch, grid, shape)
-        loaded.append(load(binary, grid=grid, unaligned=unaligned, **shape))
-    return loaded
+    binaries = build([_request(one.source, arch, aligned=True) for one in flat])
+    loaded = iter([_load(one, binary, arch, index) for one, binary in zip(flat, binaries, strict=True)])
+    return [
+        next(loaded) if split is None else _TwoStep(kernel, split, next(loaded), next(loaded), index)
+        for kernel, (_, split) in zip(kernels, spelled, strict=True)
+    ]
+
+
+def _load(one: Spelled, binary: GpuBinary, arch: int, device: int) -> Callable[..., None]:
+    grid = _grid(one.source.programs, one.sizes)
+    shape = {"device": device, "buffers": one.source.pointers, "sizes": len(one.sizes)}
+    unaligned = _LazyUnaligned(one.source, arch, grid, shape)
+    return load(binary, grid=grid, unaligned=unaligned, **shape)
+
+
+@final
+class _TwoStep:
+    """A split reduction as one callable: allocates the partial results, runs both kernels."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        split: Split,
+        first: Callable[..., None],
+        second: Callable[..., None],
+        device: int,
+    ) -> None:
+        self.first, self.second = first, second
+        self.partials = [
+            (name, to_torch(dtype), count) for name, (dtype, count) in split.partials.items()
+        ]
+        self.device = torch.device("cuda", device)
+        position = {b.name: i for i, b in enumerate(kernel.buffers)}
+        position |= {name: len(position) + i for i, (name, _, _) in enumerate(self.partials)}
+        self.first_buffers = [position[b.name] for b in split.first.buffers]
+        self.second_buffers = [position[b.name] for b in split.second.buffers]
+
+    def __call__(self, *buffers: torch.Tensor) -> None:
+        made = [torch.empty(n, dtype=dtype, device=self.device) for _, dtype, n in self.partials]
+        every = (*buffers, *made)
+        self.first(*[every[i] for i in self.first_buffers])
+        self.second(*[every[i] for i in self.second_buffers])
 
 
 def _request(source: TritonSource, arch: int, *, aligned: bool) -> TritonRequest:

@@ -1,0 +1,240 @@
+"""Splits a reduction with few results and long rows into two kernels, so that it fills the GPU.
+
+Place in the pipeline: an optional step of `target.py` before tiling. A sum of 16M elements to one scalar
+would otherwise be one program; column sums of a tall matrix a dozen.
+
+    before:  out[i]         = sum over r < R of value(i, r)
+    after:   partial[c, i]  = sum over l < L of value(i, c*L + l)     # C * I programs' worth of rows
+             out[i]         = sum over c < C of partial[c, i]         # then whatever followed the sum
+
+Only kernels whose reductions do not depend on each other and that store nothing at inner level are split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from weft.codegen.dtypes import DType
+from weft.codegen.loop_ir import (
+    Const,
+    IndexValue,
+    Indirect,
+    Kernel,
+    KernelBuilder,
+    Load,
+    LoopVar,
+    Node,
+    Op,
+    Reduce,
+    Scalar,
+    operands,
+)
+from weft.codegen.triton.tiling import Tiling, stride_along
+from weft.shapes.expr import Expr, IntExpr, loop_index, subs
+
+ENOUGH_PROGRAMS: Final = 264
+"""Two programs for each of an H200's 132 multiprocessors."""
+SHORTEST_CHUNK: Final = 256
+SPLITTABLE: Final = frozenset({"sum", "prod", "max", "min", "any", "all"})
+
+_INT_BITS: Final = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
+
+
+@final
+@dataclass(frozen=True)
+class Split:
+    """`first` fills the partial buffers (`partials`: name → (dtype, elements)), `second` combines them."""
+
+    first: Kernel
+    second: Kernel
+    partials: dict[str, tuple[DType, int]]
+
+
+def split_reduction(kernel: Kernel, tiling: Tiling) -> Split | None:
+    """The two kernels, or None where one is enough or the form does not allow it."""
+    if not _splittable(kernel):
+        return None
+    points, row = _product(kernel.outer), _product(kernel.inner)
+    if not isinstance(points, int) or not isinstance(row, int):
+        return None
+    x_axis = tiling.axis("x")
+    programs = -(-points // (x_axis.block if x_axis is not None else 1))
+    chunks = min(-(-2 * ENOUGH_PROGRAMS // max(1, programs)), row // SHORTEST_CHUNK)
+    if programs >= ENOUGH_PROGRAMS or chunks < 2:
+        return None
+    return _split(kernel, points, row, chunks)
+
+
+def _splittable(kernel: Kernel) -> bool:
+    reduces = [n for n in kernel.nodes if isinstance(n, Reduce)]
+    if not reduces or any(s.inner or s.mode != "assign" for s in kernel.stores):
+        return False
+    depends: set[int] = set()
+    for node in kernel.nodes:
+        if any(o.id in depends or isinstance(o, Reduce) for o in operands(node)):
+            if isinstance(node, Reduce):
+                return False
+            depends.add(node.id)
+    return all(r.kind in SPLITTABLE for r in reduces)
+
+
+def _product(variables: Iterable[LoopVar]) -> IntExpr:
+    total: IntExpr = 1
+    for variable in variables:
+        total = total * variable.extent
+    return total
+
+
+def _split(kernel: Kernel, points: int, row: int, chunks: int) -> Split:
+    length = -(-row // chunks)
+    chunks = -(-row // length)
+    reduces = [n for n in kernel.nodes if isinstance(n, Reduce)]
+    chunk, step = loop_index("c0", chunks), loop_index("l0", length)
+    flat = chunk * length + step
+
+    first = KernelBuilder(
+        (LoopVar(chunk, chunks), *kernel.outer) if _columns(kernel) else
+        (*kernel.outer, LoopVar(chunk, chunks)),
+        (LoopVar(step, length),),
+    )  # fmt: skip
+    memory = {b.name: b.dtype for b in kernel.buffers}
+    copy = _Copy(first, _decode(flat, kernel.inner), memory)
+    valid = None if chunks * length == row else first.op("lt", first.index(flat), first.const(row, "i64"))
+    position = _flat_index(kernel.outer)
+    partials: dict[str, tuple[DType, int]] = {}
+    for number, reduce in enumerate(reduces):
+        name = f"partial{number}"
+        value = copy.under(valid, reduce.value)
+        if valid is not None:
+            identity = first.const(identity_value(reduce.kind, value.dtype), value.dtype)
+            value = first.op("where", valid, value, identity)
+        result = first.reduce(reduce.kind, value)
+        first.store(name, result.dtype, chunk * points + position, result)
+        partials[name] = (result.dtype, chunks * points)
+
+    again = loop_index("c1", chunks)
+    second = KernelBuilder(kernel.outer, (LoopVar(again, chunks),))
+    combine = _Copy(second, {}, memory)
+    for number, reduce in enumerate(reduces):
+        part = second.load(f"partial{number}", partials[f"partial{number}"][0], again * points + position)
+        combine.made[reduce.id] = second.reduce(reduce.kind, part)
+    for store in kernel.stores:
+        index = combine.index(store.index, store.indirect)
+        value = combine.node(store.value)
+        second.store(store.buffer, memory[store.buffer], index, value, inner=False)
+    return Split(
+        first.build(f"{kernel.name}_parts", kernel.origins),
+        second.build(f"{kernel.name}_total", kernel.origins),
+        partials,
+    )
+
+
+def _columns(kernel: Kernel) -> bool:
+    """Is some load contiguous along the last outer variable (which should then stay innermost)?"""
+    if not kernel.outer:
+        return False
+    last = kernel.outer[-1].symbol
+    return any(isinstance(n, Load) and stride_along(n.index, last) == 1 for n in kernel.nodes)
+
+
+def _decode(flat: IntExpr, variables: tuple[LoopVar, ...]) -> dict[Expr, IntExpr]:
+    """Loop variables as functions of their flat index, the last one fastest."""
+    values: dict[Expr, IntExpr] = {}
+    for position in range(len(variables) - 1, -1, -1):
+        variable = variables[position]
+        values[variable.symbol] = flat if position == 0 else flat % variable.extent
+        flat = flat // variable.extent
+    return values
+
+
+def _flat_index(variables: tuple[LoopVar, ...]) -> IntExpr:
+    flat: IntExpr = 0
+    for variable in variables:
+        flat = flat * variable.extent + variable.symbol
+    return flat
+
+
+def identity_value(kind: str, dtype: DType) -> Scalar:
+    """The neutral element of a reduction."""
+    if kind in ("sum", "any"):
+        return 0
+    if kind in ("prod", "all"):
+        return 1
+    lowest = kind == "max"
+    if dtype in ("f32", "f64"):
+        return float("-inf") if lowest else float("inf")
+    if dtype in ("bool", "u8"):
+        return 0 if lowest else (1 if dtype == "bool" else 255)
+    bits = _INT_BITS[dtype]
+    return -(2**bits) if lowest else 2**bits - 1
+
+
+@dataclass
+class _Copy:
+    """Copies nodes into another builder, with loop variables replaced."""
+
+    builder: KernelBuilder
+    mapping: dict[Expr, IntExpr]
+    memory: dict[str, DType]
+    made: dict[int, Node] = field(default_factory=dict)
+    symbols: dict[Expr, IntExpr] = field(default_factory=dict)
+
+    def under(self, mask: Node | None, node: Node) -> Node:
+        """Copy with every load guarded by `mask`."""
+        if mask is None:
+            return self.node(node)
+        with self.builder.masked(mask, 0):
+            return self.node(node)
+
+    def node(self, node: Node) -> Node:
+        """The copy of `node` (each made once)."""
+        found = self.made.get(node.id)
+        if found is None:
+            found = self.made[node.id] = _COPY[type(node)](self, node)  # type: ignore[operator]
+        return found
+
+    def index(self, expr: IntExpr, indirect: tuple[Indirect, ...] = ()) -> IntExpr:
+        """An index expression with loop variables and indirect symbols replaced."""
+        for one in indirect:
+            self.node(one)
+        return subs(expr, {**self.mapping, **self.symbols})
+
+    def _const(self, node: Const) -> Node:
+        return self.builder.const(node.value, node.dtype)
+
+    def _index_value(self, node: IndexValue) -> Node:
+        return self.builder.index(self.index(node.expr))
+
+    def _indirect(self, node: Indirect) -> Node:
+        value = self.node(node.value)
+        mask = None if node.mask is None else self.node(node.mask)
+        size = self.index(node.size)
+        if mask is None:
+            symbol = self.builder.indirect(value, size, wrap=node.wrap, check=node.check)
+        else:
+            with self.builder.masked(mask, 0):
+                symbol = self.builder.indirect(value, size, wrap=node.wrap, check=node.check)
+        self.symbols[node.symbol] = symbol
+        return value
+
+    def _load(self, node: Load) -> Node:
+        memory = self.memory[node.buffer]
+        index = self.index(node.index, node.indirect)
+        if node.mask is None:
+            return self.builder.load(node.buffer, memory, index)
+        with self.builder.masked(self.node(node.mask), node.other):
+            return self.builder.load(node.buffer, memory, index)
+
+    def _op(self, node: Op) -> Node:
+        return self.builder.op(node.name, *map(self.node, node.args), dtype=node.dtype)
+
+
+_COPY: Final = {
+    Const: _Copy._const,
+    IndexValue: _Copy._index_value,
+    Indirect: _Copy._indirect,
+    Load: _Copy._load,
+    Op: _Copy._op,
+}

@@ -1,0 +1,55 @@
+"""Splitting a reduction in two must not change its result (checked with the NumPy interpreter)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft.codegen.interpret import run_kernel
+from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar, verify
+from weft.codegen.triton.split import split_reduction
+from weft.codegen.triton.tiling import choose_tiling
+from weft.shapes.expr import loop_index
+
+
+def norm(points: int, row: int, *, columns: bool) -> Kernel:
+    """sqrt(sum of squares) + maximum, over rows or over columns."""
+    i, r = loop_index("i0", points), loop_index("r0", row)
+    builder = KernelBuilder((LoopVar(i, points),), (LoopVar(r, row),))
+    x = builder.load("in0", "f64", r * points + i if columns else i * row + r)
+    total = builder.op("sqrt", builder.reduce("sum", builder.op("mul", x, x)))
+    builder.store("out0", "f64", i, builder.op("add", total, builder.reduce("max", x)))
+    return builder.build("norm")
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize(("points", "row"), [(1, 4096), (3, 7007), (5, 513), (64, 2000)])
+def test_split_equals_whole(points: int, row: int, columns: bool) -> None:
+    kernel = norm(points, row, columns=columns)
+    split = split_reduction(kernel, choose_tiling(kernel))
+    assert split is not None
+    verify(split.first)
+    verify(split.second)
+    source = np.random.default_rng(0).normal(size=points * row)
+    buffers = {"in0": source, "out0": np.zeros(points)}
+    run_kernel(kernel, buffers)
+    parts = {name: np.full(count, np.nan) for name, (_, count) in split.partials.items()}
+    again = {"in0": source, "out0": np.zeros(points), **parts}
+    run_kernel(split.first, again)
+    run_kernel(split.second, again)
+    np.testing.assert_allclose(again["out0"], buffers["out0"], rtol=1e-12)
+
+
+def test_enough_rows_are_not_split() -> None:
+    kernel = norm(100_000, 768, columns=False)
+    assert split_reduction(kernel, choose_tiling(kernel)) is None
+
+
+def test_softmax_is_not_split() -> None:
+    i, r = loop_index("i0", 2), loop_index("r0", 50000)
+    builder = KernelBuilder((LoopVar(i, 2),), (LoopVar(r, 50000),))
+    x = builder.load("in0", "f32", i * 50000 + r)
+    e = builder.op("exp", builder.op("sub", x, builder.reduce("max", x)))
+    builder.store("out0", "f32", i * 50000 + r, builder.op("div", e, builder.reduce("sum", e)))
+    kernel = builder.build("softmax")
+    assert split_reduction(kernel, choose_tiling(kernel)) is None
