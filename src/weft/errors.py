@@ -141,9 +141,25 @@ class CompilerNotFound(WeftError):
         super().__init__(
             f"no C++ compiler found (tried {names})",
             do="install g++ (Debian/Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`; "
-            "macOS: `xcode-select --install`), or name one with WEFT_CPP_COMPILER; "
-            "meanwhile weft runs eager",
+            "macOS: `xcode-select --install`), or name one with WEFT_CPP_COMPILER",
         )
+
+
+class TritonNotFound(WeftError):
+    """Triton is not installed, so no GPU kernel can be generated."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Triton is not installed",
+            do="`pip install triton` (PyTorch's CUDA builds bring it); meanwhile weft runs eager",
+        )
+
+
+class MissingDependency(WeftError):
+    """A package that something needs is not installed."""
+
+    def __init__(self, package: str, purpose: str, command: str) -> None:
+        super().__init__(f"{package} is needed to {purpose}, and is not installed", do=command)
 
 
 class CompilationFailed(WeftError):
@@ -181,4 +197,4 @@ class RecompileLimitWarning(WeftWarning):
 
 
 class CompilerMissingWarning(FallbackWarning):
-    """The CPU code generator has no C++ compiler."""
+    """The code generator has no C++ compiler, or no Triton."""

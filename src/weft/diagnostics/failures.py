@@ -35,6 +35,7 @@ from weft.errors import (
     FallbackWarning,
     GraphBreakError,
     InternalError,
+    MissingDependency,
     SourceLine,
     UserError,
 )
@@ -42,6 +43,9 @@ from weft.version import __version__
 
 SURFACING: Final = (UserError, GraphBreakError, BackendError)
 """Errors that are the user's to see, in any mode."""
+
+MISSING: Final = (CompilerNotFound, MissingDependency)
+"""Something to install: told once, no report."""
 
 _EVENTS_SHOWN: Final = 50
 _warned: set[tuple[object, ...]] = set()
@@ -58,8 +62,8 @@ def handle(
     """
     if isinstance(error, SURFACING):
         raise error
-    if isinstance(error, CompilerNotFound):
-        _warn(CompilerMissingWarning, str(error), (CompilerNotFound,))
+    if isinstance(error, MISSING):
+        _warn(CompilerMissingWarning, f"{error}\n  weft runs eagerly", (type(error),))
         return
     if config.raise_internal_errors:
         raise error

@@ -1,0 +1,77 @@
+"""The command line: ``weft doctor | demo | explain | cache | bench``.
+
+Place in the pipeline: above everything; one file per command that is more than a few lines::
+
+    weft doctor                     # what works here, what is missing, what to do
+    weft demo                       # compile real models and show what happened
+    weft explain train.py -- --lr 1 # run a program and tell what weft did in it
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from weft.cli import cache, demo, doctor, program
+from weft.errors import WeftError
+
+app = typer.Typer(
+    name="weft", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    help="weft compiles PyTorch programs just in time.")
+app.add_typer(cache.app, name="cache", help="The disk cache of compiled kernels.")
+
+
+@app.command("doctor")
+def doctor_command() -> None:
+    """Say what works on this machine, what is missing, and what to do about it."""
+    raise typer.Exit(0 if doctor.examine(Console()) else 1)
+
+
+@app.command("demo")
+def demo_command(
+    only: Annotated[list[str] | None, typer.Argument(help="Models: " + ", ".join(demo.MODELS))]
+    = None,
+    quick: Annotated[bool, typer.Option(help="Fewer rounds of measurement.")] = False,
+) -> None:
+    """Compile real models; show graphs, kernels, times, speed against eager, and the error."""
+    raise typer.Exit(0 if demo.run(Console(), only or list(demo.MODELS), quick=quick) else 1)
+
+
+@app.command("explain", context_settings={"allow_extra_args": True,
+                                          "ignore_unknown_options": True})
+def explain_command(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python program.")],
+) -> None:
+    """Run a program that uses weft.compile and tell what was captured and compiled."""
+    raise typer.Exit(program.explain(Console(), file, context.args))
+
+
+@app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+             add_help_option=False)
+def bench_command(context: typer.Context) -> None:
+    """Run the repository's benchmarks (eager, torch.compile, weft); arguments go to the runner."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "benchmarks" / "__main__.py").exists():
+        Console(stderr=True).print(
+            "the benchmarks are part of weft's repository, not of the installed package: "
+            "clone it and run `make bench`")
+        raise typer.Exit(2)
+    command = [sys.executable, "-m", "benchmarks", *context.args]
+    raise typer.Exit(subprocess.run(command, cwd=root, check=False).returncode)
+
+
+def main() -> None:
+    """The console script: weft's own errors as text, without a traceback."""
+    try:
+        app()
+    except WeftError as error:
+        text = Text.assemble((type(error).__name__, "bold red"), ": ", str(error))
+        Console(stderr=True, highlight=False, soft_wrap=True).print(text)
+        sys.exit(2)

@@ -1,0 +1,168 @@
+"""``weft doctor``: tries what weft needs, one check at a time.
+
+Place in the pipeline: command line. A check is a function that returns a `Finding`; `CHECKS` lists
+them in the order shown.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import which
+from typing import Final, final
+
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from weft.config import config
+from weft.version import __version__
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found: `state` is "ok", "missing" (optional) or "broken" (needed)."""
+
+    state: str
+    detail: str
+    do: str = ""
+
+
+_MARKS: Final = {"ok": ("ok", "green"), "missing": ("--", "yellow"), "broken": ("!!", "red")}
+
+_OPENMP_PROGRAM: Final = """
+#include <omp.h>
+#include <cstdio>
+int main() { int n = 0;
+#pragma omp parallel reduction(+:n)
+n += 1;
+std::printf("%d", n); return 0; }
+"""
+
+
+def _python() -> Finding:
+    version = sys.version.split()[0]
+    if (3, 11) <= sys.version_info[:2] <= (3, 13) and sys.implementation.name == "cpython":
+        return Finding("ok", f"CPython {version}, {platform.machine()}")
+    return Finding("broken", f"{sys.implementation.name} {version}",
+                   "use CPython 3.11, 3.12 or 3.13")
+
+
+def _torch() -> Finding:
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version >= (2, 11):
+        return Finding("ok", f"torch {torch.__version__}, {torch.get_num_threads()} threads, "
+                       f"{torch.backends.cpu.get_cpu_capability()}")
+    return Finding("broken", f"torch {torch.__version__}", "pip install 'torch>=2.11'")
+
+
+def _extension() -> Finding:
+    try:
+        importlib.import_module("weft._frame")
+    except ImportError as error:
+        return Finding("broken", f"the frame hook does not load: {error}",
+                       "in the repository: `make build`; else reinstall weft with a C compiler")
+    return Finding("ok", f"weft {__version__}, frame hook loads")
+
+
+def compiler_command() -> str | None:
+    """The C++ compiler that weft would use."""
+    named = config.cpp_compiler or os.environ.get("CXX", "")
+    return next((found for c in (named, "g++", "clang++") if c and (found := which(c))), None)
+
+
+def _compiler() -> Finding:
+    command = compiler_command()
+    if command is None:
+        return Finding("broken", "no C++ compiler: CPU code runs eagerly",
+                       "apt-get install g++ (or name one with WEFT_CPP_COMPILER)")
+    version = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    return Finding("ok", f"{command}: {version.stdout.splitlines()[0]}")
+
+
+def _openmp() -> Finding:
+    command = compiler_command()
+    if command is None:
+        return Finding("missing", "not tried without a C++ compiler")
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder, "try.cpp"), Path(folder, "try")
+        source.write_text(_OPENMP_PROGRAM)
+        built = subprocess.run([command, "-fopenmp", str(source), "-o", str(binary)],
+                               capture_output=True, text=True, check=False)
+        if built.returncode:
+            return Finding("missing", "the compiler has no OpenMP: kernels use one thread",
+                           "apt-get install libgomp1 (g++) or libomp-dev (clang)")
+        threads = subprocess.run([str(binary)], capture_output=True, text=True, check=False)
+    return Finding("ok", f"OpenMP, {threads.stdout} threads")
+
+
+def _cuda() -> Finding:
+    if torch.cuda.is_available():
+        names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        return Finding("ok", f"CUDA {torch.version.cuda}: {names}")
+    if torch.version.cuda is None:
+        return Finding("missing", "this torch is built without CUDA: CPU only",
+                       "for a GPU install a CUDA build of torch")
+    return Finding("missing", "no CUDA device is visible", "check nvidia-smi and the driver")
+
+
+def _triton() -> Finding:
+    if importlib.util.find_spec("triton") is None:
+        return Finding("missing", "Triton is not installed: no GPU kernels",
+                       "pip install triton (only needed with a GPU)")
+    return Finding("ok", f"Triton {importlib.import_module('triton').__version__}")
+
+
+def _cache() -> Finding:
+    path = config.cache_path()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        return Finding("broken", f"the disk cache cannot be written: {error}",
+                       "name a writable directory with WEFT_CACHE_DIR")
+    return Finding("ok", f"disk cache {path}")
+
+
+def _transformers() -> Finding:
+    if importlib.util.find_spec("transformers") is None:
+        return Finding("missing", "transformers is not installed: `weft demo` shows fewer models",
+                       "pip install transformers")
+    return Finding("ok", f"transformers {importlib.import_module('transformers').__version__}")
+
+
+CHECKS: Final[dict[str, Callable[[], Finding]]] = {
+    "Python": _python,
+    "PyTorch": _torch,
+    "weft": _extension,
+    "C++ compiler": _compiler,
+    "OpenMP": _openmp,
+    "CUDA": _cuda,
+    "Triton": _triton,
+    "cache": _cache,
+    "transformers": _transformers,
+}
+
+
+def examine(console: Console) -> bool:
+    """Print every finding; whether nothing that weft needs is broken."""
+    healthy = True
+    for name, check in CHECKS.items():
+        finding = check()
+        healthy &= finding.state != "broken"
+        mark, style = _MARKS[finding.state]
+        console.print(Text.assemble((f"{mark} ", style), (f"{name:13} ", "bold"), finding.detail))
+        if finding.do:
+            console.print(Text(f"                 do: {finding.do}"))
+    console.print("everything needed works" if healthy else "something needed is broken: see !!")
+    return healthy

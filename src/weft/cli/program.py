@@ -1,0 +1,44 @@
+"""``weft explain FILE.py``: runs a program and tells what weft did in it.
+
+Place in the pipeline: command line; collects the events of the whole run.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from weft.diagnostics import events
+from weft.diagnostics.explanation import Explanation
+from weft.diagnostics.rendering import render
+
+
+def explain(console: Console, file: Path, arguments: Sequence[str]) -> int:
+    """Run `file` as ``__main__`` and print the explanation; its exit status, 0 if it ended well."""
+    with events.collect() as seen:
+        status = _run(file, arguments)
+    explanation = Explanation.from_events(seen, name=file.name)
+    if explanation.seconds or explanation.graphs:
+        render(explanation, console)
+    else:
+        console.print(f"{file.name} ran without compiling anything: it calls no function that "
+                      "weft.compile returned")
+    return status
+
+
+def _run(file: Path, arguments: Sequence[str]) -> int:
+    """The program's exit status; its errors propagate."""
+    saved_argv, saved_path = sys.argv, sys.path[:]
+    sys.argv = [str(file), *(a for a in arguments if a != "--")]
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    finally:
+        sys.argv, sys.path[:] = saved_argv, saved_path
+    return 0

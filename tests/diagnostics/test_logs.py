@@ -1,0 +1,89 @@
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from weft import errors
+from weft.diagnostics import events, logs
+from weft.errors import SourceLine
+
+
+@pytest.fixture(autouse=True)
+def _off():
+    yield
+    logs.set_logs()
+
+
+def test_only_the_chosen_artifacts_are_written(capsys):
+    logs.set_logs("guards", recompiles=True, graph=False)
+    events.record("guards", code="f", guards=["x.dtype is float32"])
+    events.record("graph", code="f", gm="nothing")
+    events.record("recompile", code="f", reason="x.dtype: float32 -> bfloat16")
+    err = capsys.readouterr().err
+    assert "[guards] guards of f" in err
+    assert "x.dtype is float32" in err
+    assert "[recompiles] recompiling f: x.dtype" in err
+    assert "nothing" not in err
+    assert "\x1b" not in err
+
+
+def test_no_arguments_turn_logs_off(capsys):
+    logs.set_logs("guards")
+    logs.set_logs()
+    events.record("guards", code="f", guards=[])
+    assert capsys.readouterr().err == ""
+
+
+def test_breaks_show_the_line_and_the_hint(capsys):
+    logs.set_logs("graph_breaks")
+    events.record("graph_break", id="WB1", reason="print", hint="log",
+                  stack=(SourceLine("a.py", 1, "f"), SourceLine("b.py", 2, "g")))
+    err = capsys.readouterr().err
+    assert err.index("b.py:2") < err.index("a.py:1")
+    assert "hint: log" in err
+
+
+def test_unknown_artifact_lists_the_valid_ones():
+    with pytest.raises(errors.UnknownArtifact, match="did you mean 'guards'"):
+        logs.set_logs("guard")
+    with pytest.raises(errors.UnknownArtifact):
+        logs.set_logs(nonsense=True)
+
+
+def test_every_artifact_formats_an_event_with_no_fields_but_its_own(capsys):
+    logs.set_logs(*logs.ARTIFACTS)
+    for kinds in logs.ARTIFACTS.values():
+        for kind in kinds:
+            if kind != "stage_end":
+                events.record(kind)
+    with events.stage("capture"):
+        pass
+    err = capsys.readouterr().err
+    assert all(f"[{artifact}]" in err for artifact in logs.ARTIFACTS)
+
+
+def test_python_logging_can_take_over():
+    taken = []
+
+    class Take(logging.Handler):
+        def emit(self, record):
+            taken.append(record.getMessage())
+
+    logger = logging.getLogger("weft.recompiles")
+    handler = Take()
+    logger.addHandler(handler)
+    try:
+        logs.set_logs("recompiles")
+        events.record("recompile", code="f", reason="r")
+    finally:
+        logger.removeHandler(handler)
+    assert taken == ["recompiling f: r"]
+
+
+def test_environment_variable_turns_logs_on():
+    code = "import weft; from weft.diagnostics import events; events.record('perf', text='fast')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env={**os.environ, "WEFT_LOGS": "perf"}, check=True)
+    assert "[perf] fast" in done.stderr

@@ -1,0 +1,44 @@
+import ast
+
+from tools import size_budget, torch_boundary
+
+
+def _complaints(code, path="codegen/x.py"):
+    return [c.split(": ", 1)[1] for c in torch_boundary.complaints(path, ast.parse(code))]
+
+
+def test_torch_compile_stack_is_refused_everywhere():
+    for code in ("import torch._dynamo", "from torch._inductor import config",
+                 "import torch\ntorch.compile(f)", "from torch import compile",
+                 "from torch.fx.experimental.symbolic_shapes import ShapeEnv",
+                 "import torch\ntorch.jit.script(f)"):
+        assert any("torch.compile's own stack" in c for c in _complaints(code)), code
+        assert _complaints(code, "_torch.py"), code
+
+
+def test_private_torch_only_in_the_boundary_module():
+    code = "from torch._subclasses.fake_tensor import FakeTensor"
+    assert "not public" in _complaints(code)[0]
+    assert _complaints(code, "_torch.py") == []
+    assert _complaints("import torch\ntorch._C._nope()")
+    assert _complaints("import torch\ntorch.ops.aten._softmax.default") == []
+    assert _complaints("import torch\ntorch.Tensor.__add__") == []
+
+
+def test_function_level_imports_only_of_optional_packages():
+    assert _complaints("def f():\n    import json") == ["import of json inside a function"]
+    assert _complaints("def f():\n    import triton.language as tl") == []
+
+
+def test_size_budget_counts_functions_without_docstrings():
+    body = "\n".join("    x = 1" for _ in range(101))
+    assert list(size_budget.function_excess("a.py", ast.parse(f"def f():\n{body}")))
+    text = '    """' + "\n" * 150 + '    """\n    return 1'
+    assert not list(size_budget.function_excess("a.py", ast.parse(f"def f():\n{text}")))
+    assert size_budget.file_excess("a.py", 801)
+    assert not size_budget.file_excess("a.py", 800)
+
+
+def test_cycles_are_found():
+    assert size_budget.cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert size_budget.cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
