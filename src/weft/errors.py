@@ -145,16 +145,6 @@ class CompilerNotFound(WeftError):
         )
 
 
-class TritonNotFound(WeftError):
-    """Triton is not installed, so no GPU kernel can be generated."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "Triton is not installed",
-            do="`pip install triton` (PyTorch's CUDA builds bring it); meanwhile weft runs eager",
-        )
-
-
 class MissingDependency(WeftError):
     """A package that something needs is not installed."""
 

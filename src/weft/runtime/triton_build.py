@@ -25,7 +25,7 @@ from typing import Any, Final, final
 
 from weft.config import config
 from weft.diagnostics import events
-from weft.errors import TritonNotFound
+from weft.errors import MissingDependency
 from weft.runtime.disk_cache import DiskCache
 
 FORMAT: Final = 1
@@ -100,7 +100,7 @@ def build(requests: Sequence[TritonRequest]) -> list[GpuBinary]:
     binaries = {key: GpuBinary.unpack(data) for key, data in found.items() if data is not None}
     if missing:
         if not triton_version():
-            raise TritonNotFound
+            raise MissingDependency("triton", "generate GPU kernels", "pip install triton")
         with events.stage("triton_compile"), ThreadPoolExecutor(config.compile_jobs or 8) as pool:
             compiled = pool.map(lambda item: _compile(item[1]), missing)
             for (key, _), binary in zip(missing, compiled, strict=True):
