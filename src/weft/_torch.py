@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 # aot: which dispatch keys an operator has kernels for.
 from torch._C import DispatchKey
 
@@ -40,9 +42,16 @@ __all__ = [
     "TorchDispatchMode",
     "has_global_module_hooks",
     "is_functorch_wrapped_tensor",
+    "storage_use_count",
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
 ]
 
 has_global_module_hooks: Callable[[], bool] = _has_any_global_hook
+
+
+def storage_use_count(tensor: torch.Tensor) -> int:
+    """How many owners the tensor's storage has (tensors and views sharing it)."""
+    count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return count

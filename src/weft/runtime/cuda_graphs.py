@@ -1,0 +1,163 @@
+"""Replays an artifact's GPU work as one CUDA graph (mode "reduce-overhead"), safely.
+
+Place in the pipeline: `backends/inductor.py` wraps an `Artifact` of a CUDA graph in `CudaGraphs` when
+the mode asks for it. The wrapped callable keeps the artifact's convention: one list in, a list out.
+
+    call 1      runs the artifact normally (libraries initialise, kernels load)
+    call 2      captures it into a `Recording` and replays that
+    later       copies the inputs that move into the recording's own buffers, replays
+
+What makes it safe:
+- Outputs live in the recording's memory. Before a replay, the storages' reference counts tell whether the
+  caller still holds (a view of) an earlier result; then another recording is used (at most
+  `MOST_RECORDINGS`), and if all are held, the artifact runs without a graph.
+- Each recording has its own memory pool: no two of them can overwrite each other's results.
+- Inputs seen at one address in all calls so far (parameters) are read in place; that is checked at every
+  call, and an input that moves after all is copied from then on.
+- What cannot be captured (CPU tensors, synchronising operators) runs without a graph, told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import torch
+
+from weft._torch import storage_use_count
+from weft.diagnostics import events
+
+Artifact = Callable[[list[Any]], list[Any]]
+
+MOST_RECORDINGS: Final = 2
+MOST_CAPTURES: Final = 8
+"""Captures of one artifact before its inputs are taken to move too often for graphs to pay."""
+
+
+@final
+@dataclass(eq=False)
+class Recording:
+    """One captured graph: its input buffers, its outputs, and how many owners their storages have when idle."""
+
+    graph: torch.cuda.CUDAGraph
+    sizes: tuple[int, ...]
+    addresses: list[int]
+    copied: list[tuple[int, torch.Tensor]]
+    outputs: list[Any]
+    idle_counts: list[int]
+
+    def is_free(self) -> bool:
+        """Does no caller hold a result of the last replay any more?"""
+        return all(
+            count == idle
+            for count, idle in zip(_use_counts(self.outputs), self.idle_counts, strict=True)
+        )
+
+    def replay(self, inputs: list[Any]) -> list[Any]:
+        """Run with these inputs; the results are aliases of the recording's own outputs."""
+        for position, buffer in self.copied:
+            buffer.copy_(inputs[position], non_blocking=True)
+        inputs.clear()
+        self.graph.replay()
+        return [o.detach() if isinstance(o, torch.Tensor) else o for o in self.outputs]
+
+
+@final
+class CudaGraphs:
+    """A callable with the artifact's convention that replays CUDA graphs where that is safe."""
+
+    def __init__(self, artifact: Artifact, device: torch.device) -> None:
+        self.artifact, self.device = artifact, device
+        self.recordings: list[Recording] = []
+        self.last_addresses: list[int] | None = None
+        self.moving: set[int] = set()
+        self.captures = 0
+        self.disabled: str | None = None
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        """Replay a recording that fits and is free; capture one; or run the artifact as it is."""
+        if self.disabled is not None or torch.cuda.is_current_stream_capturing():
+            return self.artifact(inputs)
+        addresses = [t.data_ptr() if isinstance(t, torch.Tensor) else 0 for t in inputs]
+        sizes = tuple(v for v in inputs if not isinstance(v, torch.Tensor))
+        recording = self._free_recording(addresses, sizes)
+        if recording is not None:
+            return recording.replay(inputs)
+        if not self._should_capture(addresses, sizes):
+            return self.artifact(inputs)
+        return self._capture(inputs, addresses, sizes)
+
+    def _free_recording(self, addresses: list[int], sizes: tuple[int, ...]) -> Recording | None:
+        for recording in self.recordings:
+            if recording.sizes == sizes and recording.is_free():
+                moved = self._moved(recording.addresses, addresses)
+                if not moved:
+                    return recording
+                self.moving |= moved
+        return None
+
+    def _moved(self, before: list[int], now: list[int]) -> set[int]:
+        """Inputs read in place whose address has changed."""
+        return {
+            i
+            for i, (a, b) in enumerate(zip(before, now, strict=True))
+            if a != b and i not in self.moving
+        }
+
+    def _should_capture(self, addresses: list[int], sizes: tuple[int, ...]) -> bool:
+        """After one plain call; drops recordings that read an input in place which has since moved."""
+        first = self.last_addresses is None
+        if self.last_addresses is not None:
+            self.moving |= self._moved(self.last_addresses, addresses)
+        self.last_addresses = addresses
+        copied = self.moving
+        self.recordings = [r for r in self.recordings if copied <= {i for i, _ in r.copied}]
+        same = [r for r in self.recordings if r.sizes == sizes]
+        return not first and len(same) < MOST_RECORDINGS and self.captures < MOST_CAPTURES
+
+    def _capture(
+        self, inputs: list[Any], addresses: list[int], sizes: tuple[int, ...]
+    ) -> list[Any]:
+        if any(isinstance(t, torch.Tensor) and t.device != self.device for t in inputs):
+            return self._give_up("an input is not on the graph's device", inputs)
+        self.captures += 1
+        copied = [(i, inputs[i].clone()) for i in sorted(self.moving)]
+        static = list(inputs)
+        for position, buffer in copied:
+            static[position] = buffer
+        try:
+            graph, outputs = _record(self.artifact, static)
+        except RuntimeError as error:
+            torch.cuda.synchronize(self.device)
+            return self._give_up(str(error).splitlines()[0], inputs)
+        counts = _use_counts(outputs)
+        recording = Recording(graph, sizes, addresses, copied, outputs, counts)
+        self.recordings.append(recording)
+        events.count("cuda_graphs")
+        return recording.replay(inputs)
+
+    def _give_up(self, reason: str, inputs: list[Any]) -> list[Any]:
+        self.disabled = reason
+        self.recordings.clear()
+        events.record("cudagraphs_skipped", reason=reason)
+        return self.artifact(inputs)
+
+
+def _use_counts(outputs: list[Any]) -> list[int]:
+    return [storage_use_count(o) for o in outputs if isinstance(o, torch.Tensor)]
+
+
+def _record(artifact: Artifact, inputs: list[Any]) -> tuple[torch.cuda.CUDAGraph, list[Any]]:
+    """Capture one run of the artifact on a side stream, into a memory pool of its own."""
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            outputs = artifact(list(inputs))
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream().wait_stream(stream)
+    return graph, list(outputs)

@@ -1,0 +1,76 @@
+"""CUDA graphs must never overwrite a result that the caller still holds, nor miss a moved input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.runtime.cuda_graphs import MOST_RECORDINGS, CudaGraphs
+
+
+def scale(inputs: list[Any]) -> list[Any]:
+    """An artifact: two launches, one intermediate."""
+    weight, x = inputs
+    inputs.clear()
+    return [(x * weight).relu()]
+
+
+def graphed() -> CudaGraphs:
+    return CudaGraphs(scale, torch.device("cuda", torch.cuda.current_device()))
+
+
+def test_results_stay_valid_while_held() -> None:
+    runner, weight = graphed(), torch.randn(1000, device="cuda")
+    held = []
+    for step in range(6):
+        x = torch.full((1000,), float(step), device="cuda")
+        held.append((runner([weight, x])[0], (x * weight).relu()))
+    for got, expected in held:
+        torch.testing.assert_close(got, expected)
+    assert 1 <= len(runner.recordings) <= MOST_RECORDINGS
+
+
+def test_views_of_results_count_as_held() -> None:
+    runner, weight = graphed(), torch.randn(1000, device="cuda")
+    views = []
+    for step in range(5):
+        x = torch.full((1000,), float(step + 1), device="cuda")
+        views.append((runner([weight, x])[0][10:20], (x * weight).relu()[10:20]))
+    for got, expected in views:
+        torch.testing.assert_close(got, expected)
+
+
+def test_one_recording_serves_a_loop() -> None:
+    runner, weight = graphed(), torch.randn(1000, device="cuda")
+    for step in range(20):
+        x = torch.full((1000,), float(step), device="cuda")
+        result = runner([weight, x])[0]
+        torch.testing.assert_close(result, (x * weight).relu())
+    assert runner.captures <= MOST_RECORDINGS + 1
+
+
+def test_moved_parameter_is_noticed() -> None:
+    runner, x = graphed(), torch.randn(1000, device="cuda")
+    weights = [torch.randn(1000, device="cuda") for _ in range(3)]
+    for weight in (weights[0], weights[0], weights[0], weights[1], weights[2], weights[0]):
+        torch.testing.assert_close(runner([weight, x])[0], (x * weight).relu())
+
+
+def test_changed_contents_are_seen() -> None:
+    runner, weight = graphed(), torch.randn(1000, device="cuda")
+    x = torch.randn(1000, device="cuda")
+    for _ in range(4):
+        weight.add_(1.0)
+        torch.testing.assert_close(runner([weight, x])[0], (x * weight).relu())
+
+
+def test_synchronising_work_runs_without_a_graph() -> None:
+    def counts(inputs: list[Any]) -> list[Any]:
+        return [inputs[0].nonzero()]
+
+    runner = CudaGraphs(counts, torch.device("cuda", torch.cuda.current_device()))
+    for _ in range(4):
+        x = (torch.rand(100, device="cuda") > 0.5).float()
+        torch.testing.assert_close(runner([x])[0], x.nonzero())
+    assert runner.disabled is not None
