@@ -37,7 +37,7 @@ def assemble(
         co_code=layout.encode(),
         co_linetable=encode_locations(instructions, layout.units(), first_line),
         co_exceptiontable=_encode_exceptions(exceptions, layout),
-        co_stacksize=max(stack_size(instructions, exceptions), 1),
+        co_stacksize=stack_size(instructions, exceptions),
         **fields,
     )
 

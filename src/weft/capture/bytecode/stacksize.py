@@ -1,52 +1,78 @@
-"""How deep the value stack gets: a walk over the control flow, exception handlers included."""
+"""How deep the value stack is: a walk over the control flow, exception handlers included::
+
+    depths = stack_depths(body.instructions, body.exceptions)   # before each instruction; -1 = dead
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dis import stack_effect
+from opcode import HAVE_ARGUMENT
 
 from .instruction import ExceptionEntry, Instruction
 from .tables import OPMAP
 from .version import TERMINATORS
 
-_HAS_ARGUMENT = {
-    op for op in OPMAP.values() if op >= __import__("opcode").HAVE_ARGUMENT
-}
+_HAS_ARGUMENT = {op for op in OPMAP.values() if op >= HAVE_ARGUMENT}
+_RETURN_GENERATOR = OPMAP["RETURN_GENERATOR"]
+#: 3.11 books the arguments of a call on PRECALL, although CALL is what pops them.
+_PRECALL = OPMAP.get("PRECALL", -1)
+_CALL = OPMAP["CALL"]
 
 
 def stack_size(instructions: Sequence[Instruction], exceptions: Sequence[ExceptionEntry]) -> int:
-    """The greatest depth at any instruction that can be reached from the first."""
-    if not instructions:
-        return 0
+    """The greatest depth before or after any instruction that can be reached from the first."""
+    return _walk(instructions, exceptions)[1]
+
+
+def stack_depths(
+    instructions: Sequence[Instruction], exceptions: Sequence[ExceptionEntry]
+) -> list[int]:
+    """The depth before each instruction; -1 where control never comes."""
+    return _walk(instructions, exceptions)[0]
+
+
+def _walk(
+    instructions: Sequence[Instruction], exceptions: Sequence[ExceptionEntry]
+) -> tuple[list[int], int]:
     order = {id(i): n for n, i in enumerate(instructions)}
     depths = [-1] * len(instructions)
-    deepest = 0
     # Handlers start at a depth of their own, so that they are roots of the walk like the entry.
     work = [(order[id(e.target)], e.depth + e.lasti + 1) for e in exceptions]
-    work.append((0, 0))
+    work.append((0, _entry_depth(instructions)))
+    deepest = 0
     while work:
         at, depth = work.pop()
-        if depths[at] >= depth:
+        deepest = max(deepest, depth)
+        if at < 0 or depths[at] >= depth:
             continue
         depths[at] = depth
-        deepest = max(deepest, depth)
-        for successor, after in _successors(instructions, order, at, depth):
-            deepest = max(deepest, after)
-            if successor >= 0:
-                work.append((successor, after))
-    return deepest
+        work.extend(_successors(instructions, order, at, depth))
+    return depths, deepest
+
+
+def _entry_depth(instructions: Sequence[Instruction]) -> int:
+    """A generator is resumed with one value on its stack, which RETURN_GENERATOR may not count."""
+    if stack_effect(_RETURN_GENERATOR, None) > 0:
+        return 0
+    return int(any(i.opcode == _RETURN_GENERATOR for i in instructions[:16]))
 
 
 def _successors(
     instructions: Sequence[Instruction], order: dict[int, int], at: int, depth: int
 ) -> Iterator[tuple[int, int]]:
-    """The instructions that may run next with the depth there (-1: nothing follows)."""
+    """The instructions that may run next with the depth there."""
     instruction = instructions[at]
-    op = instruction.opcode
-    arg = instruction.arg if op in _HAS_ARGUMENT else None
     if instruction.target is not None:
-        yield order[id(instruction.target)], depth + stack_effect(op, arg, jump=True)
-    if instruction.opname in TERMINATORS:
-        yield -1, depth
-    else:
-        yield at + 1, depth + stack_effect(op, arg, jump=False)
+        yield order[id(instruction.target)], depth + _effect(instruction, True)
+    if instruction.opname not in TERMINATORS:
+        yield at + 1, depth + _effect(instruction, False)
+
+
+def _effect(instruction: Instruction, jump: bool) -> int:
+    op = instruction.opcode
+    if op == _PRECALL:
+        return 0
+    if op == _CALL and _PRECALL >= 0:
+        return -1 - instruction.arg
+    return stack_effect(op, instruction.arg if op in _HAS_ARGUMENT else None, jump=jump)

@@ -1,0 +1,119 @@
+"""Which local variables the code from an instruction on may still read.
+
+A continuation needs only these, and a tensor that is not passed on can be freed::
+
+    def f(x):
+        y = x.relu()        # live before: {x}
+        g()                 # live before: {y}
+        return y
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import Final
+
+from .disassemble import disassemble, slot_names
+from .instruction import Bytecode, Instruction
+from .percode import PerCode
+from .tables import KIND, SLOT, SLOT_PAIR
+from .version import TERMINATORS
+
+#: Names whose mention means that the frame's variables may be read by name.
+_FRAME_READERS = frozenset({"_getframe", "currentframe", "dir", "eval", "exec", "locals", "vars"})
+
+_LIVE: PerCode[list[int]] = PerCode()
+
+
+def live_locals(code: CodeType, offset: int) -> frozenset[str]:
+    """Names of the locals and cells of `code` that may be read at or after `offset`.
+
+    Free variables are not among them: they come with the function's closure.
+    """
+    own = len(slot_names(code)) - len(code.co_freevars)
+    names = slot_names(code)[:own]
+    if not _FRAME_READERS.isdisjoint(code.co_names):
+        return frozenset(names)
+    body = disassemble(code)
+    masks = _LIVE.get(code)
+    if masks is None:
+        masks = _LIVE[code] = _solve(body, _reads_and_writes)
+    mask = masks[body.at(offset).index]
+    live = {name for slot, name in enumerate(names) if mask >> slot & 1}
+    if "__class__" in code.co_freevars and code.co_argcount:
+        live.add(names[0])  # super() without arguments reads the first parameter from the frame
+    return frozenset(live)
+
+
+def needed_cells(code: CodeType, offset: int) -> frozenset[str]:
+    """The cell variables whose cell the code from `offset` on uses without making it itself."""
+    if not code.co_cellvars:
+        return frozenset()
+    body = disassemble(code)
+    mask = _solve(body, _cells_read_and_written)[body.at(offset).index]
+    own = slot_names(code)[: -len(code.co_freevars) or None]
+    return frozenset(name for slot, name in enumerate(own) if mask >> slot & 1)
+
+
+def _solve(body: Bytecode, effect: Callable[[Instruction], tuple[int, int]]) -> list[int]:
+    """Backward data flow: the live slots, as a bit mask, before each instruction."""
+    instructions = body.instructions
+    effects = [effect(i) for i in instructions]
+    falls = [i.opname not in TERMINATORS for i in instructions]
+    jumps = [-1 if i.target is None else i.target.index for i in instructions]
+    handlers = [-1 if e is None else e.target.index for e in map(body.handler_of, instructions)]
+    live = [0] * (len(instructions) + 1)  # the extra 0 is what -1 finds
+    changed = True
+    while changed:
+        changed = False
+        for n in range(len(instructions) - 1, -1, -1):
+            reads, writes = effects[n]
+            after = live[jumps[n]] | (live[n + 1] if falls[n] else 0)
+            # An exception may come before the write happened.
+            before = reads | after & ~writes | live[handlers[n]]
+            if before != live[n]:
+                live[n] = before
+                changed = True
+    return live
+
+
+def _reads_and_writes(instruction: Instruction) -> tuple[int, int]:
+    """Bit masks of the slots that an instruction reads, and writes."""
+    kind = KIND[instruction.opcode]
+    if kind == SLOT:
+        slot = 1 << instruction.arg
+        reads, writes = _SLOT_EFFECTS.get(instruction.opname, (True, False))
+        return slot * reads, slot * writes
+    if kind == SLOT_PAIR:
+        first, second = 1 << (instruction.arg >> 4), 1 << (instruction.arg & 15)
+        return _PAIR_EFFECTS[instruction.opname](first, second)
+    return 0, 0
+
+
+# Reads, writes; whatever is not here only reads. (STORE_DEREF reads its slot: it holds the cell.)
+_SLOT_EFFECTS: Final = {
+    "STORE_FAST": (False, True),
+    "DELETE_FAST": (True, True),
+    "LOAD_FAST_AND_CLEAR": (True, True),
+    "MAKE_CELL": (True, True),
+}
+_PAIR_EFFECTS: Final[dict[str, Callable[[int, int], tuple[int, int]]]] = {
+    "LOAD_FAST_LOAD_FAST": lambda first, second: (first | second, 0),
+    "STORE_FAST_LOAD_FAST": lambda first, second: (second & ~first, first),
+    "STORE_FAST_STORE_FAST": lambda first, second: (0, first | second),
+}
+
+
+def _cells_read_and_written(instruction: Instruction) -> tuple[int, int]:
+    if KIND[instruction.opcode] != SLOT:
+        return 0, 0
+    slot = 1 << instruction.arg
+    if instruction.opname in _CELL_READERS:
+        return slot, 0
+    return 0, slot * (instruction.opname in _SLOT_EFFECTS)
+
+
+_CELL_READERS: Final = frozenset(
+    {"DELETE_DEREF", "LOAD_CLOSURE", "LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF", "STORE_DEREF"}
+)

@@ -1,0 +1,382 @@
+"""Continuations: a function that runs the rest of a frame.
+
+Where capture meets something that it cannot capture, it ends the graph, lets Python do the
+offending operation, and goes on in a *continuation* made from the rest of the byte code::
+
+    def f(x):                         def f_resumed(stack0, y):
+        y = x.relu()                      # stack0 is what g() gave
+        return y + g()        ->          return y + stack0
+               # break ^
+
+Its parameters are the live stack items from bottom to top, then the live locals, then the cells.
+A prologue puts them where the original frame had them and jumps to the resume point; only what can
+still be reached is kept, with its lines, its exception handlers and its loops. Code and function are
+ordinary: a continuation is itself captured, guarded, cached, and broken again.
+
+`resume_function` is the whole interface. Continuations are cached on the code they come from, and
+one made from another continuation is made from the original code, so that the same place in the
+source always leads to the same code object, which carries the compiled entries.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import CellType, CodeType, FunctionType
+from typing import Any, Final, final
+
+from .bytecode.assemble import assemble
+from .bytecode.disassemble import disassemble, slot_names
+from .bytecode.instruction import Bytecode, ExceptionEntry, Instruction, Positions
+from .bytecode.liveness import live_locals, needed_cells
+from .bytecode.percode import PerCode
+from .bytecode.stacksize import stack_depths
+from .bytecode.tables import KIND, OPMAP, SLOT, SLOT_PAIR
+from .bytecode.version import TERMINATORS
+
+#: The kinds of stack item, one letter each in `resume_function(stack=...)`.
+VALUE: Final = "v"
+#: The NULL that CALL expects beside a callable (or a cleared comprehension variable).
+NULL: Final = "n"
+#: What PUSH_EXC_INFO saved; passed is the exception that is being handled above it.
+HANDLED: Final = "e"
+
+_GENERATOR_FLAGS: Final = (
+    inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+    | inspect.CO_ITERABLE_COROUTINE
+)
+_ARGUMENT_FLAGS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
+class CannotResumeError(ValueError):
+    """The state asked for cannot be restored; `str(error)` says why."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The shape of a frame's state at a resume point: the cache key beside the code."""
+
+    offset: int
+    stack: str
+    locals_present: tuple[str, ...]
+    cells: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where a continuation's code came from."""
+
+    code: weakref.ref[CodeType]
+    #: Offset in the continuation → offset in the original code.
+    offsets: Mapping[int, int]
+
+
+_CONTINUATIONS: PerCode[dict[_State, CodeType]] = PerCode()
+_ORIGINS: PerCode[_Origin] = PerCode()
+
+
+def resume_function(
+    code: CodeType,
+    offset: int,
+    stack: str | int,
+    locals_present: Sequence[str],
+    cells: Sequence[str] = (),
+    *,
+    globals: dict[str, Any],
+    closure: tuple[CellType, ...] | None = None,
+    name: str | None = None,
+) -> FunctionType:
+    """The function that goes on in `code` at the instruction at byte `offset`.
+
+    It is called with positional arguments only: the stack items from bottom to top (`stack` names
+    their kinds; NULLs take no argument; a number means that many values), the values of
+    `locals_present` in that order, then the cell objects of `cells` in that order. Locals in
+    neither list are unbound. `closure` is that of the function `code` belongs to.
+
+    Raises CannotResumeError if the frame cannot be resumed there.
+    """
+    shape = VALUE * stack if isinstance(stack, int) else stack
+    state = _State(offset, shape, tuple(locals_present), tuple(cells))
+    code, state = _original(code, state)
+    resumed = resume_code(code, state)
+    return FunctionType(resumed, globals, name or resumed.co_name, None, closure)
+
+
+def original_position(code: CodeType, offset: int) -> tuple[CodeType, int]:
+    """The place in the user's code of a place in a continuation (itself for other code)."""
+    origin = _ORIGINS.get(code)
+    root = origin.code() if origin is not None else None
+    if origin is None or root is None or offset not in origin.offsets:
+        return code, offset
+    return root, origin.offsets[offset]
+
+
+def _original(code: CodeType, state: _State) -> tuple[CodeType, _State]:
+    root, offset = original_position(code, state.offset)
+    return root, replace(state, offset=offset)
+
+
+def resume_code(code: CodeType, state: _State) -> CodeType:
+    """The continuation's code object, made once for each shape of state."""
+    known = _CONTINUATIONS.get(code)
+    if known is None:
+        known = _CONTINUATIONS[code] = {}
+    found = known.get(state)
+    if found is None:
+        found = known[state] = _build(code, state)
+    return found
+
+
+def _build(code: CodeType, state: _State) -> CodeType:
+    body = disassemble(code)
+    _check(code, body, state)
+    start = body.at(state.offset)
+    slots = _Slots(code, state)
+    prologue = _prologue(code, state, slots, start)
+    kept = _reachable(body, start)
+    copies = _copy_body(body, kept, slots)
+    jump = _make("JUMP_FORWARD", positions=start.positions)
+    jump.target = copies[start.index][0]
+    instructions = [*prologue, jump]
+    for index in sorted(copies):
+        instructions += copies[index]
+    result = assemble(
+        instructions,
+        _copy_exceptions(body, kept, copies),
+        code,
+        co_argcount=len(slots.parameters),
+        co_posonlyargcount=0,
+        co_kwonlyargcount=0,
+        co_varnames=slots.varnames,
+        co_nlocals=len(slots.varnames),
+        co_flags=code.co_flags & ~_ARGUMENT_FLAGS,
+        co_qualname=f"{code.co_qualname}.<resumed at line {start.line}>",
+    )
+    _remember_origin(result, code, body, copies)
+    return result
+
+
+def _check(code: CodeType, body: Bytecode, state: _State) -> None:
+    """Refuse what would crash the interpreter or silently change the program's meaning."""
+    if code.co_flags & _GENERATOR_FLAGS:
+        raise CannotResumeError(f"{code.co_qualname} is a generator or coroutine")
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        raise CannotResumeError(f"{code.co_qualname} is not the body of a function")
+    depth = stack_depths(body.instructions, body.exceptions)[body.at(state.offset).index]
+    if depth != len(state.stack):
+        raise CannotResumeError(
+            f"{code.co_qualname} has {depth} stack items at {state.offset}, not {len(state.stack)}"
+        )
+    if any(i.opname == "RESUME" for i in body.instructions[body.at(state.offset).index + 1 :]):
+        raise CannotResumeError(f"{code.co_qualname} has not begun at {state.offset}")
+    if not set(state.stack) <= {VALUE, NULL, HANDLED}:
+        raise CannotResumeError(f"unknown kind of stack item in {state.stack!r}")
+    passed = state.locals_present + state.cells
+    unknown = set(passed) - set(code.co_varnames) - set(code.co_cellvars)
+    if unknown or len(set(passed)) < len(passed):
+        raise CannotResumeError(f"unknown or repeated variables: {sorted(unknown or passed)}")
+    missing = needed_cells(code, state.offset) - set(state.cells)
+    if missing:
+        raise CannotResumeError(f"the cells of {sorted(missing)} are needed")
+
+
+@final
+class _Slots:
+    """The continuation's local slots: its parameters first, then the original's other variables.
+
+    `super()` without arguments looks for its object in slot 0 of the frame, so code that may call
+    it keeps its first parameter there, under its name; what is passed there is moved away.
+    """
+
+    def __init__(self, code: CodeType, state: _State) -> None:
+        self.parameters = [f".stack{n}" for n, k in enumerate(state.stack) if k != NULL]
+        self.first_local = len(self.parameters)
+        self.parameters += state.locals_present
+        self.first_cell = len(self.parameters)
+        self.parameters += [f".cell.{name}" for name in state.cells]
+        self._keep_first_slot(code)
+        known = set(self.parameters)
+        self.varnames = (*self.parameters, *(v for v in code.co_varnames if v not in known))
+        self._renumber(code)
+        passed = {*state.locals_present, *state.cells}
+        #: New slots that may be unbound where the original's compiler knew them to be bound.
+        self.unsure = {self.of[v] for v in live_locals(code, state.offset) - passed}
+
+    def _keep_first_slot(self, code: CodeType) -> None:
+        if "__class__" not in code.co_freevars or not code.co_argcount or not self.parameters:
+            return
+        first = code.co_varnames[0]
+        if first in self.parameters:
+            self.parameters[self.parameters.index(first)] = ".first"
+        self.parameters[0] = first
+
+    def _renumber(self, code: CodeType) -> None:
+        """`number[old slot]` is the new slot; `of[name]` that of a local or cell variable."""
+        local = {name: n for n, name in enumerate(self.varnames)}
+        cells = [name for name in code.co_cellvars if name not in local]
+        self.of = local | {name: len(local) + n for n, name in enumerate(cells)}
+        own = slot_names(code)[: -len(code.co_freevars) or None]
+        first_free = len(self.of)
+        self.number = [self.of[name] for name in own]
+        self.number += range(first_free, first_free + len(code.co_freevars))
+
+
+def _prologue(
+    code: CodeType, state: _State, slots: _Slots, start: Instruction
+) -> list[Instruction]:
+    """What restores the state: free variables, then the stack, then locals and cells.
+
+    The stack parameters' own slots are cleared, so that a value lives no longer than it did on the
+    original's stack.
+    """
+    out: list[Instruction] = []
+
+    def emit(opname: str, arg: int = 0, argval: Any = None) -> None:
+        out.append(_make(opname, arg, argval, start.positions))
+
+    def take(parameter: int) -> None:
+        if "LOAD_FAST_AND_CLEAR" in OPMAP:
+            emit("LOAD_FAST_AND_CLEAR", parameter)
+        else:
+            emit("LOAD_FAST", parameter)
+            emit("DELETE_FAST", parameter)
+
+    if code.co_freevars:
+        emit("COPY_FREE_VARS", len(code.co_freevars))
+    emit("RESUME")
+    parameter = 0
+    for kind in state.stack:
+        if kind == NULL:
+            emit("PUSH_NULL")
+            continue
+        take(parameter)
+        parameter += 1
+        if kind == HANDLED:
+            emit("PUSH_EXC_INFO")
+            emit("POP_TOP")
+    for parameter, name in enumerate(state.locals_present, slots.first_local):
+        if slots.of[name] != parameter:
+            take(parameter)
+            emit("STORE_FAST", slots.of[name])
+    for parameter, name in enumerate(state.cells, slots.first_cell):
+        # MAKE_CELL tells f_locals that the slot holds a cell; the shared cell then replaces its.
+        take(parameter)
+        emit("MAKE_CELL", slots.of[name])
+        emit("STORE_FAST", slots.of[name])
+    pending = _pending_keywords(code, start)
+    if pending is not None:
+        emit("KW_NAMES", pending.arg)
+    return out
+
+
+def _pending_keywords(code: CodeType, start: Instruction) -> Instruction | None:
+    """KW_NAMES sets a register that the CALL after it reads: resuming between them sets it again."""
+    if "KW_NAMES" not in OPMAP or start.opname not in ("PRECALL", "CALL"):
+        return None
+    before = disassemble(code).instructions[: start.index]
+    while before and before[-1].opname == "PRECALL":
+        before.pop()
+    return before[-1] if before and before[-1].opname == "KW_NAMES" else None
+
+
+def _reachable(body: Bytecode, start: Instruction) -> set[int]:
+    """Indices of the instructions that may run from `start` on."""
+    kept: set[int] = set()
+    work = [start.index]
+    while work:
+        index = work.pop()
+        if index in kept:
+            continue
+        kept.add(index)
+        instruction = body.instructions[index]
+        if instruction.target is not None:
+            work.append(instruction.target.index)
+        if instruction.opname not in TERMINATORS:
+            work.append(index + 1)
+        handler = body.handler_of(instruction)
+        if handler is not None:
+            work.append(handler.target.index)
+    return kept
+
+
+def _copy_body(body: Bytecode, kept: set[int], slots: _Slots) -> dict[int, list[Instruction]]:
+    """Index → its copy with the new slots (two for a pair whose slots no longer fit in one)."""
+    copies = {index: _copy(body.instructions[index], slots) for index in kept}
+    for index, copy in copies.items():
+        target = body.instructions[index].target
+        if target is not None:
+            copy[0].target = copies[target.index][0]
+    return copies
+
+
+def _copy(instruction: Instruction, slots: _Slots) -> list[Instruction]:
+    kind = KIND[instruction.opcode]
+    if kind == SLOT:
+        slot = slots.number[instruction.arg]
+        return [_load_or_store(instruction, instruction.opname, slot, slots)]
+    if kind != SLOT_PAIR:
+        return [replace(instruction)]
+    pair = slots.number[instruction.arg >> 4], slots.number[instruction.arg & 15]
+    if max(pair) < 16 and slots.unsure.isdisjoint(pair):
+        return [replace(instruction, arg=pair[0] << 4 | pair[1])]
+    names = _PAIR_PARTS[instruction.opname]
+    return [
+        _load_or_store(instruction, opname, slot, slots)
+        for opname, slot in zip(names, pair, strict=True)
+    ]
+
+
+def _load_or_store(
+    instruction: Instruction, opname: str, slot: int, slots: _Slots
+) -> Instruction:
+    """From 3.12 on LOAD_FAST does not check that its slot is bound: where that is not sure, do."""
+    if opname == "LOAD_FAST" and slot in slots.unsure and "LOAD_FAST_CHECK" in OPMAP:
+        opname = "LOAD_FAST_CHECK"
+    return replace(instruction, opcode=OPMAP[opname], opname=opname, arg=slot)
+
+
+_PAIR_PARTS: Final = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+
+
+def _copy_exceptions(
+    body: Bytecode, kept: set[int], copies: dict[int, list[Instruction]]
+) -> list[ExceptionEntry]:
+    """The entries that still protect something. Order is kept, so what is left is contiguous."""
+    entries = []
+    for entry in body.exceptions:
+        inside = [n for n in range(entry.start.index, entry.end.index + 1) if n in kept]
+        if inside:
+            target = copies[entry.target.index][0]
+            start, end = copies[inside[0]][0], copies[inside[-1]][-1]
+            entries.append(replace(entry, start=start, end=end, target=target))
+    return entries
+
+
+def _remember_origin(
+    result: CodeType, code: CodeType, body: Bytecode, copies: dict[int, list[Instruction]]
+) -> None:
+    """Note which original instruction each of the continuation's last instructions is."""
+    sources = [(n, k) for n in sorted(copies) for k in range(len(copies[n]))]
+    tail = disassemble(result).instructions[-len(sources) :]
+    offsets = {
+        copy.offset: body.instructions[n].offset
+        for copy, (n, k) in zip(tail, sources, strict=True)
+        if k == 0
+    }
+    _ORIGINS[result] = _Origin(weakref.ref(code), offsets)
+
+
+def _make(
+    opname: str, arg: int = 0, argval: Any = None, positions: Positions = (None,) * 4
+) -> Instruction:
+    return Instruction(OPMAP[opname], opname, arg, argval, positions=positions)
