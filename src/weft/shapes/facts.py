@@ -225,9 +225,11 @@ def _as_multiple(expr: Expr) -> tuple[Expr, IntExpr] | None:
     if not isinstance(atom, Mod) or not isinstance(atom.right, int) or atom.right <= 0:
         return None
     solved = _solve(atom.left)
-    if solved is None or not isinstance(solved[1], int):
+    if solved is None:
         return None
     variable, offset = solved
+    if not isinstance(offset, int):
+        return None
     limits, k = symbol_of(variable), atom.right
     high = limits.hi if isinstance(limits.hi, int) else limits.hi.hi
     low = -INF if limits.lo <= -INF else -((offset - limits.lo) // k)
@@ -240,11 +242,9 @@ def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:
     if len(expr.symbols) != 1:
         return None
     (variable,) = expr.symbols
-    parts = split_linear(expr, variable)
-    if parts is None or not isinstance(parts[0], int) or not isinstance(parts[1], int):
-        return None
-    (slope, rest), limits = parts, symbol_of(variable)
-    if not isinstance(limits.hi, int):
+    slope, rest = split_linear(expr, variable) or (expr, expr)
+    limits = symbol_of(variable)
+    if not (isinstance(slope, int) and isinstance(rest, int) and isinstance(limits.hi, int)):
         return None
     if slope > 0:
         low, high = max(limits.lo, -(rest // slope)), limits.hi

@@ -1,0 +1,338 @@
+"""One capture's symbols, what is known about them, and the guards that were asked for.
+
+Place in the pipeline: capture makes a `ShapeContext` per frame, asks it for symbolic sizes (`size`) and
+numbers (`integer`, `number`), runs operators on fake tensors that have them, and reads ``guards`` at the end.
+PyTorch sees the context as the ``shape_env`` of its nodes; the methods it calls are marked "torch:".
+
+    context = ShapeContext()
+    n = context.size(128, source)          # a torch.SymInt with hint 128; 0 and 1 stay ints
+    fake = FakeTensor(mode, torch.empty(n, 8, device="meta"), torch.device("cpu"))
+    if fake.shape[0] > 100: ...            # records the guard ``s0 >= 101`` with the user's line
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import final
+
+import torch
+
+from weft.errors import SourceLine
+from weft.shapes.expr import INF, Expr, IntExpr, subs, symbol
+from weft.shapes.facts import Facts
+from weft.shapes.floats import (
+    FloatRelation,
+    FloatSymbol,
+    FloatValue,
+    compare,
+    evaluate,
+    holds,
+    negation,
+    number_symbols,
+)
+from weft.shapes.guard import AnyCondition, ShapeGuard
+from weft.shapes.layout import Layout
+from weft.shapes.relation import EQ, Condition, condition_symbols, not_, relation, substitute
+from weft.shapes.symnode import SymNode
+
+Hint = int | float
+
+
+class UndecidedValue(RuntimeError):
+    """A branch depends on a value that is known only when the program runs; breaks the graph."""
+
+    def __init__(self, value: object, line: SourceLine | None) -> None:
+        where = f" at {line}" if line is not None else ""
+        super().__init__(f"the value of {value!r} depends on data{where}")
+        self.value = value
+        self.line = line
+
+
+@final
+class ShapeContext:
+    """Makes symbols, decides conditions on them by facts or hints, and records guards."""
+
+    # torch: configuration that fake tensors look up.
+    settings = None
+    unbacked_renamings: Mapping[object, object] = {}
+    prefer_deferred_runtime_asserts_over_guards = False
+    _translation_validation_enabled = False
+
+    def __init__(
+        self,
+        *,
+        specialize_zero_one: bool = True,
+        share_equal_hints: bool = True,
+        data_dependent: bool = False,
+        line: Callable[[], SourceLine | None] = lambda: None,
+    ) -> None:
+        """``line`` gives the user's line being evaluated; ``data_dependent`` allows symbols for
+        values that only the running program knows (``nonzero``, ``item``)."""
+        self.specialize_zero_one = specialize_zero_one
+        self.share_equal_hints = share_equal_hints
+        self.allow_scalar_outputs = data_dependent
+        self.allow_dynamic_output_shape_ops = data_dependent
+        self.line = line
+        self.facts = Facts()
+        self.guards: list[ShapeGuard] = []
+        self.asserts: list[ShapeGuard] = []  # conditions on data, to be checked when running
+        self.sources: dict[Expr | FloatSymbol, list[Hashable]] = {}
+        self.hints: dict[object, Hint] = {}
+        self.fake_tensor_cache: dict[object, object] = {}
+        self._by_hint: dict[int, Expr] = {}
+        self._counts: dict[str, int] = {}
+        self._hinted: dict[IntExpr, int | None] = {}
+        self._float_answers: dict[FloatRelation, bool] = {}
+        self._nodes: dict[object, SymNode] = {}
+        self._layouts: dict[tuple[object, ...], Condition] = {}
+        self._suppressed = 0
+
+    # -------------------------------------------------------------------- making symbols
+
+    def size(
+        self,
+        hint: int,
+        source: Hashable,
+        *,
+        lo: int | None = None,
+        hi: int = INF,
+        share: bool = True,
+    ) -> int | torch.SymInt:
+        """A symbolic size that is ``hint`` in this call; an int for 0 and 1 if those specialise.
+
+        Sizes with equal hints share a symbol (``share=False``: not this one).
+        """
+        if hint < 2 and self.specialize_zero_one:
+            return hint
+        least = (2 if self.specialize_zero_one else 0) if lo is None else lo
+        plain = lo is None and hi == INF
+        shared = self._by_hint.get(hint) if share and plain and self.share_equal_hints else None
+        made = self._symbol("s", "size", least, hi, hint) if shared is None else shared
+        if plain and share:
+            self._by_hint.setdefault(hint, made)
+        self.sources.setdefault(made, []).append(source)
+        return self.sym_int(made)
+
+    def integer(self, hint: int, source: Hashable) -> torch.SymInt:
+        """A Python int that changes between calls: any value, never shared."""
+        made = self._symbol("k", "int", -INF, INF, hint)
+        self.sources[made] = [source]
+        return self.sym_int(made)
+
+    def number(self, hint: float, source: Hashable) -> torch.SymFloat:
+        """A Python float that changes between calls."""
+        made = FloatSymbol(f"f{self._next('f')}")
+        self.hints[made] = hint
+        self.sources[made] = [source]
+        return torch.SymFloat(self.float_node(made))
+
+    def unbacked(self, *, lo: int = 0, hi: int = INF) -> torch.SymInt:
+        """An integer that only the running program knows; it has no hint."""
+        return self.sym_int(self._symbol("u", "unbacked", lo, hi, None))
+
+    def _symbol(self, prefix: str, kind: str, lo: int, hi: int, hint: int | None) -> Expr:
+        made = symbol(f"{prefix}{self._next(prefix)}", lo, hi, kind)
+        if hint is not None:
+            self.hints[made] = hint
+        return made
+
+    def _next(self, prefix: str) -> int:
+        number = self._counts.get(prefix, 0)
+        self._counts[prefix] = number + 1
+        return number
+
+    # -------------------------------------------------------------------- nodes
+
+    def sym_int(self, value: Expr) -> torch.SymInt:
+        return torch.SymInt(self.int_node(value))
+
+    def as_int(self, value: IntExpr) -> int | torch.SymInt:
+        """The value as PyTorch's operators take it."""
+        return value if isinstance(value, int) else torch.SymInt(self.int_node(value))
+
+    def int_node(self, value: IntExpr) -> SymNode:
+        key = value if isinstance(value, Expr) else (int, value)
+        node = self._nodes.get(key)
+        if node is None:
+            node = self._nodes[key] = SymNode(self, value, int)
+        return node
+
+    def bool_node(self, value: AnyCondition) -> SymNode:
+        decided = None if isinstance(value, bool | FloatRelation) else self.facts.decide(value)
+        known: AnyCondition = value if decided is None else decided
+        key = (bool, known) if isinstance(known, bool) else known
+        node = self._nodes.get(key)
+        if node is None:
+            node = self._nodes[key] = SymNode(self, known, bool)
+        return node
+
+    def float_node(self, value: FloatValue) -> SymNode:
+        return SymNode(self, value, float)
+
+    def layout_node(
+        self, question: Layout, sizes: tuple[IntExpr, ...], strides: tuple[IntExpr, ...]
+    ) -> SymNode:
+        """The answer to a question about a tensor's layout; asked often, so memoised."""
+        key = (question, sizes, strides)
+        condition = self._layouts.get(key)
+        if condition is None:
+            condition = self._layouts[key] = question(sizes, strides, self._rank)
+        return self.bool_node(condition)
+
+    def _rank(self, value: IntExpr) -> int:
+        hint = self.hint(value)
+        return INF if hint is None else hint
+
+    # -------------------------------------------------------------------- hints
+
+    def hint(self, value: IntExpr) -> int | None:
+        """The value in this call; None where it depends on data."""
+        if isinstance(value, int):
+            return value
+        if value not in self._hinted:
+            self._hinted[value] = self._compute_hint(value)
+        return self._hinted[value]
+
+    def _compute_hint(self, value: Expr) -> int | None:
+        known = {s: int(self.hints[s]) for s in value.symbols if s in self.hints}
+        result = subs(self.facts.simplify(value), known)
+        return result if isinstance(result, int) else None
+
+    def float_hint(self, value: FloatValue) -> float | None:
+        try:
+            return float(evaluate(value, self.hints))
+        except KeyError:
+            return None
+
+    def condition_hint(self, condition: AnyCondition) -> bool | None:
+        """Whether the condition holds in this call; None where that depends on data."""
+        if isinstance(condition, FloatRelation):
+            known = number_symbols(condition) <= self.hints.keys()
+            return holds(condition, self.hints) if known else None
+        known_ints = {
+            s: int(self.hints[s]) for s in condition_symbols(condition) if s in self.hints
+        }
+        result = substitute(condition, known_ints)
+        return result if isinstance(result, bool) else None
+
+    # -------------------------------------------------------------------- decisions
+
+    def decide(self, condition: AnyCondition) -> bool | None:
+        """What follows from the facts, without a guard."""
+        if isinstance(condition, FloatRelation):
+            return self._float_answers.get(condition)
+        return self.facts.decide(condition)
+
+    def evaluate(self, condition: AnyCondition) -> bool:
+        """The truth in this call; unless it follows from the facts, it becomes a guard."""
+        answer = self._evaluate(condition)
+        if answer is None:
+            raise UndecidedValue(condition, self.line())
+        return answer
+
+    def _evaluate(self, condition: AnyCondition) -> bool | None:
+        decided = self.decide(condition)
+        if decided is not None:
+            return decided
+        answer = self.condition_hint(condition)
+        if answer is not None and not self._suppressed:
+            self.guard(condition, answer)
+        return answer
+
+    def guard(self, condition: AnyCondition, answer: bool) -> None:
+        """Record that the artifact serves only calls where the condition has this answer."""
+        if isinstance(condition, bool):
+            return
+        if isinstance(condition, FloatRelation):
+            self._float_answers[condition] = answer
+            held: AnyCondition = condition if answer else negation(condition)
+        else:
+            held = condition if answer else not_(condition)
+            self.facts.learn(held)
+        self.guards.append(ShapeGuard(held, self.line()))
+
+    def specialize(self, value: IntExpr) -> int:
+        """The value in this call, fixed by a guard."""
+        known = self.facts.view(value)
+        if isinstance(known, int):
+            return known
+        hint = self.hint(value)
+        if hint is None:
+            raise UndecidedValue(value, self.line())
+        if not self._suppressed:
+            self.guard(relation(EQ, value - hint), True)
+        return hint
+
+    def specialize_float(self, value: FloatValue) -> float:
+        """The float in this call, fixed by a guard (compared as Python prints it)."""
+        if isinstance(value, float):
+            return value
+        hint = self.float_hint(value)
+        if hint is None:
+            raise UndecidedValue(value, self.line())
+        self.guard(compare("same", value, hint), True)
+        return hint
+
+    def require(self, condition: AnyCondition) -> bool:
+        """``torch._check``: a guard on sizes, an assertion at run time on data."""
+        answer = self._evaluate(condition)
+        if answer is None and not isinstance(condition, FloatRelation):
+            self.facts.learn(condition)
+            self.asserts.append(ShapeGuard(condition, self.line()))
+            return True
+        return bool(answer)
+
+    @contextmanager
+    def suppress_guards(self) -> Iterator[None]:
+        """torch: decide by hints without recording guards."""
+        self._suppressed += 1
+        try:
+            yield
+        finally:
+            self._suppressed -= 1
+
+    # -------------------------------------------------------------------- torch's own calls
+
+    def evaluate_sym_node(
+        self, node: SymNode, size_oblivious: bool = False, fallback_value: bool | None = None
+    ) -> bool | int | float:
+        """torch: the node's value; ``fallback_value`` where it depends on data."""
+        if fallback_value is not None and node.pytype is bool:
+            answer = self._evaluate(node.value)
+            return fallback_value if answer is None else answer
+        return node.concrete()
+
+    def _maybe_evaluate_static(
+        self, node: object, *, compute_hint: bool = False
+    ) -> bool | int | float | None:
+        """torch: what the facts say of a node (`SymNode.expr` is the node itself)."""
+        if not isinstance(node, SymNode):
+            return None
+        if node.pytype is bool:
+            return self.decide(node.value)
+        known = self.facts.view(node.value) if node.pytype is int else node.value
+        return known if isinstance(known, int | float) else None
+
+    def create_unbacked_symint(self, source: object = None) -> torch.SymInt:
+        """torch: a data-dependent size."""
+        return self.unbacked()
+
+    def create_unbacked_symfloat(self) -> torch.SymFloat:
+        """torch: a data-dependent float."""
+        return torch.SymFloat(self.float_node(FloatSymbol(f"v{self._next('v')}")))
+
+    def create_unbacked_symbool(self) -> torch.SymBool:
+        """torch: a data-dependent bool."""
+        made = self._symbol("b", "unbacked", 0, 1, None)
+        return torch.SymBool(self.bool_node(relation(EQ, made - 1)))
+
+    def is_unbacked_symint(self, node: object) -> bool:
+        """torch: whether the value depends on data."""
+        return isinstance(node, SymNode) and not node.has_hint()
+
+    @contextmanager
+    def ignore_fresh_unbacked_symbols(self) -> Iterator[None]:
+        """torch: nothing is pending here."""
+        yield
+

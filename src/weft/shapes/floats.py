@@ -1,0 +1,197 @@
+"""Floats computed from symbolic sizes and from symbolic Python floats.
+
+Place in the pipeline: beside ``expr.py``; values like ``1 / math.sqrt(x.size(-1))`` stay symbolic and
+reach the graph as formulas of its inputs. No algebra is done on floats (it would change rounding): an
+expression is the tree of operations that Python performed, hash-consed, evaluated as Python would.
+
+    >>> from weft.shapes.expr import symbol
+    >>> half = apply("truediv", symbol("n", 2), 2)
+    >>> half, evaluate(half, {symbol("n", 2): 7})
+    ((n / 2), 3.5)
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Final, final
+from weakref import WeakValueDictionary
+
+from weft.shapes.expr import Expr, subs, symbols
+
+
+@final
+class FloatExpr:
+    """``op`` applied to numbers: floats, ints, integer expressions, float expressions."""
+
+    __slots__ = ("__weakref__", "args", "op")
+
+    def __init__(self, op: str, args: tuple[Number, ...]) -> None:
+        self.op, self.args = op, args
+
+    def __repr__(self) -> str:
+        return text(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the truth of {self!r} depends on its symbols")
+
+
+@final
+class FloatSymbol:
+    """A Python float that changes between calls."""
+
+    __slots__ = ("__weakref__", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@final
+class FloatRelation:
+    """A comparison in which a float takes part; decided by its hint and guarded as a whole.
+
+    ``negated`` is a flag of its own because ``not (a < b)`` is not ``a >= b`` for NaN.
+    """
+
+    __slots__ = ("__weakref__", "left", "negated", "op", "right")
+
+    def __init__(self, op: str, left: Number, right: Number, negated: bool) -> None:
+        self.op, self.left, self.right, self.negated = op, left, right, negated
+
+    def __repr__(self) -> str:
+        shown = COMPARISONS[self.op][1].format(text(self.left), text(self.right))
+        return f"(not {shown})" if self.negated else f"({shown})"
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the truth of {self!r} depends on its symbols")
+
+
+FloatValue = float | FloatExpr | FloatSymbol
+Number = int | Expr | FloatValue
+
+OPERATIONS: Final[dict[str, tuple[Callable[..., float], str]]] = {
+    "add": (operator.add, "+"),
+    "sub": (operator.sub, "-"),
+    "mul": (operator.mul, "*"),
+    "truediv": (operator.truediv, "/"),
+    "floordiv": (operator.floordiv, "//"),
+    "mod": (operator.mod, "%"),
+    "pow": (operator.pow, "**"),
+    "min": (min, "min"),
+    "max": (max, "max"),
+    "neg": (operator.neg, "-"),
+    "abs": (abs, "abs"),
+    "float": (float, "float"),
+    **{
+        name: (getattr(math, name), f"math.{name}")
+        for name in (
+            *("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
+            *("asin", "acos", "atan"),
+        )
+    },
+}
+
+COMPARISONS: Final[dict[str, tuple[Callable[..., bool], str]]] = {
+    "eq": (operator.eq, "{} == {}"),
+    "ne": (operator.ne, "{} != {}"),
+    "lt": (operator.lt, "{} < {}"),
+    "le": (operator.le, "{} <= {}"),
+    "gt": (operator.gt, "{} > {}"),
+    "ge": (operator.ge, "{} >= {}"),
+    # The same float, also for NaN and signed zeros.
+    "same": (lambda a, b: repr(a) == repr(b), "repr({}) == repr({})"),
+}
+
+_interned: WeakValueDictionary[tuple[object, ...], FloatExpr | FloatRelation] = (
+    WeakValueDictionary()
+)
+
+
+def apply(op: str, *args: Number) -> FloatValue:
+    """``op`` on ``args``: computed where all are constants, else an expression."""
+    if all(isinstance(arg, int | float) for arg in args):
+        return float(OPERATIONS[op][0](*args))
+    key = (op, *map(_identity, args))
+    found = _interned.get(key)
+    if found is None:
+        found = _interned[key] = FloatExpr(op, args)
+    assert isinstance(found, FloatExpr)
+    return found
+
+
+def compare(
+    op: str, left: Number, right: Number, negated: bool = False
+) -> bool | FloatRelation:
+    """The comparison (or its negation); a bool where both sides are constants."""
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return bool(COMPARISONS[op][0](left, right)) is not negated
+    key = (op, _identity(left), _identity(right), negated)
+    found = _interned.get(key)
+    if found is None:
+        found = _interned[key] = FloatRelation(op, left, right, negated)
+    assert isinstance(found, FloatRelation)
+    return found
+
+
+def negation(condition: FloatRelation) -> FloatRelation:
+    opposite = compare(condition.op, condition.left, condition.right, not condition.negated)
+    assert isinstance(opposite, FloatRelation)
+    return opposite
+
+
+def _identity(value: Number) -> object:
+    """A key that tells 1 from 1.0 and 0.0 from -0.0."""
+    return (type(value), repr(value)) if isinstance(value, int | float) else value
+
+
+def evaluate(value: Number, env: Mapping[object, int | float]) -> int | float:
+    """The number for given values of the symbols; KeyError where one is missing."""
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, Expr):
+        result = subs(value, {s: int(env[s]) for s in value.symbols})
+        assert isinstance(result, int)
+        return result
+    if isinstance(value, FloatSymbol):
+        return env[value]
+    return OPERATIONS[value.op][0](*(evaluate(arg, env) for arg in value.args))
+
+
+def holds(relation: FloatRelation, env: Mapping[object, int | float]) -> bool:
+    left, right = evaluate(relation.left, env), evaluate(relation.right, env)
+    return bool(COMPARISONS[relation.op][0](left, right)) is not relation.negated
+
+
+def number_symbols(value: Number | FloatRelation) -> frozenset[Expr | FloatSymbol]:
+    """The symbols of both kinds in a number or comparison."""
+    if isinstance(value, float):
+        return frozenset()
+    if isinstance(value, FloatSymbol):
+        return frozenset((value,))
+    if isinstance(value, int | Expr):
+        return frozenset(symbols(value))
+    args = (value.left, value.right) if isinstance(value, FloatRelation) else value.args
+    return frozenset().union(*map(number_symbols, args))
+
+
+def text(value: Number) -> str:
+    """Python source of the value, over its symbols' names and the module ``math``."""
+    if not isinstance(value, FloatExpr):
+        return _leaf_text(value)
+    args = [text(arg) for arg in value.args]
+    spelling = OPERATIONS[value.op][1]
+    if spelling.isidentifier() or spelling.startswith("math."):
+        return f"{spelling}({', '.join(args)})"
+    if len(args) == 1:
+        return f"({spelling}{args[0]})"
+    return f"({args[0]} {spelling} {args[1]})"
+
+
+def _leaf_text(value: Number) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return f"({value!r})" if isinstance(value, Expr) and value.atom is None else repr(value)

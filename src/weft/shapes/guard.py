@@ -1,0 +1,208 @@
+"""Shape guards: conditions on sizes that an artifact was compiled under.
+
+Place in the pipeline: a `ShapeContext` records them while a frame is captured; capture adds them to the
+frame's guard tree, where the C evaluator runs them on the collected sizes before every call.
+
+A guard is emitted in two forms from the same condition: Python text for people and for fallback, and
+a postfix program for the C evaluator: a tuple of instructions over a stack of int64 values.
+
+    ("slot", i) ("const", c)                 push
+    ("+",) ("-",) ("*",) ("//",) ("%",)      floor semantics; overflow fails the guard
+    ("min",) ("max",)
+    ("==",) ("!=",) ("<",) ("<=",) (">",) (">=",)     push 0 or 1
+    ("and",) ("or",) ("not",)
+
+    >>> from weft.shapes.expr import symbol
+    >>> from weft.shapes.relation import ge
+    >>> n = symbol("n", 2)
+    >>> postfix(ge(n, 1000), {n: 4})
+    (('slot', 4), ('const', 1000), ('>=',))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from weft.errors import SourceLine
+from weft.shapes.expr import (
+    Atom,
+    Expr,
+    FloorDiv,
+    IntExpr,
+    Max,
+    Min,
+    Mod,
+    Symbol,
+    operands,
+    render,
+)
+from weft.shapes.floats import FloatRelation, FloatSymbol
+from weft.shapes.relation import GE, Condition, Junction, Relation
+
+AnyCondition = Condition | FloatRelation
+Program = tuple[tuple[str] | tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeGuard:
+    """``condition`` must hold for the artifact to be used; ``line`` is the user's line that asked."""
+
+    condition: AnyCondition
+    line: SourceLine | None
+
+    def __str__(self) -> str:
+        where = f"  # {self.line}" if self.line is not None else ""
+        return python_text(self.condition) + where
+
+
+def sides(condition: Relation) -> tuple[IntExpr, str, IntExpr]:
+    """The comparison as a person writes it: negative terms moved to the right."""
+    left: IntExpr = 0
+    right: IntExpr = 0
+    for monomial, coefficient in condition.expr.terms.items():
+        term: IntExpr = abs(coefficient)
+        for atom in monomial:
+            term = term * atom.expr
+        if coefficient > 0:
+            left = left + term
+        else:
+            right = right + term
+    const = condition.expr.const
+    if isinstance(left, int):  # nothing positive: ``-n + 4 >= 0`` reads ``n <= 4``
+        return right, {GE: "<="}.get(condition.kind, condition.kind), const
+    return left, condition.kind, right - const
+
+
+def python_text(condition: AnyCondition) -> str:
+    """Python source of the condition over its symbols' names."""
+    if isinstance(condition, bool | FloatRelation):
+        return repr(condition)
+    if isinstance(condition, Relation):
+        left, comparison, right = sides(condition)
+        return f"{render(left)} {comparison} {render(right)}"
+    parts = sorted(_in_parentheses(part) for part in condition.parts)
+    return f" {condition.kind} ".join(parts)
+
+
+def _in_parentheses(condition: Condition) -> str:
+    shown = python_text(condition)
+    return f"({shown})" if isinstance(condition, Junction) else shown
+
+
+def postfix(condition: Condition, slots: Mapping[Expr, int]) -> Program:
+    """The condition as a program over integer slots; ``slots`` says where each symbol is."""
+    return tuple(_condition_program(condition, slots))
+
+
+def _condition_program(
+    condition: Condition, slots: Mapping[Expr, int]
+) -> Iterator[tuple[str] | tuple[str, int]]:
+    if isinstance(condition, bool):
+        yield "const", int(condition)
+    elif isinstance(condition, Relation):
+        left, comparison, right = sides(condition)
+        yield from _value_program(left, slots)
+        yield from _value_program(right, slots)
+        yield (comparison,)
+    else:
+        for position, part in enumerate(sorted(condition.parts, key=repr)):
+            yield from _condition_program(part, slots)
+            if position:
+                yield (condition.kind,)
+
+
+def _value_program(
+    value: IntExpr, slots: Mapping[Expr, int]
+) -> Iterator[tuple[str] | tuple[str, int]]:
+    if isinstance(value, int):
+        yield "const", value
+        return
+    started = False
+    for monomial, coefficient in value.terms.items():
+        yield from _term_program(monomial, coefficient, slots)
+        if started:
+            yield ("+",)
+        started = True
+    if value.const:
+        yield "const", value.const
+        yield ("+",)
+
+
+def _term_program(
+    monomial: tuple[Atom, ...], coefficient: int, slots: Mapping[Expr, int]
+) -> Iterator[tuple[str] | tuple[str, int]]:
+    for position, atom in enumerate(monomial):
+        yield from _atom_program(atom, slots)
+        if position:
+            yield ("*",)
+    if coefficient != 1:
+        yield "const", coefficient
+        yield ("*",)
+
+
+_ATOM_OPERATORS: Mapping[type[Atom], str] = {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}
+
+
+def _atom_program(
+    atom: Atom, slots: Mapping[Expr, int]
+) -> Iterator[tuple[str] | tuple[str, int]]:
+    if isinstance(atom, Symbol):
+        yield "slot", slots[atom.expr]
+        return
+    for position, operand in enumerate(operands(atom)):
+        yield from _value_program(operand, slots)
+        if position:
+            yield (_ATOM_OPERATORS[type(atom)],)
+
+
+_BINARY: Mapping[str, Callable[[int, int], int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "==": lambda a, b: int(a == b),
+    "!=": lambda a, b: int(a != b),
+    "<": lambda a, b: int(a < b),
+    "<=": lambda a, b: int(a <= b),
+    ">": lambda a, b: int(a > b),
+    ">=": lambda a, b: int(a >= b),
+    "and": lambda a, b: int(bool(a) and bool(b)),
+    "or": lambda a, b: int(bool(a) or bool(b)),
+}
+
+
+def run_program(program: Program, values: Mapping[int, int]) -> bool:
+    """What the C evaluator computes; the reference for its tests."""
+    stack: list[int] = []
+    for operation, *argument in program:
+        if operation == "slot":
+            stack.append(values[argument[0]])
+        elif operation == "const":
+            stack.append(argument[0])
+        elif operation == "not":
+            stack.append(int(not stack.pop()))
+        else:
+            right, left = stack.pop(), stack.pop()
+            stack.append(_BINARY[operation](left, right))
+    (result,) = stack
+    return bool(result)
+
+
+def predicate(
+    conditions: list[AnyCondition], order: Mapping[Expr | FloatSymbol, int]
+) -> Callable[[list[int | float]], bool]:
+    """A Python function of the symbols' values (a list in ``order``): do all conditions hold?
+
+    For conditions on floats, which the postfix program does not express.
+    """
+    names = {symbol: repr(symbol) for symbol in order}
+    body = " and ".join(f"({python_text(c)})" for c in conditions) or "True"
+    unpack = "; ".join(f"{names[symbol]} = v[{at}]" for symbol, at in order.items()) or "pass"
+    source = f"import math\ndef check(v):\n    {unpack}\n    return bool({body})\n"
+    namespace: dict[str, Callable[[list[int | float]], bool]] = {}
+    exec(compile(source, "<weft shape guard>", "exec"), namespace)  # noqa: S102
+    return namespace["check"]

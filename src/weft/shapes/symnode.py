@@ -1,0 +1,456 @@
+"""`SymNode`: weft's expressions as PyTorch sees them, behind ``torch.SymInt``, ``SymFloat``, ``SymBool``.
+
+Place in the pipeline: between ``expr.py`` and PyTorch. ``torch.SymInt(node)`` accepts any object with the
+methods below; C++ calls them while fake tensors with symbolic sizes run through operators.
+A node holds a value (integer expression, float expression or condition) and its `ShapeContext`;
+arithmetic makes new nodes, ``guard_*`` asks the context for a concrete value. Nodes of one context
+are memoised by value, so equal sizes have the same node.
+
+    n = context.size(128, source)
+    n.node.value                    # the Expr s0
+    (n * 2 + 1).node.value          # 2*s0+1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+
+from weft.shapes import expr, floats, layout, relation
+from weft.shapes.expr import Expr, IntExpr
+from weft.shapes.floats import FloatExpr, FloatRelation, FloatSymbol, FloatValue
+from weft.shapes.guard import AnyCondition
+
+if TYPE_CHECKING:
+    from weft.shapes.context import ShapeContext
+
+_FLOATS: Final = (float, FloatExpr, FloatSymbol)
+
+
+@final
+class SymNode:
+    """A symbolic int, float or bool (``pytype``) in the protocol of PyTorch's symbolic numbers."""
+
+    __slots__ = ("__weakref__", "_hint_memo", "constant", "pytype", "shape_env", "value")
+
+    # torch: sympy's questions about ``node.expr``, which is the node itself.
+    is_number = False
+    is_Boolean = False
+    is_Symbol = False
+    free_symbols: frozenset[object] = frozenset()
+    args: tuple[object, ...] = ()
+    fx_node = None
+
+    def __init__(self, context: ShapeContext, value: Any, pytype: type) -> None:
+        self.shape_env = context
+        self.value = value
+        self.pytype = pytype
+        self.constant = value if isinstance(value, int | float) else None
+        self._hint_memo: int | float | bool | None = None
+
+    # -------------------------------------------------------------------- what it is
+
+    @property
+    def expr(self) -> SymNode:
+        return self
+
+    _expr = expr
+
+    @property
+    def _hint(self) -> int | float | bool | None:
+        if self._hint_memo is None:
+            self._hint_memo = _HINTS[self.pytype](self.shape_env, self.value)
+        return self._hint_memo
+
+    hint = _hint
+
+    def has_hint(self) -> bool:
+        return self._hint is not None
+
+    def is_int(self) -> bool:
+        return self.pytype is int
+
+    def is_float(self) -> bool:
+        return self.pytype is float
+
+    def is_bool(self) -> bool:
+        return self.pytype is bool
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def nested_int(self) -> None:
+        return None
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def is_constant(self) -> bool:
+        # For floats PyTorch cannot take the constant out, so it must not ask.
+        return self.constant is not None and self.pytype is not float
+
+    def maybe_as_int(self) -> int | None:
+        if self.pytype is not int:
+            return None
+        known = self.shape_env.facts.simplify(self.value)
+        return known if isinstance(known, int) else None
+
+    def maybe_as_float(self) -> float | None:
+        return self.value if isinstance(self.value, float) else None
+
+    def maybe_as_bool(self) -> bool | None:
+        return self.value if isinstance(self.value, bool) else None
+
+    def str(self) -> str:
+        return repr(self.value)
+
+    __str__ = __repr__ = _graph_repr = str
+
+    def clone(self) -> SymNode:
+        return self
+
+    # -------------------------------------------------------------------- concrete values
+
+    def concrete(self) -> int | float | bool:
+        """The value in this call, guarded."""
+        return _CONCRETE[self.pytype](self.shape_env, self.value)
+
+    def guard_int(self, file: str = "", line: int = 0) -> int:
+        return int(self.concrete())
+
+    def guard_float(self, file: str = "", line: int = 0) -> float:
+        return float(self.concrete())
+
+    def guard_bool(self, file: str = "", line: int = 0) -> bool:
+        return bool(self.concrete())
+
+    guard_size_oblivious = guard_bool
+
+    def int_(self) -> int:
+        return self.guard_int()
+
+    def bool_(self) -> bool:
+        return self.guard_bool()
+
+    def expect_true(self, file: str = "", line: int = 0) -> bool:
+        return self.shape_env.require(self.value)
+
+    def expect_size(self, file: str = "", line: int = 0) -> bool:
+        return self.shape_env.require(relation.ge(self.value, 0))
+
+    def guard_or_false(self, file: str = "", line: int = 0) -> bool:
+        return bool(self.shape_env.evaluate_sym_node(self, False, False))
+
+    def guard_or_true(self, file: str = "", line: int = 0) -> bool:
+        return bool(self.shape_env.evaluate_sym_node(self, False, True))
+
+    def statically_known_true(self, file: str = "", line: int = 0) -> bool:
+        return self.shape_env.decide(self.value) is True
+
+    # -------------------------------------------------------------------- making nodes
+
+    def wrap_int(self, num: int) -> SymNode:
+        return self.shape_env.int_node(num)
+
+    def wrap_float(self, num: float) -> SymNode:
+        return self.shape_env.float_node(num)
+
+    def wrap_bool(self, num: bool) -> SymNode:
+        return self.shape_env.bool_node(num)
+
+    # -------------------------------------------------------------------- arithmetic
+
+    def add(self, other: SymNode) -> SymNode:
+        if self.pytype is int:
+            return self.shape_env.int_node(self.value + other.value)
+        return self._float("add", other)
+
+    def sub(self, other: SymNode) -> SymNode:
+        if self.pytype is int:
+            return self.shape_env.int_node(self.value - other.value)
+        return self._float("sub", other)
+
+    def mul(self, other: SymNode) -> SymNode:
+        if self.pytype is int:
+            return self.shape_env.int_node(self.value * other.value)
+        return self._float("mul", other)
+
+    def mod(self, other: SymNode) -> SymNode:
+        if self.pytype is int:
+            return self.shape_env.int_node(expr.mod(self.value, self._divisor(other)))
+        return self._float("mod", other)
+
+    def int_floordiv(self, other: SymNode) -> SymNode:
+        if self.pytype is int:
+            return self.shape_env.int_node(expr.floor_div(self.value, self._divisor(other)))
+        return self._float("floordiv", other)
+
+    floordiv = int_floordiv
+
+    def _divisor(self, other: SymNode) -> IntExpr:
+        """The other value, certain not to be zero (expressions take that for granted)."""
+        divisor: IntExpr = other.value
+        if self.shape_env.evaluate(relation.eq(divisor, 0)):
+            raise ZeroDivisionError("integer division or modulo by zero")
+        return divisor
+
+    def sym_min(self, other: SymNode) -> SymNode:
+        if self.pytype is int:
+            return self.shape_env.int_node(expr.minimum(self.value, other.value))
+        return self._float("min", other)
+
+    def sym_max(self, other: SymNode) -> SymNode:
+        if self.pytype is int:
+            return self.shape_env.int_node(expr.maximum(self.value, other.value))
+        return self._float("max", other)
+
+    def sym_sum(self, args: Sequence[SymNode]) -> SymNode:
+        total: IntExpr = 0
+        for arg in args:
+            total = total + arg.value
+        return self.shape_env.int_node(total)
+
+    def neg(self) -> SymNode:
+        if self.pytype is int:
+            return self.shape_env.int_node(-self.value)
+        return self._float("neg")
+
+    def pos(self) -> SymNode:
+        return self
+
+    def abs(self) -> SymNode:
+        if self.pytype is int:
+            return self.shape_env.int_node(expr.maximum(self.value, -self.value))
+        return self._float("abs")
+
+    def pow_by_natural(self, other: SymNode) -> SymNode:
+        exponent = other.guard_int()
+        if isinstance(self.value, int):
+            return self.shape_env.int_node(self.value**exponent)
+        return self.shape_env.int_node(self.value**exponent)
+
+    def pow(self, other: SymNode) -> SymNode:
+        return self.float_pow(other)
+
+    def float_pow(self, other: SymNode) -> SymNode:
+        return self._float("pow", other)
+
+    def float_truediv(self, other: SymNode) -> SymNode:
+        return self._float("truediv", other)
+
+    int_truediv = truediv = float_truediv
+
+    def _float(self, op: str, *others: SymNode) -> SymNode:
+        values = (self.value, *(other.value for other in others))
+        return self.shape_env.float_node(floats.apply(op, *values))
+
+    # -------------------------------------------------------------------- bits (by value)
+
+    def bitwise_and(self, other: SymNode) -> SymNode:
+        return self.shape_env.int_node(self.guard_int() & other.guard_int())
+
+    def bitwise_or(self, other: SymNode) -> SymNode:
+        return self.shape_env.int_node(self.guard_int() | other.guard_int())
+
+    def bitwise_xor(self, other: SymNode) -> SymNode:
+        return self.shape_env.int_node(self.guard_int() ^ other.guard_int())
+
+    def lshift(self, other: SymNode) -> SymNode:
+        return self.shape_env.int_node(self.value * (1 << other.guard_int()))
+
+    def rshift(self, other: SymNode) -> SymNode:
+        return self.shape_env.int_node(expr.floor_div(self.value, 1 << other.guard_int()))
+
+    # -------------------------------------------------------------------- conversions
+
+    def sym_float(self) -> SymNode:
+        return self if self.pytype is float else self._float("float")
+
+    def sym_int(self) -> SymNode:
+        return self._rounded(math.trunc)
+
+    def trunc(self) -> SymNode:
+        return self._rounded(math.trunc)
+
+    def floor(self) -> SymNode:
+        return self._rounded(math.floor)
+
+    def ceil(self) -> SymNode:
+        return self._rounded(math.ceil)
+
+    def round(self, ndigits: int | None = None) -> SymNode:
+        if ndigits is not None and self.pytype is float:
+            return self.shape_env.float_node(float(round(self.guard_float(), ndigits)))
+        return self._rounded(round)
+
+    def _rounded(self, how: Callable[[float], int]) -> SymNode:
+        """An int from a float: its value in this call, between guards on the float."""
+        if self.pytype is int:
+            return self
+        hint = self._hint
+        if hint is None:
+            return self.shape_env.int_node(how(self.guard_float()))
+        return self.shape_env.int_node(self._guarded_rounding(how, float(hint)))
+
+    def _guarded_rounding(self, how: Callable[[float], int], hint: float) -> int:
+        """All floats between the nearest integers round alike, whatever the direction."""
+        result = how(hint)
+        context, value = self.shape_env, self.value
+        if hint == result:
+            context.evaluate(floats.compare("eq", value, float(hint)))
+        elif how is round:
+            context.specialize_float(value)
+        else:
+            context.evaluate(floats.compare("gt", value, float(math.floor(hint))))
+            context.evaluate(floats.compare("lt", value, float(math.ceil(hint))))
+        return result
+
+    def is_integer(self) -> SymNode:
+        whole = self.pytype is int or self.guard_float().is_integer()
+        return self.shape_env.bool_node(whole)
+
+    # -------------------------------------------------------------------- comparisons
+
+    def eq(self, other: SymNode) -> SymNode:
+        return self._compare("eq", other)
+
+    def ne(self, other: SymNode) -> SymNode:
+        return self._compare("ne", other)
+
+    def lt(self, other: SymNode) -> SymNode:
+        return self._compare("lt", other)
+
+    def le(self, other: SymNode) -> SymNode:
+        return self._compare("le", other)
+
+    def gt(self, other: SymNode) -> SymNode:
+        return self._compare("gt", other)
+
+    def ge(self, other: SymNode) -> SymNode:
+        return self._compare("ge", other)
+
+    def _compare(self, op: str, other: SymNode) -> SymNode:
+        left, right = self.value, other.value
+        if self.pytype is int and other.pytype is int:
+            return self.shape_env.bool_node(_INT_COMPARISONS[op](left, right))
+        if self.pytype is bool:
+            return self.shape_env.bool_node((self.guard_bool() == other.guard_bool()) == (op == "eq"))
+        return self.shape_env.bool_node(floats.compare(op, left, right))
+
+    # -------------------------------------------------------------------- booleans
+
+    def sym_not(self) -> SymNode:
+        return self.shape_env.bool_node(_negation(self.value))
+
+    def sym_and(self, other: SymNode) -> SymNode:
+        if isinstance(self.value, FloatRelation) or isinstance(other.value, FloatRelation):
+            return self.shape_env.bool_node(self.guard_bool() and other.guard_bool())
+        return self.shape_env.bool_node(relation.and_(self.value, other.value))
+
+    def sym_or(self, other: SymNode) -> SymNode:
+        if isinstance(self.value, FloatRelation) or isinstance(other.value, FloatRelation):
+            return self.shape_env.bool_node(self.guard_bool() or other.guard_bool())
+        return self.shape_env.bool_node(relation.or_(self.value, other.value))
+
+    and_, or_ = sym_and, sym_or
+
+    def sym_ite(self, then: SymNode, otherwise: SymNode) -> SymNode:
+        return then if self.guard_bool() else otherwise
+
+    # -------------------------------------------------------------------- layouts
+
+    def is_contiguous(self, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
+        return self._layout(layout.is_contiguous, sizes, strides)
+
+    def is_channels_last_contiguous_2d(
+        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
+    ) -> SymNode:
+        return self._layout(layout.is_channels_last_contiguous_2d, sizes, strides)
+
+    def is_channels_last_contiguous_3d(
+        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
+    ) -> SymNode:
+        return self._layout(layout.is_channels_last_contiguous_3d, sizes, strides)
+
+    def is_channels_last_strides_2d(
+        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
+    ) -> SymNode:
+        return self._layout(layout.is_channels_last_strides_2d, sizes, strides)
+
+    def is_channels_last_strides_3d(
+        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
+    ) -> SymNode:
+        return self._layout(layout.is_channels_last_strides_3d, sizes, strides)
+
+    def is_non_overlapping_and_dense(
+        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
+    ) -> SymNode:
+        return self._layout(layout.is_non_overlapping_and_dense, sizes, strides)
+
+    def is_non_overlapping_and_dense_indicator(
+        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
+    ) -> SymNode:
+        dense = self.is_non_overlapping_and_dense(sizes, strides)
+        return self.shape_env.int_node(int(dense.guard_bool()))
+
+    def _layout(
+        self, question: layout.Layout, sizes: Sequence[SymNode], strides: Sequence[SymNode]
+    ) -> SymNode:
+        size_values = tuple([node.value for node in sizes])
+        stride_values = tuple([node.value for node in strides])
+        return self.shape_env.layout_node(question, size_values, stride_values)
+
+
+def _math_method(op: str) -> Callable[[SymNode], SymNode]:
+    def method(self: SymNode) -> SymNode:
+        return self._float(op)
+
+    method.__name__ = f"sym_{op}"
+    return method
+
+
+for _op in ("sqrt", "exp", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan"):
+    setattr(SymNode, f"sym_{_op}", _math_method(_op))
+
+
+def _negation(value: AnyCondition) -> AnyCondition:
+    return floats.negation(value) if isinstance(value, FloatRelation) else relation.not_(value)
+
+
+_INT_COMPARISONS: Final[dict[str, Callable[[IntExpr, IntExpr], relation.Condition]]] = {
+    "eq": relation.eq,
+    "ne": relation.ne,
+    "lt": relation.lt,
+    "le": relation.le,
+    "gt": relation.gt,
+    "ge": relation.ge,
+}
+
+_HINTS: Final[dict[type, Callable[[ShapeContext, Any], int | float | bool | None]]] = {
+    int: lambda context, value: context.hint(value),
+    float: lambda context, value: context.float_hint(value),
+    bool: lambda context, value: context.condition_hint(value),
+}
+
+_CONCRETE: Final[dict[type, Callable[[ShapeContext, Any], int | float | bool]]] = {
+    int: lambda context, value: context.specialize(value),
+    float: lambda context, value: context.specialize_float(value),
+    bool: lambda context, value: context.evaluate(value),
+}
+
+
+def expr_of(size: int | torch.SymInt) -> IntExpr:
+    """The expression of a size as PyTorch has it; equal symbols are merged."""
+    if isinstance(size, int):
+        return size
+    node = size.node
+    result: IntExpr = node.shape_env.facts.simplify(node.value)
+    return result
+
+
+def float_of(number: float | torch.SymFloat) -> FloatValue:
+    """The float expression of a Python or symbolic float."""
+    return number if isinstance(number, float) else number.node.value
