@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from weft import errors
-from weft.config import KNOBS, MODES, Config, CompileOptions, check_options, config
+from weft.config import KNOBS, MODES, CompileOptions, Config, check_options, config
 
 
 def test_every_setting_is_documented_and_few():

@@ -1,0 +1,234 @@
+"""Small random-weight models of every transformers architecture, with inputs, built from config classes.
+
+Place: source of real cases for sweeps and tests; nothing is downloaded.
+
+    for name in model_types():
+        case = build(name)          # Case(model, kwargs) or raises NotBuildable
+        case.model(**case.kwargs)
+
+The sizes are shrunk by attribute name (hidden sizes, layers, heads, vocabulary, images), in sub-configs
+too. Where a shrunk config does not build, gentler settings are tried.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+LARGEST_MODEL: Final = 60_000_000
+"""Parameters above which a config counts as not shrunk (it would take too long to run)."""
+
+LAYERS: Final = (
+    "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth",
+    "num_encoder_layers", "num_decoder_layers", "num_block", "e_layers", "d_layers", "num_stages_layers",
+    "encoder_num_layers", "decoder_num_layers", "num_encoder_blocks_layers", "decoder_num_hidden_layers",
+    "num_mem_blocks", "vision_layers", "text_layers", "predictor_num_hidden_layers", "n_encoder_layers",
+)  # fmt: skip
+HEADS: Final = (
+    "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads",
+    "decoder_attention_heads", "num_key_value_heads", "decoder_num_attention_heads", "attention_heads",
+    "num_kv_heads", "predictor_num_attention_heads", "multi_query_group_num",
+)  # fmt: skip
+WIDTHS: Final = (
+    "hidden_size", "d_model", "dim", "embed_dim", "n_embd", "emb_dim", "projection_dim", "hidden_dim",
+    "embedding_size", "encoder_hidden_size", "decoder_hidden_size", "d_embed", "d_inner_model",
+    "word_embed_proj_dim", "text_embed_dim", "conv_dim_width", "model_dim", "cross_attention_hidden_size",
+)  # fmt: skip
+FEED_FORWARD: Final = (
+    "intermediate_size", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "n_inner", "d_inner",
+    "dim_feedforward", "ffn_hidden_size", "moe_intermediate_size", "shared_expert_intermediate_size",
+    "encoder_intermediate_size", "expert_ffn_hidden_size", "mlp_hidden_size", "feed_forward_size",
+)  # fmt: skip
+
+
+class NotBuildable(Exception):
+    """No small configuration of this type could be built and run in eager."""
+
+
+@dataclass
+class Case:
+    """A model in eval mode and the keyword arguments of one forward call."""
+
+    name: str
+    model: torch.nn.Module
+    kwargs: dict[str, Any]
+
+
+def model_types() -> list[str]:
+    """Every model type that transformers maps to a base model."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    return sorted(MODEL_MAPPING_NAMES)
+
+
+def build(name: str, *, seed: int = 0) -> Case:
+    """A small model of type `name` that runs in eager, or NotBuildable."""
+    reasons = []
+    for shrink in (_shrink_all, _shrink_depth_and_vocabulary, _shrink_depth):
+        try:
+            return _attempt(name, shrink, seed)
+        except Exception as error:  # any config combination may be invalid: try the next
+            reasons.append(f"{shrink.__name__}: {type(error).__name__}: {str(error)[:200]}")
+    raise NotBuildable("; ".join(reasons))
+
+
+def _attempt(name: str, shrink: Callable[[Any], None], seed: int) -> Case:
+    from transformers import AutoConfig, AutoModel
+
+    torch.manual_seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = AutoConfig.for_model(name)
+        for one in _configs(config):
+            shrink(one)
+        with torch.device("meta"):
+            count = sum(p.numel() for p in AutoModel.from_config(config).parameters())
+        if count > LARGEST_MODEL:
+            raise NotBuildable(f"{count} parameters")
+        model = AutoModel.from_config(config).eval()
+    errors = []
+    for kwargs in _inputs(model, config):
+        try:
+            with torch.no_grad():
+                model(**kwargs)
+            return Case(name, model, kwargs)
+        except Exception as error:  # not the inputs that this model wants
+            errors.append(f"{sorted(kwargs)}: {str(error)[:100]}")
+    raise NotBuildable(" | ".join(errors[:3]))
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    yield config
+    for value in list(vars(config).values()):
+        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            yield from _configs(value)
+
+
+def _set(config: Any, names: tuple[str, ...], value: int) -> None:
+    for name in names:
+        current = getattr(config, name, None)
+        if isinstance(current, int) and not isinstance(current, bool) and current > value:
+            setattr(config, name, value)
+
+
+def _shrink_depth(config: Any) -> None:
+    for name in LAYERS:
+        if isinstance(getattr(config, name, None), int):
+            _set(config, (name,), 2)
+    types = getattr(config, "layer_types", None)
+    if isinstance(types, list) and len(types) > 2:
+        config.layer_types = types[:2] if len(set(types)) == 1 else [*dict.fromkeys(types)][:2]
+        if len(config.layer_types) < 2:
+            config.layer_types = types[:2]
+    depths = getattr(config, "depths", None)
+    if isinstance(depths, list | tuple):
+        config.depths = [min(2, d) for d in depths]
+
+
+def _shrink_depth_and_vocabulary(config: Any) -> None:
+    _shrink_depth(config)
+    _set(config, ("vocab_size",), 512)
+    _set(config, ("image_size",), 64) if isinstance(getattr(config, "image_size", None), int) else None
+    _clamp_token_ids(config)
+
+
+def _shrink_all(config: Any) -> None:
+    _shrink_depth_and_vocabulary(config)
+    _set(config, HEADS, 4)
+    _set(config, WIDTHS, 64)
+    _set(config, FEED_FORWARD, 128)
+    _set(config, ("head_dim", "attention_head_size", "kv_channels", "d_kv"), 16)
+    _set(config, ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4)
+    _set(config, ("num_experts_per_tok", "moe_topk", "n_group", "topk_group"), 2)
+    _set(config, ("max_position_embeddings", "n_positions", "max_source_positions"), 128)
+    _set(config, ("num_queries",), 20)
+    for name in ("hidden_sizes", "embed_dims", "encoder_hidden_sizes"):
+        sizes = getattr(config, name, None)
+        if isinstance(sizes, list) and all(isinstance(s, int) for s in sizes):
+            setattr(config, name, [max(16, s // 8 // 16 * 16) for s in sizes])
+
+
+def _clamp_token_ids(config: Any) -> None:
+    limit = getattr(config, "vocab_size", None)
+    if not isinstance(limit, int):
+        return
+    for name, value in list(vars(config).items()):
+        if name.endswith(("token_id", "token_index")) and isinstance(value, int) and value >= limit:
+            setattr(config, name, limit - 1 - (hash(name) % 16))
+
+
+def _inputs(model: torch.nn.Module, config: Any) -> Iterator[dict[str, Any]]:
+    """Candidate keyword arguments, most likely first."""
+    parameters = set(inspect.signature(model.forward).parameters)
+    vocabulary = getattr(config, "vocab_size", None) or getattr(
+        getattr(config, "text_config", None), "vocab_size", 256
+    )
+    tokens = torch.randint(5, max(6, min(int(vocabulary), 256)), (2, 16))
+    text = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    text = {k: v for k, v in text.items() if k in parameters}
+    seq2seq = {**text, "decoder_input_ids": tokens} if "decoder_input_ids" in parameters else None
+    size, channels = _image_shape(config)
+    images = {"pixel_values": torch.randn(2, channels, size, size)}
+    if "pixel_values" in parameters and "input_ids" not in parameters:
+        yield images
+    if seq2seq and "input_ids" in parameters:
+        yield seq2seq
+    if text and "pixel_values" in parameters and "input_ids" in parameters:
+        yield {**text, **images}
+    if "input_ids" in parameters:
+        yield text
+    if "pixel_values" in parameters:
+        yield images
+        yield {"pixel_values": torch.randn(1, 4, channels, size, size)}
+    if "input_values" in parameters:
+        yield {"input_values": torch.randn(2, 4000)}
+        yield {"input_values": torch.randn(2, 1, 4000)}
+    if "input_features" in parameters:
+        yield from _audio(parameters, config, tokens)
+    if "past_values" in parameters:
+        length = getattr(config, "context_length", 32)
+        yield {"past_values": torch.randn(2, length, getattr(config, "num_input_channels", 1))}
+        yield {"past_values": torch.randn(2, length)}
+
+
+def _image_shape(config: Any) -> tuple[int, int]:
+    vision = getattr(config, "vision_config", config)
+    size = getattr(vision, "image_size", 64)
+    size = size if isinstance(size, int) else 64
+    return size, int(getattr(vision, "num_channels", 3) or 3)
+
+
+def _audio(parameters: set[str], config: Any, tokens: torch.Tensor) -> Iterator[dict[str, Any]]:
+    mel = getattr(config, "num_mel_bins", None) or getattr(config, "input_dim", 80)
+    extra = {"decoder_input_ids": tokens} if "decoder_input_ids" in parameters else {}
+    frames = 2 * int(getattr(config, "max_source_positions", 64) or 64)
+    yield {"input_features": torch.randn(2, int(mel), frames), **extra}
+    yield {"input_features": torch.randn(2, frames, int(mel)), **extra}
+
+
+def same(left: Any, right: Any, tolerance: float = 1e-4) -> bool:
+    """Are two model outputs equal, tensor by tensor, in structure too?"""
+    if isinstance(left, torch.Tensor):
+        return isinstance(right, torch.Tensor) and _same_tensor(left, right, tolerance)
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(same(left[k], right[k], tolerance) for k in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right, [tolerance] * len(left)))
+    if isinstance(left, float):
+        return left == right or math.isclose(left, right, rel_tol=tolerance)
+    if left is None or isinstance(left, int | str | bool):
+        return left == right
+    fields = getattr(left, "__dict__", None)
+    return type(left) is type(right) and (fields is None or same(fields, right.__dict__, tolerance))
+
+
+def _same_tensor(left: torch.Tensor, right: torch.Tensor, tolerance: float) -> bool:
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    return torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True)
