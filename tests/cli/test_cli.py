@@ -1,0 +1,113 @@
+import io
+import sys
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from weft import cli
+from weft.cli import demo, doctor
+from weft.config import config
+
+
+@pytest.fixture
+def run():
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(cli.app, list(arguments))
+
+
+def test_help_lists_the_commands(run):
+    text = run("--help").output
+    assert all(name in text for name in ("doctor", "demo", "explain", "cache", "bench"))
+
+
+def test_doctor_finds_this_machine_fit(run):
+    result = run("doctor")
+    assert result.exit_code == 0, result.output
+    assert "everything needed works" in result.output
+    assert all(name in result.output for name in doctor.CHECKS)
+
+
+def test_doctor_without_a_compiler_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(doctor, "which", lambda name: None)
+    out = io.StringIO()
+    assert not doctor.examine(Console(file=out, width=200))
+    assert "apt-get install g++" in out.getvalue()
+
+
+def test_doctor_without_a_writable_cache(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    out = io.StringIO()
+    with config.patch(cache_dir=str(blocked)):
+        assert not doctor.examine(Console(file=out, width=200))
+    assert "WEFT_CACHE_DIR" in out.getvalue()
+
+
+def test_cache_is_counted_and_cleared_but_foreign_files_stay(run, tmp_path):
+    from weft.runtime.disk_cache import DiskCache
+
+    with config.patch(cache_dir=str(tmp_path)):
+        DiskCache("cpp").put("0" * 64, b"x" * 100)
+        foreign = tmp_path / "thesis.tex"
+        foreign.write_text("do not lose")
+        assert "1 files" in run("cache", "info").output
+        assert "removed 1 files" in run("cache", "clear").output
+        assert foreign.read_text() == "do not lose"
+        assert DiskCache("cpp").get("0" * 64) is None
+        assert "0 files" in run("cache", "info").output
+
+
+PROGRAM = """
+import sys, torch, weft
+f = weft.compile(lambda x: x.relu() + x.sigmoid())
+f(torch.randn(8))
+print("argument", sys.argv[1:])
+raise SystemExit({status})
+"""
+
+
+@pytest.mark.usefixtures("fresh")
+def test_explain_runs_a_program_and_tells_what_was_compiled(run, tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(PROGRAM.format(status=3))
+    result = run("explain", str(file), "--lr", "1")
+    assert result.exit_code == 3, result.output
+    assert "argument ['--lr', '1']" in result.output
+    assert "Captured 1 graph" in result.output
+    assert "Generated 1 kernel" in result.output
+    assert sys.argv[0] != str(file)
+
+
+def test_explain_of_a_program_without_weft_says_so(run, tmp_path):
+    file = tmp_path / "plain.py"
+    file.write_text("x = 1")
+    assert "without compiling anything" in run("explain", str(file)).output
+    assert run("explain", str(tmp_path / "absent.py")).exit_code == 2
+
+
+@pytest.mark.usefixtures("fresh")
+def test_demo_of_the_transformer_is_right():
+    out = io.StringIO()
+    good = demo.run(Console(file=out, width=200), ["transformer"], quick=True)
+    text = out.getvalue()
+    assert good, text
+    for part in ("Captured 1 graph", "Kernels", "Time", "speed-up", "error"):
+        assert part in text
+
+
+def test_demo_of_an_unknown_model_lists_the_models():
+    out = io.StringIO()
+    assert not demo.run(Console(file=out, width=200), ["bart"], quick=True)
+    assert "transformer, bert-base, resnet-50" in out.getvalue()
+
+
+def test_demo_error_measure_sees_a_wrong_value():
+    import torch
+
+    right = {"a": torch.ones(3), "b": (torch.zeros(2),)}
+    wrong = {"a": torch.ones(3) + torch.tensor([0, 0, 0.5]), "b": (torch.zeros(2),)}
+    assert demo.relative_error(right, right) == 0
+    assert demo.relative_error(wrong, right) == 0.5
+    with pytest.raises(ValueError, match="zip"):
+        demo.relative_error({"a": right["a"]}, right)
