@@ -61,7 +61,7 @@ def compile_kernels(
     spelled = [spell(kernel) for kernel in kernels]
     flat = [one for parts, _ in spelled for one in parts]
     for one in flat:
-        events.record("output_code", language="triton", name=one.source.name, text=one.source.text)
+        events.record("output_code", source=one.source.text, path="")
     binaries = build([_request(one.source, arch, aligned=True) for one in flat])
     loaded = iter([_load(one, binary, arch, index) for one, binary in zip(flat, binaries, strict=True)])
     return [

@@ -1,0 +1,202 @@
+"""Every transformers architecture (small, random weights) through weft, compared with eager.
+
+    python -m benchmarks.transformers_sweep                     # all types, backend "eager" (capture only)
+    python -m benchmarks.transformers_sweep --backend inductor --only bert,gpt2
+    python -m benchmarks.transformers_sweep --peer              # torch.compile's graph counts beside ours
+    python -m benchmarks.transformers_sweep --dynamic           # dynamic=True, a second size afterwards
+
+Each type runs in a worker process with a time limit; a crash or time-out is a row like any other. The
+table lists: right (equal to eager at two calls), graphs, breaks, and the first reason of a break.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+SECONDS_PER_TYPE: Final = 120
+TYPES_PER_WORKER: Final = 12
+RESULT: Final = "RESULT "
+
+
+def main() -> None:
+    """Parse the command line; run as the coordinator or, with --worker, as one of its processes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--backend", default="eager")
+    parser.add_argument("--only", default="", help="comma-separated model types")
+    parser.add_argument("--peer", action="store_true", help="count torch.compile's graphs, not ours")
+    parser.add_argument("--dynamic", action="store_true")
+    parser.add_argument("--every", type=int, default=1, help="take each N-th type")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="write the rows here as JSON lines")
+    parser.add_argument("--worker", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker(arguments)
+    else:
+        rows = list(sweep(arguments))
+        if arguments.out:
+            arguments.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        print(table(rows))
+
+
+# --- the coordinator -----------------------------------------------------------------------------
+
+
+def sweep(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows of all chosen types, in order, from worker processes."""
+    from benchmarks.small_models import model_types
+
+    names = arguments.only.split(",") if arguments.only else model_types()[:: arguments.every]
+    chunks = [names[i : i + TYPES_PER_WORKER] for i in range(0, len(names), TYPES_PER_WORKER)]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for rows in pool.map(lambda chunk: list(run_chunk(chunk, arguments)), chunks):
+            yield from rows
+
+
+def run_chunk(names: list[str], arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Run the types in one worker; after a crash or time-out go on with the rest in a new one."""
+    left = list(names)
+    while left:
+        command = [sys.executable, "-m", "benchmarks.transformers_sweep", "--worker",
+                   "--backend", arguments.backend, "--only", ",".join(left)]  # fmt: skip
+        command += ["--peer"] * arguments.peer + ["--dynamic"] * arguments.dynamic
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith(RESULT):
+                    row = json.loads(line.removeprefix(RESULT))
+                    left.remove(row["name"])
+                    print(json.dumps(row), file=sys.stderr, flush=True)
+                    yield row
+        if left and process.returncode != 0:
+            yield {"name": left.pop(0), "status": "crash", "detail": f"exit {process.returncode}"}
+        elif left:
+            raise RuntimeError(f"the worker ended without rows for {left}")
+
+
+def table(rows: Iterable[dict[str, Any]]) -> str:
+    """Markdown: a line per type that is not one right graph, then the totals."""
+    lines = ["| model type | status | graphs | breaks | first break or error |", "|---|---|---|---|---|"]
+    totals: Counter[str] = Counter()
+    for row in rows:
+        totals[row["status"]] += 1
+        whole = row["status"] == "right" and row.get("breaks") == 0
+        totals["whole"] += whole
+        if not whole and row["status"] != "not buildable":
+            detail = str(row.get("detail", "")).replace("\n", " ").replace("|", "/")[:160]
+            cells = (row["name"], row["status"], row.get("graphs", ""), row.get("breaks", ""), detail)
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    lines.append("")
+    lines.append(", ".join(f"{name}: {count}" for name, count in totals.most_common()))
+    return "\n".join(lines)
+
+
+# --- a worker ----------------------------------------------------------------------------------------
+
+
+def worker(arguments: argparse.Namespace) -> None:
+    """Run each type of --only and print a row for each."""
+    import signal
+
+    import torch
+
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    torch.set_num_threads(1)
+
+    def out_of_time(*_: object) -> None:
+        os._exit(124)
+
+    signal.signal(signal.SIGALRM, out_of_time)
+    for name in arguments.only.split(","):
+        signal.alarm(SECONDS_PER_TYPE)
+        row = {"name": name, **examine(name, arguments)}
+        signal.alarm(0)
+        print(RESULT + json.dumps(row), flush=True)
+
+
+def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Build, run in eager, compile, run twice, compare."""
+    import torch
+
+    from benchmarks.small_models import NotBuildable, build, same
+
+    try:
+        case = build(name)
+    except NotBuildable as error:
+        return {"status": "not buildable", "detail": str(error)[:300]}
+    with torch.no_grad():
+        torch.manual_seed(0)
+        expected = case.model(**case.kwargs)
+        try:
+            count = _count_peer if arguments.peer else _count_weft
+            results, row = count(case, arguments)
+        except Exception as error:  # a failure of the compiler under test is a row
+            return {"status": "error", "detail": f"{type(error).__name__}: {error}"[:500]}
+    right = all(same(result, expected) for result in results)
+    return {"status": "right" if right else "wrong", **row}
+
+
+def _count_weft(case: Any, arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
+    import torch
+
+    import weft
+    from weft.diagnostics import events
+
+    weft.reset()
+    weft.config.strict = True
+    start = time.perf_counter()
+    with events.collect() as seen:
+        compiled = weft.compile(
+            case.model, backend=arguments.backend, dynamic=True if arguments.dynamic else None
+        )
+        results = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            results.append(compiled(**case.kwargs))
+    stats = weft.stats()
+    reasons = [str(event.reason) for event in seen if event.kind == "graph_break"]
+    return results, {
+        "graphs": stats["graphs"], "breaks": stats["graph_breaks"], "recompiles": stats["recompiles"],
+        "detail": reasons[0] if reasons else "", "seconds": round(time.perf_counter() - start, 2),
+    }  # fmt: skip
+
+
+def _count_peer(case: Any, arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
+    import torch
+    import torch._dynamo as dynamo
+
+    dynamo.reset()
+    dynamo.utils.counters.clear()
+    start = time.perf_counter()
+    compiled = torch.compile(
+        case.model, backend=arguments.backend, dynamic=True if arguments.dynamic else None
+    )
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        results.append(compiled(**case.kwargs))
+    breaks = dynamo.utils.counters["graph_break"]
+    return results, {
+        "graphs": dynamo.utils.counters["stats"]["unique_graphs"], "breaks": sum(breaks.values()),
+        "detail": next(iter(breaks), ""), "seconds": round(time.perf_counter() - start, 2),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
