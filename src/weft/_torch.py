@@ -19,11 +19,17 @@ from torch._C import DispatchKey
 # shapes.fake: tells the wrappers of torch.func transforms from plain tensors.
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+# aot: PyTorch's table of operators written by simpler ones.
+from torch._decomp import decomposition_table
+
 # aot, passes, codegen: the type of `torch.ops.aten.add.Tensor`.
 from torch._ops import OpOverload
 
 # shapes.fake, aot: runs an operator's meta kernel on tensors that have sizes but no data.
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+# shapes.fake_mode: within it, an operator on fakes runs the meta kernel itself.
+from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_kernel_invocation
 
 # module, capture: whether nn.Module calls run hooks registered for all modules.
 from torch.nn.modules.module import _has_any_global_hook
@@ -40,7 +46,10 @@ __all__ = [
     "FakeTensorMode",
     "OpOverload",
     "TorchDispatchMode",
+    "decomposition_table",
+    "has_dispatch_kernel",
     "has_global_module_hooks",
+    "in_kernel_invocation",
     "is_functorch_wrapped_tensor",
     "storage_use_count",
     "tree_flatten",
@@ -49,6 +58,11 @@ __all__ = [
 ]
 
 has_global_module_hooks: Callable[[], bool] = _has_any_global_hook
+
+
+def has_dispatch_kernel(name: str, key: str) -> bool:
+    """Whether the operator has a kernel of its own for the dispatch key of this name."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
 
 def storage_use_count(tensor: torch.Tensor) -> int:

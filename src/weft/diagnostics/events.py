@@ -16,6 +16,7 @@ recompile       code, reason, stack
 guards          code, guards
 bytecode        code, source
 aot             gm
+pass            name, before, after
 schedule        text
 kernel          name, stack, source, target, ops
 extern_call     op, stack
@@ -151,6 +152,11 @@ def subscribe(subscriber: Subscriber) -> Callable[[], None]:
             _subscribers = tuple(s for s in _subscribers if s is not subscriber)
 
     return unsubscribe
+
+
+def watched() -> bool:
+    """Whether anyone listens: what only listeners need (texts of graphs) is not made otherwise."""
+    return bool(_subscribers)
 
 
 @contextmanager

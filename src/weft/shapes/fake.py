@@ -39,6 +39,42 @@ def fake_like_meta(
     )
 
 
+def non_leaf(leaf: FakeTensor) -> FakeTensor:
+    """A fake tensor on the storage of `leaf` that autograd takes for a computed one.
+
+    Unlike a view of a leaf it may be written in place, as other computed tensors may.
+    """
+    twin = FakeTensor(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
+    with torch.enable_grad():
+        made: FakeTensor = _Computed.apply(leaf.detach().requires_grad_(), [twin])
+    return made
+
+
+def connected_non_leaf(leaf: FakeTensor) -> FakeTensor:
+    """As `non_leaf`, and gradients flow on to `leaf` itself."""
+    twin = FakeTensor(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
+    with torch.enable_grad():
+        made: FakeTensor = _Computed.apply(leaf, [twin])
+    return made
+
+
+def _meta_twin(fake: FakeTensor) -> torch.Tensor:
+    meta = torch.empty(0, dtype=fake.dtype, device=_META)
+    return meta.set_(fake.untyped_storage(), fake.storage_offset(), fake.size(), fake.stride())
+
+
+class _Computed(torch.autograd.Function):
+    """Identity whose result is given: autograd sees a fresh tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, box: list[torch.Tensor]) -> torch.Tensor:
+        return box[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return grad, None
+
+
 @final
 class FakeContext:
     """Makes fakes of real tensors, one per tensor, for the length of one capture.
@@ -46,8 +82,8 @@ class FakeContext:
     Real tensors are kept alive as long as the context is, so that the identity memo stays valid.
     """
 
-    def __init__(self) -> None:
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+    def __init__(self, mode: FakeTensorMode | None = None) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True) if mode is None else mode
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._storages: dict[int, torch.Tensor] = {}  # real StorageImpl -> flat meta tensor
 
@@ -93,6 +129,8 @@ class FakeContext:
             stride = strides if strides is not None else _dense_strides(tensor, sizes)
             meta = torch.empty_strided(sizes, stride, dtype=tensor.dtype, device=_META)
         fake = FakeTensor(self.mode, meta, tensor.device)
+        if tensor.requires_grad and not tensor.is_leaf:
+            return non_leaf(fake)
         if tensor.requires_grad:
             fake.requires_grad_()
         if isinstance(tensor, torch.nn.Parameter):
@@ -100,7 +138,7 @@ class FakeContext:
         return fake
 
     def _general(self, tensor: torch.Tensor) -> FakeTensor:
-        """Sparse, quantised, wrapped, negated or non-leaf tensors: PyTorch's own conversion."""
+        """Sparse, quantised, wrapped or negated tensors: PyTorch's own conversion."""
         fake = self.mode.from_tensor(tensor, static_shapes=True)
         if not isinstance(fake, FakeTensor):
             raise TypeError(f"no fake tensor for {type(tensor).__name__}")
@@ -128,7 +166,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided
-        and (tensor.is_leaf or not tensor.requires_grad)
         and not tensor.is_quantized
         and not tensor.is_neg()
         and not tensor.is_conj()

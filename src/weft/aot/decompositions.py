@@ -1,0 +1,112 @@
+"""Which operators are replaced by simpler ones, and by what.
+
+Place in the pipeline: `expand.py` asks `find(op)` for the decomposition of every operator that the
+code generator has no lowering for. Most come from PyTorch's own table; `@decomposition` adds ours,
+where PyTorch's is missing or poor. `KEPT` are operators for which a library call beats any formula.
+
+    @decomposition(aten.foo.default)
+    def foo(x, alpha):
+        return x * alpha + 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from weft._torch import OpOverload, decomposition_table
+
+aten = torch.ops.aten
+
+Decomposition = Callable[..., Any]
+OURS: Final[dict[OpOverload, Decomposition]] = {}
+
+KEPT_PACKETS: Final = frozenset(
+    """
+    mm addmm bmm baddbmm addbmm addmv mv dot vdot linear matmul _int_mm _scaled_mm
+    convolution convolution_backward _convolution
+    _scaled_dot_product_attention_math _scaled_dot_product_flash_attention_for_cpu
+    max_pool2d_with_indices max_pool3d_with_indices max_pool2d_with_indices_backward
+    avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward
+    _adaptive_avg_pool2d _adaptive_avg_pool3d _adaptive_avg_pool2d_backward
+    adaptive_max_pool2d adaptive_max_pool3d
+    grid_sampler_2d grid_sampler_3d _cdist_forward
+    embedding_dense_backward _embedding_bag
+    lstm gru _thnn_fused_lstm_cell rnn_tanh rnn_relu
+    bernoulli uniform normal normal_functional randn rand randint randperm native_dropout
+    exponential geometric cauchy log_normal multinomial rrelu_with_noise
+    sort topk cumsum cumprod unique_dim _unique2 nonzero
+    empty empty_like empty_strided new_empty new_empty_strided
+    """.split()
+)
+"""By packet name: library calls, random numbers (eager's stream must be consumed as eager does)."""
+
+
+def decomposition(*ops: OpOverload) -> Callable[[Decomposition], Decomposition]:
+    """Registers a decomposition of ours."""
+
+    def register(function: Decomposition) -> Decomposition:
+        OURS.update(dict.fromkeys(ops, function))
+        return function
+
+    return register
+
+
+def find(op: OpOverload) -> Decomposition | None:
+    """The decomposition of an operator, if it has one that is worth using."""
+    found = OURS.get(op)
+    if found is not None:
+        return found
+    if op._schema.name.split("::")[1] in KEPT_PACKETS or torch.Tag.nondeterministic_seeded in op.tags:
+        return None
+    theirs: Decomposition | None = decomposition_table.get(op)
+    return theirs or _foreach(op)
+
+
+def _foreach(op: OpOverload) -> Decomposition | None:
+    """`_foreach_add([a, b], [c, d])` is `[add(a, c), add(b, d)]`."""
+    name = op._schema.name.removeprefix("aten::_foreach_")
+    if name == op._schema.name or not str(op._schema.returns[0].type) == "List[Tensor]":
+        return None
+    packet = getattr(torch, name, None)
+    return None if packet is None else _ForEach(op, packet)
+
+
+class _ForEach:
+    """Applies a function of tensors to each position of a foreach operator's lists."""
+
+    def __init__(self, op: OpOverload, single: Callable[..., Any]) -> None:
+        self.single = single
+        self.names = [a.name for a in op._schema.arguments]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        n = len(args[0])
+        positional = [_per_item(a, n) for a in args]
+        named = {_SINGULAR.get(k, k): _per_item(v, n) for k, v in kwargs.items()}
+        return [
+            self.single(*(p[i] for p in positional), **{k: v[i] for k, v in named.items()})
+            for i in range(n)
+        ]
+
+
+_SINGULAR: Final = {"scalars": "value", "tensors1": "tensor1", "tensors2": "tensor2"}
+
+
+def _per_item(value: Any, n: int) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) and len(value) == n else [value] * n
+
+
+@decomposition(aten._foreach_addcdiv.Scalar, aten._foreach_addcdiv.ScalarList)
+def foreach_addcdiv(xs: Any, ones: Any, twos: Any, value: Any = 1) -> list[Any]:
+    """x + value * one / two, at each position."""
+    values = _per_item(value, len(xs))
+    return [x + v * (a / b) for x, a, b, v in zip(xs, ones, twos, values, strict=True)]
+
+
+@decomposition(aten._foreach_addcmul.Scalar, aten._foreach_addcmul.ScalarList)
+def foreach_addcmul(xs: Any, ones: Any, twos: Any, value: Any = 1) -> list[Any]:
+    """x + value * one * two, at each position."""
+    values = _per_item(value, len(xs))
+    return [x + v * (a * b) for x, a, b, v in zip(xs, ones, twos, values, strict=True)]

@@ -1,0 +1,217 @@
+"""Replaces operators that the code generator does not know by their decompositions.
+
+Place in the pipeline: after tracing, before the passes. A decomposition is a Python function; it is
+run once per distinct call (operator, argument metadata, constants) inside a recorder of its own, and
+the recorded *template* is copied into the graph wherever that call occurs. A template is used only
+if every operator in it is one that the code generator knows: half-known ones would be slower than
+the library's own operator.
+
+    expand(graph, lowered=LOWERINGS.__contains__)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from weft._torch import FakeTensor, OpOverload
+from weft.aot.decompositions import Decomposition, find
+from weft.aot.evaluate import Evaluator
+from weft.aot.functionalize import Functionalizer
+from weft.aot.operators import Kind, facts
+from weft.aot.record import Recorder
+from weft.aot.views import Unsupported, restride
+from weft.passes.node_key import exact_key
+
+Lowered = Callable[[OpOverload], bool]
+
+
+def expand(graph: Graph, lowered: Lowered) -> int:
+    """Expands `graph` in place; returns how many nodes were replaced."""
+    expander = _Expander(graph, lowered)
+    for node in list(graph.nodes):
+        if node.op == "call_function" and isinstance(node.target, OpOverload):
+            expander.visit(node)
+    return expander.count
+
+
+@final
+class Template:
+    """A recorded decomposition: a graph with one placeholder per tensor argument, in order."""
+
+    __slots__ = ("graph", "outputs", "placeholders")
+
+    def __init__(self, graph: Graph, placeholders: list[Node], outputs: Any) -> None:
+        self.graph = graph
+        self.placeholders = placeholders
+        self.outputs = outputs  # a node, or a list of nodes and None
+
+
+@final
+class _Expander:
+    """One expansion run."""
+
+    def __init__(self, graph: Graph, lowered: Lowered) -> None:
+        self.graph = graph
+        self.lowered = lowered
+        self.evaluator = Evaluator.current()
+        self.templates: dict[Any, Template | None] = {}
+        self.count = 0
+
+    def visit(self, node: Node) -> None:
+        """Replaces one node if it should be."""
+        op: OpOverload = node.target  # type: ignore[assignment]
+        if self.lowered(op) or (decomposition := find(op)) is None:
+            return
+        key = _template_key(op, node)
+        if key not in self.templates:
+            self.templates[key] = self._template(node, decomposition)
+        template = self.templates[key]
+        if template is not None:
+            self._instantiate(node, template)
+
+    # -- templates ---------------------------------------------------------------------------------
+
+    def _template(self, node: Node, decomposition: Decomposition) -> Template | None:
+        """The template for a call, or None if it is better kept."""
+        try:
+            template = _record(node, decomposition, self.evaluator)
+        except (Unsupported, NotImplementedError):
+            return None
+        self._expand_within(template)
+        wanted = all(self._known(n) for n in template.graph.nodes)
+        return template if wanted else None
+
+    def _expand_within(self, template: Template) -> None:
+        """Decompositions may use operators that need decomposing in turn."""
+        inner = _Expander(template.graph, self.lowered)
+        inner.templates = self.templates
+        for node in list(template.graph.nodes):
+            if node.op == "call_function" and isinstance(node.target, OpOverload):
+                inner.visit(node)
+
+    def _known(self, node: Node) -> bool:
+        if node.op != "call_function" or node.target is operator.getitem:
+            return True
+        assert isinstance(node.target, OpOverload)
+        return self.lowered(node.target) or facts(node.target).kind is Kind.VIEW
+
+    # -- use ---------------------------------------------------------------------------------------
+
+    def _instantiate(self, node: Node, template: Template) -> None:
+        """Copies a template in place of `node`."""
+        env: dict[Node, Node] = dict(
+            zip(template.placeholders, _tensor_arguments(node), strict=True)
+        )
+        with self.graph.inserting_before(node):
+            for inner in template.graph.nodes:
+                if inner.op == "call_function":
+                    env[inner] = self._copy(inner, env, node)
+        if isinstance(template.outputs, Node):
+            node.replace_all_uses_with(env[template.outputs])
+        else:
+            _replace_items(node, [o if o is None else env[o] for o in template.outputs])
+        if not node.users:
+            self.graph.erase_node(node)
+        self.count += 1
+
+    def _copy(self, inner: Node, env: dict[Node, Node], origin: Node) -> Node:
+        made = self.graph.create_node(
+            "call_function",
+            inner.target,
+            map_arg(inner.args, env.__getitem__),
+            map_arg(inner.kwargs, env.__getitem__),
+        )
+        made.meta = {**origin.meta, "val": inner.meta["val"]}
+        return made
+
+
+def _record(node: Node, decomposition: Decomposition, evaluator: Evaluator) -> Template:
+    """Runs a decomposition on fakes and writes down what it does."""
+    graph = Graph()
+    tensors = Functionalizer(graph, evaluator)
+    recorder = Recorder(tensors, _no_lifting)
+    placeholders: list[Node] = []
+    fakes: dict[Node, torch.Tensor] = {}
+
+    def fake_of(argument: Any) -> Any:
+        if not isinstance(argument.meta["val"], FakeTensor):
+            return argument.meta["val"]
+        placeholder = tensors.placeholder(f"a{len(placeholders)}", argument.meta["val"])
+        placeholders.append(placeholder)
+        live = evaluator.like(argument.meta["val"])
+        tensors.add_base(live, placeholder)
+        fakes[placeholder] = live
+        return live
+
+    args = map_arg(node.args, fake_of)
+    kwargs = map_arg(node.kwargs, fake_of)
+    with torch.no_grad(), recorder:
+        result = decomposition(*args, **kwargs)
+        outputs = _outputs(result, node.meta["val"], recorder)
+    return Template(graph, placeholders, outputs)
+
+
+def _no_lifting(tensor: torch.Tensor) -> FakeTensor:
+    raise Unsupported("a decomposition with a constant tensor")
+
+
+def _outputs(result: Any, expected: Any, recorder: Recorder) -> Any:
+    """The template's output nodes, with the metadata of the operator's own results."""
+    if isinstance(expected, FakeTensor):
+        return _output(result, expected, recorder)
+    if not isinstance(result, (tuple, list)) or len(result) != len(expected):
+        raise Unsupported("a decomposition with other results than its operator")
+    return [_output(r, e, recorder) for r, e in zip(result, expected, strict=True)]
+
+
+def _output(result: Any, expected: Any, recorder: Recorder) -> Node | None:
+    if not isinstance(expected, FakeTensor):
+        return None
+    if not isinstance(result, torch.Tensor) or result.dtype != expected.dtype:
+        raise Unsupported("a decomposition with a result of another dtype than its operator")
+    if result.size() != expected.size():
+        raise Unsupported("a decomposition with a result of other sizes than its operator")
+    node = recorder.node(result)
+    if node.op == "placeholder":
+        node = recorder.emit(torch.ops.aten.clone.default, node)
+    return restride(recorder.emit, node, expected.stride())
+
+
+def _replace_items(node: Node, values: list[Node | None]) -> None:
+    """`getitem(node, i)` become the values."""
+    for user in list(node.users):
+        value = values[user.args[1]] if user.target is operator.getitem else None  # type: ignore[index]
+        if value is not None:
+            user.replace_all_uses_with(value)
+            user.graph.erase_node(user)
+
+
+def _tensor_arguments(node: Node) -> list[Node]:
+    """The tensor arguments in the order in which `_record` makes placeholders."""
+    found: list[Node] = []
+
+    def visit(argument: Node) -> Node:
+        if isinstance(argument.meta["val"], FakeTensor):
+            found.append(argument)
+        return argument
+
+    map_arg(node.args, visit)
+    map_arg(node.kwargs, visit)
+    return found
+
+
+def _template_key(op: OpOverload, node: Node) -> Any:
+    """Constants are copied into the graph, so they are told apart exactly; tensors by metadata."""
+    values = map_arg((node.args, tuple(node.kwargs.items())), _metadata_of)
+    return (op, exact_key(values))
+
+
+def _metadata_of(node: Node) -> Any:
+    value = node.meta["val"]
+    return ("t", id(value)) if isinstance(value, FakeTensor) else value

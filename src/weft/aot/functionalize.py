@@ -1,0 +1,165 @@
+"""Functionalisation while recording: mutation and aliasing become pure operators on current values.
+
+Place in the pipeline: the recorder (`record.py`) tells the `Functionalizer` of every operator's
+tensors. Per storage there is a `Base`: a graph node with the storage's current value and a version.
+Per tensor there is an `Alias`: its base, the view steps that lead from the base to it, and a node
+with its value as of some version. Reading a stale alias replays its steps on the base's current
+node; writing to an alias undoes them.
+
+    y = x[0]            # Alias(base=x, steps=(select 0 0,))
+    y.add_(1)           # n1 = add(select(x), 1);  base x := select_scatter(x, n1, 0, 0)
+    return x            # the node select_scatter(...)
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch.fx import Graph, Node
+
+from weft._torch import FakeTensor, OpOverload
+from weft.aot.evaluate import Evaluator, Result
+from weft.aot.views import Unsupported, ViewStep, restride
+
+aten = torch.ops.aten
+
+
+@final
+class Base:
+    """A storage: its current value as a node, how often it was written, and who owns it."""
+
+    __slots__ = ("node", "source", "start", "version")
+
+    def __init__(self, node: Node, source: int | None = None, start: Any = 0) -> None:
+        self.node = node
+        self.version = 0
+        self.source = source  # index of the graph input that it belongs to, if any
+        self.start = start  # that input's storage offset
+
+
+@final
+class Alias:
+    """A tensor: the view `steps` of `base`, and its value `node` as of `version`."""
+
+    __slots__ = ("base", "live", "node", "steps", "version")
+
+    def __init__(
+        self, live: torch.Tensor, base: Base, steps: tuple[ViewStep, ...], node: Node
+    ) -> None:
+        self.live = live  # keeps the tensor, and so its id, alive
+        self.base = base
+        self.steps = steps
+        self.node = node
+        self.version = base.version
+
+
+@final
+class Functionalizer:
+    """Keeps the value of every tensor met while recording, and appends operators to the graph."""
+
+    def __init__(self, graph: Graph, evaluator: Evaluator) -> None:
+        self.graph = graph
+        self.evaluator = evaluator
+        self.stack: Any = ()  # source lines for the nodes appended now
+        self.phase = "forward"
+        self._aliases: dict[int, Alias] = {}
+
+    # -- the graph ---------------------------------------------------------------------------------
+
+    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+        """Appends `op` with its metadata."""
+        return self.append(op, args, kwargs)[0]
+
+    def append(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Node, Result]:
+        """Appends `op`; its node and result."""
+        result = self.evaluator.run(op, args, kwargs)
+        return self.append_known(op, args, kwargs, result.value), result
+
+    def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
+        """Appends an operator whose result's metadata is known."""
+        node = self.graph.create_node("call_function", op, args, kwargs)
+        node.meta = {"val": value, "stack": self.stack, "phase": self.phase}
+        return node
+
+    def placeholder(self, name: str, value: Any) -> Node:
+        """Appends a graph input."""
+        node = self.graph.create_node("placeholder", name)
+        node.meta = {"val": value, "stack": (), "phase": "forward"}
+        return node
+
+    # -- tensors -----------------------------------------------------------------------------------
+
+    def knows(self, live: torch.Tensor) -> bool:
+        """Whether a tensor was met before."""
+        return id(live) in self._aliases
+
+    def alias(self, live: torch.Tensor) -> Alias:
+        """What is known of a tensor."""
+        return self._aliases[id(live)]
+
+    def add_base(self, live: torch.Tensor, node: Node, source: int | None = None) -> Alias:
+        """`live` is a new tensor with its own storage and the value `node`."""
+        start = 0 if source is None else live.storage_offset()
+        made = self._aliases[id(live)] = Alias(live, Base(node, source, start), (), node)
+        return made
+
+    def add_base_view(self, live: torch.Tensor, base: Base, step: ViewStep, node: Node) -> None:
+        """`live` is the view `step` of a whole storage, whatever it was made from."""
+        self._aliases[id(live)] = Alias(live, base, (step,), node)
+
+    def add_view(self, live: torch.Tensor, of: Alias, step: ViewStep | None, node: Node) -> None:
+        """`live` is the view `step` of `of` (None: the same tensor again), of value `node`."""
+        steps = of.steps if step is None else (*of.steps, step)
+        self._aliases[id(live)] = Alias(live, of.base, steps, node)
+
+    def rename(self, live: torch.Tensor, to: Alias) -> None:
+        """`live` stands for the same tensor as `to` from now on."""
+        self._aliases[id(live)] = Alias(live, to.base, to.steps, to.node)
+
+    def read(self, live: torch.Tensor) -> Node:
+        """The node with the current value of a tensor."""
+        alias = self._aliases[id(live)]
+        if alias.version != alias.base.version:
+            node = alias.base.node
+            for step in alias.steps:
+                node = step.apply(self.emit, node)
+            alias.node, alias.version = node, alias.base.version
+        return alias.node
+
+    def write(self, live: torch.Tensor, value: Node) -> None:
+        """`value` is the new content of a tensor, and of whatever it views."""
+        alias = self._aliases[id(live)]
+        value = self._fitted(value, live)
+        base = alias.base
+        parents = [base.node]
+        for step in alias.steps[:-1]:
+            parents.append(step.apply(self.emit, parents[-1]))
+        for step, parent in zip(reversed(alias.steps), reversed(parents), strict=False):
+            value = step.undo(self.emit, parent, value)
+        if alias.steps:
+            value = restride(self.emit, value, base.node.meta["val"].stride())
+        base.node = value
+        base.version += 1
+        if not alias.steps:
+            alias.node, alias.version = value, base.version
+
+    def _fitted(self, value: Node, live: torch.Tensor) -> Node:
+        """`value` with the dtype, sizes and memory order of the tensor it is written to."""
+        have = value.meta["val"]
+        if have.dtype != live.dtype or have.device != live.device:
+            value = self.emit(
+                aten._to_copy.default, value, dtype=live.dtype, device=live.device
+            )
+        if have.size() != live.size():
+            value = self.emit(aten.expand.default, value, list(live.size()))
+        return restride(self.emit, value, live.stride())
+
+
+def require_fake(tensor: torch.Tensor) -> FakeTensor:
+    """`tensor`, which must be fake."""
+    if not isinstance(tensor, FakeTensor):
+        raise Unsupported(f"a {type(tensor).__name__} in the captured graph")
+    return tensor

@@ -1,0 +1,161 @@
+"""What an operator's schema says: does it mutate, alias, or is it functional, and what replaces it.
+
+Place in the pipeline: aot's recorder asks for the `OpFacts` of each operator it meets, once each.
+
+    facts(torch.ops.aten.add_.Tensor).kind          # Kind.MUTATION
+    facts(torch.ops.aten.add_.Tensor).functional    # torch.ops.aten.add.Tensor
+    facts(torch.ops.aten.t.default).kind            # Kind.VIEW
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+from typing import Any, Final, final
+
+import torch
+
+from weft._torch import DispatchKey, OpOverload
+
+aten = torch.ops.aten
+
+
+class Kind(Enum):
+    """How the recorder treats an operator."""
+
+    FUNCTIONAL = auto()  # fresh outputs, no mutation
+    VIEW = auto()  # one output that aliases the first argument
+    MUTATION = auto()  # writes to some arguments' data
+    METADATA = auto()  # changes an argument's sizes or strides in place (t_, unsqueeze_)
+    COMPOSITE = auto()  # defined by other operators; met here in inference mode only
+    OPAQUE = auto()  # mutates or aliases in a way that cannot be expressed functionally
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OpFacts:
+    """Facts read off one operator's schema."""
+
+    op: OpOverload
+    kind: Kind
+    functional: OpOverload | None  # same computation without mutation
+    mutated: tuple[tuple[int, str], ...]  # positions and names of the arguments written to
+    is_out: bool  # the mutated arguments are outputs only
+    plain_returns: int  # returned values that are fresh (listed first by the functional variant)
+    random: bool
+    defaults: tuple[tuple[int, str, Any], ...]  # which the functional variant lacks or has otherwise
+
+    def defaults_from(self, n_args: int) -> dict[str, Any]:
+        """Values to pass to the functional variant for arguments after the first `n_args`."""
+        return {name: value for i, name, value in self.defaults if i >= n_args}
+
+
+# In-place operators whose functional variant is not "the same name without the underscore".
+_RENAMED: Final[dict[Any, Any]] = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.normal_.default: aten.normal_functional.default,
+    aten.pow_.Tensor: aten.pow.Tensor_Tensor,
+    aten.floor_divide_.Tensor: aten.floor_divide.default,
+    aten.fill_diagonal_.default: None,
+}
+
+
+@cache
+def facts(op: OpOverload) -> OpFacts:
+    """The facts of an operator overload."""
+    schema = op._schema
+    written = tuple(
+        (i, a.name) for i, a in enumerate(schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
+    )  # fmt: skip
+    is_out = any(a.is_out for a in schema.arguments)
+    plain = sum(r.alias_info is None for r in schema.returns)
+    aliased = any(r.alias_info is not None for r in schema.returns)
+    functional = _functional_variant(op, is_out) if written else None
+    return OpFacts(
+        op, _kind(op, written, aliased, functional), functional, written, is_out, plain,
+        torch.Tag.nondeterministic_seeded in op.tags, _lost_defaults(op, functional),
+    )  # fmt: skip
+
+
+def _kind(
+    op: OpOverload, written: tuple[Any, ...], aliased: bool, functional: OpOverload | None
+) -> Kind:
+    """The kind, from mutation and aliasing."""
+    if is_composite(op):
+        return Kind.COMPOSITE
+    if not written:
+        return Kind.VIEW if aliased else Kind.FUNCTIONAL
+    if functional is None:
+        return Kind.OPAQUE
+    if facts(functional).kind is Kind.VIEW:
+        return Kind.METADATA
+    return Kind.MUTATION
+
+
+def is_composite(op: OpOverload) -> bool:
+    """Whether PyTorch defines `op`, for every backend, by calling other operators."""
+    return op.namespace == "aten" and op.has_kernel_for_dispatch_key(
+        DispatchKey.CompositeImplicitAutograd
+    )
+
+
+def _lost_defaults(
+    op: OpOverload, functional: OpOverload | None
+) -> tuple[tuple[int, str, Any], ...]:
+    """Defaults of `op` that the call of its functional variant must spell out."""
+    if functional is None:
+        return ()
+    theirs = {a.name: a for a in functional._schema.arguments}
+    return tuple(
+        (i, a.name, a.default_value)
+        for i, a in enumerate(op._schema.arguments)
+        if a.has_default_value() and not a.is_out and a.name in theirs
+        and (not theirs[a.name].has_default_value()
+             or theirs[a.name].default_value != a.default_value)
+    )  # fmt: skip
+
+
+def _functional_variant(op: OpOverload, is_out: bool) -> OpOverload | None:
+    """The overload that computes the same and writes nothing."""
+    if op in _RENAMED:
+        renamed: OpOverload | None = _RENAMED[op]
+        return renamed
+    name = op._schema.name.split("::")[1]
+    namespace = getattr(torch.ops, op.namespace)
+    if is_out:
+        return _matching_overload(getattr(namespace, name, None), op)
+    return _by_name(namespace, name, op._overloadname)
+
+
+def _by_name(namespace: Any, name: str, overload: str) -> OpOverload | None:
+    """`add_` → `add`, `__iand__` → `__and__`, `rrelu_with_noise` → `rrelu_with_noise_functional`."""
+    if name.startswith("__i") and name.endswith("__"):
+        name = f"__{name[3:]}"
+    elif name.endswith("_"):
+        name = name[:-1]
+    else:
+        name = f"{name}_functional"
+    packet = getattr(namespace, name, None)
+    found = getattr(packet, overload, None) if packet is not None else None
+    if found is None or any(
+        a.alias_info is not None and a.alias_info.is_write for a in found._schema.arguments
+    ):
+        return None
+    return found  # type: ignore[no-any-return]
+
+
+def _matching_overload(packet: Any, op: OpOverload) -> OpOverload | None:
+    """The overload of `packet` with the arguments of `op` less the `out=` ones."""
+    if packet is None:
+        return None
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
+    for name in packet.overloads():
+        candidate: OpOverload = getattr(packet, name)
+        arguments = candidate._schema.arguments
+        if [(a.name, str(a.type)) for a in arguments] == wanted and not any(
+            a.alias_info is not None and a.alias_info.is_write for a in arguments
+        ):
+            return candidate
+    return None

@@ -1,0 +1,128 @@
+"""Runs an ATen graph as straight Python: one operator call a line, values freed at their last use.
+
+Place in the pipeline: the `aot_eager` backend's executor, and the reference for code generation.
+
+    run = compile_calls(gm)        # boxed: takes a list of inputs, which it clears
+    run.source                     # def call(inputs): ...
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from weft.aot.graph import AtenGraph
+
+_LITERALS = (int, float, bool, str, type(None))
+
+
+def compile_calls(gm: AtenGraph) -> Callable[[list[Any]], list[Any]]:
+    """A boxed callable that runs `gm` through ATen."""
+    return _Writer(gm).compiled()
+
+
+class _Writer:
+    """Writes the call sequence; operators and constants are globals of the written function."""
+
+    def __init__(self, gm: AtenGraph) -> None:
+        self.nodes = list(gm.graph.nodes)
+        self.scope: dict[str, Any] = {"inf": float("inf"), "nan": float("nan")}
+        self.names: dict[int, str] = {}
+        self.symbols: dict[str, str] = {}  # a symbol's name -> the expression that reads it
+        self.dies_at = _last_uses(self.nodes)
+
+    def compiled(self) -> Callable[[list[Any]], list[Any]]:
+        """The callable."""
+        text = self.text()
+        exec(compile(text, "<weft aten calls>", "exec"), self.scope)
+        call: Callable[[list[Any]], list[Any]] = self.scope["call"]
+        call.boxed = True  # type: ignore[attr-defined]
+        call.source = text  # type: ignore[attr-defined]
+        return call
+
+    def text(self) -> str:
+        """The source."""
+        lines = ["def call(inputs):"]
+        placeholders = [n for n in self.nodes if n.op == "placeholder"]
+        if placeholders:
+            lines.append(f"{', '.join(n.name for n in placeholders)}, = inputs")
+        lines.append("inputs.clear()")
+        lines.extend(self._bind_symbols(placeholders))
+        for node in self.nodes:
+            if node.op == "call_function":
+                lines.append(f"{node.name} = {self._call(node)}")
+                dead = self.dies_at.get(node)
+                if dead:
+                    lines.append(f"del {', '.join(d.name for d in dead)}")
+            elif node.op == "output":
+                lines.append(f"return {self._value(list(node.args[0]))}")
+        return "\n    ".join(lines) + "\n"
+
+    def _bind_symbols(self, placeholders: list[Node]) -> list[str]:
+        """Lines that give each size symbol its value."""
+        lines: dict[str, str] = {}
+        for node in placeholders:
+            value = node.meta["val"]
+            if isinstance(value, torch.SymInt):
+                lines.setdefault(str(value), f"{value} = {node.name}")
+            elif isinstance(value, torch.Tensor):
+                for d, size in enumerate(value.size()):
+                    if isinstance(size, torch.SymInt) and str(size).isidentifier():
+                        lines.setdefault(str(size), f"{size} = {node.name}.size({d})")
+        return [line for name, line in lines.items() if name.isidentifier()]
+
+    def _call(self, node: Node) -> str:
+        if node.target is operator.getitem:
+            return f"{self._value(node.args[0])}[{node.args[1]}]"
+        args = [self._value(a) for a in node.args]
+        args += [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
+        return f"{self._global(node.target)}({', '.join(args)})"
+
+    def _value(self, value: Any) -> str:
+        """A value as Python text."""
+        kind = type(value)
+        if kind is Node:
+            return str(value.name)
+        if kind in _LITERALS:
+            return repr(value)
+        if isinstance(value, list):
+            return f"[{', '.join(self._value(v) for v in value)}]"
+        if isinstance(value, tuple):
+            return f"({''.join(self._value(v) + ', ' for v in value)})"
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
+            return str(value)
+        return self._global(value)
+
+    def _global(self, value: Any) -> str:
+        name = self.names.get(id(value))
+        if name is None:
+            base = str(value).replace("torch.", "").replace(".", "_")
+            base = base if base.isidentifier() else "const"
+            name = self.names[id(value)] = f"{base}_{len(self.names)}"
+            self.scope[name] = value
+        return name
+
+
+def _last_uses(nodes: list[Node]) -> dict[Node, list[Node]]:
+    """For each node, the values that are dead after it."""
+    seen: set[Node] = set()
+    dies: dict[Node, list[Node]] = {}
+    for node in reversed(nodes):
+        dead: list[Node] = []
+
+        def visit(arg: Node, dead: list[Node] = dead) -> Node:
+            if arg not in seen:
+                seen.add(arg)
+                dead.append(arg)
+            return arg
+
+        map_arg((node.args, node.kwargs), visit)
+        if node not in seen and node.op == "call_function":
+            dead.append(node)
+        dies[node] = dead
+    return dies

@@ -1,0 +1,272 @@
+"""The recorder: a dispatch mode below autograd that writes down ATen operators, functionalised.
+
+Place in the pipeline: `trace.py` runs the captured graph on fake tensors inside it. The recorder
+never computes: it appends each operator to a graph (through the `Functionalizer`) and returns a
+fake tensor with the result's metadata. Autograd, autocast and composite operators act above it.
+
+    with Recorder(functionalizer):
+        y = torch.nn.functional.linear(x, w, b)      # records aten.t, aten.addmm
+
+Operators that need their own treatment have a handler in `HANDLERS`; all others are treated by what
+their schema says (`operators.facts`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+import torch
+from torch.fx import Node
+
+from weft._torch import FakeTensor, OpOverload, TorchDispatchMode
+from weft.aot.evaluate import is_plain
+from weft.aot.functionalize import Alias, Functionalizer
+from weft.aot.operators import Kind, OpFacts, facts
+from weft.aot.views import IDENTITIES, Unsupported, ViewStep
+
+aten = torch.ops.aten
+
+Handler = Callable[["Recorder", OpOverload, Sequence[Any], dict[str, Any]], Any]
+HANDLERS: Final[dict[OpOverload, Handler]] = {}
+"""Operators with a treatment of their own; filled by `record_special.py`."""
+
+
+@final
+class Recorder(TorchDispatchMode):
+    """Records every ATen operator that runs inside it.
+
+    `lift(tensor)` is called for a real tensor that turns up; it returns the node that stands for it.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Else PyTorch wraps `__torch_dispatch__` in a function that imports torch._dynamo."""
+        return False
+
+    def __init__(
+        self, functionalizer: Functionalizer, lift: Callable[[torch.Tensor], FakeTensor]
+    ) -> None:
+        super().__init__()
+        self.tensors = functionalizer
+        self.evaluator = functionalizer.evaluator
+        self.lift = lift
+        self.locate: Callable[[], None] | None = None
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Record one operator; the result is fake."""
+        kwargs = kwargs or {}
+        if self.locate is not None:
+            self.locate()
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            return handler(self, func, args, kwargs)
+        known = facts(func)
+        return _BY_KIND[known.kind](self, known, args, kwargs)
+
+    # -- arguments and results ---------------------------------------------------------------------
+
+    def node(self, tensor: torch.Tensor) -> Node:
+        """The node with the current value of a tensor."""
+        return self.tensors.read(self.live(tensor))
+
+    def live(self, tensor: torch.Tensor) -> torch.Tensor:
+        """`tensor`, or the fake that stands for a real one."""
+        if self.tensors.knows(tensor):
+            return tensor
+        if isinstance(tensor, FakeTensor):
+            raise Unsupported("a fake tensor that no recorded operator made")
+        return self.lift(tensor)
+
+    def nodes(self, value: Any) -> Any:
+        """Arguments with tensors replaced by their nodes."""
+        if isinstance(value, torch.Tensor):
+            return self.node(value)
+        kind = type(value)
+        if kind is list or kind is tuple:
+            return kind(self.nodes(v) for v in value)
+        return value
+
+    def fresh(self, node: Node) -> Any:
+        """Live results for a functional operator's node, in its structure."""
+        value = node.meta["val"]
+        if isinstance(value, FakeTensor):
+            made = self.evaluator.like(value)
+            self.tensors.add_base(made, node)
+            return made
+        if isinstance(value, (tuple, list)):
+            return type(value)(self.fresh(item) for item in self.items(node))
+        return value
+
+    def items(self, node: Node) -> list[Any]:
+        """The parts of a node with several results: nodes for tensors, else the values."""
+        return [
+            self.tensors.append_known(operator.getitem, (node, i), {}, item)
+            if isinstance(item, FakeTensor)
+            else _Constant(item)
+            for i, item in enumerate(node.meta["val"])
+        ]
+
+    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+        """Append an operator on nodes."""
+        return self.tensors.emit(op, *args, **kwargs)
+
+    # -- by kind -----------------------------------------------------------------------------------
+
+    def functional(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Fresh results, nothing written."""
+        node_args = tuple(self.nodes(a) for a in args)
+        node_kwargs = {k: self.nodes(v) for k, v in kwargs.items()}
+        node, _ = self.tensors.append(known.op, node_args, node_kwargs)
+        return self.fresh(node)
+
+    def view(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """One result that aliases the first argument."""
+        step = ViewStep(known.op, _positional(known.op, args[1:], kwargs))
+        return self.view_step(args[0], step)
+
+    def view_step(self, tensor: torch.Tensor, step: ViewStep) -> Any:
+        """The live view `step` of a live tensor."""
+        tensor = self.live(tensor)
+        viewed = self.tensors.alias(tensor)
+        node, result = self._view_node(self.node(tensor), step)
+        if not isinstance(result.value, FakeTensor):
+            raise Unsupported(f"{step.op} with several results")
+        if is_plain(result.value):
+            made = self.evaluator.alias(tensor, result.value, result.offset)
+        else:  # conjugate and negative views are more than geometry
+            made = self.evaluator.mode.dispatch(step.op, (FakeTensor,), (tensor, *step.args), {})
+        self.tensors.add_view(made, viewed, step, node)
+        return made
+
+    def _view_node(self, viewed: Node, step: ViewStep) -> tuple[Node, Any]:
+        return self.tensors.append(step.op, (viewed, *step.args), {})
+
+    def identity(self, tensor: torch.Tensor) -> Any:
+        """A fresh tensor object that aliases all of `tensor`; nothing is recorded."""
+        tensor = self.live(tensor)
+        node = self.node(tensor)
+        made = self.evaluator.alias(tensor, node.meta["val"], 0)
+        self.tensors.add_view(made, self.tensors.alias(tensor), None, node)
+        return made
+
+    def mutation(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Record the functional variant and write its results to the mutated arguments."""
+        assert known.functional is not None
+        targets = [args[i] if i < len(args) else kwargs[name] for i, name in known.mutated]
+        if known.is_out:
+            self._resize_out(known, args, kwargs)
+            names = {name for _, name in known.mutated}
+            kwargs = {k: v for k, v in kwargs.items() if k not in names}
+        kwargs = {**known.defaults_from(len(args)), **kwargs}
+        node, _ = self.tensors.append(
+            known.functional,
+            tuple(self.nodes(a) for a in args),
+            {k: self.nodes(v) for k, v in kwargs.items()},
+        )
+        several = isinstance(node.meta["val"], (tuple, list))
+        results = self.items(node) if several else [node]
+        if known.functional._schema.returns and _returns_one_list(known.functional):
+            results = [results]
+        plain, new = results[: known.plain_returns], results[known.plain_returns :]
+        for target, value in zip(targets, new, strict=True):
+            self._write(target, value)
+        return self._returned(known, [self._plain(p) for p in plain], targets)
+
+    def _plain(self, item: Any) -> Any:
+        return item.value if isinstance(item, _Constant) else self.fresh(item)
+
+    def _write(self, target: Any, value: Any) -> None:
+        if target is None:
+            return
+        if isinstance(target, torch.Tensor):
+            self.tensors.write(self.live(target), value)
+            return
+        for t, v in zip(target, value, strict=True):
+            self._write(t, v)
+
+    def _returned(self, known: OpFacts, plain: list[Any], targets: list[Any]) -> Any:
+        """What the mutating operator returns: fresh results and the arguments themselves."""
+        returns = known.op._schema.returns
+        fresh, written = iter(plain), iter(targets)
+        values = [next(fresh) if r.alias_info is None else next(written) for r in returns]
+        if not values:
+            return None
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _resize_out(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """`out=` tensors take the result's sizes, as eager resizes them."""
+        self.evaluator.mode.dispatch(known.op, (FakeTensor,), args, kwargs)
+
+    def metadata(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """`x.t_()`: the tensor itself becomes a view of what it was."""
+        assert known.functional is not None
+        live = self.live(args[0])
+        step = ViewStep(known.functional, _positional(known.op, args[1:], kwargs))
+        node, _ = self._view_node(self.node(live), step)
+        alias = self.tensors.alias(live)
+        self.evaluator.mode.dispatch(known.op, (FakeTensor,), (live, *args[1:]), kwargs)
+        self.tensors.add_view(live, alias, step, node)
+        return args[0]
+
+    def composite(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Inference mode skips the decomposition of composite operators: do it here."""
+        with self:
+            return known.op.decompose(*args, **kwargs)
+
+    def opaque(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """No functional form."""
+        raise Unsupported(f"{known.op} has no functional form")
+
+
+@final
+class _Constant:
+    """A result that is not a tensor."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _returns_one_list(op: OpOverload) -> bool:
+    returns = op._schema.returns
+    return len(returns) == 1 and str(returns[0].type) == "List[Tensor]"
+
+
+def _positional(
+    op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """All arguments after the first by position, defaults filled in where something follows."""
+    if not kwargs:
+        return tuple(args)
+    rest = op._schema.arguments[1 + len(args) :]
+    return (*args, *(kwargs.get(a.name, a.default_value) for a in rest))
+
+
+_BY_KIND: Final[dict[Kind, Callable[..., Any]]] = {
+    Kind.FUNCTIONAL: Recorder.functional,
+    Kind.VIEW: Recorder.view,
+    Kind.MUTATION: Recorder.mutation,
+    Kind.METADATA: Recorder.metadata,
+    Kind.COMPOSITE: Recorder.composite,
+    Kind.OPAQUE: Recorder.opaque,
+}
+
+
+def _record_identity(
+    recorder: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    return recorder.identity(args[0])
+
+
+HANDLERS.update(dict.fromkeys(IDENTITIES, _record_identity))
+
+__all__ = ["HANDLERS", "Alias", "Handler", "Recorder"]

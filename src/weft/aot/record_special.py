@@ -1,0 +1,205 @@
+"""Operators whose recording is not what their schema says.
+
+Place in the pipeline: imported by `trace.py` for its entries in `record.HANDLERS`: writes that have
+a shorter functional form, views with several results, and operators that mutate without saying so
+(batch norm's running statistics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from weft._torch import FakeTensor, OpOverload
+from weft.aot.record import HANDLERS, Handler, Recorder
+from weft.aot.views import Unsupported, ViewStep
+
+aten = torch.ops.aten
+
+
+def _handles(*ops: OpOverload) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(ops, handler))
+        return handler
+
+    return register
+
+
+# -- writes ----------------------------------------------------------------------------------------
+
+
+@_handles(aten.copy_.default)
+def _copy(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """`x.copy_(y)`: the new value of x is y, converted and broadcast."""
+    live = rec.live(args[0])
+    rec.tensors.write(live, rec.node(args[1]))
+    return args[0]
+
+
+@_handles(aten.fill_.Scalar, aten.zero_.default)
+def _fill(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A constant; what was there before is not read."""
+    live = rec.live(args[0])
+    value = args[1] if len(args) > 1 else kwargs.get("value", 0)
+    node = rec.emit(
+        aten.full.default, list(live.size()), value, dtype=live.dtype, device=live.device,
+        pin_memory=False,
+    )  # fmt: skip
+    rec.tensors.write(live, node)
+    return args[0]
+
+
+@_handles(aten.fill_.Tensor)
+def _fill_tensor(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return _copy(rec, op, args, kwargs)
+
+
+@_handles(aten.resize_.default, aten.resize_as_.default)
+def _resize(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Nothing where the sizes stay; uninitialised memory is not expressed."""
+    size = args[1].size() if op is aten.resize_as_.default else args[1]
+    if list(args[0].size()) != list(size):
+        raise Unsupported("resize_ to other sizes")
+    return args[0]
+
+
+@_handles(aten.detach_.default)
+def _detach(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return args[0]
+
+
+@_handles(aten.set_.source_Tensor)
+def _set(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """`x.set_(y)`: x becomes an alias of y. For graph inputs that is a metadata mutation."""
+    live, source = rec.live(args[0]), rec.live(args[1])
+    rec.evaluator.mode.dispatch(op, (FakeTensor,), (live, source), {})
+    rec.tensors.rename(live, rec.tensors.alias(source))
+    return args[0]
+
+
+# -- constants -------------------------------------------------------------------------------------
+
+
+@_handles(aten.lift_fresh.default, aten.lift.default)
+def _lift_fresh(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A constant of the program: a new tensor each time, with the constant's value."""
+    tensor = args[0]
+    if not isinstance(tensor, FakeTensor) and tensor.dim() == 0 and _is_scalar(tensor):
+        node = rec.emit(
+            aten.full.default, [], tensor.item(), dtype=tensor.dtype, device=tensor.device,
+            pin_memory=False,
+        )  # fmt: skip
+    else:
+        node = rec.node(tensor)
+    return rec.fresh(node)
+
+
+def _is_scalar(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and not tensor.dtype.is_complex and type(tensor) is torch.Tensor
+
+
+# -- views with several results --------------------------------------------------------------------
+
+
+@_handles(aten.split.Tensor)
+def _split(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    total, step = args[0].size(dim), args[1]
+    if step == 0:
+        return [rec.identity(args[0])]
+    starts = list(range(0, int(total), int(step))) or [0]
+    return [_slice(rec, args[0], dim, s, min(s + step, total)) for s in starts]
+
+
+@_handles(aten.split_with_sizes.default)
+def _split_sizes(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    parts, start = [], 0
+    for size in args[1]:
+        parts.append(_slice(rec, args[0], dim, start, start + size))
+        start = start + size
+    return parts
+
+
+def _slice(rec: Recorder, tensor: Any, dim: int, start: Any, end: Any) -> Any:
+    return rec.view_step(tensor, ViewStep(aten.slice.Tensor, (dim, start, end)))
+
+
+@_handles(aten.unbind.int)
+def _unbind(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    return [
+        rec.view_step(args[0], ViewStep(aten.select.int, (dim, i)))
+        for i in range(int(args[0].size(dim)))
+    ]
+
+
+@_handles(aten.as_strided.default)
+def _as_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Recorded on the base's value; its offset is absolute, the recorded one is the base's."""
+    live = rec.live(args[0])
+    alias = rec.tensors.alias(live)
+    size, stride = args[1], args[2]
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    if offset is None:
+        offset = live.storage_offset()
+    if alias.base.start:
+        raise Unsupported("as_strided on an input that starts inside its storage")
+    step = ViewStep(op, (list(size), list(stride), offset))
+    node, result = rec.tensors.append(op, (alias.base.node, *step.args), {})
+    start = (offset - live.storage_offset()) * live.element_size()
+    made = rec.evaluator.alias(live, result.value, start)
+    rec.tensors.add_base_view(made, alias.base, step, node)
+    return made
+
+
+# -- silent mutation -------------------------------------------------------------------------------
+
+
+@_handles(aten.native_batch_norm.default)
+def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Training updates the running statistics, which the schema does not say."""
+    x, weight, bias, mean, var, training, momentum, eps = args
+    if not training:
+        stats = tuple(rec.nodes(a) for a in (x, weight, bias, mean, var))
+        return rec.fresh(
+            rec.emit(aten._native_batch_norm_legit_no_training.default, *stats, momentum, eps)
+        )
+    if mean is None:
+        stats = tuple(rec.nodes(a) for a in (x, weight, bias))
+        return rec.fresh(
+            rec.emit(aten._native_batch_norm_legit.no_stats, *stats, True, momentum, eps)
+        )
+    node = rec.emit(
+        aten._native_batch_norm_legit_functional.default,
+        *(rec.nodes(a) for a in (x, weight, bias, mean, var)), training, momentum, eps,
+    )  # fmt: skip
+    out, save_mean, save_invstd, new_mean, new_var = rec.items(node)
+    rec.tensors.write(rec.live(mean), new_mean)
+    rec.tensors.write(rec.live(var), new_var)
+    return rec.fresh(out), rec.fresh(save_mean), rec.fresh(save_invstd)
+
+
+@_handles(aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default)
+def _vendor_batch_norm(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """As above, by a vendor library: the running statistics are computed beside the call."""
+    x, weight, bias, mean, var, training, momentum, eps = args
+    node, _ = rec.tensors.append(op, tuple(rec.nodes(a) for a in args), kwargs)
+    if training and mean is not None:
+        raise Unsupported(f"{op} in training")
+    return rec.fresh(node)
+
+
+@_handles(aten._local_scalar_dense.default, aten.equal.default)
+def _value_read(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    raise Unsupported(f"{op} reads a tensor's value")
+
+
+@_handles(torch.ops.prim.device.default)
+def _device(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """`x.device` of a fake tensor is an operator to a dispatch mode."""
+    return args[0].fake_device

@@ -1,0 +1,105 @@
+"""What remains to be done around a compiled graph at every call: mutations and aliasing outputs.
+
+Place in the pipeline: the last step of aot. The wrapper is Python source made for one graph, so that
+a graph without mutation and aliasing costs one call and nothing else::
+
+    def call(inputs):
+        x = inputs[0]
+        outputs = artifact(inputs)
+        x.copy_(outputs[0])
+        return (outputs[1], x, x_select(x, 0, 0))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from weft._torch import tree_unflatten
+from weft.aot.trace import OutputSpec, Traced
+from weft.aot.views import ViewStep
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+def wrap(traced: Traced, artifact: Boxed) -> Boxed:
+    """A boxed callable that runs `artifact` and shows the caller what eager would have shown."""
+    source = _Source(traced, artifact)
+    return source.compiled()
+
+
+class _Source:
+    """Writes the wrapper's source; objects it needs are globals of the written function."""
+
+    def __init__(self, traced: Traced, artifact: Boxed) -> None:
+        self.traced = traced
+        self.scope: dict[str, Any] = {"artifact": artifact, "no_grad": torch.no_grad}
+
+    def compiled(self) -> Boxed:
+        """The wrapper."""
+        text = self.text()
+        exec(compile(text, "<weft runtime wrapper>", "exec"), self.scope)
+        call: Boxed = self.scope["call"]
+        call.boxed = True  # type: ignore[attr-defined]
+        call.source = text  # type: ignore[attr-defined]
+        return call
+
+    def text(self) -> str:
+        """The wrapper's source."""
+        return "\n    ".join(
+            ["def call(inputs):", *self._keep(), *self._call(), *self._mutate(), self._return()]
+        )
+
+    def _keep(self) -> list[str]:
+        """Inputs needed after the artifact has run (it may clear the list)."""
+        used = {s.index for s in self.traced.outputs if s.kind == "input"}
+        used.update(self.traced.mutated)
+        n = self.traced.n_inputs
+        lines = [f"in{i} = inputs[{i}]" for i in sorted(used) if i < n]
+        for i, tensor in enumerate(self.traced.lifted):
+            self.scope[f"lifted{i}"] = tensor
+            if n + i in used:
+                lines.append(f"in{n + i} = lifted{i}")
+        return lines
+
+    def _call(self) -> list[str]:
+        lifted = [f"lifted{i}" for i in range(len(self.traced.lifted))]
+        extend = [f"inputs = [*inputs, {', '.join(lifted)}]"] if lifted else []
+        return [*extend, "outputs = artifact(inputs)"]
+
+    def _mutate(self) -> list[str]:
+        lines = []
+        for k, i in enumerate(self.traced.mutated):
+            if i in self.traced.detached_mutations:
+                lines.append(f"with no_grad(): in{i}.copy_(outputs[{k}])")
+            else:
+                lines.append(f"in{i}.copy_(outputs[{k}])")
+        return lines
+
+    def _return(self) -> str:
+        specs = self.traced.outputs
+        items = [self._output(k, s) for k, s in enumerate(specs)]
+        flat = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+        spec = self.traced.spec
+        if spec.type is tuple and all(c.is_leaf() for c in spec.children()):
+            return f"return {flat}"
+        if spec.type is list and all(c.is_leaf() for c in spec.children()):
+            return f"return list({flat})"
+        self.scope["unflatten"], self.scope["spec"] = tree_unflatten, spec
+        return f"return unflatten({flat}, spec)"
+
+    def _output(self, k: int, spec: OutputSpec) -> str:
+        if spec.kind == "constant":
+            self.scope[f"constant{k}"] = spec.value
+            return f"constant{k}"
+        text = f"in{spec.index}" if spec.kind == "input" else f"outputs[{spec.index}]"
+        for j, step in enumerate(spec.steps):
+            text = self._view(f"view{k}_{j}", step, text)
+        return text
+
+    def _view(self, name: str, step: ViewStep, of: str) -> str:
+        self.scope[name] = step.op
+        self.scope[f"{name}_args"] = step.args
+        return f"{name}({of}, *{name}_args)"

@@ -1,0 +1,299 @@
+"""Traces a captured (torch-level) graph to a functional ATen graph.
+
+Place in the pipeline: the first step of aot. The captured graph is run, node by node, on fake
+tensors inside the `Recorder`; what comes out is one flat graph of ATen operators plus a description
+of what the caller must see besides: which inputs were mutated, which outputs alias what.
+
+    traced = trace(gm, example_inputs)
+    traced.graph        # torch.fx.Graph of ATen operators: outputs = mutated inputs, then values
+    traced.outputs      # one OutputSpec per output of the captured function
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from weft._torch import FakeTensor, tree_flatten
+from weft.aot import record_special  # noqa: F401  (fills record.HANDLERS)
+from weft.aot.evaluate import Evaluator
+from weft.aot.functionalize import Alias, Base, Functionalizer
+from weft.aot.record import Recorder
+from weft.aot.views import Unsupported, ViewStep, restride
+from weft.shapes.fake import FakeContext, connected_non_leaf
+
+aten = torch.ops.aten
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """How one output of the captured function is made from the ATen graph's inputs and outputs.
+
+    kind "value": graph output `index`; "input": the input object `index` itself; "constant": `value`.
+    `steps` are views applied to that.
+    """
+
+    kind: str
+    index: int = -1
+    steps: tuple[ViewStep, ...] = ()
+    value: Any = None
+    requires_grad: bool = False
+
+
+@final
+@dataclass(slots=True)
+class Traced:
+    """A traced graph and what the runtime wrapper needs to know about it."""
+
+    graph: Graph
+    n_inputs: int
+    lifted: list[torch.Tensor]  # real tensors that follow the inputs
+    mutated: list[int] = field(default_factory=list)  # inputs whose new values come first
+    detached_mutations: set[int] = field(default_factory=set)  # ... written under no_grad
+    outputs: list[OutputSpec] = field(default_factory=list)
+    spec: Any = None  # pytree structure of the outputs
+
+
+@final
+class Tracer:
+    """One tracing run: the graph being built and the fakes it runs on."""
+
+    def __init__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
+        self.gm = gm
+        self.evaluator = Evaluator.current()
+        self.context = FakeContext(self.evaluator.mode)
+        self.tensors = Functionalizer(Graph(), self.evaluator)
+        self.recorder = Recorder(self.tensors, self._lift)
+        self.lifted: list[torch.Tensor] = []
+        self.examples = list(example_inputs)
+        self.last_placeholder: Node | None = None
+        self.storages: dict[int, int] = {}  # fake storage -> input index
+        self.inputs: list[Any] = []  # what the captured graph sees
+        self.primals: list[Any] = []  # leaves that gradients are taken for
+        self.shapes: list[Any] = []
+        self.result: Any = None
+
+    # -- inputs ------------------------------------------------------------------------------------
+
+    def add_inputs(self) -> None:
+        """Placeholders and fakes for all inputs of the captured graph."""
+        nodes = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
+        for node, example in zip(nodes, self.examples, strict=True):
+            value = node.meta.get("example_value")
+            if isinstance(example, torch.Tensor):
+                self._add_tensor(node.name, self._fake_input(example, value))
+            else:
+                value = example if value is None else value
+                self.last_placeholder = self.tensors.placeholder(node.name, value)
+                self.inputs.append(value)
+                self.primals.append(None)
+
+    def _fake_input(self, example: torch.Tensor, value: Any) -> FakeTensor:
+        if value is not None and any(type(s) is not int for s in value.size()):
+            return self.context.fake(example, sizes=value.size(), strides=value.stride())
+        return self.context.fake(example)
+
+    def _add_tensor(self, name: str, fake: FakeTensor) -> Any:
+        index = len(self.primals)
+        storage = fake.untyped_storage()._cdata
+        if self.storages.setdefault(storage, index) != index:
+            self._check_alias(fake)
+        self.last_placeholder = self.tensors.placeholder(name, self.evaluator.intern(fake))
+        primal = fake
+        if fake.requires_grad and not fake.is_leaf:
+            primal = fake.detach().requires_grad_()
+        alias = self.tensors.add_base(primal, self.last_placeholder, source=index)
+        seen = fake
+        if primal is not fake:  # the captured graph may write to it, which a leaf forbids
+            seen = connected_non_leaf(primal)
+            self.tensors.rename(seen, alias)
+        self.primals.append(primal)
+        self.inputs.append(seen)
+        self.shapes.append((fake.size(), fake.stride(), fake.storage_offset()))
+        return seen
+
+    def _check_alias(self, fake: FakeTensor) -> None:
+        """Two inputs share a storage: harmless unless one is written, checked at the end."""
+
+    def _lift(self, tensor: torch.Tensor) -> FakeTensor:
+        """A real tensor turned up: it becomes one more input."""
+        fake = self.context.fake(tensor)
+        if not self.tensors.knows(fake):
+            assert isinstance(fake, FakeTensor)
+            with self._at_inputs():
+                self._add_tensor(f"lifted_{len(self.lifted)}", fake)
+            self.lifted.append(tensor)
+        return fake
+
+    def _at_inputs(self) -> Any:
+        graph = self.tensors.graph
+        if self.last_placeholder is None:
+            return graph.inserting_before(next(iter(graph.nodes)))
+        return graph.inserting_after(self.last_placeholder)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Runs the captured graph inside the recorder; leaves its outputs in `result`."""
+        env: dict[Node, Any] = {}
+        inputs = iter(self.inputs)
+        grad_mode = torch.is_grad_enabled()
+        try:
+            with self.recorder:
+                for node in self.gm.graph.nodes:
+                    self.tensors.stack = node.meta.get("stack", ())
+                    if node.op == "placeholder":
+                        env[node] = next(inputs)
+                    elif node.op == "output":
+                        self.result = _resolve(node.args[0], env)
+                    else:
+                        env[node] = self._call(node, env)
+        finally:
+            torch.set_grad_enabled(grad_mode)
+
+    def _call(self, node: Node, env: dict[Node, Any]) -> Any:
+        """The value of one node."""
+        if node.op == "get_attr":
+            return _attribute(self.gm, str(node.target))
+        args = _resolve(node.args, env)
+        kwargs = _resolve(node.kwargs, env)
+        if node.op == "call_function":
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        return self.gm.get_submodule(str(node.target))(*args, **kwargs)
+
+    # -- outputs -----------------------------------------------------------------------------------
+
+    def finish(self) -> Traced:
+        """The output node, and the description of the outputs."""
+        traced = Traced(self.tensors.graph, len(self.examples), self.lifted)
+        self._check_metadata()
+        values = [self.tensors.alias(p).base.node if p is not None else None for p in self.primals]
+        for i, primal in enumerate(self.primals):
+            if primal is not None and self.tensors.alias(primal).base.version:
+                self._check_shared(primal, i)
+                traced.mutated.append(i)
+        flat, traced.spec = tree_flatten(self.result)
+        graph_outputs: list[Any] = [values[i] for i in traced.mutated]
+        traced.outputs = _Outputs(self, graph_outputs).specs(flat)
+        self.tensors.graph.output(tuple(graph_outputs))
+        return traced
+
+    def _check_metadata(self) -> None:
+        """Inputs must keep their geometry: changing it is not replayed."""
+        tensors = [i for i in self.inputs if isinstance(i, torch.Tensor)]
+        for seen, (size, stride, offset) in zip(tensors, self.shapes, strict=True):
+            if (seen.size(), seen.stride(), seen.storage_offset()) != (size, stride, offset):
+                raise Unsupported("an input's sizes or strides are changed in place")
+
+    def _check_shared(self, primal: FakeTensor, index: int) -> None:
+        """A written input must be the only input on its storage."""
+        storage = primal.untyped_storage()._cdata
+        for other, tensor in enumerate(self.primals):
+            if other != index and tensor is not None:
+                if tensor.untyped_storage()._cdata == storage:
+                    raise Unsupported("an input that shares memory with another is written")
+
+
+@final
+class _Outputs:
+    """Classifies the outputs of the captured function."""
+
+    def __init__(self, tracer: Tracer, graph_outputs: list[Any]) -> None:
+        self.tracer = tracer
+        self.tensors = tracer.tensors
+        self.graph_outputs = graph_outputs
+        self.by_object: dict[int, OutputSpec] = {}
+        self.base_index: dict[int, int] = {}  # id(base) -> graph output with its value
+
+    def specs(self, flat: list[Any]) -> list[OutputSpec]:
+        """One spec per output; appends to the graph's outputs."""
+        self.flat = [self._live(x) for x in flat]
+        self.shared = self._shared_bases()
+        return [self._spec(x) for x in self.flat]
+
+    def _live(self, output: Any) -> Any:
+        return self.tracer.recorder.live(output) if isinstance(output, torch.Tensor) else output
+
+    def _shared_bases(self) -> set[int]:
+        """Storages that different output tensors share."""
+        seen: dict[int, int] = {}
+        shared = set()
+        for output in self.flat:
+            if isinstance(output, torch.Tensor):
+                base = id(self.tensors.alias(output).base)
+                if seen.setdefault(base, id(output)) != id(output):
+                    shared.add(base)
+        return shared
+
+    def _spec(self, output: Any) -> OutputSpec:
+        if not isinstance(output, torch.Tensor):
+            return OutputSpec("constant", value=output)
+        found = self.by_object.get(id(output))
+        if found is None:
+            found = self.by_object[id(output)] = self._tensor_spec(output)
+        return found
+
+    def _tensor_spec(self, output: torch.Tensor) -> OutputSpec:
+        alias = self.tensors.alias(output)
+        grad = output.requires_grad
+        source = alias.base.source
+        if source is not None:
+            same = any(output is x for x in (self.tracer.inputs[source],))
+            steps = alias.steps if alias.steps or same else (_ALIAS,)
+            return OutputSpec("input", source, steps, requires_grad=grad)
+        if id(alias.base) in self.shared:
+            return OutputSpec("value", self._base_output(alias.base), alias.steps or (_ALIAS,),
+                              requires_grad=grad)  # fmt: skip
+        node = restride(self.tensors.emit, self.tensors.read(output), output.stride())
+        self.graph_outputs.append(node)
+        return OutputSpec("value", len(self.graph_outputs) - 1, requires_grad=grad)
+
+    def _base_output(self, base: Base) -> int:
+        if id(base) not in self.base_index:
+            self.base_index[id(base)] = len(self.graph_outputs)
+            self.graph_outputs.append(base.node)
+        return self.base_index[id(base)]
+
+
+_ALIAS = ViewStep(aten.alias.default, ())
+
+
+def trace(gm: GraphModule, example_inputs: Sequence[Any]) -> Traced:
+    """The functional ATen graph of a captured graph, for the given inputs, without gradients."""
+    tracer = Tracer(gm, example_inputs)
+    tracer.add_inputs()
+    tracer.run()
+    return tracer.finish()
+
+
+def _resolve(value: Any, env: dict[Node, Any]) -> Any:
+    """Node arguments replaced by their values."""
+    kind = type(value)
+    if kind is Node:
+        return env[value]
+    if isinstance(value, tuple):
+        items = [_resolve(v, env) for v in value]
+        return kind(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [_resolve(v, env) for v in value]
+    if isinstance(value, dict):
+        return {k: _resolve(v, env) for k, v in value.items()}
+    if kind is slice:
+        return slice(*(_resolve(v, env) for v in (value.start, value.stop, value.step)))
+    return value
+
+
+def _attribute(root: Any, path: str) -> Any:
+    for name in path.split("."):
+        root = getattr(root, name)
+    return root
+
+
+__all__ = ["Alias", "OutputSpec", "Traced", "Tracer", "trace"]

@@ -1,0 +1,186 @@
+"""View operators and their inverses: how a write to a view becomes a new value of what it views.
+
+Place in the pipeline: the functionaliser replays `ViewStep`s to read a view of a changed base, and
+undoes them to write through a view.
+
+    y = x[1]; y.add_(1)      # recorded as:  new_y = x[1] + 1;  new_x = select_scatter(x, new_y, 0, 1)
+
+An inverse is registered per operator: `(emit, parent, child, args) -> new parent`, all fx nodes;
+`args` are the view's arguments after the viewed tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, final
+
+import torch
+from torch.fx import Node
+
+from weft._torch import OpOverload
+
+aten = torch.ops.aten
+
+
+class Unsupported(Exception):
+    """The graph does something that has no functional form; run it some other way."""
+
+
+class Emit(Protocol):
+    """Appends an operator to the graph being recorded."""
+
+    def __call__(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node: ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view operator applied to a tensor: `op(tensor, *args)`."""
+
+    op: OpOverload
+    args: tuple[Any, ...]
+
+    def apply(self, emit: Emit, parent: Node) -> Node:
+        """The view of `parent`."""
+        return emit(self.op, parent, *self.args)
+
+    def undo(self, emit: Emit, parent: Node, child: Node) -> Node:
+        """`parent` with the viewed part replaced by `child`."""
+        inverse = INVERSES.get(self.op)
+        if inverse is None:
+            raise Unsupported(f"write through {self.op}")
+        return inverse(emit, parent, child, self.args)
+
+
+Inverse = Callable[[Emit, Node, Node, tuple[Any, ...]], Node]
+INVERSES: Final[dict[OpOverload, Inverse]] = {}
+
+IDENTITIES: Final = frozenset(
+    {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten._fw_primal.default}
+)
+"""Views of the whole tensor as it is: no node is recorded for them."""
+
+
+def _inverse(*ops: OpOverload) -> Callable[[Inverse], Inverse]:
+    def register(inverse: Inverse) -> Inverse:
+        INVERSES.update(dict.fromkeys(ops, inverse))
+        return inverse
+
+    return register
+
+
+def _meta(node: Node) -> torch.Tensor:
+    return node.meta["val"]  # type: ignore[no-any-return]
+
+
+@_inverse(
+    aten.view.default, aten._reshape_alias.default, aten.unsqueeze.default,
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
+)  # fmt: skip
+def _reshape_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return reshape(emit, child, _meta(parent).size())
+
+
+@_inverse(aten.t.default)
+def _t_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return emit(aten.t.default, child)
+
+
+@_inverse(aten.transpose.int)
+def _transpose_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return emit(aten.transpose.int, child, *args)
+
+
+@_inverse(aten.permute.default)
+def _permute_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    rank = _meta(parent).dim()
+    order = [d % rank for d in args[0]]
+    return emit(aten.permute.default, child, [order.index(d) for d in range(rank)])
+
+
+@_inverse(aten.select.int)
+def _select_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return emit(aten.select_scatter.default, parent, child, *args)
+
+
+@_inverse(aten.slice.Tensor)
+def _slice_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return emit(aten.slice_scatter.default, parent, child, *args)
+
+
+@_inverse(aten.diagonal.default)
+def _diagonal_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return emit(aten.diagonal_scatter.default, parent, child, *args)
+
+
+@_inverse(aten.as_strided.default)
+def _as_strided_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return emit(aten.as_strided_scatter.default, parent, child, *args)
+
+
+@_inverse(aten.expand.default)
+def _expand_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    """Eager lets a broadcast tensor be written only where no element is written twice."""
+    old, new = _meta(parent).size(), _meta(child).size()
+    extra = len(new) - len(old)
+    for d in range(extra):
+        child = emit(aten.select.int, child, 0, 0)
+    for d, (o, n) in enumerate(zip(old, new[extra:], strict=True)):
+        if o != n:
+            child = emit(aten.slice.Tensor, child, d, 0, 1)
+    return child
+
+
+@_inverse(aten.view.dtype)
+def _view_dtype_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return emit(aten.view.dtype, child, _meta(parent).dtype)
+
+
+@_inverse(aten.view_as_real.default)
+def _view_as_real_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return emit(aten.view_as_complex.default, contiguous(emit, child))
+
+
+@_inverse(aten.view_as_complex.default)
+def _view_as_complex_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return emit(aten.view_as_real.default, child)
+
+
+@_inverse(aten._conj.default)
+def _conj_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
+    return emit(aten._conj_physical.default, child)
+
+
+# -- layout ----------------------------------------------------------------------------------------
+
+
+def reshape(emit: Emit, node: Node, size: Any) -> Node:
+    """A reshape, copying only where a view is not possible."""
+    size = list(size)
+    if list(_meta(node).size()) == size:
+        return node
+    try:
+        return emit(aten.view.default, node, size)
+    except (RuntimeError, ValueError):
+        return emit(aten.view.default, contiguous(emit, node), size)
+
+
+def contiguous(emit: Emit, node: Node) -> Node:
+    """The same values, contiguous."""
+    if _meta(node).is_contiguous():
+        return node
+    return emit(aten.clone.default, node, memory_format=torch.contiguous_format)
+
+
+def restride(emit: Emit, node: Node, stride: tuple[Any, ...]) -> Node:
+    """The same values in memory order `stride`, where that is dense; else as they are."""
+    have = _meta(node)
+    if tuple(have.stride()) == tuple(stride) or have.numel() == 0:
+        return node
+    order = sorted(range(have.dim()), key=lambda d: (-stride[d], d))
+    if order == list(range(have.dim())):
+        return contiguous(emit, node)
+    back = [order.index(d) for d in range(have.dim())]
+    permuted = contiguous(emit, emit(aten.permute.default, node, order))
+    return emit(aten.permute.default, permuted, back)

@@ -1,0 +1,40 @@
+"""Removes operators whose results nobody uses.
+
+    before:  y = aten.relu(x);  z = aten.neg(x);  return (y,)
+    after:   y = aten.relu(x);  return (y,)
+
+Random operators stay (eager would have advanced the generator), and so do assertions.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch.fx import GraphModule, Node
+
+from weft._torch import OpOverload
+
+
+def eliminate_dead_code(gm: GraphModule) -> bool:
+    """Erase unused nodes, last first."""
+    changed = False
+    for node in reversed(gm.graph.nodes):
+        if not node.users and is_removable(node):
+            gm.graph.erase_node(node)
+            changed = True
+    return changed
+
+
+def is_removable(node: Node) -> bool:
+    """Whether a node does nothing but compute its result."""
+    if node.op != "call_function":
+        return False
+    target = node.target
+    if target is operator.getitem:
+        return True
+    if not isinstance(target, OpOverload):
+        return False
+    if not target._schema.returns:
+        return False
+    return torch.Tag.nondeterministic_seeded not in target.tags

@@ -1,0 +1,111 @@
+"""Constant folding: operators on constants alone are computed now.
+
+    before:  a = aten.full([2], 3.0);  b = aten.mul(a, 2);  c = aten.add(x, b)
+    after:   b = aten.full([2], 6.0);  c = aten.add(x, b)
+
+Folded are pointwise operators whose tensor arguments are all *uniform* (`full`, `zeros`, `ones`,
+scalars): the result is uniform too, so nothing has to be stored. The operator itself computes the
+value, on one element.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch.fx import GraphModule, Node
+
+from weft._torch import FakeTensor, OpOverload
+
+aten = torch.ops.aten
+
+_VIEWS: Final = frozenset(
+    {aten.expand.default, aten.view.default, aten.t.default, aten.transpose.int, aten.alias.default,
+     aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim, aten.clone.default,
+     aten._to_copy.default}
+)  # fmt: skip
+_SOURCES: Final = {
+    aten.full.default: lambda node: node.args[1],
+    aten.full_like.default: lambda node: node.args[1],
+    aten.new_full.default: lambda node: node.args[2],
+    aten.scalar_tensor.default: lambda node: node.args[0],
+    aten.zeros.default: lambda node: 0,
+    aten.zeros_like.default: lambda node: 0,
+    aten.new_zeros.default: lambda node: 0,
+    aten.ones.default: lambda node: 1,
+    aten.ones_like.default: lambda node: 1,
+    aten.new_ones.default: lambda node: 1,
+}
+
+
+def fold_constants(gm: GraphModule) -> bool:
+    """Replace uniform results by `aten.full`."""
+    uniform: dict[Node, Any] = {}
+    changed = False
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function" or not isinstance(node.meta["val"], FakeTensor):
+            continue
+        source = _SOURCES.get(node.target)
+        if source is not None:
+            uniform[node] = source(node)
+        elif _foldable(node, uniform):
+            made = _fold(gm, node, uniform)
+            if made is not None:
+                changed = True
+    return changed
+
+
+def _foldable(node: Node, uniform: dict[Node, Any]) -> bool:
+    """Whether a node is a pointwise operator, or a view, on uniform tensors only."""
+    inputs = node.all_input_nodes
+    if not inputs or any(i not in uniform for i in inputs):
+        return False
+    target = node.target
+    if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
+        return False
+    return torch.Tag.pointwise in target.tags or target in _VIEWS
+
+
+def _fold(gm: GraphModule, node: Node, uniform: dict[Node, Any]) -> Node | None:
+    """`node` as an `aten.full`; None where the value is no plain number."""
+    value = node.meta["val"]
+    if not value.is_contiguous() or any(type(n) is not int for n in value.size()):
+        return None
+    number = _number(node, uniform)
+    if number is None:
+        return None
+    with gm.graph.inserting_before(node):
+        made = gm.graph.create_node(
+            "call_function", aten.full.default, (list(value.size()), number),
+            {"dtype": value.dtype, "device": value.device, "pin_memory": False},
+        )  # fmt: skip
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    gm.graph.erase_node(node)
+    uniform[made] = number
+    return made
+
+
+def _number(node: Node, uniform: dict[Node, Any]) -> Any:
+    """The one value of a uniform result."""
+    if node.target in _VIEWS:
+        first = node.all_input_nodes[0]
+        tensor = _scalar(first, uniform[first])
+        return None if tensor is None else tensor.to(node.meta["val"].dtype).item()
+    scalars = {n: _scalar(n, uniform[n]) for n in node.all_input_nodes}
+    if any(s is None for s in scalars.values()):
+        return None
+    args = torch.fx.node.map_arg(node.args, scalars.__getitem__)
+    kwargs = torch.fx.node.map_arg(node.kwargs, scalars.__getitem__)
+    result = node.target(*args, **kwargs)  # type: ignore[operator]
+    if result.dim() > 1 or result.numel() != 1 or result.dtype.is_complex:
+        return None
+    return result.item()
+
+
+def _scalar(node: Node, value: Any) -> torch.Tensor | None:
+    """A tensor of one element (of a dimension, if the node's tensor has any: promotion depends)."""
+    if type(value) not in (int, float, bool):
+        return None
+    meta = node.meta["val"]
+    return torch.full([1] * min(meta.dim(), 1), value, dtype=meta.dtype)

@@ -1,0 +1,159 @@
+"""Algebraic simplification: operators that do nothing, or that undo each other, go away.
+
+    before:  a = aten.t(x);  b = aten.t(a);  c = aten.mul(b, 1);  d = aten.relu(c)
+    after:   d = aten.relu(x)
+
+A rule gets a node and returns the node that may stand in its place, or None. It must keep dtype,
+sizes and strides: the driver checks them. A node that a graph output needs as a *copy* (clone) is
+kept; so are all results whose replacement would be a graph input (aot's outputs must not alias).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.fx import GraphModule, Node
+
+from weft._torch import FakeTensor, OpOverload
+from weft.passes.eliminate_dead_code import eliminate_dead_code
+
+aten = torch.ops.aten
+
+Rule = Callable[[Node], Node | None]
+RULES: Final[dict[OpOverload, Rule]] = {}
+
+
+def _rule(*ops: OpOverload) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return register
+
+
+def simplify(gm: GraphModule) -> bool:
+    """Apply the rules once, in graph order (arguments are simplified before their users)."""
+    changed = False
+    for node in gm.graph.nodes:
+        rule = RULES.get(node.target) if node.op == "call_function" else None
+        simpler = rule(node) if rule is not None else None
+        if simpler is not None and _same(simpler, node) and not _is_output(node):
+            node.replace_all_uses_with(simpler)
+            changed = True
+    if changed:
+        eliminate_dead_code(gm)
+    return changed
+
+
+def _same(a: Node, b: Node) -> bool:
+    """Whether two nodes' tensors have the same metadata."""
+    x, y = a.meta["val"], b.meta["val"]
+    if x is y:
+        return True
+    if not isinstance(x, FakeTensor) or not isinstance(y, FakeTensor):
+        return False
+    return (
+        x.dtype == y.dtype and x.device == y.device
+        and tuple(x.size()) == tuple(y.size()) and tuple(x.stride()) == tuple(y.stride())
+    )  # fmt: skip
+
+
+def _is_output(node: Node) -> bool:
+    return any(user.op == "output" for user in node.users)
+
+
+def _arg(node: Node, i: int, default: Any = None) -> Any:
+    return node.args[i] if len(node.args) > i else default
+
+
+def _source(node: Node) -> Node | None:
+    first = _arg(node, 0)
+    return first if isinstance(first, Node) else None
+
+
+@_rule(aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar)
+def _times_one(node: Node) -> Node | None:
+    """x * 1, x / 1."""
+    return _source(node) if _is_constant(_arg(node, 1), 1) else None
+
+
+@_rule(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+def _plus_zero(node: Node) -> Node | None:
+    """x + 0 for integers and x - 0; not x + 0.0, which turns -0.0 into 0.0."""
+    zero = _is_constant(_arg(node, 1), 0)
+    floating = node.meta["val"].dtype.is_floating_point or node.meta["val"].dtype.is_complex
+    adds = "add" in str(node.target)
+    return _source(node) if zero and not (floating and adds) else None
+
+
+@_rule(aten.pow.Tensor_Scalar)
+def _power_one(node: Node) -> Node | None:
+    """x ** 1."""
+    return _source(node) if _is_constant(_arg(node, 1), 1) else None
+
+
+def _is_constant(value: Any, wanted: int) -> bool:
+    return type(value) in (int, float) and value == wanted
+
+
+@_rule(
+    aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
+    aten.expand.default, aten._to_copy.default, aten.clone.default, aten.slice.Tensor,
+    aten.contiguous.default, aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default,
+)  # fmt: skip
+def _unchanged(node: Node) -> Node | None:
+    """Copies are not needed in a functional graph, and views of the whole are the whole."""
+    return _source(node)
+
+
+@_rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+def _view(node: Node) -> Node | None:
+    """A view as what it already is; a view of a view is one view."""
+    source = _source(node)
+    if source is None or _same(source, node):
+        return source
+    if source.target in (aten.view.default, aten._unsafe_view.default):
+        inner = _source(source)
+        assert inner is not None
+        if _same(inner, node):
+            return inner
+        if inner.meta["val"].is_contiguous():
+            node.replace_input_with(source, inner)
+    return None
+
+
+@_rule(aten.t.default)
+def _double_t(node: Node) -> Node | None:
+    source = _source(node)
+    return _source(source) if source is not None and source.target is node.target else None
+
+
+@_rule(aten.transpose.int)
+def _double_transpose(node: Node) -> Node | None:
+    source = _source(node)
+    if source is None or source.target is not node.target:
+        return None
+    rank = node.meta["val"].dim()
+    outer = {d % rank for d in node.args[1:] if isinstance(d, int)}
+    inner = {d % rank for d in source.args[1:] if isinstance(d, int)}
+    return _source(source) if outer == inner else None
+
+
+@_rule(aten.permute.default)
+def _double_permute(node: Node) -> Node | None:
+    """Permutations that cancel, and the permutation that changes nothing."""
+    source = _source(node)
+    order = node.args[1]
+    assert isinstance(order, (list, tuple)) and source is not None
+    rank = len(order)
+    outer = [d % rank for d in order if isinstance(d, int)]
+    if outer == list(range(rank)):
+        return source
+    if source.target is not node.target:
+        return None
+    inner = source.args[1]
+    assert isinstance(inner, (list, tuple))
+    both = [inner[d] % rank for d in outer]  # type: ignore[operator]
+    return _source(source) if both == list(range(rank)) else None

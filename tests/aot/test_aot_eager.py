@@ -1,0 +1,138 @@
+"""aot_eager against eager: values, mutation, aliasing and strides."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.fx
+
+import weft
+from weft.backends import resolve
+
+F = torch.nn.functional
+
+
+def _linear_softmax(x, w):
+    return torch.softmax(F.linear(x, w), -1)
+
+
+def _view_mutation(x, w):
+    y = x @ w.t()
+    y.view(-1).add_(1)
+    y[0].mul_(2)
+    return y.relu()
+
+
+def _input_mutation(x, w):
+    x.add_(1)
+    return x * 2, x
+
+
+def _input_slice_mutation(x, w):
+    x[1:, ::2].zero_()
+    return x.sum()
+
+
+def _aliases_of_input(x, w):
+    return x.t(), x[0], x.view(-1), w
+
+
+def _aliases_of_intermediate(x, w):
+    y = x + 1
+    a, b = y.split(2)
+    return y, a, b, y.t()
+
+
+def _out_argument(x, w):
+    out = torch.empty(4, 8)
+    torch.add(x, 1, out=out)
+    return out
+
+
+def _metadata(x, w):
+    y = x.clone()
+    y.t_().unsqueeze_(0)
+    y.add_(1)
+    return y
+
+
+def _copy_and_fill(x, w):
+    y = torch.zeros(8, 4, dtype=torch.float64)
+    y.t().copy_(x)
+    z = torch.empty(3)
+    z.fill_(2)
+    return y, z
+
+
+def _same_value_twice(x, w):
+    return x.clone(), x.clone(), x + 0.0, x.view(2, 16).view(4, 8).clone()
+
+
+def _dropout(x, w):
+    return F.dropout(x, 0.5, True), torch.rand(3)
+
+
+def _constant(x, w):
+    return x + torch.tensor([1.0] * 8) * torch.tensor(2.0)
+
+
+def _integer_division(x, w):
+    y = x.long()
+    y += 1
+    return y / 2, y // 2, y.bool() & True
+
+
+def _diagonal(x, w):
+    y = x.clone()
+    y.diagonal().add_(1)
+    y.unfold(1, 2, 2)
+    return y.expand(2, 4, 8).contiguous()
+
+
+PROGRAMS: list[Callable] = [
+    _linear_softmax, _view_mutation, _input_mutation, _input_slice_mutation, _aliases_of_input,
+    _aliases_of_intermediate, _out_argument, _metadata, _copy_and_fill, _same_value_twice, _dropout,
+    _constant, _integer_division, _diagonal,
+]  # fmt: skip
+
+
+def inputs() -> list[torch.Tensor]:
+    return [torch.arange(32.0).view(4, 8) / 16 - 1, torch.linspace(-1, 1, 48).view(6, 8)]
+
+
+def tensors(result: object) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else list(result)  # type: ignore[call-overload]
+
+
+@pytest.fixture(autouse=True)
+def _strict():
+    with weft.config.patch(strict=True):
+        yield
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_equals_eager(program: Callable, inference: bool) -> None:
+    gm = torch.fx.symbolic_trace(program)
+    wanted_inputs, given = inputs(), inputs()
+    with torch.inference_mode(inference):
+        compiled = resolve("aot_eager")(gm, inputs())
+        torch.manual_seed(0)
+        wanted = tensors(gm(*wanted_inputs))
+        torch.manual_seed(0)
+        found = tensors(compiled(list(given)))
+    assert len(found) == len(wanted)
+    for f, w in zip(found + given, wanted + wanted_inputs, strict=True):
+        assert f.dtype == w.dtype and f.stride() == w.stride()
+        torch.testing.assert_close(f, w, rtol=0, atol=0)
+    _assert_same_aliasing(found + given, wanted + wanted_inputs)
+
+
+def _assert_same_aliasing(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
+    def pattern(ts: list[torch.Tensor]) -> list[tuple[int, int]]:
+        pointers = [t.untyped_storage().data_ptr() for t in ts]
+        identities = [id(t) for t in ts]
+        return [(pointers.index(p), identities.index(i))
+                for p, i in zip(pointers, identities, strict=True)]  # fmt: skip
+
+    assert pattern(found) == pattern(wanted)
