@@ -64,8 +64,9 @@ MODELS = {"bert": _bert, "gpt2": _gpt2, "llama": _llama, "t5": _t5, "vit": _vit,
 def _tensors(value):
     if isinstance(value, torch.Tensor):
         return [value]
-    values = value.values() if isinstance(value, dict) else value
-    return [t for v in values for t in _tensors(v)] if isinstance(value, dict | tuple | list) else []
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [t for v in value for t in _tensors(v)] if isinstance(value, tuple | list) else []
 
 
 @pytest.mark.parametrize("name", MODELS)

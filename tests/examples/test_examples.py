@@ -1,0 +1,23 @@
+"""Every file under examples/ runs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_example_runs(path, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path, check=False,
+        env={**os.environ, "WEFT_STRICT": "1", "WEFT_CACHE_DIR": str(tmp_path / "cache")})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_example_is_in_the_readme():
+    text = (EXAMPLES[0].parent / "README.md").read_text()
+    assert all(f"`{path.name}`" in text for path in EXAMPLES)
