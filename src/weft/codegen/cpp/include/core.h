@@ -1,0 +1,572 @@
+// Vectors, masks and memory access of generated kernels.
+//
+// Place in the pipeline: the first part of every generated translation unit (emit.py adds math.h, ... as needed).
+// No system or torch header is included: parsing this file takes the compiler about 10 ms.
+//
+// A value is Vec<T, L, P>: P parts of L lanes each. All vectors of one kernel have the same L and P, so that
+// part k of every operand holds the same points whatever its element type; L is chosen so that the widest type
+// of the kernel fills one machine register. P > 1 gives independent chains to hide latency. Values which do
+// not vary along the vectorised loop are scalars: Vec<T, 1, 1>. A bool is a mask: an int32 that is 0 or -1.
+//
+//     auto x = load<16, 1>(in0 + i, n);            // n: Full{}, or how many lanes are inside (the tail)
+//     store(out0 + i, add(x, splat<16, 1>(one)), n);
+#pragma once
+
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef __INT64_TYPE__ int64_t;
+typedef __UINT64_TYPE__ uint64_t;
+
+#define INLINE inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define LAMBDA __attribute__((always_inline))
+#define PARTS UNROLL for (int k = 0; k < P; ++k)
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define WEFT_AVX512 1
+#elif defined(__AVX2__) && defined(__FMA__)
+#define WEFT_AVX2 1
+#endif
+
+namespace weft {
+
+struct half { uint16_t bits; };
+struct bfloat16 { uint16_t bits; };
+struct Full {};  // all lanes are inside the loop
+
+// ---- types --------------------------------------------------------------------------------------
+
+template <class T> struct LaneOf { typedef T type; };  // what a lane of compute type T is
+template <> struct LaneOf<bool> { typedef int32_t type; };
+template <class T> using Lane = typename LaneOf<T>::type;
+
+template <class T> struct ComputeOf { typedef T type; };  // what a value of memory type T becomes
+template <> struct ComputeOf<half> { typedef float type; };
+template <> struct ComputeOf<bfloat16> { typedef float type; };
+template <class T> using Compute = typename ComputeOf<T>::type;
+
+template <class T, int L> struct PartOf { typedef T type __attribute__((vector_size(sizeof(T) * L))); };
+template <class T> struct PartOf<T, 1> { typedef T type; };
+template <class T, int L> using Part = typename PartOf<T, L>::type;
+
+template <class T, int L, int P> struct Vec {
+  Part<Lane<T>, L> p[P];
+};
+template <class T> using Scalar = Vec<T, 1, 1>;
+
+template <int Size> struct IntOf;
+template <> struct IntOf<1> { typedef int8_t type; typedef uint8_t utype; };
+template <> struct IntOf<2> { typedef int16_t type; typedef uint16_t utype; };
+template <> struct IntOf<4> { typedef int32_t type; typedef uint32_t utype; };
+template <> struct IntOf<8> { typedef int64_t type; typedef uint64_t utype; };
+template <class T> using IntLike = typename IntOf<sizeof(T)>::type;
+template <class T> using UIntLike = typename IntOf<sizeof(T)>::utype;
+
+template <class A, class B> constexpr bool same = false;
+template <class A> constexpr bool same<A, A> = true;
+template <class T> constexpr bool is_float = same<T, float> || same<T, double>;
+
+template <class To, class From> INLINE To bits(From x) {
+  static_assert(sizeof(To) == sizeof(From), "bits: sizes differ");
+  return __builtin_bit_cast(To, x);
+}
+
+// Value conversion of one part.
+template <class To, int L, class From> INLINE Part<To, L> convert(From x) {
+  if constexpr (L == 1) return (To)x;
+  else return __builtin_convertvector(x, Part<To, L>);
+}
+
+template <int L, int P, class T> INLINE Vec<T, L, P> splat_lane(Lane<T> x) {
+  Vec<T, L, P> r;
+  PARTS r.p[k] = x - Part<Lane<T>, L>{};  // x - 0 keeps the sign of zero and NaN
+  return r;
+}
+template <int L, int P, class T> INLINE Vec<T, L, P> splat(Scalar<T> x) {
+  return splat_lane<L, P, T>(x.p[0]);
+}
+template <class T> INLINE Scalar<T> scalar(T x) {
+  Scalar<T> r;
+  r.p[0] = x;
+  return r;
+}
+INLINE Scalar<bool> scalar(bool x) {
+  Scalar<bool> r;
+  r.p[0] = -(int32_t)x;
+  return r;
+}
+template <class T> INLINE T value(Scalar<T> x) { return (T)x.p[0]; }
+INLINE bool value(Scalar<bool> x) { return x.p[0] != 0; }
+
+template <class T, int L, int P> INLINE Lane<T> lane(const Vec<T, L, P>& x, int i) {
+  if constexpr (L == 1) return x.p[i];
+  else return x.p[i / L][i % L];
+}
+
+// A vector from a function of the lane number.
+template <class T, int L, int P, class F> INLINE Vec<T, L, P> make(F f) {
+  Vec<T, L, P> r;
+  Lane<T> t[L * P];
+  UNROLL for (int i = 0; i < L * P; ++i) t[i] = f(i);
+  __builtin_memcpy(&r, t, sizeof(r));
+  return r;
+}
+template <class T, int L, int P> INLINE Vec<T, L, P> iota() {
+  return make<T, L, P>([](int i) { return (T)i; });
+}
+
+// start, start + step, ...
+template <int L, int P, class T> INLINE Vec<T, L, P> steps(Scalar<T> start, int64_t step) {
+  Vec<T, L, P> r;
+  PARTS {
+    Part<T, L> lanes = iota<T, L, 1>().p[0] + (T)(k * L);
+    r.p[k] = lanes * (T)step + start.p[0];
+  }
+  return r;
+}
+
+// Lane by lane: for operators that have no vector form.
+template <class T, int L, int P, class F> INLINE Vec<T, L, P> map(F f, Vec<T, L, P> a) {
+  Lane<T> t[L * P];
+  __builtin_memcpy(t, &a, sizeof(a));
+  for (int i = 0; i < L * P; ++i) t[i] = f(t[i]);
+  __builtin_memcpy(&a, t, sizeof(a));
+  return a;
+}
+template <class T, int L, int P, class F> INLINE Vec<T, L, P> map(F f, Vec<T, L, P> a, Vec<T, L, P> b) {
+  Lane<T> t[L * P], u[L * P];
+  __builtin_memcpy(t, &a, sizeof(a));
+  __builtin_memcpy(u, &b, sizeof(b));
+  for (int i = 0; i < L * P; ++i) t[i] = f(t[i], u[i]);
+  __builtin_memcpy(&a, t, sizeof(a));
+  return a;
+}
+
+// ---- masks and choice ---------------------------------------------------------------------------
+
+// The mask of a comparison's native result (a bool, or integers as wide as the operands).
+template <int L, class C> INLINE Part<int32_t, L> mask_part(C c) {
+  if constexpr (L == 1) return -(int32_t)c;
+  else return __builtin_convertvector(c, Part<int32_t, L>);
+}
+// A mask as wide as T.
+template <class T, int L> INLINE Part<IntLike<T>, L> wide_mask(Part<int32_t, L> m) {
+  return convert<IntLike<T>, L>(m);
+}
+template <class T, int L> INLINE Part<T, L> select_part(Part<int32_t, L> m, Part<T, L> a, Part<T, L> b) {
+  if constexpr (L == 1) return m ? a : b;
+  else return wide_mask<T, L>(m) != 0 ? a : b;
+}
+template <class T, int L, int P>
+INLINE Vec<T, L, P> where(Vec<bool, L, P> m, Vec<T, L, P> a, Vec<T, L, P> b) {
+  Vec<T, L, P> r;
+  PARTS r.p[k] = select_part<Lane<T>, L>(m.p[k], a.p[k], b.p[k]);
+  return r;
+}
+// Lanes that are inside, of a tail of n points.
+template <int L, int P> INLINE Vec<bool, L, P> inside(int n) {
+  Vec<bool, L, P> r;
+  PARTS {
+    const Part<int32_t, L> lanes = iota<int32_t, L, 1>().p[0];
+    r.p[k] = mask_part<L>(lanes < n - k * L);
+  }
+  return r;
+}
+template <class T, int L, int P> INLINE Vec<T, L, P> keep(Vec<T, L, P> x, Vec<T, L, P>, Full) { return x; }
+template <class T, int L, int P> INLINE Vec<T, L, P> keep(Vec<T, L, P> x, Vec<T, L, P> other, int n) {
+  return where(inside<L, P>(n), x, other);
+}
+template <int L, int P> INLINE bool any_lane(Vec<bool, L, P> m) {
+  if constexpr (L == 1) return m.p[0] != 0;
+  else {
+    Part<int32_t, L> joined = m.p[0];
+    UNROLL for (int k = 1; k < P; ++k) joined |= m.p[k];
+    int64_t words[(L + 1) / 2] = {}, r = 0;
+    __builtin_memcpy(words, &joined, sizeof(joined));
+    UNROLL for (int i = 0; i < (L + 1) / 2; ++i) r |= words[i];
+    return r != 0;
+  }
+}
+
+// ---- arithmetic ---------------------------------------------------------------------------------
+
+#define WEFT_BINARY(NAME, EXPR)                                                        \
+  template <class T, int L, int P> INLINE Vec<T, L, P> NAME(Vec<T, L, P> a, Vec<T, L, P> b) { \
+    Vec<T, L, P> r;                                                                    \
+    PARTS { auto x = a.p[k], y = b.p[k]; r.p[k] = EXPR; }                              \
+    return r;                                                                          \
+  }
+#define WEFT_UNARY(NAME, EXPR)                                                         \
+  template <class T, int L, int P> INLINE Vec<T, L, P> NAME(Vec<T, L, P> a) {          \
+    Vec<T, L, P> r;                                                                    \
+    PARTS { auto x = a.p[k]; r.p[k] = EXPR; }                                          \
+    return r;                                                                          \
+  }
+#define WEFT_COMPARE(NAME, EXPR)                                                       \
+  template <class T, int L, int P> INLINE Vec<bool, L, P> NAME(Vec<T, L, P> a, Vec<T, L, P> b) { \
+    Vec<bool, L, P> r;                                                                 \
+    PARTS { auto x = a.p[k], y = b.p[k]; r.p[k] = mask_part<L>(EXPR); }                \
+    return r;                                                                          \
+  }
+
+WEFT_BINARY(add, x + y)
+WEFT_BINARY(sub, x - y)
+WEFT_BINARY(mul, x * y)
+WEFT_UNARY(neg, -x)
+WEFT_COMPARE(eq, x == y)
+WEFT_COMPARE(ne, x != y)
+WEFT_COMPARE(lt, x < y)
+WEFT_COMPARE(le, x <= y)
+// A true bool is -1: the order of masks is the opposite of the order of their lanes.
+template <int L, int P> INLINE Vec<bool, L, P> lt(Vec<bool, L, P> a, Vec<bool, L, P> b) {
+  return lt<int32_t, L, P>(bits<Vec<int32_t, L, P>>(b), bits<Vec<int32_t, L, P>>(a));
+}
+template <int L, int P> INLINE Vec<bool, L, P> le(Vec<bool, L, P> a, Vec<bool, L, P> b) {
+  return le<int32_t, L, P>(bits<Vec<int32_t, L, P>>(b), bits<Vec<int32_t, L, P>>(a));
+}
+template <class V> INLINE auto gt(V a, V b) { return lt(b, a); }
+template <class V> INLINE auto ge(V a, V b) { return le(b, a); }
+WEFT_BINARY(and_, x & y)
+WEFT_BINARY(or_, x | y)
+WEFT_BINARY(xor_, x ^ y)
+WEFT_UNARY(not_, ~x)
+
+template <class T, int L, int P> INLINE Vec<bool, L, P> isnan(Vec<T, L, P> a) { return ne(a, a); }
+
+// Greater / smaller one; NaN if either is NaN.
+template <class T, int L, int P> INLINE Vec<T, L, P> maximum(Vec<T, L, P> a, Vec<T, L, P> b) {
+  Vec<T, L, P> r;
+  PARTS {
+    auto x = a.p[k], y = b.p[k];
+    auto m = x > y ? x : y;  // the machine's max: y if either is NaN
+    if constexpr (is_float<T>) m = x == x ? m : x;
+    r.p[k] = m;
+  }
+  return r;
+}
+template <class T, int L, int P> INLINE Vec<T, L, P> minimum(Vec<T, L, P> a, Vec<T, L, P> b) {
+  Vec<T, L, P> r;
+  PARTS {
+    auto x = a.p[k], y = b.p[k];
+    auto m = x < y ? x : y;
+    if constexpr (is_float<T>) m = x == x ? m : x;
+    r.p[k] = m;
+  }
+  return r;
+}
+template <int L, int P> INLINE Vec<bool, L, P> maximum(Vec<bool, L, P> a, Vec<bool, L, P> b) { return or_(a, b); }
+template <int L, int P> INLINE Vec<bool, L, P> minimum(Vec<bool, L, P> a, Vec<bool, L, P> b) { return and_(a, b); }
+
+template <class T, int L, int P> INLINE Vec<T, L, P> div(Vec<T, L, P> a, Vec<T, L, P> b) {
+  Vec<T, L, P> r;
+  PARTS r.p[k] = a.p[k] / b.p[k];
+  return r;
+}
+template <class T, int L, int P> INLINE Vec<T, L, P> reciprocal(Vec<T, L, P> a) {
+  return div(splat_lane<L, P, T>(1), a);
+}
+template <class T, int L, int P> INLINE Vec<T, L, P> abs(Vec<T, L, P> a) {
+  Vec<T, L, P> r;
+  PARTS {
+    auto x = a.p[k];
+    if constexpr (is_float<T>) {
+      typedef Part<IntLike<T>, L> I;
+      constexpr IntLike<T> magnitude = (IntLike<T>)(~(UIntLike<T>)0 >> 1);
+      r.p[k] = bits<Part<T, L>>(bits<I>(x) & (magnitude - I{}));
+    } else r.p[k] = x < 0 ? -x : x;
+  }
+  return r;
+}
+
+template <class T, int L, int P> INLINE Vec<T, L, P> fma(Vec<T, L, P> a, Vec<T, L, P> b, Vec<T, L, P> c) {
+  Vec<T, L, P> r;
+  PARTS {
+    auto x = a.p[k], y = b.p[k], z = c.p[k];
+#if defined(WEFT_AVX512) || defined(WEFT_AVX2)
+    if constexpr (L == 1 && same<T, float>) r.p[k] = __builtin_fmaf(x, y, z);
+    else if constexpr (L == 1) r.p[k] = __builtin_fma(x, y, z);
+    else if constexpr (sizeof(x) >= 16) {
+      auto w = x;  // the assembler picks the width from the operand
+      if constexpr (same<T, float>) asm("vfmadd213ps %2, %1, %0" : "+v"(w) : "v"(y), "v"(z));
+      else asm("vfmadd213pd %2, %1, %0" : "+v"(w) : "v"(y), "v"(z));
+      r.p[k] = w;
+    } else
+#endif
+      r.p[k] = x * y + z;
+  }
+  return r;
+}
+
+// ---- conversion of values -----------------------------------------------------------------------
+
+template <class To, class From, int L, int P> INLINE Vec<To, L, P> cast(Vec<From, L, P> a) {
+  Vec<To, L, P> r;
+  if constexpr (same<To, From>) return a;
+  else if constexpr (same<To, bool>) {
+    PARTS r.p[k] = mask_part<L>(a.p[k] != 0);
+  } else if constexpr (same<From, bool>) {
+    PARTS r.p[k] = convert<To, L>(-a.p[k]);
+  } else if constexpr (is_float<From> && sizeof(To) < 4) {  // through int32: that has instructions
+    PARTS r.p[k] = convert<To, L>(convert<int32_t, L>(a.p[k]));
+  } else if constexpr (is_float<To> && sizeof(From) < 4) {
+    PARTS r.p[k] = convert<To, L>(convert<int32_t, L>(a.p[k]));
+  } else {
+    PARTS r.p[k] = convert<To, L>(a.p[k]);
+  }
+  return r;
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+INLINE int lanes_of(int n, int k, int L) {  // lanes inside part k of a tail of n points
+  int m = n - k * L;
+  return m < 0 ? 0 : m > L ? L : m;
+}
+
+template <class T, int L> INLINE Part<T, L> load_part(const T* p) {
+  Part<T, L> r;
+  __builtin_memcpy(&r, p, sizeof(r));
+  return r;
+}
+
+template <class T, int L> INLINE Part<T, L> load_part(const T* p, int m) {
+#ifdef WEFT_AVX512
+  if constexpr (sizeof(T) * L >= 16) {
+    typedef Part<T, L> V __attribute__((aligned(1), may_alias));
+    const V& from = *(const V*)p;
+    Part<T, L> r;
+    if constexpr (sizeof(T) == 8) {
+      asm("vmovdqu64 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint8_t)((1u << m) - 1)));
+    } else if constexpr (sizeof(T) == 4) {
+      asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint16_t)((1u << m) - 1)));
+    } else if constexpr (sizeof(T) == 2) {
+      asm("vmovdqu16 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint32_t)((1ull << m) - 1)));
+    } else {
+      asm("vmovdqu8 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint32_t)((1ull << m) - 1)));
+    }
+    return r;
+  }
+#endif
+  T t[L] = {};
+  for (int i = 0; i < m; ++i) t[i] = p[i];
+  return load_part<T, L>(t);
+}
+
+template <class T, int L> INLINE void store_part(T* p, Part<T, L> x) { __builtin_memcpy(p, &x, sizeof(x)); }
+
+template <class T, int L> INLINE void store_part(T* p, Part<T, L> x, int m) {
+#ifdef WEFT_AVX512
+  if constexpr (sizeof(T) * L >= 16) {
+    typedef Part<T, L> V __attribute__((aligned(1), may_alias));
+    V& to = *(V*)p;
+    if constexpr (sizeof(T) == 8) {
+      asm volatile("vmovdqu64 %1, %0%{%2%}" : "+m"(to) : "v"(x), "Yk"((uint8_t)((1u << m) - 1)));
+    } else if constexpr (sizeof(T) == 4) {
+      asm volatile("vmovdqu32 %1, %0%{%2%}" : "+m"(to) : "v"(x), "Yk"((uint16_t)((1u << m) - 1)));
+    } else if constexpr (sizeof(T) == 2) {
+      asm volatile("vmovdqu16 %1, %0%{%2%}" : "+m"(to) : "v"(x), "Yk"((uint32_t)((1ull << m) - 1)));
+    } else {
+      asm volatile("vmovdqu8 %1, %0%{%2%}" : "+m"(to) : "v"(x), "Yk"((uint32_t)((1ull << m) - 1)));
+    }
+    return;
+  }
+#endif
+  T t[L];
+  store_part<T, L>(t, x);
+  for (int i = 0; i < m; ++i) p[i] = t[i];
+}
+
+// Between the memory form of a part and its compute form. half: see half.h.
+template <class T> struct Memory {
+  typedef T Word;
+  template <int L> static INLINE Part<T, L> decode(Part<T, L> x) { return x; }
+  template <int L> static INLINE Part<T, L> encode(Part<T, L> x) { return x; }
+};
+template <> struct Memory<bool> {
+  typedef uint8_t Word;
+  template <int L> static INLINE Part<int32_t, L> decode(Part<uint8_t, L> x) { return -convert<int32_t, L>(x); }
+  template <int L> static INLINE Part<uint8_t, L> encode(Part<int32_t, L> x) { return convert<uint8_t, L>(-x); }
+};
+template <> struct Memory<bfloat16> {
+  typedef uint16_t Word;
+  template <int L> static INLINE Part<float, L> decode(Part<uint16_t, L> x) {
+    return bits<Part<float, L>>(convert<uint32_t, L>(x) << 16);
+  }
+  // Round to nearest even: add half of the last kept bit's weight (less one for even results).
+  template <int L> static INLINE Part<uint16_t, L> encode(Part<float, L> x) {
+    auto u = bits<Part<uint32_t, L>>(x);
+    auto rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+    auto nan = (u >> 16) | 0x40;  // the carry of rounding could turn a NaN into infinity
+    return convert<uint16_t, L>(x == x ? rounded : nan);
+  }
+};
+
+template <class T> using Word = typename Memory<T>::Word;
+
+template <int L, int P, class T> INLINE Vec<Compute<T>, L, P> load(const T* p, Full) {
+  Vec<Compute<T>, L, P> r;
+  PARTS r.p[k] = Memory<T>::template decode<L>(load_part<Word<T>, L>((const Word<T>*)p + k * L));
+  return r;
+}
+template <int L, int P, class T> INLINE Vec<Compute<T>, L, P> load(const T* p, int n) {
+  Vec<Compute<T>, L, P> r;
+  PARTS {
+    int m = lanes_of(n, k, L);
+    r.p[k] = Memory<T>::template decode<L>(load_part<Word<T>, L>((const Word<T>*)p + k * L, m));
+  }
+  return r;
+}
+template <class T> INLINE Scalar<Compute<T>> load1(const T* p) {
+  Scalar<Compute<T>> r;
+  r.p[0] = Memory<T>::template decode<1>(*(const Word<T>*)p);
+  return r;
+}
+
+template <class T, int L, int P> INLINE void store(T* p, Vec<Compute<T>, L, P> x, Full) {
+  PARTS store_part<Word<T>, L>((Word<T>*)p + k * L, Memory<T>::template encode<L>(x.p[k]));
+}
+template <class T, int L, int P> INLINE void store(T* p, Vec<Compute<T>, L, P> x, int n) {
+  PARTS {
+    int m = lanes_of(n, k, L);
+    store_part<Word<T>, L>((Word<T>*)p + k * L, Memory<T>::template encode<L>(x.p[k]), m);
+  }
+}
+template <class T> INLINE void store1(T* p, Scalar<Compute<T>> x) {
+  *(Word<T>*)p = Memory<T>::template encode<1>(x.p[0]);
+}
+
+INLINE int inside_count(Full, int lanes) { return lanes; }
+INLINE int inside_count(int n, int) { return n; }
+
+// Loads and stores of lanes that do not lie beside each other: `at(i)` is the address of lane i.
+template <int L, int P, class T, class N, class F> INLINE Vec<Compute<T>, L, P> gather(F at, N n) {
+  Word<T> t[L * P] = {};
+  for (int i = 0; i < inside_count(n, L * P); ++i) t[i] = *(const Word<T>*)at(i);
+  return load<L, P>((const T*)t, Full{});
+}
+template <class T, int L, int P, class N, class F> INLINE void scatter(F at, Vec<Compute<T>, L, P> x, N n) {
+  Word<T> t[L * P];
+  store<T>((T*)t, x, Full{});
+  for (int i = 0; i < inside_count(n, L * P); ++i) *(Word<T>*)at(i) = t[i];
+}
+template <class N, class F, class T, int L, int P> INLINE void accumulate(F at, Vec<T, L, P> x, N n) {
+  for (int i = 0; i < inside_count(n, L * P); ++i) {
+    auto p = at(i);
+    Scalar<T> one;
+    one.p[0] = lane(x, i);
+    store1(p, add(load1(p), one));
+  }
+}
+// The same where lanes outside `mask` are not read and give `other`.
+template <int L, int P, class T, class N, class F>
+INLINE Vec<Compute<T>, L, P> gather_masked(F at, N n, Vec<bool, L, P> mask, Compute<T> other) {
+  Word<T> t[L * P] = {};
+  for (int i = 0; i < inside_count(n, L * P); ++i)
+    if (lane(mask, i)) t[i] = *(const Word<T>*)at(i);
+  auto r = load<L, P>((const T*)t, Full{});
+  return where(mask, r, splat<L, P>(scalar(other)));
+}
+template <int L, int P, class T, class N>
+INLINE Vec<Compute<T>, L, P> load_masked(const T* p, N n, Vec<bool, L, P> mask, Compute<T> other) {
+#ifdef WEFT_AVX512
+  if constexpr (L == 16 && sizeof(T) == 4) {
+    mask = keep(mask, splat_lane<L, P, bool>(0), n);
+    Vec<Compute<T>, L, P> r;
+    PARTS {
+      typedef Part<T, L> V __attribute__((aligned(1), may_alias));
+      uint16_t m = 0;
+      asm("vpmovd2m %1, %0" : "=Yk"(m) : "v"(mask.p[k]));
+      Part<T, L> x = other - Part<T, L>{};
+      asm("vmovdqu32 %1, %0%{%2%}" : "+v"(x) : "m"(*(const V*)(p + k * L)), "Yk"(m));
+      r.p[k] = x;
+    }
+    return r;
+  }
+#endif
+  return gather_masked<L, P, T>([=](int i) { return p + i; }, n, mask, other);
+}
+
+// ---- indices ------------------------------------------------------------------------------------
+
+INLINE int64_t weft_floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+INLINE int64_t weft_floor_mod(int64_t a, int64_t b) {
+  int64_t r = a % b;
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+INLINE int64_t weft_min(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t weft_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// The values of an Indirect, lane by lane.
+template <int S> struct Indices { int64_t at[S]; };
+
+// Fills `to` from loaded indices; false if one that is used lies outside [0, size).
+template <bool Wrap, bool Check, class T, int L, int P, class N>
+INLINE bool resolve(Indices<L * P>& to, Vec<T, L, P> from, int64_t size, Vec<bool, L, P> used, N n) {
+  bool good = true;
+  UNROLL for (int i = 0; i < L * P; ++i) {
+    int64_t x = lane(from, i);
+    if (Wrap && x < 0) x += size;
+    if (Check) {
+      bool inside = (uint64_t)x < (uint64_t)size;
+      good &= inside | !lane(used, i) | (i >= inside_count(n, L * P));
+      if (!inside) x = 0;
+    }
+    to.at[i] = x;
+  }
+  return good;
+}
+
+// ---- loops --------------------------------------------------------------------------------------
+
+// f(x, n) for x in steps of S over [begin, end): n is Full{}, or the number of points left at the end.
+template <int S, class F> INLINE void vector_loop(int64_t begin, int64_t end, F f) {
+  int64_t x = begin;
+  for (; x + S <= end; x += S) f(x, Full{});
+  if (x < end) f(x, (int)(end - x));
+}
+// The same where the length is known to be a multiple of S.
+template <int S, class F> INLINE void full_loop(int64_t begin, int64_t end, F f) {
+  for (int64_t x = begin; x < end; x += S) f(x, Full{});
+}
+
+extern "C" int omp_get_max_threads();
+extern "C" int omp_in_parallel();
+extern "C" int omp_get_thread_num();
+
+// What every kernel body gets: buffers, sizes, and where it reports a bad index.
+struct Arguments {
+  void* const* buffers;
+  const int64_t* sizes;
+  int error;
+};
+typedef void Range(Arguments& a, int64_t begin, int64_t end);
+
+constexpr int64_t GRAIN = 32768;  // work (about one element) that pays for waking a thread
+
+// Runs `body` over [0, n) on as many threads as the work of n points of `cost` each deserves.
+static __attribute__((noinline, unused)) int run(Range* body, void* const* buffers, const int64_t* sizes, int64_t n, int64_t cost) {
+  Arguments a{buffers, sizes, 0};
+  if (n <= 0) return 0;
+  int64_t threads = n * cost / GRAIN;
+  if (threads > 1) {
+    int64_t available = omp_in_parallel() ? 1 : omp_get_max_threads();
+    if (threads > available) threads = available;
+    if (threads > n) threads = n;
+  }
+  if (threads <= 1) {
+    body(a, 0, n);
+    return a.error;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    int64_t t = omp_get_thread_num();
+    body(a, n * t / threads, n * (t + 1) / threads);
+  }
+  return a.error;
+}
+
+}  // namespace weft

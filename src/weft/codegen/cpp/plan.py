@@ -1,0 +1,359 @@
+"""Decides how one kernel is spelled in C++: vectorised variable, lanes, loops, phases, row buffers.
+
+Place in the pipeline: `emit.py` prints what a `Plan` says and decides nothing itself.
+
+A kernel's outer variables are flattened into *points*, which threads share. One variable is vectorised: an
+inner one (its lanes are folded by each reduction: softmax over contiguous rows) or an outer one (each lane
+is a point: pointwise kernels, sums over leading dimensions). Inner loops run once per *stage*: stage 0 needs
+no reduction, stage 1 needs those of stage 0, and so on. Inner values that are dear and needed by several
+stages are kept in a row buffer, which stays in the first-level cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Final, final
+
+from weft.codegen.dtypes import ITEM_SIZE
+from weft.codegen.loop_ir import (
+    Const,
+    Indirect,
+    IndexValue,
+    Kernel,
+    Load,
+    LoopVar,
+    Node,
+    Op,
+    Reduce,
+    Store,
+    operands,
+)
+from weft.shapes.expr import Expr, IntExpr, split_linear, symbols
+
+ASSUMED_EXTENT: Final = 512
+"""Trip count that the cost model assumes for loops of unknown size."""
+BLOCK_ELEMENTS: Final = 4096
+"""Points of a vectorised outer loop that one thread takes at a time."""
+STRIP_TRIPS: Final = 256
+"""Additions to one accumulator before it is flushed: keeps long float sums accurate."""
+ROW_BUFFER_BYTES: Final = 128 << 10
+KEEP_COST: Final = 6
+"""Cost of recomputing a value above which it is kept in a row buffer."""
+
+HEAVY: Final = {
+    **dict.fromkeys(
+        ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "tanh", "erf", "sin",
+         "cos", "atan"), 8),
+    **dict.fromkeys(
+        ("tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "pow",
+         "atan2", "hypot", "nextafter", "floordiv", "mod", "fmod", "philox", "philox_normal"), 40),
+    **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), 3),
+}  # fmt: skip
+"""Relative cost of operators that are not simple instructions."""
+
+
+@final
+@dataclass(frozen=True)
+class Access:
+    """One load or store: its index, its level, and whether lanes must be gathered anyway."""
+
+    index: IntExpr
+    indirect: tuple[Indirect, ...]
+    inner: bool
+
+
+@final
+@dataclass
+class Stage:
+    """One run over the inner loops: the nodes it evaluates, in order, and what it produces."""
+
+    nodes: list[Node] = field(default_factory=list)
+    reductions: list[Reduce] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    kept: list[Node] = field(default_factory=list)  # put into row buffers here
+    reused: list[Node] = field(default_factory=list)  # read from row buffers here
+
+
+@final
+@dataclass
+class Plan:
+    """Everything that `emit.py` needs to know about a kernel."""
+
+    kernel: Kernel
+    vector: LoopVar | None
+    vector_inner: bool
+    lanes: int
+    parts: int
+    varying: frozenset[int]  # ids of nodes that differ between lanes
+    points: tuple[LoopVar, ...]
+    loops: tuple[LoopVar, ...]
+    stages: list[Stage]
+    stage_of: dict[int, int]  # outer-level node or reduction -> after how many stages it is known
+
+    @property
+    def step(self) -> int:
+        """Points of the vectorised loop per iteration."""
+        return self.lanes * self.parts
+
+    @property
+    def block(self) -> int:
+        """Points of a vectorised outer loop in one block; 0: it is not divided."""
+        if self.vector is None or self.vector_inner:
+            return 0
+        size = self.step if self.kernel.inner else max(self.step, BLOCK_ELEMENTS)
+        extent = self.vector.extent
+        return 0 if isinstance(extent, int) and extent <= size else size
+
+    def varies(self, node: Node) -> bool:
+        return node.id in self.varying
+
+
+def make_plan(kernel: Kernel, vector_bytes: int) -> Plan:
+    """The cheapest plan by the cost model."""
+    vector, varying = _choose_vector(kernel, vector_bytes)
+    vector_inner = vector is not None and vector in kernel.inner
+    stage_of = _stages_of(kernel)
+    lanes = 1 if vector is None else _lanes(kernel, varying, vector_bytes)
+    plan = Plan(
+        kernel, vector, vector_inner, lanes, 1, varying,
+        points=tuple(v for v in kernel.outer if v is not vector),
+        loops=tuple(v for v in kernel.inner if v is not vector),
+        stages=[], stage_of=stage_of,
+    )  # fmt: skip
+    if vector is not None:
+        plan.parts = _parts(plan, vector)
+    plan.stages = _fill_stages(plan)
+    return plan
+
+
+# ---- the vectorised variable ------------------------------------------------------------------------
+
+
+def accesses(kernel: Kernel) -> Iterator[Access]:
+    """All loads and stores."""
+    for node in kernel.nodes:
+        if isinstance(node, Load):
+            yield Access(node.index, node.indirect, node.inner)
+    for store in kernel.stores:
+        yield Access(store.index, store.indirect, store.inner)
+
+
+def varying_nodes(kernel: Kernel, variable: Expr) -> frozenset[int]:
+    """Ids of the nodes that differ along `variable`."""
+    found: set[int] = set()
+    for node in kernel.nodes:
+        own = symbols(node.index) if isinstance(node, Load) else (
+            symbols(node.expr) if isinstance(node, IndexValue) else ())  # fmt: skip
+        if variable in own or any(o.id in found for o in operands(node)):
+            found.add(node.id)
+    return frozenset(found)
+
+
+def stride(index: IntExpr, variable: Expr) -> IntExpr | None:
+    """Elements between neighbours along `variable`; None if that differs from place to place."""
+    parts = split_linear(index, variable)
+    return None if parts is None else parts[0]
+
+
+def _choose_vector(
+    kernel: Kernel, vector_bytes: int
+) -> tuple[LoopVar | None, frozenset[int]]:
+    best: tuple[float, LoopVar | None, frozenset[int]] = (float("inf"), None, frozenset())
+    inner_symbols = {v.symbol for v in kernel.inner}
+    for variable in (*reversed(kernel.inner), *reversed(kernel.outer)):
+        varying = _reductions_end(kernel, varying_nodes(kernel, variable.symbol),
+                                  variable.symbol in inner_symbols)
+        cost = _cost(kernel, variable, varying, vector_bytes)
+        if cost < best[0]:
+            best = (cost, variable, varying)
+    scalar_cost = sum(_node_weight(n) for n in kernel.nodes) + len(kernel.stores)
+    return (best[1], best[2]) if best[0] < 1.5 * scalar_cost else (None, frozenset())
+
+
+def _reductions_end(kernel: Kernel, varying: frozenset[int], inner: bool) -> frozenset[int]:
+    """With an inner vector variable, a reduction and what follows are the same in all lanes."""
+    if not inner:
+        return varying
+    found: set[int] = set()
+    for node in kernel.nodes:
+        if node.id in varying and node.inner:
+            found.add(node.id)
+    return frozenset(found)
+
+
+def trips(extent: IntExpr) -> int:
+    """The trip count of a loop, assumed if unknown."""
+    return extent if isinstance(extent, int) else ASSUMED_EXTENT
+
+
+def _cost(kernel: Kernel, v: LoopVar, varying: frozenset[int], vector_bytes: int) -> float:
+    """Estimated cost of one point of the whole domain when `v` is vectorised."""
+    lanes = _lanes(kernel, varying, vector_bytes)
+    inner_total = max(1, prod(trips(x.extent) for x in kernel.inner))
+    extent = max(1, trips(v.extent))
+    waste = -(-extent // lanes) * lanes / extent
+    total = 0.0
+    for access in accesses(kernel):
+        weight = 1.0 if access.inner or not kernel.inner else 1 / inner_total
+        total += weight * _access_cost(access, v.symbol, varying, lanes) * waste
+    for node in kernel.nodes:
+        if isinstance(node, Op):
+            weight = 1.0 if node.inner or not kernel.inner else 1 / inner_total
+            total += weight * HEAVY.get(node.name, 1) * waste / lanes
+    if v in kernel.inner:  # every point folds its lanes
+        folds = sum(isinstance(n, Reduce) for n in kernel.nodes)
+        total += 8 * folds / inner_total
+    return total
+
+
+def _access_cost(access: Access, v: Expr, varying: frozenset[int], lanes: int) -> float:
+    if any(i.id in varying for i in access.indirect):
+        return 2.0
+    step = stride(access.index, v)
+    if isinstance(step, int) and step in (0, 1):
+        return 1 / lanes
+    return 1.5 if step is not None else 3.0
+
+
+def _node_weight(node: Node) -> float:
+    if isinstance(node, Op):
+        return HEAVY.get(node.name, 1)
+    return 1.0 if isinstance(node, Load) else 0.0
+
+
+def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int) -> int:
+    """Lanes such that the widest varying type fills a register."""
+    widest = 4
+    for node in kernel.nodes:
+        if node.id in varying and not isinstance(node, Indirect):
+            widest = max(widest, ITEM_SIZE[node.dtype])
+        if isinstance(node, Reduce) and node.kind.startswith("arg"):
+            widest = max(widest, ITEM_SIZE[position_type(kernel, node)])
+    return vector_bytes // widest
+
+
+def position_type(kernel: Kernel, node: Reduce) -> str:
+    """The type in which argmax and argmin keep positions."""
+    extents = [v.extent for v in kernel.inner]
+    small = all(isinstance(e, int) for e in extents) and prod(map(trips, extents)) < 2**31
+    return "i32" if small and ITEM_SIZE[node.value.dtype] <= 4 else "i64"
+
+
+def _parts(plan: Plan, vector: LoopVar) -> int:
+    """Registers per value: several hide latency in light reductions and fill cache lines."""
+    ops = [n for n in plan.kernel.nodes if n.id in plan.varying and not isinstance(n, Const)]
+    weight = sum(_node_weight(n) for n in ops)
+    light = 4 if plan.kernel.inner else 2
+    wanted = light if weight <= 6 else 2 if weight <= 14 and plan.kernel.inner else 1
+    extent = vector.extent
+    if isinstance(extent, int):
+        registers = -(-extent // plan.lanes)
+        while wanted > 1 and (registers % wanted and registers < 8 * wanted):
+            wanted //= 2
+    return wanted
+
+
+# ---- stages -----------------------------------------------------------------------------------------
+
+
+def _stages_of(kernel: Kernel) -> dict[int, int]:
+    """For each node, how many runs over the inner loops must be complete before it is known."""
+    stage: dict[int, int] = {}
+    for node in kernel.nodes:
+        before = max((stage[o.id] for o in operands(node)), default=0)
+        stage[node.id] = before + isinstance(node, Reduce)
+    return stage
+
+
+def _fill_stages(plan: Plan) -> list[Stage]:
+    kernel, stage_of = plan.kernel, plan.stage_of
+    reductions = [n for n in kernel.nodes if isinstance(n, Reduce)]
+    inner_stores = [s for s in kernel.stores if s.inner]
+    last = max([stage_of[r.id] - 1 for r in reductions]
+               + [_store_stage(s, stage_of) for s in inner_stores], default=-1)  # fmt: skip
+    stages = [Stage() for _ in range(last + 1)]
+    for reduction in reductions:
+        stages[stage_of[reduction.id] - 1].reductions.append(reduction)
+    for store in inner_stores:
+        stages[_store_stage(store, stage_of)].stores.append(store)
+    closures = [_closure(_roots(stage)) for stage in stages]
+    _keep_dear_values(plan, stages, closures)
+    order = {node.id: i for i, node in enumerate(kernel.nodes)}
+    for stage in stages:
+        reused = {n.id for n in stage.reused}
+        needed = _closure(_roots(stage), reused)
+        stage.nodes = sorted(needed.values(), key=lambda n: order[n.id])
+    return stages
+
+
+def _store_stage(store: Store, stage_of: dict[int, int]) -> int:
+    return max(stage_of[n.id] for n in (store.value, *store.indirect))
+
+
+def _roots(stage: Stage) -> list[Node]:
+    roots = [r.value for r in stage.reductions]
+    for store in stage.stores:
+        roots += [store.value, *store.indirect]
+    return [*roots, *stage.kept]
+
+
+def _closure(roots: Iterable[Node], stop: Iterable[int] = ()) -> dict[int, Node]:
+    """The inner-level nodes that `roots` need, up to the ids in `stop`."""
+    stopped = set(stop)
+    found: dict[int, Node] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node.inner and node.id not in found and node.id not in stopped:
+            found[node.id] = node
+            stack.extend(operands(node))
+    return found
+
+
+def _keep_dear_values(plan: Plan, stages: list[Stage], closures: list[dict[int, Node]]) -> None:
+    """Fill `kept` and `reused`: what a later stage needs of an earlier one and is dear to recompute."""
+    space = ROW_BUFFER_BYTES
+    extents = [v.extent for v in plan.kernel.inner]
+    if len(stages) < 2 or not all(isinstance(e, int) for e in extents):
+        return
+    row = prod(map(trips, extents)) * (1 if plan.vector_inner or plan.vector is None else plan.step)
+    kept: dict[int, Node] = {}
+    for later in range(1, len(stages)):
+        for node in _frontier(stages[later], closures, later):
+            size = row * ITEM_SIZE[node.dtype]
+            if node.id not in kept and (size > space or _recompute_cost(plan, node) < KEEP_COST):
+                continue
+            if node.id not in kept:
+                space -= size
+                kept[node.id] = node
+                first = next(i for i, c in enumerate(closures) if node.id in c)
+                stages[first].kept.append(node)
+            stages[later].reused.append(node)
+
+
+def _frontier(stage: Stage, closures: list[dict[int, Node]], later: int) -> list[Node]:
+    """The shared nodes that this stage uses directly."""
+    shared = {i for closure in closures[:later] for i in closure} & closures[later].keys()
+    users = [n for n in closures[later].values() if n.id not in shared]
+    used = {o.id: o for n in users for o in operands(n)}
+    used |= {n.id: n for n in _roots(stage)}
+    return [n for i, n in used.items() if i in shared and not isinstance(n, Const | Indirect)]
+
+
+def _recompute_cost(plan: Plan, node: Node) -> float:
+    total = 0.0
+    for other in _closure([node]).values():
+        if isinstance(other, Load):
+            access = Access(other.index, other.indirect, True)
+            total += 8.0 if _is_gathered(plan, access) else 1.5
+        else:
+            total += _node_weight(other)
+    return total
+
+
+def _is_gathered(plan: Plan, access: Access) -> bool:
+    if plan.vector is None:
+        return False
+    return _access_cost(access, plan.vector.symbol, plan.varying, plan.lanes) > 1

@@ -1,0 +1,43 @@
+"""Kernels in, callables out: the C++ target's entry point.
+
+Place in the pipeline: the last step of `codegen` on CPUs; `runtime/` compiles and loads.
+
+    add_relu, softmax = compile_kernels([kernel_a, kernel_b])
+    add_relu(x, y, out)            # buffers in the kernel's order, then its sizes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from weft._cpu import Kernel as CompiledKernel
+from weft.codegen.cpp.emit import ENTRY, emit
+from weft.codegen.loop_ir import Kernel
+from weft.diagnostics import events
+from weft.runtime.compile_pool import submit
+from weft.runtime.cpp_build import toolchain
+from weft.runtime.launcher import kernel_of
+
+__all__ = ["CompiledKernel", "compile_kernels", "source_of"]
+
+LINE_PREFIX: Final = "// "
+
+
+def compile_kernels(kernels: Sequence[Kernel]) -> list[CompiledKernel]:
+    """Compile all kernels in parallel, equal ones once; results in order.
+
+    Raises CompilerNotFound without a C++ compiler.
+    """
+    futures = [submit(source_of(kernel)) for kernel in kernels]
+    with events.stage("cpp_compile"):
+        paths = [future.result() for future in futures]
+    return [
+        kernel_of(path, ENTRY, buffers=len(k.buffers), sizes=len(k.sizes), name=k.name)
+        for path, k in zip(paths, kernels, strict=True)
+    ]
+
+
+def source_of(kernel: Kernel) -> str:
+    """The C++ text of a kernel."""
+    return emit(kernel, toolchain().vector_bytes)

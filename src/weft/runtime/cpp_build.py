@@ -1,0 +1,181 @@
+"""The C++ compiler: which one, its flags, and one run of it.
+
+Place in the pipeline: `compile_pool.py` runs many of these in parallel; `codegen/cpp/` chooses vector widths
+by `Toolchain.simd`.
+
+Kernels include no system header and link no library but libm: OpenMP's functions are resolved when the
+object is loaded, from the runtime that torch has loaded already, so both share one pool of threads.
+
+    shared_object = toolchain().compile(source_text)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, final
+
+from weft.config import config
+from weft.errors import BadValue, CompilationFailed, CompilerNotFound
+
+INCLUDE_DIRECTORY: Final = Path(__file__).parents[1] / "codegen" / "cpp" / "include"
+_NAMES: Final = ("g++", "clang++")
+
+_FLAGS: Final = (
+    "-std=c++17", "-O2", "-shared", "-fPIC", "-fopenmp",
+    # libm's errno and traps are no part of eager's behaviour; NaN, infinities and signed zeros are.
+    "-fno-math-errno", "-fno-trapping-math",
+    # a * b + c rounds twice, as eager does; integers wrap.
+    "-ffp-contract=off", "-fwrapv",
+    "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-stack-protector",
+    "-fvisibility=hidden", "-w", "-nostdlib",
+)  # fmt: skip
+_LIBRARIES: Final = ("-lm", "-lgcc")
+
+_SIMD_FLAGS: Final = {
+    "x86_64": {"avx512": "-march=x86-64-v4", "avx2": "-march=x86-64-v3", "portable": "-march=x86-64"},
+}  # fmt: skip
+_SIMD_NEEDS: Final = {
+    "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
+    "avx2": frozenset({"avx2", "fma", "f16c"}),
+}
+
+
+@cache
+def machine_features() -> frozenset[str]:
+    """What /proc/cpuinfo says the processor can do; empty where there is no such file."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def _best_simd() -> str:
+    if platform.machine() != "x86_64":
+        return "portable"
+    features = machine_features()
+    return next((simd for simd, needs in _SIMD_NEEDS.items() if needs <= features), "portable")
+
+
+def _target_flags(simd: str) -> tuple[str, ...]:
+    if simd == _best_simd():
+        return ("-march=native",) if platform.machine() == "x86_64" else ("-mcpu=native",)
+    try:
+        return (_SIMD_FLAGS[platform.machine()][simd],)
+    except KeyError:
+        raise BadValue(
+            f"simd={simd!r} is not available on {platform.machine()}", do="leave `simd` empty"
+        ) from None
+
+
+@final
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler, its version, the instruction set it compiles for, and its full command line."""
+
+    compiler: str
+    version: str
+    simd: str
+    command: tuple[str, ...]
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of one vector register."""
+        return {"avx512": 64, "avx2": 32}.get(self.simd, 16)
+
+    def key(self, source: str) -> str:
+        """Content hash: source, headers, compiler, flags and processor."""
+        parts = (source, _headers_digest(), self.version, self.command, _machine_digest())
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+    def compile(self, source: str) -> bytes:
+        """The shared object of `source`; raises CompilationFailed with the compiler's message."""
+        with tempfile.TemporaryDirectory(prefix="weft-cpp-") as directory:
+            output = Path(directory, "kernel.so")
+            command = [*self.command, "-x", "c++", "-", "-o", str(output), *_LIBRARIES]
+            done = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
+            if done.returncode or not output.exists():
+                message = done.stderr.decode(errors="replace")[:4000]
+                raise CompilationFailed(f"{self.compiler} refused a kernel:\n{message}")
+            return output.read_bytes()
+
+
+@cache
+def _headers_digest() -> str:
+    digest = hashlib.sha256()
+    for header in sorted(INCLUDE_DIRECTORY.glob("*.h")):
+        digest.update(header.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def _machine_digest() -> str:
+    """With -march=native the object depends on the processor."""
+    return " ".join(sorted(machine_features()))
+
+
+def toolchain() -> Toolchain:
+    """The toolchain that the settings ask for; raises CompilerNotFound where there is none."""
+    return _toolchain(config.cpp_compiler or os.environ.get("CXX", ""), config.simd, config.cpp_flags)
+
+
+@cache
+def _toolchain(wanted: str, simd: str, extra: str) -> Toolchain:
+    names = (wanted,) if wanted else _NAMES
+    found = next((name for name in names if shutil.which(shlex.split(name)[0])), None)
+    if found is None:
+        raise CompilerNotFound(names)
+    chosen = simd or _best_simd()
+    flags = (*_FLAGS, *_target_flags(chosen), "-I", str(INCLUDE_DIRECTORY), *shlex.split(extra))
+    compiler = shlex.split(found)
+    return Toolchain(found, _version(compiler), chosen, (*compiler, *flags))
+
+
+def _version(compiler: list[str]) -> str:
+    done = subprocess.run([*compiler, "--version"], capture_output=True, check=False, text=True)
+    return done.stdout.partition("\n")[0]
+
+
+def is_available() -> bool:
+    """Is there a C++ compiler?"""
+    try:
+        toolchain()
+    except CompilerNotFound:
+        return False
+    return True
+
+
+@cache
+def _share_openmp() -> None:
+    """Make the OpenMP runtime visible to kernels: torch's if it has one, else the system's."""
+    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
+        ctypes.CDLL(_loaded_openmp() or "libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
+
+
+def _loaded_openmp() -> str | None:
+    """The file of an OpenMP runtime that this process has mapped."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        file = line.rpartition(" ")[2]
+        if any(name in Path(file).name for name in ("libgomp", "libiomp5", "libomp.")):
+            return file
+    return None
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """The shared object at `path`, loaded for the rest of the process's life."""
+    _share_openmp()
+    return ctypes.CDLL(str(path))

@@ -1,0 +1,54 @@
+"""Compiled C++ kernels as callables.
+
+Place in the pipeline: after `compile_pool.py`; what generated call sequences call. The call itself is C
+(`weft._cpu.Kernel`): reading the arguments costs some 10 ns each.
+
+    kernel = kernel_of(shared_object_file, "weft_k0", buffers=2, sizes=1, name="add_relu")
+    kernel(x, out, n)
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from weft import _cpu
+from weft.runtime import cpp_build
+
+
+@cache
+def configure() -> None:
+    """Tell the C launcher where to find a tensor's data (once)."""
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    address = ctypes.cast(library.aoti_torch_get_data_ptr, ctypes.c_void_p).value
+    assert address is not None
+    _cpu.configure(tensor_offset(), address)
+
+
+@cache
+def tensor_offset() -> int:
+    """Bytes from the start of a torch.Tensor object to the at::Tensor in it, found by its pointer."""
+    tensor = torch.empty(1)
+    words = (ctypes.c_uint64 * (type(tensor).__basicsize__ // 8)).from_address(id(tensor))
+    wanted: int = tensor._cdata
+    for position in range(2, len(words)):  # after the object header
+        if words[position] == wanted:
+            return position * 8
+    raise RuntimeError("this torch keeps its tensors where weft does not find them")
+
+
+@cache
+def _library(path: Path) -> ctypes.CDLL:
+    return cpp_build.load(path)
+
+
+def kernel_of(path: Path, symbol: str, *, buffers: int, sizes: int, name: str) -> _cpu.Kernel:
+    """The function `symbol` of the shared object at `path` as a callable."""
+    configure()
+    library = _library(path)
+    address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+    assert address is not None
+    return _cpu.Kernel(address, buffers, sizes, name, library)
