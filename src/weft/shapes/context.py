@@ -1,8 +1,9 @@
 """One capture's symbols, what is known about them, and the guards that were asked for.
 
-Place in the pipeline: capture makes a `ShapeContext` per frame, asks it for symbolic sizes (`size`) and
-numbers (`integer`, `number`), runs operators on fake tensors that have them, and reads ``guards`` at the end.
-PyTorch sees the context as the ``shape_env`` of its nodes; the methods it calls are marked "torch:".
+Place in the pipeline: capture makes a `ShapeContext` per frame, asks it for symbolic sizes
+(`size`) and numbers (`integer`, `number`), runs operators on fake tensors that have them, and
+reads ``guards`` at the end. PyTorch sees the context as the ``shape_env`` of its nodes; the
+methods it calls are marked "torch:".
 
     context = ShapeContext()
     n = context.size(128, source)          # a torch.SymInt with hint 128; 0 and 1 stay ints
@@ -125,7 +126,7 @@ class ShapeContext:
         made = FloatSymbol(f"f{self._next('f')}")
         self.hints[made] = hint
         self.sources[made] = [source]
-        return torch.SymFloat(self.float_node(made))
+        return torch.SymFloat(self.float_node(made))  # type: ignore[no-untyped-call]
 
     def unbacked(self, *, lo: int = 0, hi: int = INF) -> torch.SymInt:
         """An integer that only the running program knows; it has no hint."""
@@ -145,11 +146,11 @@ class ShapeContext:
     # -------------------------------------------------------------------- nodes
 
     def sym_int(self, value: Expr) -> torch.SymInt:
-        return torch.SymInt(self.int_node(value))
+        return torch.SymInt(self.int_node(value))  # type: ignore[no-untyped-call]
 
     def as_int(self, value: IntExpr) -> int | torch.SymInt:
         """The value as PyTorch's operators take it."""
-        return value if isinstance(value, int) else torch.SymInt(self.int_node(value))
+        return value if isinstance(value, int) else torch.SymInt(self.int_node(value))  # type: ignore[no-untyped-call]
 
     def int_node(self, value: IntExpr) -> SymNode:
         key = value if isinstance(value, Expr) else (int, value)
@@ -320,12 +321,12 @@ class ShapeContext:
 
     def create_unbacked_symfloat(self) -> torch.SymFloat:
         """torch: a data-dependent float."""
-        return torch.SymFloat(self.float_node(FloatSymbol(f"v{self._next('v')}")))
+        return torch.SymFloat(self.float_node(FloatSymbol(f"v{self._next('v')}")))  # type: ignore[no-untyped-call]
 
     def create_unbacked_symbool(self) -> torch.SymBool:
         """torch: a data-dependent bool."""
         made = self._symbol("b", "unbacked", 0, 1, None)
-        return torch.SymBool(self.bool_node(relation(EQ, made - 1)))
+        return torch.SymBool(self.bool_node(relation(EQ, made - 1)))  # type: ignore[no-untyped-call]
 
     def is_unbacked_symint(self, node: object) -> bool:
         """torch: whether the value depends on data."""
@@ -335,4 +336,3 @@ class ShapeContext:
     def ignore_fresh_unbacked_symbols(self) -> Iterator[None]:
         """torch: nothing is pending here."""
         yield
-

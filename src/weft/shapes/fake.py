@@ -20,6 +20,7 @@ from typing import Any, final
 import torch
 
 from weft._torch import FakeTensor, FakeTensorMode, is_functorch_wrapped_tensor
+from weft.shapes.fake_mode import MemoFakeMode
 
 __all__ = ["FakeContext", "FakeTensor", "fake_like_meta"]
 
@@ -83,7 +84,7 @@ class FakeContext:
     """
 
     def __init__(self, mode: FakeTensorMode | None = None) -> None:
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True) if mode is None else mode
+        self.mode = MemoFakeMode() if mode is None else mode
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._storages: dict[int, torch.Tensor] = {}  # real StorageImpl -> flat meta tensor
 

@@ -1,8 +1,9 @@
 """Floats computed from symbolic sizes and from symbolic Python floats.
 
-Place in the pipeline: beside ``expr.py``; values like ``1 / math.sqrt(x.size(-1))`` stay symbolic and
-reach the graph as formulas of its inputs. No algebra is done on floats (it would change rounding): an
-expression is the tree of operations that Python performed, hash-consed, evaluated as Python would.
+Place in the pipeline: beside ``expr.py``; values like ``1 / math.sqrt(x.size(-1))`` stay symbolic
+and reach the graph as formulas of its inputs. No algebra is done on floats (it would change
+rounding): an expression is the tree of operations that Python performed, hash-consed, evaluated
+as Python would.
 
     >>> from weft.shapes.expr import symbol
     >>> half = apply("truediv", symbol("n", 2), 2)
@@ -123,9 +124,7 @@ def apply(op: str, *args: Number) -> FloatValue:
     return found
 
 
-def compare(
-    op: str, left: Number, right: Number, negated: bool = False
-) -> bool | FloatRelation:
+def compare(op: str, left: Number, right: Number, negated: bool = False) -> bool | FloatRelation:
     """The comparison (or its negation); a bool where both sides are constants."""
     if isinstance(left, int | float) and isinstance(right, int | float):
         return bool(COMPARISONS[op][0](left, right)) is not negated

@@ -1,10 +1,11 @@
 """Shape guards: conditions on sizes that an artifact was compiled under.
 
-Place in the pipeline: a `ShapeContext` records them while a frame is captured; capture adds them to the
-frame's guard tree, where the C evaluator runs them on the collected sizes before every call.
+Place in the pipeline: a `ShapeContext` records them while a frame is captured; capture adds them
+to the frame's guard tree, where the C evaluator runs them on the collected sizes before every
+call.
 
-A guard is emitted in two forms from the same condition: Python text for people and for fallback, and
-a postfix program for the C evaluator: a tuple of instructions over a stack of int64 values.
+A guard is emitted in two forms from the same condition: Python text for people and for fallback,
+and a postfix program for the C evaluator: a tuple of instructions over a stack of int64 values.
 
     ("slot", i) ("const", c)                 push
     ("+",) ("-",) ("*",) ("//",) ("%",)      floor semantics; overflow fails the guard
@@ -46,7 +47,7 @@ Program = tuple[tuple[str] | tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class ShapeGuard:
-    """``condition`` must hold for the artifact to be used; ``line`` is the user's line that asked."""
+    """``condition`` must hold for the artifact to be used; the user's ``line`` asked for it."""
 
     condition: AnyCondition
     line: SourceLine | None
@@ -144,9 +145,7 @@ def _term_program(
 _ATOM_OPERATORS: Mapping[type[Atom], str] = {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}
 
 
-def _atom_program(
-    atom: Atom, slots: Mapping[Expr, int]
-) -> Iterator[tuple[str] | tuple[str, int]]:
+def _atom_program(atom: Atom, slots: Mapping[Expr, int]) -> Iterator[tuple[str] | tuple[str, int]]:
     if isinstance(atom, Symbol):
         yield "slot", slots[atom.expr]
         return
@@ -204,5 +203,5 @@ def predicate(
     unpack = "; ".join(f"{names[symbol]} = v[{at}]" for symbol, at in order.items()) or "pass"
     source = f"import math\ndef check(v):\n    {unpack}\n    return bool({body})\n"
     namespace: dict[str, Callable[[list[int | float]], bool]] = {}
-    exec(compile(source, "<weft shape guard>", "exec"), namespace)  # noqa: S102
+    exec(compile(source, "<weft shape guard>", "exec"), namespace)
     return namespace["check"]

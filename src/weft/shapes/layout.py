@@ -1,7 +1,8 @@
 """Contiguity of tensors with symbolic sizes, as conditions.
 
-Place in the pipeline: PyTorch asks a `SymNode` these questions when a tensor with symbolic sizes is made;
-each answer is a condition on the sizes and strides, a plain bool where the facts decide it.
+Place in the pipeline: PyTorch asks a `SymNode` these questions when a tensor with symbolic sizes
+is made; each answer is a condition on the sizes and strides, a plain bool where the facts decide
+it.
 
     >>> from weft.shapes.expr import symbol
     >>> n = symbol("n", 2)

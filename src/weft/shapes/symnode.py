@@ -1,10 +1,10 @@
-"""`SymNode`: weft's expressions as PyTorch sees them, behind ``torch.SymInt``, ``SymFloat``, ``SymBool``.
+"""`SymNode`: weft's expressions as PyTorch sees them, behind ``torch.SymInt`` and its kin.
 
-Place in the pipeline: between ``expr.py`` and PyTorch. ``torch.SymInt(node)`` accepts any object with the
-methods below; C++ calls them while fake tensors with symbolic sizes run through operators.
-A node holds a value (integer expression, float expression or condition) and its `ShapeContext`;
-arithmetic makes new nodes, ``guard_*`` asks the context for a concrete value. Nodes of one context
-are memoised by value, so equal sizes have the same node.
+Place in the pipeline: between ``expr.py`` and PyTorch. ``torch.SymInt(node)`` accepts any object
+with the methods below; C++ calls them while fake tensors with symbolic sizes run through
+operators. A node holds a value (integer expression, float expression or condition) and its
+`ShapeContext`; arithmetic makes new nodes, ``guard_*`` asks the context for a concrete value.
+Nodes of one context are memoised by value, so equal sizes have the same node.
 
     n = context.size(128, source)
     n.node.value                    # the Expr s0
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft.shapes import expr, floats, layout, relation
-from weft.shapes.expr import Expr, IntExpr
+from weft.shapes.expr import IntExpr
 from weft.shapes.floats import FloatExpr, FloatRelation, FloatSymbol, FloatValue
 from weft.shapes.guard import AnyCondition
 
@@ -34,7 +34,15 @@ _FLOATS: Final = (float, FloatExpr, FloatSymbol)
 class SymNode:
     """A symbolic int, float or bool (``pytype``) in the protocol of PyTorch's symbolic numbers."""
 
-    __slots__ = ("__weakref__", "_hint_memo", "constant", "pytype", "shape_env", "value")
+    __slots__ = (
+        "__weakref__",
+        "_hint_memo",
+        "constant",
+        "known_int",
+        "pytype",
+        "shape_env",
+        "value",
+    )
 
     # torch: sympy's questions about ``node.expr``, which is the node itself.
     is_number = False
@@ -49,6 +57,7 @@ class SymNode:
         self.value = value
         self.pytype = pytype
         self.constant = value if isinstance(value, int | float) else None
+        self.known_int = value if pytype is int and isinstance(value, int) else None
         self._hint_memo: int | float | bool | None = None
 
     # -------------------------------------------------------------------- what it is
@@ -93,10 +102,7 @@ class SymNode:
         return self.constant is not None and self.pytype is not float
 
     def maybe_as_int(self) -> int | None:
-        if self.pytype is not int:
-            return None
-        known = self.shape_env.facts.simplify(self.value)
-        return known if isinstance(known, int) else None
+        return self.known_int
 
     def maybe_as_float(self) -> float | None:
         return self.value if isinstance(self.value, float) else None
@@ -104,10 +110,10 @@ class SymNode:
     def maybe_as_bool(self) -> bool | None:
         return self.value if isinstance(self.value, bool) else None
 
-    def str(self) -> str:
+    def __repr__(self) -> str:
         return repr(self.value)
 
-    __str__ = __repr__ = _graph_repr = str
+    __str__ = _graph_repr = __repr__
 
     def clone(self) -> SymNode:
         return self
@@ -337,7 +343,8 @@ class SymNode:
         if self.pytype is int and other.pytype is int:
             return self.shape_env.bool_node(_INT_COMPARISONS[op](left, right))
         if self.pytype is bool:
-            return self.shape_env.bool_node((self.guard_bool() == other.guard_bool()) == (op == "eq"))
+            same = self.guard_bool() == other.guard_bool()
+            return self.shape_env.bool_node(same is (op == "eq"))
         return self.shape_env.bool_node(floats.compare(op, left, right))
 
     # -------------------------------------------------------------------- booleans
@@ -412,7 +419,10 @@ def _math_method(op: str) -> Callable[[SymNode], SymNode]:
     return method
 
 
-for _op in ("sqrt", "exp", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan"):
+# torch: C++ asks for the text by this name, which would shadow the type inside the class.
+setattr(SymNode, "str", SymNode.__repr__)  # noqa: B010
+_MATH: Final = ("sqrt", "exp", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh")
+for _op in (*_MATH, "asin", "acos", "atan"):
     setattr(SymNode, f"sym_{_op}", _math_method(_op))
 
 
