@@ -181,6 +181,15 @@ def comprehension_unbound(n: int) -> Any:
     return first, [log(g) for g in (log(fresh) for fresh in range(2))]
 
 
+def comprehension_cells(n: int) -> Any:
+    i = log(n)
+    outer = lambda: i  # noqa: E731
+    plain = [log(i) for i in range(2)]
+    inner = [[lambda: i + outer() for i in range(2)] for _ in range(log(1))]
+    i += 1
+    return outer(), plain, [g() for row in inner for g in row], log(i)
+
+
 def matches(value: Any) -> Any:
     match log(value):
         case {"kind": str(kind), **others} if log(others):
@@ -258,6 +267,7 @@ PROGRAMS: list[Program] = [
     (with_blocks, (1,), {}),
     (closures, (3,), {}),
     (comprehensions, (2,), {}),
+    (comprehension_cells, (2,), {}),
     (comprehension_unbound, (2,), {}),
     (matches, ({"kind": "k", "more": 1},), {}),
     (matches, ([3, 4, 5],), {}),

@@ -1,8 +1,8 @@
 """Stop a function just before an instruction and read its state: stack, locals, cells.
 
 Works by rewriting the byte code: before the instruction, code is inserted that copies the stack
-items and calls back. Where the kind of an item is only known at run time (a method's NULL or self, a
-cleared comprehension variable) the prefix is rewritten so that it is known.
+items and calls back. Where the kind of an item is only known at run time (a method's
+NULL or self, a cleared comprehension variable) the prefix is rewritten so that it is known.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from dataclasses import dataclass, replace
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from loading import load
+from tests.bytecode.loading import load
 
 bytecode = load("bytecode")
 tables = load("bytecode.tables")
 stacksize = load("bytecode.stacksize")
+liveness = load("bytecode.liveness")
 TABLE = bytecode.TABLE
 Instruction = bytecode.Instruction
 _UNBOUND = object()
+_LOAD_CHECKED = "LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in tables.OPMAP else "LOAD_FAST"
+_LOAD_CELL = "LOAD_FAST_CHECK" if TABLE.load_cell_op == "LOAD_FAST" else TABLE.load_cell_op
 
 
 @dataclass
@@ -41,7 +44,12 @@ class Prefix:
         self.function = function
         self.body = bytecode.disassemble(function.__code__)
         self.at = self._outside_of_keywords(self.body.at(offset).index)
-        self.kinds = stack_kinds(function.__code__)[self.at]
+        self.all_kinds = stack_kinds(function.__code__)
+        self.kinds = self.all_kinds[self.at]
+        #: A variable may hold a cell here and a plain value elsewhere (inlined comprehensions).
+        offset = self.body.instructions[self.at].offset
+        self.cells = tuple(sorted(liveness.needed_cells(function.__code__, offset)))
+        self.locals = tuple(v for v in function.__code__.co_varnames if v not in self.cells)
         self.left = visit
         self.found: Snapshot | None = None
 
@@ -63,6 +71,7 @@ class Prefix:
 
     def _instrument(self) -> CodeType:
         code = self.function.__code__
+        names = bytecode.slot_names(code)
         temporaries = tuple(f".t{n}" for n in range(len(self.kinds)))
         varnames = code.co_varnames + temporaries
         shift = len(temporaries)
@@ -73,6 +82,7 @@ class Prefix:
                 new.arg += shift
             return new
 
+        self.handlers: dict[int, tuple[Any, int, bool]] = {}
         first: dict[int, Any] = {}
         out: list[Any] = []
         copies = [renumber(i) for i in self.body.instructions]
@@ -81,22 +91,19 @@ class Prefix:
             mark = len(out)
             if n == self.at:
                 out += self._report(code, shift, copy.positions)
-            out += self._determined(copy)
+            out += self._determined(copy, len(self.all_kinds.get(n, "")))
             first[n] = out[mark]
-        last = {n: copies[n] for n in first}
         for n, i in enumerate(self.body.instructions):
             if i.target is not None:
                 copies[n].target = first[i.target.index]
-        entries = [
-            replace(
-                e, start=first[e.start.index], end=last[e.end.index], target=first[e.target.index]
-            )
-            for e in self.body.exceptions
-        ]
+        for e in self.body.exceptions:
+            for n in range(e.start.index, e.end.index + 1):
+                self.handlers[id(copies[n])] = (first[e.target.index], e.depth, e.lasti)
+        entries = _entries(out, self.handlers)
         return bytecode.assemble(
             out, entries, code, co_varnames=varnames, co_nlocals=len(varnames),
-            co_consts=tuple(self.consts), 
-        ).replace(co_stacksize=code.co_stacksize + 8 + len(code.co_cellvars) + shift)  # fmt: skip
+            co_consts=tuple(self.consts),
+        ).replace(co_stacksize=code.co_stacksize + 12 + len(names) + shift)  # fmt: skip
 
     def _const(self, value: Any) -> int:
         self.consts.append(value)
@@ -109,30 +116,30 @@ class Prefix:
         precall = [make("PRECALL", count)] if "PRECALL" in tables.OPMAP else []
         return [*callee, *arguments, *precall, make("CALL", count)]
 
-    def _determined(self, i: Any) -> list[Any]:
+    def _load_if_bound(self, slot: int, depth: int) -> list[Any]:
+        """Push what is in a slot, or `_UNBOUND`."""
+        load, done = make(_LOAD_CHECKED, slot), make("NOP")
+        skip, handler = make("JUMP_FORWARD"), make("POP_TOP")
+        skip.target = done
+        self.handlers[id(load)] = (handler, depth, False)
+        return [load, skip, handler, make("LOAD_CONST", self._const(_UNBOUND)), done]
+
+    def _determined(self, i: Any, depth: int) -> list[Any]:
         """Instructions with the same effect, and a stack whose NULLs are known beforehand."""
-        none_jump = _if_none()
-        if i.opname == "LOAD_METHOD" or (
+        if i.opname == "LOAD_FAST_AND_CLEAR":
+            # Whether it was bound or not: the slot is empty afterwards.
+            empty = [make("LOAD_CONST", self._const(None)), make("STORE_FAST", i.arg)]
+            return [*self._load_if_bound(i.arg, depth), *empty, make("DELETE_FAST", i.arg)]
+        if i.opname == "LOAD_METHOD":
+            i.opname, i.opcode = "LOAD_ATTR", tables.OPMAP["LOAD_ATTR"]
+        elif (
             i.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and TABLE.version > (3, 11) and i.flags & 1
         ):
-            if i.opname == "LOAD_METHOD":
-                i.opname, i.opcode = "LOAD_ATTR", tables.OPMAP["LOAD_ATTR"]
-            else:
-                i.arg &= ~1
-            null = [make("PUSH_NULL")]
-            return [i, *null] if TABLE.null_above_callable else [i, *null, make("SWAP", 2)]
-        if i.opname == "LOAD_FAST_AND_CLEAR":
-            name = i.argval
-
-            def bound() -> Any:
-                return True if name in sys._getframe(1).f_locals else None
-
-            jump, end, other = make(none_jump), make("NOP"), make("LOAD_CONST", self._const(_UNBOUND))
-            jump.target = other
-            skip = make("JUMP_FORWARD")
-            skip.target = end
-            return [*self._call(bound, [], 0), jump, i, skip, other, end]
-        return [i]
+            i.arg &= ~1
+        else:
+            return [i]
+        null = [make("PUSH_NULL")]
+        return [i, *null] if TABLE.null_above_callable else [i, *null, make("SWAP", 2)]
 
     def _report(self, code: CodeType, shift: int, positions: Any) -> list[Any]:
         depth, base = len(self.kinds), len(code.co_varnames)
@@ -141,15 +148,21 @@ class Prefix:
         for n in values:
             out += [make("COPY", depth - n), make("STORE_FAST", base + n)]
         names = bytecode.slot_names(code)
-        cells = [names.index(name) for name in code.co_cellvars]
+        cells = [names.index(name) for name in self.cells]
         cells = [slot + shift if slot >= base else slot for slot in cells]
+        own = [
+            self._load_if_bound(slot, depth + 4 + n)
+            for n, slot in enumerate(names.index(name) for name in self.locals)
+        ]
         arguments = [
             *(make("LOAD_FAST", base + n) for n in values),
             make("BUILD_TUPLE", len(values)),
-            *(make(TABLE.load_cell_op, slot) for slot in cells),
+            *(make(_LOAD_CELL, slot) for slot in cells),
             make("BUILD_TUPLE", len(cells)),
+            *(i for loads in own for i in loads),
+            make("BUILD_TUPLE", len(own)),
         ]
-        out += self._call(self._stop, arguments, 2)
+        out += self._call(self._stop, arguments, 3)
         jump, done = make(_if_none()), make("POP_TOP")
         jump.target = done
         leave = [make("RETURN_VALUE")]
@@ -162,17 +175,16 @@ class Prefix:
             i.positions = positions
         return out
 
-    def _stop(self, values: tuple[Any, ...], cells: tuple[CellType, ...]) -> Any:
+    def _stop(
+        self, values: tuple[Any, ...], cells: tuple[CellType, ...], variables: tuple[Any, ...]
+    ) -> Any:
         self.left -= 1
         if self.left:
             return None
-        frame = sys._getframe(1)
-        names = self.function.__code__.co_cellvars
-        found = dict(frame.f_locals)
-        own = set(self.function.__code__.co_varnames) - set(names)
-        variables = {k: v for k, v in found.items() if k in own and v is not _UNBOUND}
+        own = dict(zip(self.locals, variables, strict=True))
+        own = {k: v for k, v in own.items() if v is not _UNBOUND and not isinstance(v, CellType)}
         kinds, stack = self._handled(values)
-        self.found = Snapshot(kinds, stack, variables, dict(zip(names, cells, strict=True)))
+        self.found = Snapshot(kinds, stack, own, dict(zip(self.cells, cells, strict=True)))
         return self
 
     def _handled(self, values: tuple[Any, ...]) -> tuple[str, list[Any]]:
@@ -187,6 +199,20 @@ class Prefix:
             elif value is _UNBOUND:
                 pairs[n] = ("n", None)
         return "".join(k for k, _ in pairs), [v for k, v in pairs if k != "n"]
+
+
+def _entries(instructions: list[Any], handlers: dict[int, tuple[Any, int, bool]]) -> list[Any]:
+    """Exception table entries from the handler of each instruction."""
+    entries: list[Any] = []
+    last: Any = None
+    for i in instructions:
+        handler = handlers.get(id(i))
+        if handler is not None and handler == last:
+            entries[-1].end = i
+        elif handler is not None:
+            entries.append(bytecode.ExceptionEntry(i, i, *handler))
+        last = handler
+    return entries
 
 
 def _if_none() -> str:
@@ -236,4 +262,6 @@ def _after(i: Any, stack: str, jump: bool) -> str:
     if effect > 0:
         return stack + "v" * effect
     stack = stack[: len(stack) + effect]
-    return stack[:-1] + "v" if i.opname.startswith("CALL") and "INTRINSIC" not in i.opname else stack
+    return (
+        stack[:-1] + "v" if i.opname.startswith("CALL") and "INTRINSIC" not in i.opname else stack
+    )

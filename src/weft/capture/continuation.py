@@ -10,8 +10,8 @@ offending operation, and goes on in a *continuation* made from the rest of the b
 
 Its parameters are the live stack items from bottom to top, then the live locals, then the cells.
 A prologue puts them where the original frame had them and jumps to the resume point; only what can
-still be reached is kept, with its lines, its exception handlers and its loops. Code and function are
-ordinary: a continuation is itself captured, guarded, cached, and broken again.
+still be reached is kept, with its lines, its exception handlers and its loops. Code and function
+are ordinary: a continuation is itself captured, guarded, cached, and broken again.
 
 `resume_function` is the whole interface. Continuations are cached on the code they come from, and
 one made from another continuation is made from the original code, so that the same place in the
@@ -276,7 +276,7 @@ def _prologue(
 
 
 def _pending_keywords(code: CodeType, start: Instruction) -> Instruction | None:
-    """KW_NAMES sets a register that the CALL after it reads: resuming between them sets it again."""
+    """KW_NAMES sets a register that the CALL after it reads: resuming between sets it again."""
     if "KW_NAMES" not in OPMAP or start.opname not in ("PRECALL", "CALL"):
         return None
     before = disassemble(code).instructions[: start.index]
@@ -332,9 +332,7 @@ def _copy(instruction: Instruction, slots: _Slots) -> list[Instruction]:
     ]
 
 
-def _load_or_store(
-    instruction: Instruction, opname: str, slot: int, slots: _Slots
-) -> Instruction:
+def _load_or_store(instruction: Instruction, opname: str, slot: int, slots: _Slots) -> Instruction:
     """From 3.12 on LOAD_FAST does not check that its slot is bound: where that is not sure, do."""
     if opname == "LOAD_FAST" and slot in slots.unsure and "LOAD_FAST_CHECK" in OPMAP:
         opname = "LOAD_FAST_CHECK"

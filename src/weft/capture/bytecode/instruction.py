@@ -8,7 +8,7 @@ moved before it is assembled again::
     for instruction in code.instructions:
         print(instruction)              #   10  LOAD_ATTR  12  'relu'
     code.at(10).positions               # (3, 3, 8, 14): line, end line, column, end column
-    code.handler_of(code.at(10))        # ExceptionEntry | None: where an exception raised there goes
+    code.handler_of(code.at(10))        # ExceptionEntry or None: where its exceptions go
 """
 
 from __future__ import annotations

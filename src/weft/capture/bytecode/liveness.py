@@ -17,7 +17,7 @@ from typing import Final
 from .disassemble import disassemble, slot_names
 from .instruction import Bytecode, Instruction
 from .percode import PerCode
-from .tables import KIND, SLOT, SLOT_PAIR
+from .tables import KIND, SLOT, SLOT_PAIR, TABLE
 from .version import TERMINATORS
 
 #: Names whose mention means that the frame's variables may be read by name.
@@ -38,7 +38,7 @@ def live_locals(code: CodeType, offset: int) -> frozenset[str]:
     body = disassemble(code)
     masks = _LIVE.get(code)
     if masks is None:
-        masks = _LIVE[code] = _solve(body, _reads_and_writes)
+        masks = _LIVE[code] = _solve(body, _live_before(body))
     mask = masks[body.at(offset).index]
     live = {name for slot, name in enumerate(names) if mask >> slot & 1}
     if "__class__" in code.co_freevars and code.co_argcount:
@@ -51,15 +51,18 @@ def needed_cells(code: CodeType, offset: int) -> frozenset[str]:
     if not code.co_cellvars:
         return frozenset()
     body = disassemble(code)
-    mask = _solve(body, _cells_read_and_written)[body.at(offset).index]
     own = slot_names(code)[: -len(code.co_freevars) or None]
+    mask = _solve(body, _cells_before(body, len(slot_names(code))))[body.at(offset).index]
     return frozenset(name for slot, name in enumerate(own) if mask >> slot & 1)
 
 
-def _solve(body: Bytecode, effect: Callable[[Instruction], tuple[int, int]]) -> list[int]:
-    """Backward data flow: the live slots, as a bit mask, before each instruction."""
+#: (index of an instruction, bit mask of the slots wanted after it) → those wanted before it.
+_Transfer = Callable[[int, int], int]
+
+
+def _solve(body: Bytecode, before: _Transfer) -> list[int]:
+    """Backward data flow: the wanted slots, as a bit mask, before each instruction."""
     instructions = body.instructions
-    effects = [effect(i) for i in instructions]
     falls = [i.opname not in TERMINATORS for i in instructions]
     jumps = [-1 if i.target is None else i.target.index for i in instructions]
     handlers = [-1 if e is None else e.target.index for e in map(body.handler_of, instructions)]
@@ -68,14 +71,23 @@ def _solve(body: Bytecode, effect: Callable[[Instruction], tuple[int, int]]) -> 
     while changed:
         changed = False
         for n in range(len(instructions) - 1, -1, -1):
-            reads, writes = effects[n]
             after = live[jumps[n]] | (live[n + 1] if falls[n] else 0)
-            # An exception may come before the write happened.
-            before = reads | after & ~writes | live[handlers[n]]
-            if before != live[n]:
-                live[n] = before
+            # An exception may come before the instruction wrote anything.
+            wanted = before(n, after) | live[handlers[n]]
+            if wanted != live[n]:
+                live[n] = wanted
                 changed = True
     return live
+
+
+def _live_before(body: Bytecode) -> _Transfer:
+    effects = [_reads_and_writes(i) for i in body.instructions]
+
+    def before(n: int, after: int) -> int:
+        reads, writes = effects[n]
+        return reads | after & ~writes
+
+    return before
 
 
 def _reads_and_writes(instruction: Instruction) -> tuple[int, int]:
@@ -105,15 +117,44 @@ _PAIR_EFFECTS: Final[dict[str, Callable[[int, int], tuple[int, int]]]] = {
 }
 
 
-def _cells_read_and_written(instruction: Instruction) -> tuple[int, int]:
-    if KIND[instruction.opcode] != SLOT:
-        return 0, 0
-    slot = 1 << instruction.arg
-    if instruction.opname in _CELL_READERS:
-        return slot, 0
-    return 0, slot * (instruction.opname in _SLOT_EFFECTS)
+def _cells_before(body: Bytecode, slots: int) -> _Transfer:
+    """A comprehension saves a variable of its own name with LOAD_FAST_AND_CLEAR and restores it
+    with STORE_FAST: bit `slots + n` says that what is saved of slot n must be a cell."""
+
+    closure_loads = _closure_loads(body)
+
+    def before(n: int, after: int) -> int:
+        instruction = body.instructions[n]
+        if KIND[instruction.opcode] != SLOT:
+            return after
+        slot = 1 << instruction.arg
+        if instruction.opname in _CELL_READERS or n in closure_loads:
+            return after | slot
+        if instruction.opname == "STORE_FAST":
+            return after & ~slot | (after & slot) << slots
+        if instruction.opname == "LOAD_FAST_AND_CLEAR":
+            return after & ~slot | after >> slots & slot
+        return after & ~slot if instruction.opname == "MAKE_CELL" else after
+
+    return before
 
 
 _CELL_READERS: Final = frozenset(
     {"DELETE_DEREF", "LOAD_CLOSURE", "LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF", "STORE_DEREF"}
 )
+
+
+def _closure_loads(body: Bytecode) -> set[int]:
+    """Where 3.13 loads the cells of a new function's closure: with plain LOAD_FASTs.
+
+    They come before `BUILD_TUPLE; LOAD_CONST code; MAKE_FUNCTION`, one for each free variable.
+    """
+    if TABLE.load_cell_op != "LOAD_FAST":
+        return set()
+    found: set[int] = set()
+    for i in body.instructions:
+        code = body.instructions[i.index - 1].argval
+        if i.opname == "MAKE_FUNCTION" and isinstance(code, CodeType):
+            loads = body.instructions[i.index - 2 - len(code.co_freevars) : i.index - 2]
+            found.update(load.index for load in loads if load.opname == "LOAD_FAST")
+    return found

@@ -1,6 +1,7 @@
-"""`co_linetable`: the location table of PEP 626 and PEP 657 (format: CPython's `Objects/locations.md`).
+"""`co_linetable`: the location table of PEP 626 and 657 (CPython's `Objects/locations.md`).
 
-Each entry covers 1 to 8 code units: a byte `1 kkkk nnn` (kind, units - 1), then what the kind needs.
+Each entry covers 1 to 8 code units: a byte `1 kkkk nnn` (kind, units - 1), then what that kind
+needs.
 """
 
 from __future__ import annotations

@@ -72,7 +72,9 @@ TABLE = VersionTable(
         }
     ),
     flag_bits={"LOAD_ATTR": 1, "LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2},
-    slot_pair_ops=frozenset({"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"}),
+    slot_pair_ops=frozenset(
+        {"LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"}
+    ),
     compare_shift=5,
     reversed_jumps={"JUMP_FORWARD": "JUMP_BACKWARD", "JUMP_BACKWARD": "JUMP_FORWARD"},
     null_above_callable=True,

@@ -1,6 +1,8 @@
-"""How deep the value stack is: a walk over the control flow, exception handlers included::
+"""How deep the value stack is before each instruction.
 
-    depths = stack_depths(body.instructions, body.exceptions)   # before each instruction; -1 = dead
+A walk over the control flow, exception handlers included::
+
+    depths = stack_depths(body.instructions, body.exceptions)   # -1: cannot be reached
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What differs between CPython versions, as data: the type of `py311.TABLE`, `py312.TABLE` and `py313.TABLE`.
+"""What differs between CPython versions, as data.
 
-Everything else in this folder is written once, against one `VersionTable`.
+`py311.TABLE`, `py312.TABLE` and `py313.TABLE` are of this type. Everything else in this folder is written once, against one `VersionTable`.
 """
 
 from __future__ import annotations
