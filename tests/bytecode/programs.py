@@ -211,7 +211,7 @@ def unbound(n: int) -> Any:
     if n > 1:
         del value
     log("after")
-    return value  # noqa: F821
+    return value
 
 
 def many_locals(a0: int) -> Any:

@@ -1,6 +1,7 @@
 """What differs between CPython versions, as data.
 
-`py311.TABLE`, `py312.TABLE` and `py313.TABLE` are of this type. Everything else in this folder is written once, against one `VersionTable`.
+`py311.TABLE`, `py312.TABLE` and `py313.TABLE` are of this type. Everything else in
+this folder is written once, against one `VersionTable`.
 """
 
 from __future__ import annotations
