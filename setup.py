@@ -37,5 +37,6 @@ setup(
         ),
         extension("weft._cuda", "csrc/cuda_driver.c"),
         extension("weft._cpu", "csrc/cpu_launcher.c"),
+        extension("weft._mincut", "csrc/min_cut.c"),
     ]
 )
