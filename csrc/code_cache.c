@@ -1,0 +1,504 @@
+/* Entry {guards, replacement} and the entries of each code object.
+ *
+ * A code object finds its CodeCache through CPython's per-code "extra" slot. Who owns the cache:
+ *   - normally the code object (it holds a reference; the cache refers back without one);
+ *   - once a CompiledFunction uses it, the CompiledFunctions (the cache holds the code, and the code's
+ *     extra slot is a plain pointer). Code objects are invisible to the garbage collector; this way a
+ *     cycle model -> compiled method -> entries -> model can be collected.
+ * The tuple of entries is replaced and never changed, so that a search is safe although its checks
+ * may run Python code, which may add entries or let another thread do so.
+ */
+#include "weft_frame.h"
+
+PyTypeObject *Entry_Type;
+PyTypeObject *CodeCache_Type;
+
+static Py_ssize_t extra_index = -1;
+static Py_ssize_t entry_limit = 64;
+static PyObject *all_caches; /* dict: address of each living cache -> None */
+
+/* ---- finding and making caches ------------------------------------------------------------------ */
+
+CodeCache *code_cache_find(PyObject *code)
+{
+    void *extra = NULL;
+    if (code_extra_get(code, extra_index, &extra) < 0)
+        PyErr_Clear();
+    return extra;
+}
+
+/* Called when a code object dies: it gives up the cache that it owns. */
+static void code_died(void *extra)
+{
+    CodeCache *cache = extra;
+    if (cache != NULL && !cache->owned) {
+        cache->code = NULL;
+        Py_DECREF(cache);
+    }
+}
+
+CodeCache *code_cache_get(PyObject *code)
+{
+    CodeCache *cache = code_cache_find(code);
+    if (cache != NULL)
+        return cache;
+    cache = PyObject_GC_New(CodeCache, CodeCache_Type);
+    if (cache == NULL)
+        return NULL;
+    cache->entries = PyTuple_New(0);
+    cache->code = NULL;
+    cache->owned = cache->skip = cache->frozen = false;
+    PyObject *key = PyLong_FromVoidPtr(cache);
+    if (key == NULL || PyDict_SetItem(all_caches, key, Py_None) < 0 ||
+        code_extra_set(code, extra_index, cache) < 0) {
+        Py_XDECREF(key);
+        Py_DECREF(cache);
+        return NULL;
+    }
+    Py_DECREF(key);
+    cache->code = code; /* borrowed; the reference made above is now the code's */
+    PyObject_GC_Track((PyObject *)cache);
+    return cache;
+}
+
+void code_cache_own(CodeCache *cache)
+{
+    if (cache->owned) {
+        Py_INCREF(cache);
+        return;
+    }
+    cache->owned = true;
+    Py_INCREF(cache->code); /* and the code object's reference to the cache becomes the caller's */
+}
+
+bool code_cache_may_compile(const CodeCache *cache)
+{
+    return cache == NULL || (!cache->skip && !cache->frozen &&
+                             PyTuple_GET_SIZE(cache->entries) < entry_limit);
+}
+
+static int set_entries(CodeCache *cache, PyObject *entries) /* steals */
+{
+    if (entries == NULL)
+        return -1;
+    Py_SETREF(cache->entries, entries);
+    return 0;
+}
+
+/* The entries with `entry` first. */
+static int move_to_front(CodeCache *cache, PyObject *entry)
+{
+    PyObject *old = cache->entries;
+    Py_ssize_t n = PyTuple_GET_SIZE(old), found = n;
+    for (Py_ssize_t i = 0; i < n && found == n; i++)
+        if (PyTuple_GET_ITEM(old, i) == entry)
+            found = i;
+    if (found == 0 && n > 0)
+        return 0;
+    PyObject *tuple = PyTuple_New(found == n ? n + 1 : n);
+    if (tuple == NULL)
+        return -1;
+    PyTuple_SET_ITEM(tuple, 0, Py_NewRef(entry));
+    for (Py_ssize_t i = 0, at = 1; i < n; i++)
+        if (i != found)
+            PyTuple_SET_ITEM(tuple, at++, Py_NewRef(PyTuple_GET_ITEM(old, i)));
+    return set_entries(cache, tuple);
+}
+
+static bool holds(const CodeCache *cache, PyObject *entry)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(cache->entries); i++)
+        if (PyTuple_GET_ITEM(cache->entries, i) == entry)
+            return true;
+    return false;
+}
+
+/* ---- searching ---------------------------------------------------------------------------------- */
+
+static int try_entry(Entry *entry, const FrameValues *frame, PyObject **collected)
+{
+    if (entry->guards == NULL || (entry->globals != NULL && entry->globals != frame->globals))
+        return 0;
+    return guard_tree_check(entry->guards, frame, collected);
+}
+
+int code_cache_search(CodeCache *cache, const FrameValues *frame, Entry **entry, PyObject **collected)
+{
+    int result = 0;
+    PyObject *entries = Py_NewRef(cache->entries);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries) && result == 0; i++) {
+        Entry *candidate = (Entry *)PyTuple_GET_ITEM(entries, i);
+        result = try_entry(candidate, frame, collected);
+        if (result != 1)
+            continue;
+        *entry = (Entry *)Py_NewRef(candidate);
+        candidate->hits++;
+        if (i > 0 && entries == cache->entries && move_to_front(cache, (PyObject *)candidate) < 0)
+            PyErr_Clear(); /* only the order */
+    }
+    Py_DECREF(entries);
+    return result;
+}
+
+static PyObject *list_of(PyObject *const *values, Py_ssize_t n)
+{
+    PyObject *list = PyList_New(n);
+    for (Py_ssize_t i = 0; list != NULL && i < n; i++)
+        PyList_SET_ITEM(list, i, Py_NewRef(values[i] != NULL ? values[i] : Py_None));
+    return list;
+}
+
+static PyObject *ask_on_miss(PyObject *on_miss, PyObject *compiled, PyObject *function, PyObject *code,
+                             const FrameValues *frame)
+{
+    PyObject *locals = list_of(frame->locals, frame->n_locals);
+    PyObject *cells = frame->closure != NULL ? Py_NewRef(frame->closure) : PyTuple_New(0);
+    PyObject *answer = NULL;
+    PyObject *previous = hook_swap(NULL); /* nothing that the compiler runs is itself compiled */
+    if (locals != NULL && cells != NULL)
+        answer = PyObject_CallFunctionObjArgs(on_miss, compiled != NULL ? compiled : Py_None, function,
+                                              code, locals, cells, frame->globals, NULL);
+    Py_XDECREF(hook_swap(previous));
+    Py_XDECREF(locals);
+    Py_XDECREF(cells);
+    return answer;
+}
+
+int code_cache_miss(PyObject *on_miss, PyObject *compiled, PyObject *function, PyObject *code,
+                    const FrameValues *frame, Entry **entry, PyObject **collected)
+{
+    PyObject *answer = ask_on_miss(on_miss, compiled, function, code, frame);
+    if (answer == NULL || answer == Py_None) {
+        Py_XDECREF(answer);
+        return answer == NULL ? -1 : 0;
+    }
+    if (!Py_IS_TYPE(answer, Entry_Type)) {
+        PyErr_Format(PyExc_TypeError, "on_miss gave %R instead of an Entry or None", answer);
+        Py_DECREF(answer);
+        return -1;
+    }
+    CodeCache *cache = code_cache_get(code);
+    if (cache == NULL || (!holds(cache, answer) && move_to_front(cache, answer) < 0)) {
+        Py_DECREF(answer);
+        return -1;
+    }
+    int result = try_entry((Entry *)answer, frame, collected);
+    if (result == 1)
+        *entry = (Entry *)answer;
+    else
+        Py_DECREF(answer);
+    return result;
+}
+
+PyObject *entry_call(Entry *entry, PyObject *collected, PyObject *on_miss)
+{
+    PyObject *wanted = entry->needs_hook ? on_miss : NULL;
+    PyObject *args[2] = {NULL, collected};
+    PyObject *result;
+    if (wanted == hook_current()) {
+        result = PyObject_Vectorcall(entry->fn, args + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    }
+    else {
+        PyObject *previous = hook_swap(Py_XNewRef(wanted));
+        result = PyObject_Vectorcall(entry->fn, args + 1, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        Py_XDECREF(hook_swap(previous));
+    }
+    Py_DECREF(collected);
+    return result;
+}
+
+/* ---- the Python types --------------------------------------------------------------------------- */
+
+static int cache_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    CodeCache *self = (CodeCache *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->entries);
+    return 0;
+}
+
+static int cache_clear(PyObject *object)
+{
+    CodeCache *self = (CodeCache *)object;
+    PyObject *empty = PyTuple_New(0);
+    if (empty == NULL)
+        PyErr_Clear();
+    else
+        Py_SETREF(self->entries, empty);
+    return 0;
+}
+
+static void cache_dealloc(PyObject *object)
+{
+    CodeCache *self = (CodeCache *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    PyObject *key = PyLong_FromVoidPtr(self);
+    if (key == NULL || PyDict_DelItem(all_caches, key) < 0)
+        PyErr_Clear();
+    Py_XDECREF(key);
+    PyObject *code = self->code;
+    self->code = NULL;
+    if (code != NULL) {
+        code_extra_set(code, extra_index, NULL);
+        if (self->owned)
+            Py_DECREF(code);
+    }
+    Py_CLEAR(self->entries);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyType_Slot cache_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("The entries of one code object.")},
+    {Py_tp_traverse, cache_traverse},
+    {Py_tp_clear, cache_clear},
+    {Py_tp_dealloc, cache_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec cache_spec = {
+    .name = "weft._frame.CodeCache",
+    .basicsize = sizeof(CodeCache),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+             Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = cache_slots,
+};
+
+static int skip_code(PyObject *code)
+{
+    CodeCache *cache = code_cache_get(code);
+    if (cache == NULL)
+        return -1;
+    cache->skip = true;
+    return 0;
+}
+
+static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"guards", "fn", "globals", "needs_hook", NULL};
+    PyObject *guards, *fn, *globals = Py_None;
+    int needs_hook = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|Op:Entry", names, GuardTree_Type, &guards, &fn,
+                                     &globals, &needs_hook))
+        return NULL;
+    if (!PyCallable_Check(fn) || (globals != Py_None && !PyDict_Check(globals)))
+        return PyErr_SetString(PyExc_TypeError, "Entry: fn is callable, globals a dict or None"), NULL;
+    /* The replacement must not be taken for a frame to compile. */
+    if (PyFunction_Check(fn) && skip_code(PyFunction_GET_CODE(fn)) < 0)
+        return NULL;
+    Entry *self = (Entry *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->guards = Py_NewRef(guards);
+    self->fn = Py_NewRef(fn);
+    self->globals = globals != Py_None ? Py_NewRef(globals) : NULL;
+    self->needs_hook = (char)needs_hook;
+    return (PyObject *)self;
+}
+
+static int entry_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Entry *self = (Entry *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->guards);
+    Py_VISIT(self->fn);
+    Py_VISIT(self->globals);
+    return 0;
+}
+
+static int entry_clear(PyObject *object)
+{
+    Entry *self = (Entry *)object;
+    Py_CLEAR(self->guards);
+    Py_CLEAR(self->fn);
+    Py_CLEAR(self->globals);
+    return 0;
+}
+
+static void entry_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    entry_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyMemberDef entry_members[] = {
+    {"guards", T_OBJECT, offsetof(Entry, guards), READONLY, PyDoc_STR("The GuardTree.")},
+    {"fn", T_OBJECT, offsetof(Entry, fn), READONLY, PyDoc_STR("Called with the collected list.")},
+    {"globals", T_OBJECT, offsetof(Entry, globals), READONLY,
+     PyDoc_STR("The globals the entry is for; None: any.")},
+    {"needs_hook", T_BOOL, offsetof(Entry, needs_hook), READONLY,
+     PyDoc_STR("Whether frames called by fn may be compiled in turn.")},
+    {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, PyDoc_STR("How often it was used.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot entry_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("Entry(guards, fn, globals=None, needs_hook=False)\n--\n\n"
+                                  "One compiled version of a code object.\n\n"
+                                  "While `guards` hold, `fn(collected)` replaces the frame.")},
+    {Py_tp_new, entry_new},
+    {Py_tp_members, entry_members},
+    {Py_tp_traverse, entry_traverse},
+    {Py_tp_clear, entry_clear},
+    {Py_tp_dealloc, entry_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec entry_spec = {
+    .name = "weft._frame.Entry",
+    .basicsize = sizeof(Entry),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = entry_slots,
+};
+
+/* ---- module functions --------------------------------------------------------------------------- */
+
+static int require_code(PyObject *code)
+{
+    if (PyCode_Check(code))
+        return 0;
+    PyErr_Format(PyExc_TypeError, "a code object is needed, not %.100s", Py_TYPE(code)->tp_name);
+    return -1;
+}
+
+static PyObject *frame_entries(PyObject *Py_UNUSED(module), PyObject *code)
+{
+    if (require_code(code) < 0)
+        return NULL;
+    CodeCache *cache = code_cache_find(code);
+    return cache != NULL ? PySequence_List(cache->entries) : PyList_New(0);
+}
+
+static PyObject *frame_add_entry(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *code, *entry;
+    if (!PyArg_ParseTuple(args, "O!O!:add_entry", &PyCode_Type, &code, Entry_Type, &entry))
+        return NULL;
+    CodeCache *cache = code_cache_get(code);
+    if (cache == NULL || move_to_front(cache, entry) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *frame_skip(PyObject *Py_UNUSED(module), PyObject *code)
+{
+    if (require_code(code) < 0 || skip_code(code) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *frame_freeze(PyObject *Py_UNUSED(module), PyObject *code)
+{
+    CodeCache *cache = require_code(code) < 0 ? NULL : code_cache_get(code);
+    if (cache == NULL)
+        return NULL;
+    cache->frozen = true;
+    Py_RETURN_NONE;
+}
+
+static PyObject *frame_is_skipped(PyObject *Py_UNUSED(module), PyObject *code)
+{
+    if (require_code(code) < 0)
+        return NULL;
+    CodeCache *cache = code_cache_find(code);
+    return PyBool_FromLong(cache != NULL && cache->skip);
+}
+
+static void forget(CodeCache *cache)
+{
+    PyObject *object = Py_NewRef((PyObject *)cache);
+    cache->frozen = false;
+    cache_clear(object);
+    Py_DECREF(object);
+}
+
+static int forget_all(void)
+{
+    PyObject *keys = PyDict_Keys(all_caches);
+    if (keys == NULL)
+        return -1;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys); i++) {
+        PyObject *key = PyList_GET_ITEM(keys, i);
+        int alive = PyDict_Contains(all_caches, key); /* clearing one may end others */
+        if (alive < 0)
+            break;
+        if (alive)
+            forget(PyLong_AsVoidPtr(key));
+    }
+    Py_DECREF(keys);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *frame_clear(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *code = Py_None;
+    if (!PyArg_ParseTuple(args, "|O:clear", &code))
+        return NULL;
+    if (code == Py_None) {
+        if (forget_all() < 0)
+            return NULL;
+        Py_RETURN_NONE;
+    }
+    if (require_code(code) < 0)
+        return NULL;
+    CodeCache *cache = code_cache_find(code);
+    if (cache != NULL)
+        forget(cache);
+    Py_RETURN_NONE;
+}
+
+static PyObject *frame_set_limit(PyObject *Py_UNUSED(module), PyObject *number)
+{
+    Py_ssize_t limit = PyLong_AsSsize_t(number);
+    if (limit == -1 && PyErr_Occurred())
+        return NULL;
+    Py_ssize_t previous = entry_limit;
+    entry_limit = limit;
+    return PyLong_FromSsize_t(previous);
+}
+
+static PyObject *frame_cache_count(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    PyObject *key;
+    Py_ssize_t at = 0, count = 0;
+    while (PyDict_Next(all_caches, &at, &key, NULL))
+        count += PyTuple_GET_SIZE(((CodeCache *)PyLong_AsVoidPtr(key))->entries);
+    return PyLong_FromSsize_t(count);
+}
+
+static PyMethodDef functions[] = {
+    {"entries", frame_entries, METH_O,
+     PyDoc_STR("entries(code) -> list of Entry, most recently used first.")},
+    {"add_entry", frame_add_entry, METH_VARARGS,
+     PyDoc_STR("add_entry(code, entry)\n\nPut an entry first among those of a code object.")},
+    {"skip", frame_skip, METH_O,
+     PyDoc_STR("skip(code)\n\nLeave the code to the interpreter from now on.")},
+    {"freeze", frame_freeze, METH_O,
+     PyDoc_STR("freeze(code)\n\nKeep using the entries, but ask for no more.")},
+    {"is_skipped", frame_is_skipped, METH_O, PyDoc_STR("is_skipped(code) -> bool")},
+    {"clear", frame_clear, METH_VARARGS,
+     PyDoc_STR("clear(code=None)\n\nForget the entries of one code object, or all. Skipped code stays\n"
+               "skipped; frozen code may be compiled again.")},
+    {"set_limit", frame_set_limit, METH_O,
+     PyDoc_STR("set_limit(n) -> previous limit\n\nCode with n entries is compiled no more.")},
+    {"entry_count", frame_cache_count, METH_NOARGS,
+     PyDoc_STR("entry_count() -> int\n\nThe entries of all code objects.")},
+    {NULL, NULL, 0, NULL},
+};
+
+int code_cache_init(PyObject *module)
+{
+    extra_index = code_extra_request(code_died);
+    if (extra_index < 0)
+        return PyErr_SetString(PyExc_RuntimeError, "no slot left in code objects"), -1;
+    all_caches = PyDict_New();
+    Entry_Type = add_type(module, &entry_spec);
+    CodeCache_Type = add_type(module, &cache_spec);
+    if (all_caches == NULL || Entry_Type == NULL || CodeCache_Type == NULL)
+        return -1;
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,380 @@
+/* CompiledFunction: what weft.compile gives for a Python function, a callable that is all C.
+ *
+ * A call binds its arguments to the flat parameters just as CPython would (so that guards can read
+ * them), looks for an entry whose guards hold, and calls its replacement: no Python frame is made in
+ * between. Arguments that do not fit are given to the function itself, which raises the right TypeError.
+ */
+#include "weft_frame.h"
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *fn;      /* the Python function */
+    PyObject *on_miss;
+    CodeCache *cache;  /* of `code`, owned; NULL before the first call */
+    PyObject *dict;
+    PyObject *weakrefs;
+} CompiledFunction;
+
+PyTypeObject *CompiledFunction_Type;
+
+/* ---- binding ------------------------------------------------------------------------------------ */
+
+enum { SMALL = 24 };
+
+/* The flat parameters of one call. `values` are references that this struct holds. */
+typedef struct {
+    Py_ssize_t n;
+    PyObject **values;
+    PyObject *small[SMALL];
+} Bound;
+
+static Py_ssize_t flat_count(const PyCodeObject *code)
+{
+    return code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) +
+           !!(code->co_flags & CO_VARKEYWORDS);
+}
+
+static void unbind(Bound *bound)
+{
+    for (Py_ssize_t i = 0; i < bound->n; i++)
+        Py_XDECREF(bound->values[i]);
+    if (bound->values != bound->small)
+        PyMem_Free(bound->values);
+}
+
+static PyObject *parameter_name(const PyCodeObject *code, Py_ssize_t i)
+{
+    return PyTuple_GET_ITEM(code->co_localsplusnames, i);
+}
+
+/* Which parameter a keyword names; -1: none. */
+static Py_ssize_t find_parameter(const PyCodeObject *code, PyObject *keyword)
+{
+    Py_ssize_t n = code->co_argcount + code->co_kwonlyargcount;
+    for (Py_ssize_t i = code->co_posonlyargcount; i < n; i++)
+        if (parameter_name(code, i) == keyword)
+            return i;
+    for (Py_ssize_t i = code->co_posonlyargcount; i < n; i++)
+        if (PyUnicode_Compare(parameter_name(code, i), keyword) == 0)
+            return i;
+    return -1;
+}
+
+/* The steps of binding: each is 1 (done), 0 (the call does not fit) or -1 (exception). */
+
+static int bind_positional(const PyCodeObject *code, PyObject *const *args, Py_ssize_t nargs,
+                           PyObject **values)
+{
+    Py_ssize_t n = nargs < code->co_argcount ? nargs : code->co_argcount;
+    for (Py_ssize_t i = 0; i < n; i++)
+        values[i] = Py_NewRef(args[i]);
+    Py_ssize_t at = code->co_argcount + code->co_kwonlyargcount;
+    if (!(code->co_flags & CO_VARARGS))
+        return nargs <= code->co_argcount;
+    PyObject *rest = PyTuple_New(nargs - n);
+    if (rest == NULL)
+        return -1;
+    for (Py_ssize_t i = n; i < nargs; i++)
+        PyTuple_SET_ITEM(rest, i - n, Py_NewRef(args[i]));
+    values[at] = rest;
+    return 1;
+}
+
+static int bind_keywords(const PyCodeObject *code, PyObject *const *kwvalues, PyObject *kwnames,
+                         PyObject **values)
+{
+    PyObject *rest = NULL;
+    if (code->co_flags & CO_VARKEYWORDS) {
+        rest = values[flat_count(code) - 1] = PyDict_New();
+        if (rest == NULL)
+            return -1;
+    }
+    Py_ssize_t n = kwnames != NULL ? PyTuple_GET_SIZE(kwnames) : 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *keyword = PyTuple_GET_ITEM(kwnames, i);
+        Py_ssize_t at = find_parameter(code, keyword);
+        if (at < 0 && rest != NULL) {
+            if (PyDict_SetItem(rest, keyword, kwvalues[i]) < 0)
+                return -1;
+            continue;
+        }
+        if (at < 0 || values[at] != NULL)
+            return 0;
+        values[at] = Py_NewRef(kwvalues[i]);
+    }
+    return 1;
+}
+
+static int bind_defaults(const PyCodeObject *code, PyObject *fn, PyObject **values)
+{
+    PyObject *defaults = PyFunction_GET_DEFAULTS(fn);
+    Py_ssize_t n_defaults = defaults != NULL ? PyTuple_GET_SIZE(defaults) : 0;
+    Py_ssize_t first = code->co_argcount - n_defaults;
+    for (Py_ssize_t i = 0; i < code->co_argcount; i++) {
+        if (values[i] != NULL)
+            continue;
+        if (i < first)
+            return 0;
+        values[i] = Py_NewRef(PyTuple_GET_ITEM(defaults, i - first));
+    }
+    return 1;
+}
+
+static int bind_keyword_defaults(const PyCodeObject *code, PyObject *fn, PyObject **values)
+{
+    PyObject *defaults = PyFunction_GET_KW_DEFAULTS(fn);
+    for (Py_ssize_t i = code->co_argcount; i < code->co_argcount + code->co_kwonlyargcount; i++) {
+        if (values[i] != NULL)
+            continue;
+        PyObject *value =
+            defaults != NULL ? PyDict_GetItemWithError(defaults, parameter_name(code, i)) : NULL;
+        if (value == NULL)
+            return PyErr_Occurred() ? -1 : 0;
+        values[i] = Py_NewRef(value);
+    }
+    return 1;
+}
+
+/* 1: `bound` is filled; 0: the arguments do not fit; -1: exception. Always ends with unbind(). */
+static int bind(PyObject *fn, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, Bound *bound)
+{
+    const PyCodeObject *code = (PyCodeObject *)PyFunction_GET_CODE(fn);
+    Py_ssize_t n = flat_count(code);
+    bound->n = 0;
+    bound->values = bound->small;
+    if (n > SMALL && (bound->values = PyMem_Malloc((size_t)n * sizeof(PyObject *))) == NULL)
+        return PyErr_NoMemory(), -1;
+    bound->n = n;
+    if (kwnames == NULL && n == nargs && n == code->co_argcount) {
+        for (Py_ssize_t i = 0; i < n; i++)
+            bound->values[i] = Py_NewRef(args[i]);
+        return 1;
+    }
+    memset(bound->values, 0, (size_t)n * sizeof(PyObject *));
+    int done = bind_positional(code, args, nargs, bound->values);
+    if (done == 1)
+        done = bind_keywords(code, args + nargs, kwnames, bound->values);
+    if (done == 1)
+        done = bind_defaults(code, fn, bound->values);
+    return done == 1 ? bind_keyword_defaults(code, fn, bound->values) : done;
+}
+
+/* ---- calling ------------------------------------------------------------------------------------ */
+
+/* The cache of the function's present code object; NULL with an exception. */
+static CodeCache *present_cache(CompiledFunction *self)
+{
+    PyObject *code = PyFunction_GET_CODE(self->fn);
+    if (self->cache != NULL && self->cache->code == code)
+        return self->cache;
+    CodeCache *cache = code_cache_get(code);
+    if (cache == NULL)
+        return NULL;
+    code_cache_own(cache);
+    Py_XSETREF(self->cache, cache);
+    return cache;
+}
+
+/* 1: *entry and *collected are set; 0: run eagerly; -1: exception. */
+static int find_entry(CompiledFunction *self, CodeCache *cache, const Bound *bound, Entry **entry,
+                      PyObject **collected)
+{
+    FrameValues frame = {
+        .locals = bound->values,
+        .n_locals = bound->n,
+        .closure = PyFunction_GET_CLOSURE(self->fn),
+        .globals = PyFunction_GET_GLOBALS(self->fn),
+    };
+    int found = code_cache_search(cache, &frame, entry, collected);
+    if (found != 0 || !code_cache_may_compile(cache))
+        return found;
+    return code_cache_miss(self->on_miss, (PyObject *)self, self->fn, cache->code, &frame, entry,
+                           collected);
+}
+
+static PyObject *compiled_call(PyObject *callable, PyObject *const *args, size_t nargsf,
+                               PyObject *kwnames)
+{
+    CompiledFunction *self = (CompiledFunction *)callable;
+    Bound bound;
+    Entry *entry = NULL;
+    PyObject *collected = NULL, *result = NULL;
+    CodeCache *cache = present_cache(self);
+    if (cache == NULL)
+        return NULL;
+    Py_INCREF(cache);
+    int found = 0;
+    if (!cache->skip) {
+        found = bind(self->fn, args, PyVectorcall_NARGS(nargsf), kwnames, &bound);
+        bool fits = found == 1;
+        if (fits)
+            found = find_entry(self, cache, &bound, &entry, &collected);
+        unbind(&bound);
+        if (found == 0 && !fits) { /* raises the TypeError */
+            Py_DECREF(cache);
+            return PyObject_Vectorcall(self->fn, args, PyVectorcall_NARGS(nargsf), kwnames);
+        }
+    }
+    if (found == 1) {
+        result = entry_call(entry, collected, self->on_miss);
+        Py_DECREF(entry);
+    }
+    else if (found == 0) {
+        result = hook_run_eagerly(self->fn, cache->code, self->on_miss, args,
+                                  (size_t)PyVectorcall_NARGS(nargsf), kwnames);
+    }
+    Py_DECREF(cache);
+    return result;
+}
+
+/* ---- the Python type ---------------------------------------------------------------------------- */
+
+static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fn", "on_miss", NULL};
+    PyObject *fn, *on_miss;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O:CompiledFunction", names, &PyFunction_Type, &fn,
+                                     &on_miss))
+        return NULL;
+    if (!PyCallable_Check(on_miss))
+        return PyErr_SetString(PyExc_TypeError, "CompiledFunction: on_miss is not callable"), NULL;
+    CompiledFunction *self = (CompiledFunction *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->vectorcall = compiled_call;
+    self->fn = Py_NewRef(fn);
+    self->on_miss = Py_NewRef(on_miss);
+    return (PyObject *)self;
+}
+
+static int compiled_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    CompiledFunction *self = (CompiledFunction *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->fn);
+    Py_VISIT(self->on_miss);
+    Py_VISIT(self->cache);
+    Py_VISIT(self->dict);
+    return 0;
+}
+
+static int compiled_clear(PyObject *object)
+{
+    CompiledFunction *self = (CompiledFunction *)object;
+    /* `fn` and `on_miss` stay: the object remains callable, and the cycle is broken elsewhere. */
+    Py_CLEAR(self->cache);
+    Py_CLEAR(self->dict);
+    return 0;
+}
+
+static void compiled_dealloc(PyObject *object)
+{
+    CompiledFunction *self = (CompiledFunction *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    if (self->weakrefs != NULL)
+        PyObject_ClearWeakRefs(object);
+    compiled_clear(object);
+    Py_CLEAR(self->fn);
+    Py_CLEAR(self->on_miss);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *compiled_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type))
+{
+    if (object == NULL || object == Py_None)
+        return Py_NewRef(self);
+    return PyMethod_New(self, object);
+}
+
+/* What the object lacks, the function has: __name__, __code__, __defaults__, attributes set on it. */
+static PyObject *compiled_getattro(PyObject *object, PyObject *name)
+{
+    PyObject *found = PyObject_GenericGetAttr(object, name);
+    if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return found;
+    PyErr_Clear();
+    return PyObject_GetAttr(((CompiledFunction *)object)->fn, name);
+}
+
+static PyObject *compiled_repr(PyObject *object)
+{
+    return PyUnicode_FromFormat("<compiled %R>", ((CompiledFunction *)object)->fn);
+}
+
+/* These exist on every type, so that looking them up never gets to the function by itself. */
+static PyObject *mirrored(PyObject *object, void *name)
+{
+    CompiledFunction *self = (CompiledFunction *)object;
+    if (self->dict != NULL) {
+        PyObject *own = PyDict_GetItemString(self->dict, name);
+        if (own != NULL)
+            return Py_NewRef(own);
+    }
+    return PyObject_GetAttrString(self->fn, name);
+}
+
+static int set_mirrored(PyObject *object, PyObject *value, void *name)
+{
+    CompiledFunction *self = (CompiledFunction *)object;
+    if (value == NULL)
+        return PyErr_Format(PyExc_AttributeError, "cannot delete %s", (char *)name), -1;
+    if (self->dict == NULL && (self->dict = PyDict_New()) == NULL)
+        return -1;
+    return PyDict_SetItemString(self->dict, name, value);
+}
+
+static PyGetSetDef compiled_getset[] = {
+    {"__doc__", mirrored, set_mirrored, NULL, "__doc__"},
+    {"__module__", mirrored, set_mirrored, NULL, "__module__"},
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef compiled_members[] = {
+    {"__wrapped__", T_OBJECT, offsetof(CompiledFunction, fn), READONLY,
+     PyDoc_STR("The Python function.")},
+    {"on_miss", T_OBJECT, offsetof(CompiledFunction, on_miss), READONLY,
+     PyDoc_STR("Asked for an Entry when none fits.")},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(CompiledFunction, vectorcall), READONLY, NULL},
+    {"__dictoffset__", T_PYSSIZET, offsetof(CompiledFunction, dict), READONLY, NULL},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(CompiledFunction, weakrefs), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot compiled_slots[] = {
+    {Py_tp_doc,
+     (void *)PyDoc_STR(
+         "CompiledFunction(fn, on_miss)\n--\n\n"
+         "Calls `fn` through its compiled versions.\n\n"
+         "When no entry of `fn.__code__` fits, calls\n"
+         "`on_miss(compiled_function, function, code, locals, cells, globals)`, which gives an\n"
+         "Entry, or None: `fn` is then run as it is.")},
+    {Py_tp_new, compiled_new},
+    {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_descr_get, compiled_get},
+    {Py_tp_getattro, compiled_getattro},
+    {Py_tp_repr, compiled_repr},
+    {Py_tp_members, compiled_members},
+    {Py_tp_getset, compiled_getset},
+    {Py_tp_traverse, compiled_traverse},
+    {Py_tp_clear, compiled_clear},
+    {Py_tp_dealloc, compiled_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec compiled_spec = {
+    .name = "weft._frame.CompiledFunction",
+    .basicsize = sizeof(CompiledFunction),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+             Py_TPFLAGS_METHOD_DESCRIPTOR | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = compiled_slots,
+};
+
+int compiled_function_init(PyObject *module)
+{
+    CompiledFunction_Type = add_type(module, &compiled_spec);
+    return CompiledFunction_Type == NULL ? -1 : 0;
+}

@@ -1,0 +1,309 @@
+/* The frame hook: entries for nested Python frames (PEP 523).
+ *
+ * A thread that runs compiled code with the hook on has an `on_miss` callable; while at least one
+ * thread has one, our function stands in for CPython's frame evaluator. For each Python frame of such a
+ * thread it looks for an entry of the frame's code object: on a hit the replacement runs instead of the
+ * frame, all in C; on a miss `on_miss` is asked, with the hook off. Everything else goes on to the
+ * evaluator that was there before: other threads, generators and coroutines, module and class bodies,
+ * frames being traced, and code that is to be skipped. While a frame evaluator is installed CPython does
+ * not inline Python calls, so it is taken out as soon as no thread needs it.
+ */
+#include "weft_frame.h"
+
+typedef struct {
+    PyObject *on_miss;  /* NULL: the hook is off in this thread */
+    PyObject *eager;    /* code whose next frame is to be left alone (borrowed) */
+} ThreadHook;
+
+static _Thread_local ThreadHook thread_hook;
+static Py_ssize_t hooked_threads; /* guarded by the GIL, like all that follows */
+static _PyFrameEvalFunction previous_evaluator;
+
+static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing);
+
+/* ---- on and off --------------------------------------------------------------------------------- */
+
+static void install(void)
+{
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    previous_evaluator = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate);
+}
+
+static void uninstall(void)
+{
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    /* Someone may have put theirs on top of ours: ours then passes everything through. */
+    if (_PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate)
+        _PyInterpreterState_SetEvalFrameFunc(interpreter, previous_evaluator);
+}
+
+PyObject *hook_current(void)
+{
+    return thread_hook.on_miss;
+}
+
+PyObject *hook_swap(PyObject *on_miss)
+{
+    PyObject *previous = thread_hook.on_miss;
+    thread_hook.on_miss = on_miss;
+    if (on_miss != NULL && previous == NULL && hooked_threads++ == 0)
+        install();
+    if (on_miss == NULL && previous != NULL && --hooked_threads == 0)
+        uninstall();
+    return previous;
+}
+
+PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss,
+                           PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    PyObject *previous = hook_swap(Py_NewRef(on_miss));
+    PyObject *previous_eager = thread_hook.eager;
+    thread_hook.eager = code;
+    PyObject *result = PyObject_Vectorcall(function, args, nargsf, kwnames);
+    thread_hook.eager = previous_eager;
+    Py_XDECREF(hook_swap(previous));
+    return result;
+}
+
+/* ---- one frame ---------------------------------------------------------------------------------- */
+
+static PyObject *pass_on(PyThreadState *state, Frame *frame, int throwing)
+{
+    _PyFrameEvalFunction next = previous_evaluator;
+    if (next == NULL || next == evaluate)
+        next = _PyEval_EvalFrameDefault;
+    return next(state, frame, throwing);
+}
+
+static Py_ssize_t count_parameters(const PyCodeObject *code)
+{
+    return code->co_argcount + code->co_kwonlyargcount + !!(code->co_flags & CO_VARARGS) +
+           !!(code->co_flags & CO_VARKEYWORDS);
+}
+
+/* Whether the frame is the start of a plain function call. */
+static bool is_plain_call(const Frame *frame, const PyCodeObject *code)
+{
+    enum {
+        FUNCTION = CO_OPTIMIZED | CO_NEWLOCALS,
+        SUSPENDABLE = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE,
+    };
+    return frame->owner == FRAME_OWNED_BY_THREAD && frame->f_locals == NULL &&
+           (code->co_flags & (FUNCTION | SUSPENDABLE)) == FUNCTION;
+}
+
+/* 1: *entry and *collected are set; 0: leave the frame to the interpreter; -1: exception. */
+static int find_entry(Frame *frame, PyCodeObject *code, Entry **entry, PyObject **collected)
+{
+    PyObject *function = frame_function(frame);
+    CodeCache *cache = code_cache_find((PyObject *)code);
+    FrameValues values = {
+        .locals = frame->localsplus,
+        .n_locals = count_parameters(code),
+        .closure = PyFunction_GET_CLOSURE(function),
+        .globals = frame->f_globals,
+    };
+    int found = 0;
+    if (cache != NULL) {
+        if (cache->skip)
+            return 0;
+        Py_INCREF(cache);
+        found = code_cache_search(cache, &values, entry, collected);
+        bool may_compile = code_cache_may_compile(cache);
+        Py_DECREF(cache);
+        if (found != 0 || !may_compile)
+            return found;
+    }
+    PyObject *on_miss = thread_hook.on_miss;
+    if (on_miss == NULL)
+        return 0; /* a guard turned the hook off */
+    Py_INCREF(on_miss);
+    found = code_cache_miss(on_miss, NULL, function, (PyObject *)code, &values, entry, collected);
+    Py_DECREF(on_miss);
+    return found;
+}
+
+static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
+{
+    PyCodeObject *code = frame_code(frame);
+    if (thread_hook.on_miss == NULL || throwing || code == NULL || thread_is_traced(state) ||
+        !is_plain_call(frame, code))
+        return pass_on(state, frame, throwing);
+    if (thread_hook.eager != NULL) {
+        bool leave = thread_hook.eager == (PyObject *)code;
+        thread_hook.eager = NULL;
+        if (leave)
+            return pass_on(state, frame, throwing);
+    }
+    Entry *entry = NULL;
+    PyObject *collected = NULL;
+    int found = find_entry(frame, code, &entry, &collected);
+    if (found == 0)
+        return pass_on(state, frame, throwing);
+    PyObject *result = NULL;
+    if (found == 1) {
+        PyObject *on_miss = Py_XNewRef(thread_hook.on_miss);
+        result = entry_call(entry, collected, on_miss);
+        Py_XDECREF(on_miss);
+        Py_DECREF(entry);
+    }
+    frame_discard(state, frame);
+    return result;
+}
+
+/* ---- hook(on_miss) and unhooked() as context managers ------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *on_miss; /* NULL for unhooked() */
+    PyObject *outer;   /* list of what was there before each enter: None or an on_miss */
+} Context;
+
+PyTypeObject *Hook_Type;
+PyTypeObject *Unhooked_Type;
+
+static PyObject *context_enter(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    Context *self = (Context *)object;
+    PyObject *previous = thread_hook.on_miss;
+    if (PyList_Append(self->outer, previous != NULL ? previous : Py_None) < 0)
+        return NULL;
+    Py_XDECREF(hook_swap(Py_XNewRef(self->on_miss)));
+    return Py_NewRef(object);
+}
+
+static PyObject *context_exit(PyObject *object, PyObject *Py_UNUSED(args))
+{
+    Context *self = (Context *)object;
+    Py_ssize_t n = PyList_GET_SIZE(self->outer);
+    if (n == 0)
+        return PyErr_SetString(PyExc_RuntimeError, "exit without enter"), NULL;
+    PyObject *outer = Py_NewRef(PyList_GET_ITEM(self->outer, n - 1));
+    if (PyList_SetSlice(self->outer, n - 1, n, NULL) < 0) {
+        Py_DECREF(outer);
+        return NULL;
+    }
+    if (outer == Py_None)
+        Py_CLEAR(outer);
+    Py_XDECREF(hook_swap(outer));
+    Py_RETURN_FALSE;
+}
+
+static PyObject *context_new(PyTypeObject *type, PyObject *on_miss)
+{
+    Context *self = (Context *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->on_miss = Py_XNewRef(on_miss);
+    self->outer = PyList_New(0);
+    if (self->outer == NULL)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static PyObject *hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"on_miss", NULL};
+    PyObject *on_miss;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:hook", names, &on_miss))
+        return NULL;
+    if (!PyCallable_Check(on_miss))
+        return PyErr_SetString(PyExc_TypeError, "hook: on_miss is not callable"), NULL;
+    return context_new(type, on_miss);
+}
+
+static PyObject *unhooked_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":unhooked", names))
+        return NULL;
+    return context_new(type, NULL);
+}
+
+static int context_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Context *self = (Context *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->on_miss);
+    Py_VISIT(self->outer);
+    return 0;
+}
+
+static int context_clear(PyObject *object)
+{
+    Context *self = (Context *)object;
+    Py_CLEAR(self->on_miss);
+    Py_CLEAR(self->outer);
+    return 0;
+}
+
+static void context_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    context_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef context_methods[] = {
+    {"__enter__", context_enter, METH_NOARGS, NULL},
+    {"__exit__", context_exit, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+#define CONTEXT_SLOTS(new, doc) \
+    {                                                                                              \
+        {Py_tp_doc, (void *)PyDoc_STR(doc)}, {Py_tp_new, new}, {Py_tp_methods, context_methods},   \
+            {Py_tp_traverse, context_traverse}, {Py_tp_clear, context_clear},                      \
+            {Py_tp_dealloc, context_dealloc}, {0, NULL},                                           \
+    }
+
+static PyType_Slot hook_slots[] = CONTEXT_SLOTS(
+    hook_new,
+    "hook(on_miss)\n--\n\n"
+    "Context: this thread's Python frames are run through their compiled versions.\n\n"
+    "When no entry of a frame's code fits, calls\n"
+    "`on_miss(None, function, code, locals, cells, globals)`, which gives an Entry or None.\n"
+    "Generators, coroutines, traced frames, module and class bodies are left alone. Nests.");
+
+static PyType_Slot unhooked_slots[] = CONTEXT_SLOTS(
+    unhooked_new, "unhooked()\n--\n\nContext: the hook is off in this thread. Nests.");
+
+#define CONTEXT_SPEC(python_name, type_slots) \
+    {                                                                                              \
+        .name = python_name, .basicsize = sizeof(Context),                                         \
+        .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,               \
+        .slots = type_slots,                                                                       \
+    }
+
+static PyType_Spec hook_spec = CONTEXT_SPEC("weft._frame.hook", hook_slots);
+static PyType_Spec unhooked_spec = CONTEXT_SPEC("weft._frame.unhooked", unhooked_slots);
+
+static PyObject *frame_is_hooked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyBool_FromLong(thread_hook.on_miss != NULL);
+}
+
+static PyObject *frame_is_installed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
+}
+
+static PyMethodDef functions[] = {
+    {"is_hooked", frame_is_hooked, METH_NOARGS,
+     PyDoc_STR("is_hooked() -> bool\n\nWhether the hook is on in this thread.")},
+    {"is_installed", frame_is_installed, METH_NOARGS,
+     PyDoc_STR("is_installed() -> bool\n\nWhether our frame evaluator is installed, for any thread.")},
+    {NULL, NULL, 0, NULL},
+};
+
+int frame_hook_init(PyObject *module)
+{
+    Hook_Type = add_type(module, &hook_spec);
+    Unhooked_Type = add_type(module, &unhooked_spec);
+    if (Hook_Type == NULL || Unhooked_Type == NULL)
+        return -1;
+    return PyModule_AddFunctions(module, functions);
+}

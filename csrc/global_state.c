@@ -1,0 +1,282 @@
+/* Torch's global modes as one value that is cheap to compare.
+ *
+ * A captured graph is only right under the modes it was captured in: grad mode, inference mode,
+ * autocast, dispatch and function modes, default dtype, deterministic algorithms, TF32. Each lives
+ * behind an exported C++ function or thread-local of libtorch; they are called by their linker names
+ * (plain functions of plain types), a few nanoseconds each. If one of them is missing in some version
+ * of torch, a Python function that reads the same modes is used instead.
+ */
+#include "weft_frame.h"
+
+enum { N_AUTOCAST_DEVICES = 3 };
+enum { BACKEND_CUDA = 1, OPERATION_MATMUL = 3 }; /* at::Float32Backend, at::Float32Op */
+static const int8_t autocast_devices[N_AUTOCAST_DEVICES] = {0, 1, 12}; /* cpu, cuda, xpu */
+
+typedef struct {
+    uint64_t included, excluded; /* dispatch keys of this thread */
+    int64_t function_modes;      /* depth of the __torch_function__ mode stack */
+    int64_t dispatch_modes;      /* depth of the __torch_dispatch__ mode stack */
+    int8_t function_disabled;
+    int8_t grad, inference, default_dtype;
+    int8_t autocast[N_AUTOCAST_DEVICES]; /* dtype code, or -1: off */
+    int8_t autocast_cache;
+    int8_t deterministic, deterministic_warn, deterministic_fill;
+    int8_t matmul_precision, cudnn, cudnn_benchmark;
+} StateWord;
+
+typedef struct {
+    PyObject_HEAD
+    StateWord word;
+    PyObject *modes; /* what the word cannot say, or NULL: see PYTHON_STATE */
+} GlobalState;
+
+PyTypeObject *GlobalState_Type;
+
+static struct {
+    bool tried;
+    bool native; /* every function below was found */
+    bool torch;  /* torch is there at all */
+    PyObject *python_state;
+    PyObject *python_modes;
+    bool (*grad)(void);
+    bool (*inference)(void);
+    int8_t (*default_dtype)(void);
+    int64_t (*function_stack)(void);
+    int64_t (*dispatch_stack)(void);
+    int8_t (*function_disabled)(void);
+    bool (*autocast_enabled)(int8_t device);
+    int8_t (*autocast_dtype)(int8_t device);
+    bool (*autocast_cache)(void);
+    void *context;
+    bool (*deterministic)(void *context);
+    bool (*deterministic_warn)(void *context);
+    bool (*deterministic_fill)(void *context);
+    int (*float32_precision)(void *context, int backend, int operation); /* may be absent */
+    bool (*cudnn)(void *context);
+    bool (*cudnn_benchmark)(void *context);
+} torch_;
+
+static const char PYTHON_STATE[] =
+    "import torch\n"
+    "from torch.overrides import _get_current_function_mode_stack as stack\n"
+    "from torch.utils._device import DeviceContext\n"
+    "def python_modes():\n"
+    "    return tuple((type(m), m.device) if type(m) is DeviceContext else m for m in stack())\n"
+    "def python_state():\n"
+    "    cast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d))\n"
+    "                 for d in ('cpu', 'cuda'))\n"
+    "    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), cast,\n"
+    "            torch.is_autocast_cache_enabled(), torch.get_default_dtype(), python_modes(),\n"
+    "            torch._C._len_torch_dispatch_stack(), torch._C._is_torch_function_enabled(),\n"
+    "            torch.are_deterministic_algorithms_enabled(),\n"
+    "            torch.is_deterministic_algorithms_warn_only_enabled(),\n"
+    "            torch.get_float32_matmul_precision(), torch.backends.cudnn.enabled,\n"
+    "            torch.backends.cudnn.benchmark)\n";
+
+static bool find(void *pointer_to_function, const char *mangled)
+{
+    void *found = torch_symbol(mangled);
+    memcpy(pointer_to_function, &found, sizeof(found));
+    return found != NULL;
+}
+
+static bool find_context(void)
+{
+    void *(*global_context)(void);
+    if (!find(&global_context, "_ZN2at13globalContextEv"))
+        return false;
+    torch_.context = global_context();
+    return true;
+}
+
+static bool find_native(void)
+{
+    return find(&torch_.grad, "_ZN3c108GradMode10is_enabledEv") &&
+           find(&torch_.inference, "_ZN3c1013InferenceMode10is_enabledEv") &&
+           find(&torch_.default_dtype, "_ZN3c1031get_default_dtype_as_scalartypeEv") &&
+           find(&torch_.function_stack, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv") &&
+           find(&torch_.dispatch_stack, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv") &&
+           find(&torch_.function_disabled,
+                "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv") &&
+           find(&torch_.autocast_enabled,
+                "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE") &&
+           find(&torch_.autocast_dtype, "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE") &&
+           find(&torch_.autocast_cache, "_ZN2at8autocast25is_autocast_cache_enabledEv") &&
+           find_context() &&
+           find(&torch_.deterministic, "_ZNK2at7Context23deterministicAlgorithmsEv") &&
+           find(&torch_.deterministic_warn, "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv") &&
+           find(&torch_.deterministic_fill,
+                "_ZNK2at7Context36deterministicFillUninitializedMemoryEv") &&
+           find(&torch_.cudnn, "_ZNK2at7Context16userEnabledCuDNNEv") &&
+           find(&torch_.cudnn_benchmark, "_ZNK2at7Context14benchmarkCuDNNEv");
+}
+
+/* The dispatch keys that this thread adds and removes: two words. The address of a thread-local is
+ * fixed for the thread's life, so it is looked up once per thread. */
+static const uint64_t *local_keys(void)
+{
+    static const uint64_t none[2] = {0, 0};
+    static _Thread_local const uint64_t *mine;
+    if (mine == NULL) {
+        mine = torch_symbol("_ZN3c104impl26raw_local_dispatch_key_setE");
+        if (mine == NULL)
+            mine = none;
+    }
+    return mine;
+}
+
+static int find_torch(void)
+{
+    torch_.tried = true;
+    PyObject *names = PyDict_New();
+    if (names == NULL)
+        return -1;
+    PyDict_SetItemString(names, "__builtins__", PyEval_GetBuiltins());
+    PyObject *done = PyRun_String(PYTHON_STATE, Py_file_input, names, names);
+    if (done == NULL) {
+        bool absent = PyErr_ExceptionMatches(PyExc_ImportError);
+        Py_DECREF(names);
+        if (!absent)
+            return -1;
+        PyErr_Clear(); /* without torch there are no modes */
+        return 0;
+    }
+    Py_DECREF(done);
+    torch_.torch = true;
+    torch_.python_modes = Py_XNewRef(PyDict_GetItemString(names, "python_modes"));
+    torch_.python_state = Py_XNewRef(PyDict_GetItemString(names, "python_state"));
+    torch_.native = find_native();
+    find(&torch_.float32_precision,
+         "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE");
+    Py_DECREF(names);
+    return 0;
+}
+
+static void read_word(StateWord *word)
+{
+    memset(word, 0, sizeof(*word));
+    if (!torch_.native)
+        return;
+    const uint64_t *keys = local_keys();
+    word->included = keys[0];
+    word->excluded = keys[1];
+    word->function_modes = torch_.function_stack();
+    word->dispatch_modes = torch_.dispatch_stack();
+    word->function_disabled = torch_.function_disabled();
+    word->grad = torch_.grad();
+    word->inference = torch_.inference();
+    word->default_dtype = torch_.default_dtype();
+    for (int i = 0; i < N_AUTOCAST_DEVICES; i++) {
+        int8_t device = autocast_devices[i];
+        word->autocast[i] = torch_.autocast_enabled(device) ? torch_.autocast_dtype(device) : -1;
+    }
+    word->autocast_cache = torch_.autocast_cache();
+    word->deterministic = torch_.deterministic(torch_.context);
+    word->deterministic_warn = torch_.deterministic_warn(torch_.context);
+    word->deterministic_fill = torch_.deterministic_fill(torch_.context);
+    if (torch_.float32_precision != NULL)
+        word->matmul_precision =
+            (int8_t)torch_.float32_precision(torch_.context, BACKEND_CUDA, OPERATION_MATMUL);
+    word->cudnn = torch_.cudnn(torch_.context);
+    word->cudnn_benchmark = torch_.cudnn_benchmark(torch_.context);
+}
+
+/* New reference, or NULL: with an exception, or because the word says it all. */
+static PyObject *read_modes(const StateWord *word)
+{
+    if (!torch_.torch || (torch_.native && word->function_modes == 0))
+        return NULL;
+    return PyObject_CallNoArgs(torch_.native ? torch_.python_modes : torch_.python_state);
+}
+
+PyObject *global_state_now(void)
+{
+    if (!torch_.tried && find_torch() < 0)
+        return NULL;
+    GlobalState *self = PyObject_GC_New(GlobalState, GlobalState_Type);
+    if (self == NULL)
+        return NULL;
+    read_word(&self->word);
+    self->modes = NULL;
+    self->modes = read_modes(&self->word);
+    PyObject_GC_Track((PyObject *)self);
+    if (PyErr_Occurred())
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+int global_state_matches(PyObject *state)
+{
+    GlobalState *self = (GlobalState *)state;
+    StateWord word;
+    read_word(&word);
+    if (memcmp(&word, &self->word, sizeof(word)) != 0)
+        return 0;
+    if (self->modes == NULL)
+        return 1;
+    PyObject *modes = read_modes(&word);
+    if (modes == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    int same = PyObject_RichCompareBool(modes, self->modes, Py_EQ);
+    Py_DECREF(modes);
+    return same;
+}
+
+/* ---- the Python type --------------------------------------------------------------------------- */
+
+static PyObject *state_matches_now(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    int same = global_state_matches(self);
+    return same < 0 ? NULL : PyBool_FromLong(same);
+}
+
+static int state_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((GlobalState *)self)->modes);
+    return 0;
+}
+
+static int state_clear(PyObject *self)
+{
+    Py_CLEAR(((GlobalState *)self)->modes);
+    return 0;
+}
+
+static void state_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    state_clear(self);
+    PyObject_GC_Del(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef state_methods[] = {
+    {"matches_now", state_matches_now, METH_NOARGS,
+     PyDoc_STR("matches_now() -> bool\n\nWhether torch's global modes are as they were.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot state_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("Torch's global modes at one moment; made by global_state().")},
+    {Py_tp_methods, state_methods},
+    {Py_tp_traverse, state_traverse},
+    {Py_tp_clear, state_clear},
+    {Py_tp_dealloc, state_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec state_spec = {
+    .name = "weft._frame.GlobalState",
+    .basicsize = sizeof(GlobalState),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION |
+             Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = state_slots,
+};
+
+int global_state_init(PyObject *module)
+{
+    GlobalState_Type = add_type(module, &state_spec);
+    return GlobalState_Type == NULL ? -1 : 0;
+}

@@ -1,0 +1,694 @@
+/* GuardTree: everything that must hold for a captured frame to be used again, checked in one walk.
+ *
+ * A node reads one value from its parent's value (its accessor), runs its checks on it, stores it in a
+ * slot of the collected list if the replacement needs it, and goes on to its children: each source of
+ * the captured program is read once. After the walk come the checks of the whole tree: global modes,
+ * objects that must be different, relations between sizes. Values are held while they are looked at,
+ * because a check may run Python code.
+ */
+#include "weft_frame.h"
+
+typedef struct Node Node;
+/* The value (new reference); NULL without an exception when it is not there. */
+typedef PyObject *(*access_fn)(const Node *node, PyObject *parent, const FrameValues *frame);
+
+struct Node {
+    access_fn access;
+    PyObject *operand; /* name, key, fixed object or callable */
+    Py_ssize_t number; /* index or dimension */
+    Py_ssize_t slot;   /* -1: not collected */
+    Py_ssize_t n_checks, n_children;
+    Check *checks;
+    Node *children;
+};
+
+typedef struct TreeCheck TreeCheck;
+struct TreeCheck {
+    int (*run)(const TreeCheck *check, PyObject *collected);
+    PyObject *operand;
+    Py_ssize_t n_numbers;
+    Py_ssize_t *numbers;
+    PyObject *guard_id;
+};
+
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t n_slots, n_nodes, n_tree_checks;
+    Node *nodes;
+    TreeCheck *tree_checks;
+} GuardTree;
+
+PyTypeObject *GuardTree_Type;
+
+/* ---- accessors ---------------------------------------------------------------------------------- */
+
+#define ACCESS(name) \
+    static PyObject *name(const Node *node, PyObject *parent, const FrameValues *frame)
+#define UNUSED_PARENT (void)parent
+#define UNUSED_FRAME (void)frame
+#define UNUSED_NODE (void)node
+
+ACCESS(access_local)
+{
+    UNUSED_PARENT;
+    return node->number < frame->n_locals ? Py_XNewRef(frame->locals[node->number]) : NULL;
+}
+
+ACCESS(access_cell_object)
+{
+    UNUSED_PARENT;
+    PyObject *cells = frame->closure;
+    if (cells == NULL || !PyTuple_Check(cells) || node->number >= PyTuple_GET_SIZE(cells))
+        return NULL;
+    return Py_NewRef(PyTuple_GET_ITEM(cells, node->number));
+}
+
+ACCESS(access_cell)
+{
+    PyObject *cell = access_cell_object(node, parent, frame);
+    PyObject *value = cell != NULL && PyCell_Check(cell) ? PyCell_Get(cell) : NULL;
+    Py_XDECREF(cell);
+    return value;
+}
+
+static PyObject *dict_lookup(PyObject *dict, PyObject *key)
+{
+    return PyDict_Check(dict) ? Py_XNewRef(PyDict_GetItemWithError(dict, key)) : NULL;
+}
+
+ACCESS(access_global)
+{
+    UNUSED_PARENT;
+    return dict_lookup(frame->globals, node->operand);
+}
+
+ACCESS(access_builtin)
+{
+    UNUSED_PARENT;
+    PyObject *builtins = PyDict_GetItemString(frame->globals, "__builtins__");
+    if (builtins == NULL)
+        builtins = PyEval_GetBuiltins();
+    else if (PyModule_Check(builtins))
+        builtins = PyModule_GetDict(builtins);
+    return dict_lookup(builtins, node->operand);
+}
+
+ACCESS(access_object)
+{
+    UNUSED_PARENT;
+    UNUSED_FRAME;
+    return Py_NewRef(node->operand);
+}
+
+ACCESS(access_attr)
+{
+    UNUSED_FRAME;
+    return PyObject_GetAttr(parent, node->operand);
+}
+
+ACCESS(access_instance_dict)
+{
+    UNUSED_FRAME;
+    UNUSED_NODE;
+    PyObject **dict = _PyObject_GetDictPtr(parent);
+    if (dict != NULL && *dict != NULL)
+        return Py_NewRef(*dict);
+    /* Attributes kept inline, or none yet: this makes the dictionary. Types have their own way. */
+    return PyObject_GenericGetDict(parent, NULL);
+}
+
+ACCESS(access_dict_item)
+{
+    UNUSED_FRAME;
+    return dict_lookup(parent, node->operand);
+}
+
+ACCESS(access_list_item)
+{
+    UNUSED_FRAME;
+    if (!PyList_Check(parent) || node->number >= PyList_GET_SIZE(parent))
+        return NULL;
+    return Py_NewRef(PyList_GET_ITEM(parent, node->number));
+}
+
+ACCESS(access_tuple_item)
+{
+    UNUSED_FRAME;
+    if (!PyTuple_Check(parent) || node->number >= PyTuple_GET_SIZE(parent))
+        return NULL;
+    return Py_NewRef(PyTuple_GET_ITEM(parent, node->number));
+}
+
+ACCESS(access_type)
+{
+    UNUSED_FRAME;
+    UNUSED_NODE;
+    return Py_NewRef((PyObject *)Py_TYPE(parent));
+}
+
+static PyObject *tensor_extent(const Node *node, PyObject *tensor, bool stride)
+{
+    if (!is_tensor(tensor))
+        return NULL;
+    if (!tensor_access_ready())
+        return PyObject_CallMethod(tensor, stride ? "stride" : "size", "n", node->number);
+    TensorMeta meta;
+    tensor_read(tensor_impl(tensor), &meta);
+    if (node->number >= meta.rank)
+        return NULL;
+    return PyLong_FromLongLong((stride ? meta.strides : meta.sizes)[node->number]);
+}
+
+ACCESS(access_size)
+{
+    UNUSED_FRAME;
+    return tensor_extent(node, parent, false);
+}
+
+ACCESS(access_stride)
+{
+    UNUSED_FRAME;
+    return tensor_extent(node, parent, true);
+}
+
+ACCESS(access_call)
+{
+    UNUSED_FRAME;
+    return PyObject_CallOneArg(node->operand, parent);
+}
+
+typedef enum { NO_OPERAND, OBJECT_OPERAND, NUMBER_OPERAND } OperandKind;
+
+typedef struct {
+    const char *name;
+    OperandKind operand;
+    bool root; /* reads from the frame, not from a parent */
+    access_fn access;
+} AccessorKind;
+
+static const AccessorKind accessors[] = {
+    {"local", NUMBER_OPERAND, true, access_local},
+    {"cell", NUMBER_OPERAND, true, access_cell},
+    {"cell_object", NUMBER_OPERAND, true, access_cell_object},
+    {"global", OBJECT_OPERAND, true, access_global},
+    {"builtin", OBJECT_OPERAND, true, access_builtin},
+    {"object", OBJECT_OPERAND, true, access_object},
+    {"attr", OBJECT_OPERAND, false, access_attr},
+    {"instance_dict", NO_OPERAND, false, access_instance_dict},
+    {"dict_item", OBJECT_OPERAND, false, access_dict_item},
+    {"list_item", NUMBER_OPERAND, false, access_list_item},
+    {"tuple_item", NUMBER_OPERAND, false, access_tuple_item},
+    {"type", NO_OPERAND, false, access_type},
+    {"size", NUMBER_OPERAND, false, access_size},
+    {"stride", NUMBER_OPERAND, false, access_stride},
+    {"call", OBJECT_OPERAND, false, access_call},
+};
+
+/* ---- the walk ----------------------------------------------------------------------------------- */
+
+/* An ordinary exception in a check means that it fails; the others (KeyboardInterrupt, ...) go on. */
+static int absorb_exception(void)
+{
+    if (!PyErr_Occurred())
+        return 0;
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+typedef struct {
+    const FrameValues *frame;
+    PyObject **slots;
+    PyObject *failed; /* borrowed id of the first guard that failed; only if `explain` */
+    bool explain;
+} Walk;
+
+/* The first guard at or below a node, to name when its value cannot be read at all. */
+static PyObject *first_guard(const Node *node)
+{
+    if (node->n_checks > 0)
+        return node->checks[0].guard_id;
+    for (Py_ssize_t i = 0; i < node->n_children; i++) {
+        PyObject *found = first_guard(&node->children[i]);
+        if (found != NULL)
+            return found;
+    }
+    return NULL;
+}
+
+static int walk_value(Walk *walk, const Node *node, PyObject *value);
+
+static int walk_node(Walk *walk, const Node *node, PyObject *parent)
+{
+    PyObject *value = node->access(node, parent, walk->frame);
+    if (value == NULL) {
+        if (walk->explain)
+            walk->failed = first_guard(node);
+        return absorb_exception();
+    }
+    int passed = walk_value(walk, node, value);
+    Py_DECREF(value);
+    return passed;
+}
+
+static int walk_value(Walk *walk, const Node *node, PyObject *value)
+{
+    for (Py_ssize_t i = 0; i < node->n_checks; i++) {
+        const Check *check = &node->checks[i];
+        int passed = check->run(check, value, walk->slots);
+        if (passed == 1)
+            continue;
+        if (walk->explain)
+            walk->failed = check->guard_id;
+        return passed < 0 ? absorb_exception() : 0;
+    }
+    if (node->slot >= 0)
+        Py_XSETREF(walk->slots[node->slot], Py_NewRef(value));
+    for (Py_ssize_t i = 0; i < node->n_children; i++) {
+        int passed = walk_node(walk, &node->children[i], value);
+        if (passed != 1)
+            return passed;
+    }
+    return 1;
+}
+
+static int run_tree_checks(const GuardTree *self, PyObject *collected, bool before, Walk *walk);
+
+static PyObject *new_collected(const GuardTree *self)
+{
+    return PyList_New(self->n_slots); /* NULL items: no code sees the list before they are filled */
+}
+
+static void fill_missing(PyObject *collected)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(collected); i++)
+        if (PyList_GET_ITEM(collected, i) == NULL)
+            PyList_SET_ITEM(collected, i, Py_NewRef(Py_None));
+}
+
+/* 1, 0 or -1; on 1 every slot is filled. */
+static int walk_tree(const GuardTree *self, Walk *walk, PyObject *collected)
+{
+    int passed = run_tree_checks(self, collected, true, walk);
+    for (Py_ssize_t i = 0; passed == 1 && i < self->n_nodes; i++)
+        passed = walk_node(walk, &self->nodes[i], NULL);
+    if (passed != 1)
+        return passed;
+    fill_missing(collected);
+    return run_tree_checks(self, collected, false, walk);
+}
+
+int guard_tree_check(PyObject *tree, const FrameValues *frame, PyObject **collected)
+{
+    GuardTree *self = (GuardTree *)tree;
+    PyObject *list = new_collected(self);
+    if (list == NULL)
+        return -1;
+    Walk walk = {.frame = frame, .slots = ((PyListObject *)list)->ob_item};
+    int passed = walk_tree(self, &walk, list);
+    if (passed != 1)
+        Py_CLEAR(list);
+    *collected = list;
+    return passed;
+}
+
+/* ---- checks of the whole tree ------------------------------------------------------------------- */
+
+static int tree_global_state(const TreeCheck *check, PyObject *Py_UNUSED(collected))
+{
+    return global_state_matches(check->operand);
+}
+
+static int tree_distinct(const TreeCheck *check, PyObject *collected)
+{
+    PyObject **slots = ((PyListObject *)collected)->ob_item;
+    for (Py_ssize_t i = 1; i < check->n_numbers; i++)
+        for (Py_ssize_t j = 0; j < i; j++)
+            if (slots[check->numbers[i]] == slots[check->numbers[j]])
+                return 0;
+    return 1;
+}
+
+static int tree_shape(const TreeCheck *check, PyObject *collected)
+{
+    PyObject *answer = PyObject_CallOneArg(check->operand, collected);
+    if (answer == NULL)
+        return -1;
+    int truth = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return truth;
+}
+
+static int run_tree_checks(const GuardTree *self, PyObject *collected, bool before, Walk *walk)
+{
+    for (Py_ssize_t i = 0; i < self->n_tree_checks; i++) {
+        const TreeCheck *check = &self->tree_checks[i];
+        if ((check->run == tree_global_state) != before)
+            continue;
+        int passed = check->run(check, collected);
+        if (passed == 1)
+            continue;
+        if (walk->explain)
+            walk->failed = check->guard_id;
+        return passed < 0 ? absorb_exception() : 0;
+    }
+    return 1;
+}
+
+/* ---- parsing ------------------------------------------------------------------------------------ */
+
+static int parse_node(PyObject *tuple, bool root, Py_ssize_t n_slots, Node *node);
+
+static const AccessorKind *find_accessor(PyObject *accessor)
+{
+    PyObject *name = PyTuple_Check(accessor) && PyTuple_GET_SIZE(accessor) > 0
+                         ? PyTuple_GET_ITEM(accessor, 0)
+                         : accessor;
+    for (size_t i = 0; PyUnicode_Check(name) && i < sizeof(accessors) / sizeof(accessors[0]); i++)
+        if (PyUnicode_CompareWithASCIIString(name, accessors[i].name) == 0)
+            return &accessors[i];
+    PyErr_Format(PyExc_ValueError, "unknown accessor %R", accessor);
+    return NULL;
+}
+
+static int parse_accessor(PyObject *accessor, bool root, Node *node)
+{
+    const AccessorKind *kind = find_accessor(accessor);
+    if (kind == NULL)
+        return -1;
+    if (kind->root != root || PyTuple_GET_SIZE(accessor) != 1 + (kind->operand != NO_OPERAND)) {
+        PyErr_Format(PyExc_ValueError, "accessor %R: wrong place or arguments", accessor);
+        return -1;
+    }
+    node->access = kind->access;
+    if (kind->operand == OBJECT_OPERAND)
+        node->operand = Py_NewRef(PyTuple_GET_ITEM(accessor, 1));
+    if (kind->operand == NUMBER_OPERAND) {
+        node->number = PyLong_AsSsize_t(PyTuple_GET_ITEM(accessor, 1));
+        if (node->number < 0) {
+            if (!PyErr_Occurred())
+                PyErr_Format(PyExc_ValueError, "accessor %R: negative index", accessor);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int parse_checks(PyObject *checks, Py_ssize_t n_slots, Node *node)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(checks);
+    node->checks = PyMem_Calloc((size_t)n + 1, sizeof(Check));
+    if (node->checks == NULL)
+        return PyErr_NoMemory(), -1;
+    for (; node->n_checks < n; node->n_checks++) {
+        Check *check = &node->checks[node->n_checks];
+        if (check_parse(PyTuple_GET_ITEM(checks, node->n_checks), n_slots, check) < 0) {
+            check_clear(check);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int parse_children(PyObject *children, bool root, Py_ssize_t n_slots, Node **nodes,
+                          Py_ssize_t *n_nodes)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(children);
+    *nodes = PyMem_Calloc((size_t)n + 1, sizeof(Node));
+    if (*nodes == NULL)
+        return PyErr_NoMemory(), -1;
+    while (*n_nodes < n) {
+        PyObject *child = PyTuple_GET_ITEM(children, *n_nodes);
+        Node *node = &(*nodes)[(*n_nodes)++]; /* counted first: freed even when parsing fails */
+        if (parse_node(child, root, n_slots, node) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int parse_node(PyObject *tuple, bool root, Py_ssize_t n_slots, Node *node)
+{
+    PyObject *accessor, *checks, *children;
+    if (!PyTuple_Check(tuple)) {
+        PyErr_SetString(PyExc_TypeError, "a node is a tuple (accessor, checks, slot, children)");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(tuple, "O!O!nO!:node", &PyTuple_Type, &accessor, &PyTuple_Type, &checks,
+                          &node->slot, &PyTuple_Type, &children))
+        return -1;
+    if (node->slot >= n_slots || node->slot < -1) {
+        PyErr_Format(PyExc_IndexError, "node: no slot %zd", node->slot);
+        return -1;
+    }
+    if (parse_accessor(accessor, root, node) < 0 || parse_checks(checks, n_slots, node) < 0)
+        return -1;
+    if (Py_EnterRecursiveCall(" in a guard tree"))
+        return -1;
+    int result = parse_children(children, false, n_slots, &node->children, &node->n_children);
+    Py_LeaveRecursiveCall();
+    return result;
+}
+
+static int parse_slots(PyObject *slots, Py_ssize_t n_slots, TreeCheck *check)
+{
+    PyObject *fast = PySequence_Tuple(slots);
+    if (fast == NULL)
+        return -1;
+    Py_ssize_t n = PyTuple_GET_SIZE(fast);
+    check->numbers = PyMem_Calloc((size_t)n + 1, sizeof(Py_ssize_t));
+    for (Py_ssize_t i = 0; check->numbers != NULL && i < n; i++) {
+        Py_ssize_t slot = PyLong_AsSsize_t(PyTuple_GET_ITEM(fast, i));
+        if (slot < 0 || slot >= n_slots) {
+            if (!PyErr_Occurred())
+                PyErr_Format(PyExc_IndexError, "distinct guard: no slot %zd", slot);
+            break;
+        }
+        check->numbers[check->n_numbers++] = slot;
+    }
+    Py_DECREF(fast);
+    if (check->numbers == NULL)
+        PyErr_NoMemory();
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int parse_tree_check(PyObject *tuple, Py_ssize_t n_slots, TreeCheck *check)
+{
+    Py_ssize_t size = PyTuple_Check(tuple) ? PyTuple_GET_SIZE(tuple) : 0;
+    PyObject *kind = size >= 2 ? PyTuple_GET_ITEM(tuple, 0) : NULL;
+    if (kind == NULL || !PyUnicode_Check(kind) || size > 3)
+        return PyErr_SetString(PyExc_TypeError, "a tree check is a tuple (kind, *args, id)"), -1;
+    PyObject *operand = size == 3 ? PyTuple_GET_ITEM(tuple, 1) : NULL;
+    check->guard_id = Py_NewRef(PyTuple_GET_ITEM(tuple, size - 1));
+    if (PyUnicode_CompareWithASCIIString(kind, "global_state") == 0) {
+        check->run = tree_global_state;
+        if (operand != NULL && !Py_IS_TYPE(operand, GlobalState_Type))
+            return PyErr_SetString(PyExc_TypeError, "global_state guard: not a GlobalState"), -1;
+        check->operand = operand != NULL ? Py_NewRef(operand) : global_state_now();
+        return check->operand == NULL ? -1 : 0;
+    }
+    if (operand != NULL && PyUnicode_CompareWithASCIIString(kind, "distinct") == 0) {
+        check->run = tree_distinct;
+        return parse_slots(operand, n_slots, check);
+    }
+    if (operand != NULL && PyUnicode_CompareWithASCIIString(kind, "shape") == 0) {
+        check->run = tree_shape;
+        check->operand = Py_NewRef(operand);
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "unknown tree check %R", tuple);
+    return -1;
+}
+
+static int parse_tree_checks(PyObject *checks, GuardTree *self)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(checks);
+    self->tree_checks = PyMem_Calloc((size_t)n + 1, sizeof(TreeCheck));
+    if (self->tree_checks == NULL)
+        return PyErr_NoMemory(), -1;
+    while (self->n_tree_checks < n) {
+        PyObject *tuple = PyTuple_GET_ITEM(checks, self->n_tree_checks);
+        if (parse_tree_check(tuple, self->n_slots, &self->tree_checks[self->n_tree_checks++]) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- the Python type ---------------------------------------------------------------------------- */
+
+static void clear_nodes(Node **nodes, Py_ssize_t *n_nodes)
+{
+    Node *old = *nodes;
+    Py_ssize_t n = *n_nodes;
+    *nodes = NULL;
+    *n_nodes = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Py_CLEAR(old[i].operand);
+        for (Py_ssize_t j = 0; j < old[i].n_checks; j++)
+            check_clear(&old[i].checks[j]);
+        PyMem_Free(old[i].checks);
+        clear_nodes(&old[i].children, &old[i].n_children);
+    }
+    PyMem_Free(old);
+}
+
+static int traverse_nodes(const Node *nodes, Py_ssize_t n_nodes, visitproc visit, void *arg)
+{
+    for (Py_ssize_t i = 0; i < n_nodes; i++) {
+        Py_VISIT(nodes[i].operand);
+        for (Py_ssize_t j = 0; j < nodes[i].n_checks; j++) {
+            int result = check_traverse(&nodes[i].checks[j], visit, arg);
+            if (result)
+                return result;
+        }
+        int result = traverse_nodes(nodes[i].children, nodes[i].n_children, visit, arg);
+        if (result)
+            return result;
+    }
+    return 0;
+}
+
+static int tree_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    GuardTree *self = (GuardTree *)object;
+    Py_VISIT(Py_TYPE(object));
+    for (Py_ssize_t i = 0; i < self->n_tree_checks; i++)
+        Py_VISIT(self->tree_checks[i].operand);
+    return traverse_nodes(self->nodes, self->n_nodes, visit, arg);
+}
+
+/* A tree that was cleared by the garbage collector can be reached no more; it must pass for nobody. */
+static int tree_clear(PyObject *object)
+{
+    GuardTree *self = (GuardTree *)object;
+    TreeCheck *checks = self->tree_checks;
+    Py_ssize_t n = self->n_tree_checks;
+    self->tree_checks = NULL;
+    self->n_tree_checks = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Py_XDECREF(checks[i].operand);
+        Py_XDECREF(checks[i].guard_id);
+        PyMem_Free(checks[i].numbers);
+    }
+    PyMem_Free(checks);
+    clear_nodes(&self->nodes, &self->n_nodes);
+    return 0;
+}
+
+static void tree_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    tree_clear(object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"nodes", "tree_checks", "n_slots", NULL};
+    PyObject *nodes, *checks;
+    Py_ssize_t n_slots;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!n:GuardTree", names, &PyTuple_Type, &nodes,
+                                     &PyTuple_Type, &checks, &n_slots))
+        return NULL;
+    if (n_slots < 0)
+        return PyErr_SetString(PyExc_ValueError, "n_slots is negative"), NULL;
+    GuardTree *self = (GuardTree *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->n_slots = n_slots;
+    if (parse_children(nodes, true, n_slots, &self->nodes, &self->n_nodes) < 0 ||
+        parse_tree_checks(checks, self) < 0)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+/* locals: list or tuple; cells: tuple or None; globals: dict. `held` keeps the locals. */
+static int parse_frame(PyObject *args, FrameValues *frame, PyObject **held)
+{
+    PyObject *locals, *cells, *globals;
+    if (!PyArg_ParseTuple(args, "OOO!", &locals, &cells, &PyDict_Type, &globals))
+        return -1;
+    *held = PySequence_Tuple(locals);
+    if (*held == NULL)
+        return -1;
+    frame->locals = ((PyTupleObject *)*held)->ob_item;
+    frame->n_locals = PyTuple_GET_SIZE(*held);
+    frame->closure = PyTuple_Check(cells) ? cells : NULL;
+    frame->globals = globals;
+    return 0;
+}
+
+static PyObject *tree_check(PyObject *self, PyObject *args)
+{
+    FrameValues frame;
+    PyObject *held, *collected;
+    if (parse_frame(args, &frame, &held) < 0)
+        return NULL;
+    int passed = guard_tree_check(self, &frame, &collected);
+    Py_DECREF(held);
+    if (passed == 0)
+        Py_RETURN_NONE;
+    return collected;
+}
+
+static PyObject *tree_explain(PyObject *self, PyObject *args)
+{
+    FrameValues frame;
+    PyObject *held, *result = NULL;
+    if (parse_frame(args, &frame, &held) < 0)
+        return NULL;
+    PyObject *list = new_collected((GuardTree *)self);
+    if (list != NULL) {
+        Walk walk = {.frame = &frame, .slots = ((PyListObject *)list)->ob_item, .explain = true};
+        int passed = walk_tree((GuardTree *)self, &walk, list);
+        if (passed == 1)
+            result = Py_NewRef(Py_None);
+        else if (passed == 0)
+            result = walk.failed != NULL ? Py_NewRef(walk.failed) : PyLong_FromLong(-1);
+        Py_DECREF(list);
+    }
+    Py_DECREF(held);
+    return result;
+}
+
+static PyMethodDef tree_methods[] = {
+    {"check", tree_check, METH_VARARGS,
+     PyDoc_STR("check(locals, cells, globals) -> list | None\n\n"
+               "The collected values when every guard holds, else None.\n"
+               "`locals` are the flat parameters, `cells` the closure's cells.")},
+    {"explain", tree_explain, METH_VARARGS,
+     PyDoc_STR("explain(locals, cells, globals) -> guard id | None\n\n"
+               "The id of the first guard that fails (-1: a value without a guard is gone).")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot tree_slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR(
+                    "GuardTree(nodes, tree_checks, n_slots)\n--\n\n"
+                    "What must hold for a captured frame to be used again.\n\n"
+                    "nodes: tuple of (accessor, checks, slot, children); see docs/architecture.md.\n"
+                    "tree_checks: ('global_state'[, GlobalState], id), ('distinct', slots, id) or\n"
+                    "    ('shape', callable of the collected list, id).\n"
+                    "n_slots: length of the collected list.")},
+    {Py_tp_new, tree_new},
+    {Py_tp_methods, tree_methods},
+    {Py_tp_traverse, tree_traverse},
+    {Py_tp_clear, tree_clear},
+    {Py_tp_dealloc, tree_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec tree_spec = {
+    .name = "weft._frame.GuardTree",
+    .basicsize = sizeof(GuardTree),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = tree_slots,
+};
+
+int guards_init(PyObject *module)
+{
+    GuardTree_Type = add_type(module, &tree_spec);
+    return GuardTree_Type == NULL ? -1 : 0;
+}

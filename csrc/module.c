@@ -1,0 +1,54 @@
+/* weft._frame: guards, compiled functions and the frame hook, in C.
+ *
+ * Place in the pipeline: below everything; capture/ builds GuardTrees and Entries, and this module
+ * decides at each call whether one of them fits. It uses CPython's C API only (no torch headers) and
+ * can be imported without torch. A reader starts with weft_frame.h, which lists the files in order.
+ */
+#include "weft_frame.h"
+
+PyTypeObject *add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type != NULL && PyModule_AddType(module, type) < 0)
+        Py_CLEAR(type);
+    return type;
+}
+
+static PyObject *module_global_state(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return global_state_now();
+}
+
+static PyObject *module_tensor_access(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return tensor_access_describe();
+}
+
+static PyMethodDef functions[] = {
+    {"global_state", module_global_state, METH_NOARGS,
+     PyDoc_STR("global_state() -> GlobalState\n\nTorch's global modes now, for a guard.")},
+    {"tensor_access", module_tensor_access, METH_NOARGS,
+     PyDoc_STR("tensor_access() -> dict\n\n"
+               "Whether tensors are read directly ('direct'), and the offsets found.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "weft._frame",
+    .m_doc = PyDoc_STR("Guards, compiled functions and the frame hook."),
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__frame(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL)
+        return NULL;
+    if (tensor_access_init(module) < 0 || global_state_init(module) < 0 || guards_init(module) < 0 ||
+        code_cache_init(module) < 0 || frame_hook_init(module) < 0 ||
+        compiled_function_init(module) < 0)
+        Py_CLEAR(module);
+    return module;
+}

@@ -1,0 +1,118 @@
+/* What differs between CPython 3.11, 3.12 and 3.13, and the private CPython interfaces we use.
+ *
+ * Everything in this extension that depends on the interpreter's version is here: how a frame of the
+ * evaluator (PEP 523) is read, who has to clear it, how something is attached to a code object, and
+ * how we see that a thread is being traced. Include this file first, before any other header.
+ */
+#ifndef WEFT_PY_COMPAT_H
+#define WEFT_PY_COMPAT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
+#error "weft supports CPython 3.11, 3.12 and 3.13"
+#endif
+
+#define WEFT_PY312 (PY_VERSION_HEX >= 0x030C0000)
+#define WEFT_PY313 (PY_VERSION_HEX >= 0x030D0000)
+
+/* CPython's internal headers warn under -Wextra; they are not ours. */
+#define Py_BUILD_CORE 1
+#undef _PyGC_FINALIZED /* 3.11 defines it twice */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#include <internal/pycore_frame.h>
+#include <internal/pycore_interp.h>
+#pragma GCC diagnostic pop
+#undef Py_BUILD_CORE
+
+typedef _PyInterpreterFrame Frame;
+
+/* ---- reading a frame that is about to be evaluated ------------------------------------------- */
+
+static inline PyCodeObject *frame_code(Frame *frame)
+{
+#if WEFT_PY313
+    return PyCode_Check(frame->f_executable) ? (PyCodeObject *)frame->f_executable : NULL;
+#else
+    return frame->f_code;
+#endif
+}
+
+static inline PyObject *frame_function(Frame *frame) /* borrowed */
+{
+#if WEFT_PY312
+    return frame->f_funcobj;
+#else
+    return (PyObject *)frame->f_func;
+#endif
+}
+
+/* Whether a person or a tool (sys.settrace, sys.setprofile, sys.monitoring) watches this thread. */
+static inline bool thread_is_traced(PyThreadState *state)
+{
+#if WEFT_PY312
+    const _Py_GlobalMonitors *monitors = &state->interp->monitors;
+    for (size_t i = 0; i < sizeof(monitors->tools); i++)
+        if (monitors->tools[i])
+            return true;
+    return false;
+#else
+    return state->cframe->use_tracing != 0;
+#endif
+}
+
+/* ---- the end of a frame that was not evaluated ------------------------------------------------ */
+
+#if WEFT_PY312
+/* From 3.12 on the evaluator clears the frame it was given and takes it off the thread's data stack;
+ * whoever does not evaluate the frame has to do both. The frame was never linked into the frame
+ * stack, so nobody can hold a frame object for it. */
+static inline void frame_discard(PyThreadState *state, Frame *frame)
+{
+    PyCodeObject *code = frame_code(frame);
+    for (int i = 0; i < frame->stacktop; i++)
+        Py_XDECREF(frame->localsplus[i]);
+    Py_XDECREF(frame->f_locals);
+    Py_DECREF(frame->f_funcobj);
+    Py_DECREF(code);
+    PyObject **base = (PyObject **)frame;
+    _PyStackChunk *chunk = state->datastack_chunk;
+    if (base != &chunk->data[0]) {
+        state->datastack_top = base;
+        return;
+    }
+    _PyStackChunk *previous = chunk->previous;
+    state->datastack_top = &previous->data[previous->top];
+    state->datastack_chunk = previous;
+    state->datastack_limit = (PyObject **)((char *)previous + previous->size);
+    PyObjectArenaAllocator arena;
+    PyObject_GetArenaAllocator(&arena);
+    arena.free(arena.ctx, chunk, chunk->size);
+}
+#else
+/* In 3.11 the caller of the evaluator clears the frame and pops it. */
+static inline void frame_discard(PyThreadState *Py_UNUSED(state), Frame *Py_UNUSED(frame)) {}
+#endif
+
+/* ---- data attached to code objects ------------------------------------------------------------ */
+
+#if WEFT_PY312
+#define code_extra_request PyUnstable_Eval_RequestCodeExtraIndex
+#define code_extra_get PyUnstable_Code_GetExtra
+#define code_extra_set PyUnstable_Code_SetExtra
+#else
+#define code_extra_request _PyEval_RequestCodeExtraIndex
+#define code_extra_get _PyCode_GetExtra
+#define code_extra_set _PyCode_SetExtra
+#endif
+
+#endif

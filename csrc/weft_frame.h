@@ -1,0 +1,148 @@
+/* Declarations shared by the files of weft._frame. Read in this order:
+ *
+ *   py_compat.h          what differs between CPython versions
+ *   tensor_access.c      reading a torch.Tensor's metadata without torch headers
+ *   global_state.c       torch's global modes as one comparable value
+ *   guard_checks.c       one check on one value
+ *   guards.c             GuardTree: the checks of a captured frame, evaluated in one walk
+ *   code_cache.c         Entry {guards, replacement}; the entries of each code object
+ *   compiled_function.c  CompiledFunction: binds arguments, tries entries, calls the replacement
+ *   frame_hook.c         the same for nested Python frames (PEP 523)
+ *   module.c             the module
+ */
+#ifndef WEFT_FRAME_H
+#define WEFT_FRAME_H
+
+#include "py_compat.h"
+
+/* ---- tensor_access.c ---------------------------------------------------------------------------
+ * A tensor's metadata. `sizes` and `strides` point into the tensor and live as long as it does not
+ * change. */
+typedef struct {
+    uint64_t key_set;      /* dispatch keys: device, layout, conj/neg bits, functorch wrappers, ... */
+    uint32_t dtype_device; /* dtype code, device type, device index */
+    Py_ssize_t rank;
+    const int64_t *sizes;
+    const int64_t *strides;
+} TensorMeta;
+
+bool tensor_access_ready(void);              /* calibrated: the two functions below may be used */
+bool tensor_access_calibrate(void);          /* import torch, find the offsets; false: no direct reads */
+PyObject *tensor_access_describe(void);      /* dict of the offsets found, for weft doctor */
+void *tensor_impl(PyObject *tensor);         /* of an object known to be a torch.Tensor */
+void tensor_read(const void *impl, TensorMeta *meta);
+bool tensor_requires_grad(const void *impl);
+bool is_tensor(PyObject *value);             /* instance of torch.Tensor */
+PyTypeObject *tensor_base_type(void);        /* torch.Tensor, or NULL while torch is not imported */
+void *torch_symbol(const char *mangled);     /* from libc10, libtorch_cpu; NULL when absent */
+
+/* ---- global_state.c ---------------------------------------------------------------------------- */
+extern PyTypeObject *GlobalState_Type;
+PyObject *global_state_now(void);            /* new GlobalState object */
+int global_state_matches(PyObject *state);   /* 1, 0, or -1 with an exception */
+
+/* ---- guard_checks.c ---------------------------------------------------------------------------- */
+typedef struct Check Check;
+typedef int (*check_fn)(const Check *check, PyObject *value, PyObject *const *slots);
+
+typedef struct {
+    PyTypeObject *type; /* exact */
+    PyObject *dtype;
+    PyObject *device_type; /* str */
+    long device_index;     /* -1: none */
+    PyObject *layout;
+    bool requires_grad;
+    bool any_rank;
+    bool any_strides;
+    Py_ssize_t rank;
+    int64_t *extents;      /* sizes, then strides; ANY_EXTENT where not checked */
+    bool learned;          /* the two words below were seen on a tensor that passed every check */
+    uint64_t key_set;
+    uint32_t dtype_device;
+} TensorSpec;
+
+struct Check {
+    check_fn run; /* 1 passes, 0 fails, -1 exception */
+    PyObject *operand;
+    Py_ssize_t number;
+    PyObject *guard_id;
+    TensorSpec *tensor;
+};
+
+int check_parse(PyObject *tuple, Py_ssize_t n_slots, Check *check); /* 0, or -1 with an exception */
+void check_clear(Check *check);
+int check_traverse(const Check *check, visitproc visit, void *arg);
+bool tensor_spec_matches_quickly(const TensorSpec *spec, PyObject *value);
+
+/* ---- guards.c ---------------------------------------------------------------------------------- */
+typedef struct {
+    PyObject *const *locals; /* flat parameters */
+    Py_ssize_t n_locals;
+    PyObject *closure;       /* tuple of cells, or NULL */
+    PyObject *globals;
+} FrameValues;
+
+extern PyTypeObject *GuardTree_Type;
+/* 1: passes, *collected is a new list; 0: fails; -1: an exception that must not be swallowed. */
+int guard_tree_check(PyObject *tree, const FrameValues *frame, PyObject **collected);
+
+/* ---- code_cache.c ------------------------------------------------------------------------------ */
+typedef struct {
+    PyObject_HEAD
+    PyObject *guards;
+    PyObject *fn;
+    PyObject *globals; /* NULL: any */
+    char needs_hook;
+    unsigned long long hits;
+} Entry;
+
+/* The entries of one code object. Normally it belongs to the code object; when a CompiledFunction
+ * uses it, it belongs to that, so that the garbage collector sees what it holds. */
+typedef struct CodeCache {
+    PyObject_HEAD
+    PyObject *entries; /* tuple, most recent hit first; replaced, never changed */
+    PyObject *code;    /* strong when `owned`, else borrowed */
+    bool owned;        /* by CompiledFunctions */
+    bool skip;         /* never try, never compile */
+    bool frozen;       /* try, but compile no more */
+} CodeCache;
+
+extern PyTypeObject *Entry_Type;
+extern PyTypeObject *CodeCache_Type;
+CodeCache *code_cache_find(PyObject *code);  /* borrowed or NULL, never an exception */
+CodeCache *code_cache_get(PyObject *code);   /* borrowed; made when there is none */
+void code_cache_own(CodeCache *cache);       /* a CompiledFunction takes a reference to it */
+bool code_cache_may_compile(const CodeCache *cache);
+/* 1: *entry (new reference) and *collected are set; 0: no entry fits; -1: exception. */
+int code_cache_search(CodeCache *cache, const FrameValues *frame, Entry **entry, PyObject **collected);
+/* After a miss: ask `on_miss`, keep the entry it gives. 1, 0 (run eagerly) or -1 as above. */
+int code_cache_miss(PyObject *on_miss, PyObject *compiled, PyObject *function, PyObject *code,
+                    const FrameValues *frame, Entry **entry, PyObject **collected);
+/* Calls the replacement with the frame hook as the entry wants it. Steals `collected`. */
+PyObject *entry_call(Entry *entry, PyObject *collected, PyObject *on_miss);
+
+/* ---- frame_hook.c ------------------------------------------------------------------------------ */
+PyObject *hook_swap(PyObject *on_miss); /* this thread's; steals, returns the previous (or NULL) */
+PyObject *hook_current(void);           /* borrowed or NULL */
+PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss,
+                           PyObject *const *args, size_t nargsf, PyObject *kwnames);
+extern PyTypeObject *Hook_Type;
+extern PyTypeObject *Unhooked_Type;
+
+/* ---- compiled_function.c ----------------------------------------------------------------------- */
+extern PyTypeObject *CompiledFunction_Type;
+
+/* Each file's part of module start-up. */
+int tensor_access_init(PyObject *module);
+int global_state_init(PyObject *module);
+int guards_init(PyObject *module);
+int code_cache_init(PyObject *module);
+int compiled_function_init(PyObject *module);
+int frame_hook_init(PyObject *module);
+
+/* Makes a heap type from its spec and adds it to the module under its own name. */
+PyTypeObject *add_type(PyObject *module, PyType_Spec *spec);
+
+#define ANY_EXTENT INT64_MIN
+
+#endif
