@@ -16,19 +16,41 @@ import torch
 # aot: which dispatch keys an operator has kernels for.
 from torch._C import DispatchKey
 
+# aot: which forward operator a backward operator belongs to.
+from torch._C import _current_autograd_node as current_autograd_node
+from torch._C._autograd import _get_sequence_nr as autograd_sequence
+
 # shapes.fake: tells the wrappers of torch.func transforms from plain tensors.
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 # aot: PyTorch's table of operators written by simpler ones.
-from torch._decomp import decomposition_table
+from torch._decomp import decomposition_table, meta_table
 
 # aot, passes, codegen: the type of `torch.ops.aten.add.Tensor`.
 from torch._ops import OpOverload
 
-# shapes.fake, aot: runs an operator's meta kernel on tensors that have sizes but no data.
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+# shapes.fake_mode: PyTorch's special rules for single operators on fakes.
+from torch._subclasses.fake_impls import (
+    has_meta,
+    op_implementations_checks,
+    stride_incorrect_op,
+)
+
+# capture: an operator's result depends on data; shapes.fake, aot: runs an operator's meta kernel on
+# tensors that have sizes but no data.
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 
 # shapes.fake_mode: within it, an operator on fakes runs the meta kernel itself.
+from torch._subclasses.fake_tensor import (
+    FakeTensorConverter,
+    should_allow_numbers_as_tensors,
+    torch_decomp_decompositions,
+)
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_kernel_invocation
 
 # module, capture: whether nn.Module calls run hooks registered for all modules.
@@ -41,17 +63,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
+    "DataDependentOutputException",
     "DispatchKey",
+    "DynamicOutputShapeException",
     "FakeTensor",
+    "FakeTensorConverter",
     "FakeTensorMode",
     "OpOverload",
     "TorchDispatchMode",
+    "autograd_sequence",
+    "current_autograd_node",
     "decomposition_table",
     "has_dispatch_kernel",
     "has_global_module_hooks",
+    "has_meta",
     "in_kernel_invocation",
     "is_functorch_wrapped_tensor",
+    "meta_table",
+    "op_implementations_checks",
+    "should_allow_numbers_as_tensors",
     "storage_use_count",
+    "stride_incorrect_op",
+    "torch_decomp_decompositions",
     "tree_flatten",
     "tree_map",
     "tree_unflatten",

@@ -1,0 +1,117 @@
+"""Graph breaks: the registry of reasons, and the signals that end or restart an interpretation.
+
+Place in the pipeline: beside the interpreter. Everything that capture meets and does not know ends
+in `graph_break(id, detail)`; the id is stable, its explanation and hint are in `BREAKS`::
+
+    raise graph_break("data-dependent-branch", "if on a tensor")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from weft.errors import SourceLine
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BreakKind:
+    """Why a graph ends, for people."""
+
+    id: str
+    explanation: str
+    hint: str
+
+
+_KINDS: Final = (
+    BreakKind("data-dependent-branch",
+              "The program branches on a tensor's data, which is unknown while capturing.",
+              "use torch.where or torch.cond, or accept the break"),
+    BreakKind("data-dependent-value",
+              "A Python number is taken from a tensor (.item(), .tolist(), int(t), .numpy()).",
+              "keep the value in a tensor"),
+    BreakKind("data-dependent-shape",
+              "The size of an operator's result depends on data (nonzero, unique, masks).",
+              "use an operator with a fixed output size, such as torch.where"),
+    BreakKind("print", "Printing and logging happen in order, outside of graphs.",
+              "move the output out of the compiled function"),
+    BreakKind("disabled", "The function is marked with weft.disable or torch.compiler.disable.",
+              "remove the mark if the function can be captured"),
+    BreakKind("unknown-c-function", "A C function that capture has no rule for.",
+              "call it outside of the compiled function, or accept the break"),
+    BreakKind("unknown-operation", "A Python operation on these values has no rule yet.",
+              "accept the break, and report it"),
+    BreakKind("unknown-opcode", "A byte code instruction that capture has no rule for.",
+              "accept the break, and report it"),
+    BreakKind("unknown-value", "A value of this type has no rule.", "accept the break"),
+    BreakKind("skipped-function", "The function lies in code that is not captured.",
+              "accept the break"),
+    BreakKind("operator-failed", "The operator raised an error on these inputs.",
+              "check the shapes and dtypes; eager raises the same error"),
+    BreakKind("recursion", "Calls are nested too deeply.", "raise weft.config.inline_depth_limit"),
+    BreakKind("state", "A change of global state that cannot be part of a graph.",
+              "move it out of the compiled function"),
+    BreakKind("user", "The program asked for a graph break.", "remove the request"),
+)
+
+BREAKS: Final[dict[str, BreakKind]] = {kind.id: kind for kind in _KINDS}
+
+
+class Signal(Exception):
+    """Base of what ends an interpretation early; never seen by users."""
+
+
+@final
+class GraphBreak(Signal):
+    """What the current instruction does cannot be captured."""
+
+    def __init__(self, kind: BreakKind, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+        self.stack: tuple[SourceLine, ...] = ()
+        self.step = -1
+        self.outward = True
+        """Whether the next frame outwards is the first that could end the graph."""
+
+    @property
+    def reason(self) -> str:
+        return f"{self.detail} ({self.kind.explanation})"
+
+
+@final
+class Restart(Signal):
+    """Interpret again, ending the graph at the given step."""
+
+    def __init__(self, step: int, reason: GraphBreak) -> None:
+        super().__init__(str(reason))
+        self.step = step
+        self.reason = reason
+
+
+@final
+class SkipFrame(Signal):
+    """Run the frame eagerly; `always` when no other call of this code could do better."""
+
+    def __init__(self, reason: str, *, always: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.always = always
+
+
+@final
+class ObservedException(Signal):
+    """The interpreted program raised; `value` is the exception's symbolic value."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+    def __str__(self) -> str:
+        return f"the program raised {self.value!r}"
+
+
+def graph_break(id: str, detail: str) -> GraphBreak:
+    """The signal of a graph break of a registered kind."""
+    return GraphBreak(BREAKS[id], detail)

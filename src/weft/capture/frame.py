@@ -1,0 +1,178 @@
+"""Frames: the state of one Python function under interpretation, and its decoded program.
+
+Place in the pipeline: data of the interpreter. `decode(code)` looks every handler up once per code
+object; a `Frame` is a program counter, a stack and variables over such a program.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from weft.errors import SourceLine
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.values.base import SymbolicValue
+    from weft.capture.values.cell import CellValue
+
+Handler = Callable[["Interpreter", "Frame", "Instruction"], Any]
+
+OPCODES: dict[str, Handler] = {}
+"""Handlers by opcode name; filled by the modules of `opcodes/`."""
+
+
+def opcode(*names: str) -> Callable[[Handler], Handler]:
+    """Register the handler of some opcodes."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            OPCODES[name] = handler
+        return handler
+
+    return register
+
+
+@final
+class Instruction:
+    """One instruction: its handler, its argument in every form, and where it is."""
+
+    __slots__ = ("arg", "argval", "handler", "index", "line", "name", "offset", "target")
+
+    def __init__(self, raw: dis.Instruction, index: int, line: int) -> None:
+        self.name = raw.opname
+        self.arg = raw.arg if raw.arg is not None else 0
+        self.argval = raw.argval
+        self.offset = raw.offset
+        self.index = index
+        self.line = line
+        self.target = -1
+        self.handler = OPCODES.get(raw.opname, unknown_opcode)
+
+
+def unknown_opcode(tx: Interpreter, frame: Frame, ins: Instruction) -> Any:
+    """Stands in for opcodes without a handler."""
+    raise tx.graph_break("unknown-opcode", f"the instruction {ins.name}")
+
+
+@final
+@dataclass(slots=True)
+class Protected:
+    """A row of the exception table, in instruction indices."""
+
+    start: int
+    end: int
+    target: int
+    depth: int
+    lasti: bool
+
+
+@final
+class Program:
+    """A code object, decoded."""
+
+    __slots__ = ("by_offset", "code", "file", "instructions", "protected")
+
+    def __init__(self, code: types.CodeType) -> None:
+        self.code = code
+        self.file = code.co_filename
+        self.instructions = _decode(code)
+        self.by_offset = {ins.offset: ins.index for ins in self.instructions}
+        for ins in self.instructions:
+            if ins.name in _JUMPS:
+                ins.target = self.by_offset[ins.argval]
+        self.protected = [
+            Protected(self._at(row.start), self._at(row.end), self._at(row.target), row.depth,
+                      row.lasti)
+            for row in dis._parse_exception_table(code)  # type: ignore[attr-defined]
+        ]
+
+    def _at(self, offset: int) -> int:
+        found = self.by_offset.get(offset)
+        if found is not None:
+            return found
+        later = (i.index for i in self.instructions if i.offset >= offset)
+        return next(later, len(self.instructions))
+
+    def handler_of(self, index: int) -> Protected | None:
+        """The innermost row that protects the instruction."""
+        return next((row for row in self.protected if row.start <= index < row.end), None)
+
+
+_JUMPS = frozenset(dis.opname[op] for op in (*dis.hasjrel, *dis.hasjabs))
+
+
+def _decode(code: types.CodeType) -> list[Instruction]:
+    decoded: list[Instruction] = []
+    line = code.co_firstlineno
+    for raw in dis.get_instructions(code):
+        at = raw.positions.lineno if raw.positions is not None else None
+        line = at if at is not None else line
+        decoded.append(Instruction(raw, len(decoded), line))
+    return decoded
+
+
+_programs: dict[types.CodeType, Program] = {}
+
+
+def decode(code: types.CodeType) -> Program:
+    """The program of a code object; kept."""
+    found = _programs.get(code)
+    if found is None:
+        if len(_programs) > 20_000:
+            _programs.clear()
+        found = _programs[code] = Program(code)
+    return found
+
+
+@final
+class Frame:
+    """A function call under interpretation."""
+
+    __slots__ = ("block_exceptions", "caller", "cells", "code", "current", "function", "generator",
+                 "globals", "handled", "kw_names", "locals", "pc", "program", "resumable", "stack",
+                 "step", "value_given")
+
+    def __init__(
+        self, code: types.CodeType, globals: Any, locals: dict[str, SymbolicValue],
+        cells: dict[str, CellValue], caller: Frame | None,
+    ) -> None:
+        self.code = code
+        self.program = decode(code)
+        self.globals = globals
+        self.locals = locals
+        self.cells = cells
+        self.caller = caller
+        self.stack: list[SymbolicValue] = []
+        self.pc = 0
+        self.step = 0
+        """The step of the instruction under way."""
+        self.current: Instruction = self.program.instructions[0]
+        self.kw_names: tuple[str, ...] = ()
+        self.handled: list[SymbolicValue | None] = []
+        """Exceptions being handled, outermost first (what a bare `raise` raises)."""
+        self.resumable = False
+        """Whether the caller's instruction is done once this frame's result is on its stack."""
+        self.generator: Any = None
+        self.function: Any = None
+
+    def push(self, value: SymbolicValue) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> SymbolicValue:
+        return self.stack.pop()
+
+    def popn(self, n: int) -> list[SymbolicValue]:
+        """The n topmost values, deepest first."""
+        if n == 0:
+            return []
+        values = self.stack[-n:]
+        del self.stack[-n:]
+        return values
+
+    def where(self) -> SourceLine:
+        """The line under way."""
+        return SourceLine(self.program.file, self.current.line, self.code.co_qualname)

@@ -1,0 +1,102 @@
+"""The graph under construction: torch-level calls on placeholders, recorded as they are interpreted.
+
+Place in the pipeline: written by tensor values, finished by the compiler, handed to the backend
+(contract 3). Nodes are `call_function` and `call_method` only; parameters, buffers and other outside
+tensors are placeholders in the order of their first use::
+
+    builder.placeholder("x", fake, example=x)
+    node = builder.call("call_method", "relu", (x_node,), {}, fake_result, stack)
+    gm, inputs = builder.finish([node])
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import torch
+from torch import fx
+
+from weft.capture.source import Source
+from weft.errors import SourceLine
+
+_INVALID: Final = re.compile(r"[^0-9a-zA-Z_]+")
+
+_IMPURE: Final = frozenset({torch._C._set_grad_enabled, operator.setitem})
+"""Targets kept though nothing uses their result (in-place methods are told by their name)."""
+
+
+@final
+@dataclass(slots=True)
+class GraphInput:
+    """A placeholder: where its value comes from, and the value seen while capturing."""
+
+    source: Source
+    node: fx.Node
+    example: Any
+
+
+class GraphBuilder:
+    """Collects nodes; knows nothing of Python values."""
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.inputs: list[GraphInput] = []
+        self.n_calls = 0
+        self._last_placeholder: fx.Node | None = None
+
+    def placeholder(self, source: Source, fake: Any, example: Any) -> fx.Node:
+        """A new input, placed after the earlier ones and before all calls."""
+        name = _INVALID.sub("_", source.name).strip("_") or "input"
+        with self._after_placeholders():
+            node = self.graph.create_node("placeholder", name, (), {}, name)
+        self._last_placeholder = node
+        node.meta["example_value"] = fake
+        self.inputs.append(GraphInput(source, node, example))
+        return node
+
+    def _after_placeholders(self) -> Any:
+        last = self._last_placeholder
+        if last is None:
+            return self.graph.inserting_before(next(iter(self.graph.nodes), None))
+        return self.graph.inserting_after(last)
+
+    def call(
+        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Any,
+        stack: tuple[SourceLine, ...],
+    ) -> fx.Node:
+        """Records one call; `example` is its result on fakes."""
+        node = self.graph.create_node(op, target, args, kwargs)
+        node.meta["example_value"] = example
+        node.meta["stack"] = stack
+        self.n_calls += 1
+        return node
+
+    def finish(self, outputs: list[fx.Node]) -> tuple[fx.GraphModule, list[GraphInput]]:
+        """Adds the output, drops what is unused, and gives the module and its inputs in order."""
+        self.graph.output(tuple(outputs))
+        _drop_unused(self.graph)
+        used = [i for i in self.inputs if i.node.users or i.node in outputs]
+        for unused in (i for i in self.inputs if i not in used):
+            self.graph.erase_node(unused.node)
+        module = fx.GraphModule(torch.nn.Module(), self.graph, "CapturedGraph")
+        return module, used
+
+
+def _drop_unused(graph: fx.Graph) -> None:
+    """Removes calls without users and without effects, last first."""
+    for node in reversed(graph.nodes):
+        if not node.users and node.op in ("call_function", "call_method") and not _has_effect(node):
+            graph.erase_node(node)
+
+
+def _has_effect(node: fx.Node) -> bool:
+    """Whether dropping the call could be noticed; in doubt it could."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.target in _IMPURE or "out" in node.kwargs or node.kwargs.get("inplace") is True:
+        return True
+    if node.meta.get("effect"):
+        return True
+    return name.endswith("_") and not name.endswith("__") or name.startswith("__i")

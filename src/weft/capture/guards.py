@@ -1,0 +1,170 @@
+"""Guards: what must still hold for a captured frame to be used again.
+
+Place in the pipeline: written by the interpreter onto `Source`s, lowered here to the tuple tree that
+the C extension evaluates (contract 1). A guard knows its text, so that a failing one explains itself::
+
+    guards.add(source, "eq", 12)
+    nodes, tree_checks, n_slots = guards.lower()
+    guards.explain(guard_id, lambda s: actual)   # "'n' was 12, now 13"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from weft.capture.source import Source, SourceTree
+from weft.errors import SourceLine
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One check on one source, and the user's line that asked for it."""
+
+    source: Source | None
+    kind: str
+    args: tuple[Any, ...]
+    stack: tuple[SourceLine, ...]
+
+    def __str__(self) -> str:
+        return _TEXT.get(self.kind, _default_text)(self)
+
+
+def _default_text(guard: Guard) -> str:
+    return f"{guard.kind}({guard.source}, {', '.join(_short(a) for a in guard.args)})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, type):
+        return value.__qualname__
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _tensor_text(guard: Guard) -> str:
+    kind, dtype, device_type, _index, _layout, grad, sizes, strides = guard.args
+    shape = list(sizes)
+    extra = ", requires_grad" if grad else ""
+    return (f"{guard.source} is a {kind.__name__} of {dtype}, {shape}, strides {list(strides)} "
+            f"on {device_type}{extra}")
+
+
+_TEXT: dict[str, Callable[[Guard], str]] = {
+    "type_is": lambda g: f"type({g.source}) is {_short(g.args[0])}",
+    "is": lambda g: f"{g.source} is {_short(g.args[0])}",
+    "eq": lambda g: f"{g.source} == {_short(g.args[0])}",
+    "len": lambda g: f"len({g.source}) == {g.args[0]}",
+    "dict_keys": lambda g: f"list({g.source}) == {_short(list(g.args[0]))}",
+    "missing_key": lambda g: f"{g.args[0]!r} not in {g.source}",
+    "same_as_slot": lambda g: f"{g.source} is the same object as before",
+    "tensor": _tensor_text,
+}
+
+
+@final
+class GuardSet:
+    """The guards of one capture, each once."""
+
+    def __init__(self, tree: SourceTree) -> None:
+        self.tree = tree
+        self.all: list[Guard] = []
+        self.stack: Callable[[], tuple[SourceLine, ...]] = tuple
+        self._distinct: list[tuple[Any, ...]] = []
+
+    def add(self, source: Source, kind: str, *args: Any) -> None:
+        """Require a check of `source`; the same check twice is one."""
+        key = (kind, *map(_key, args))
+        if key in source.checks or _implied(source, kind):
+            return
+        source.checks[key] = (kind, *args, len(self.all))
+        self.all.append(Guard(source, kind, args, self.stack()))
+
+    def distinct(self, sources: Sequence[Source]) -> None:
+        """Require that the sources' objects are pairwise different."""
+        slots = tuple(s.collect() for s in sources)
+        self._distinct.append(("distinct", slots, len(self.all)))
+        self.all.append(Guard(None, "distinct", tuple(map(str, sources)), self.stack()))
+
+    def lower(self) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
+        """`(nodes, tree_checks, n_slots)` for `GuardTree`."""
+        nodes = tuple(n for n in map(_lower, self.tree.roots()) if n is not None)
+        state = ("global_state", len(self.all))
+        self.all.append(Guard(None, "global_state", (), ()))
+        return nodes, (state, *self._distinct), self.tree.n_slots
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+
+def _implied(source: Source, kind: str) -> bool:
+    """Whether an identity or equality check on the source already says it all."""
+    return kind == "type_is" and any(key[0] in ("is", "eq", "tensor") for key in source.checks)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, (int, str, float, bool, type(None))):
+        return (type(value), repr(value))
+    return id(value) if value.__hash__ is None or not isinstance(value, tuple) else repr(value)
+
+
+def _lower(source: Source) -> tuple[Any, ...] | None:
+    children = tuple(n for n in map(_lower, source.children()) if n is not None)
+    checks = tuple(sorted(source.checks.values(), key=lambda c: _ORDER.get(c[0], 5)))
+    if not children and not checks and source.slot < 0:
+        return None
+    return (source.accessor, checks, source.slot, children)
+
+
+_ORDER = {"is": 0, "type_is": 1, "eq": 2, "tensor": 2, "len": 3, "dict_keys": 3, "same_as_slot": 9}
+
+
+def tensor_guard(value: torch.Tensor) -> tuple[Any, ...]:
+    """The arguments of the `tensor` check for `value`, everything static."""
+    device = value.device
+    strided = value.layout is torch.strided
+    return (
+        type(value), value.dtype, device.type, -1 if device.index is None else device.index,
+        value.layout, value.requires_grad, tuple(value.size()),
+        tuple(value.stride()) if strided else None,
+    )
+
+
+def explain_failure(guard: Guard, actual: Any, found: bool = True) -> str:
+    """What the user reads: which value changed, from what to what."""
+    if not found:
+        return f"{guard.source} is gone (expected: {guard})"
+    explainer = _EXPLAIN.get(guard.kind)
+    return explainer(guard, actual) if explainer else f"not any more: {guard}"
+
+
+_FIELDS = ("type", "dtype", "device", "device index", "layout", "requires_grad", "size", "stride")
+
+
+def _explain_tensor(guard: Guard, actual: Any) -> str:
+    if not isinstance(actual, torch.Tensor):
+        return f"'{guard.source}' was a tensor, now {type(actual).__name__}"
+    for name, old, new in zip(_FIELDS, guard.args, tensor_guard(actual), strict=True):
+        if old != new:
+            return (f"tensor '{guard.source}' {name} mismatch: expected {_plain(old)}, "
+                    f"got {_plain(new)}")
+    return f"tensor '{guard.source}' changed"
+
+
+def _plain(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+_EXPLAIN: dict[str, Callable[[Guard, Any], str]] = {
+    "tensor": _explain_tensor,
+    "eq": lambda g, a: f"'{g.source}' was {_short(g.args[0])}, now {_short(a)}",
+    "is": lambda g, a: f"'{g.source}' was {_short(g.args[0])}, now {_short(a)}",
+    "type_is": lambda g, a: f"'{g.source}' was of type {_short(g.args[0])}, now {_short(type(a))}",
+    "len": lambda g, a: f"'{g.source}' had length {g.args[0]}, now {_short(a)}",
+    "dict_keys": lambda g, a: f"the keys of '{g.source}' changed",
+    "missing_key": lambda g, a: f"{g.args[0]!r} is now in '{g.source}'",
+    "global_state": lambda g, a: "a global mode changed (grad mode, autocast, default dtype, ...)",
+}

@@ -1,0 +1,9 @@
+"""Rules for single functions: what a call of this very object means.
+
+Place in the pipeline: above `values/`, looked up by C functions, classes and Python functions before
+anything else is tried. One file for each library; importing this package registers them all.
+"""
+
+from weft.capture.handlers import builtin_functions, constructors, standard_library, torch_library
+
+__all__ = ["builtin_functions", "constructors", "standard_library", "torch_library"]

@@ -1,0 +1,450 @@
+"""Rules for Python's builtin functions.
+
+Place in the pipeline: see `handlers/__init__`. What a builtin does is expressed by the operations of
+`SymbolicValue`, so that it holds for every family.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import operator
+import types
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.values.attributes import type_lookup
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.builtins import OBJECT_METHODS, BuiltinValue
+from weft.capture.values.classes import ClassValue, make_instance
+from weft.capture.values.constant import NONE, ConstantValue, boolean, constant, evaluate, python_object
+from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
+from weft.capture.values.iterators import LazyIterator
+from weft.capture.values.mapping import DictValue
+from weft.capture.values.objects import ObjectValue
+from weft.capture.values.sequences import ListValue, TupleValue, sort_values
+from weft.capture.values.tensors import TensorValue, run
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+@rule(len)
+def _len(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return constant(args[0].length(tx))
+
+
+@rule(iter)
+def _iter(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) == 1:
+        return args[0].iter(tx)
+
+    def produce() -> Iterator[SymbolicValue]:
+        while not tx.equal(item := tx.call(args[0], []), args[1]):
+            yield item
+
+    return LazyIterator(type(iter(int, 1)), produce)
+
+
+@rule(next)
+def _next(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    item = args[0].next(tx)
+    if item is not None:
+        return item
+    if len(args) > 1:
+        return args[1]
+    raise tx.error(StopIteration)
+
+
+def classes_of(tx: Interpreter, value: SymbolicValue) -> Any:
+    """The second argument of isinstance, as Python objects."""
+    obj = python_object(tx, value)
+    if obj is MISSING:
+        raise graph_break("unknown-operation", f"isinstance with {value!r}")
+    return obj
+
+
+@rule(isinstance)
+def _isinstance(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    value, classes = args[0], classes_of(tx, args[1])
+    if isinstance(value, TensorValue):
+        subject = value.example if value.original is MISSING else value.original
+        return boolean(evaluate(tx, lambda: isinstance(subject, _without_buffer(classes))))
+    if value.is_constant:
+        return boolean(evaluate(tx, lambda: isinstance(value.constant(), classes)))
+    kind = value.python_type()
+    return boolean(evaluate(tx, lambda: _is_instance(value, kind, classes)))
+
+
+def _without_buffer(classes: Any) -> Any:
+    return classes
+
+
+def _is_instance(value: SymbolicValue, kind: type, classes: Any) -> bool:
+    if isinstance(classes, tuple):
+        return any(_is_instance(value, kind, one) for one in classes)
+    if isinstance(classes, types.UnionType):
+        return any(_is_instance(value, kind, one) for one in classes.__args__)
+    if value.real() is not MISSING:
+        return isinstance(value.real(), classes)
+    return issubclass(kind, classes)
+
+
+@rule(issubclass)
+def _issubclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if not args[0].is_constant:
+        raise tx.error(TypeError, "issubclass() arg 1 must be a class")
+    classes = classes_of(tx, args[1])
+    return boolean(evaluate(tx, lambda: issubclass(args[0].constant(), classes)))
+
+
+@rule(callable)
+def _callable(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    value = args[0]
+    if isinstance(value, (FunctionValue, BoundMethodValue, PartialValue, ClassValue, BuiltinValue)):
+        return boolean(True)
+    return boolean(type_lookup(value.python_type(), "__call__") is not MISSING)
+
+
+@rule(hasattr)
+def _hasattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(_try_getattr(tx, args[0], args[1].constant()) is not None)
+
+
+def _try_getattr(tx: Interpreter, value: SymbolicValue, name: str) -> SymbolicValue | None:
+    try:
+        return value.getattr(tx, name)
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), AttributeError):
+            return None
+        raise
+
+
+@rule(getattr)
+def _getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) == 2:
+        return args[0].getattr(tx, args[1].constant())
+    found = _try_getattr(tx, args[0], args[1].constant())
+    return args[2] if found is None else found
+
+
+@rule(setattr)
+def _setattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    args[0].setattr(tx, args[1].constant(), args[2])
+    return NONE
+
+
+@rule(delattr)
+def _delattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    args[0].delattr(tx, args[1].constant())
+    return NONE
+
+
+@rule(id)
+def _id(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    obj = args[0].real()
+    if obj is MISSING:
+        raise graph_break("unknown-operation", "id of an object made in the compiled function")
+    if args[0].source is not None and not args[0].is_constant:
+        tx.guards.add(args[0].source, "is", obj)
+    return constant(id(obj))
+
+
+@rule(hash)
+def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if isinstance(args[0], ObjectValue):
+        method = args[0].special(tx, "__hash__")
+        if isinstance(method, BoundMethodValue) and isinstance(method.function, FunctionValue):
+            return method.call(tx, [], {})
+    if args[0].is_constant:
+        return constant(evaluate(tx, lambda: hash(args[0].constant())))
+    return _id(tx, args, kwargs)
+
+
+@rule(print, input, open, exec, eval, compile, breakpoint)
+def _print(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("print", "a call of print")
+
+
+@rule(vars)
+def _vars(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if not args:
+        raise graph_break("unknown-c-function", "vars() without an argument")
+    return args[0].getattr(tx, "__dict__")
+
+
+@rule(globals)
+def _globals(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    assert tx.frame is not None
+    return tx.frame.globals  # type: ignore[no-any-return]
+
+
+@rule(all)
+def _all(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(all(item.truth(tx) for item in args[0].iterate(tx)))
+
+
+@rule(any)
+def _any(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(any(item.truth(tx) for item in args[0].iterate(tx)))
+
+
+@rule(sum)
+def _sum(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    total = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
+    for item in args[0].iterate(tx):
+        total = tx.binary("add", total, item)
+    return total
+
+
+def _extreme(op: str) -> Callable[[Interpreter, Args, Kwargs], SymbolicValue]:
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        items = list(args[0].iterate(tx)) if len(args) == 1 else args
+        if not items:
+            if "default" in kwargs:
+                return kwargs["default"]
+            raise tx.error(ValueError, "arg is an empty sequence")
+        key = kwargs.get("key")
+        plain = key is None or (key.is_constant and key.constant() is None)
+        best = items[0]
+        best_key = best if plain else tx.call(key, [best])  # type: ignore[arg-type]
+        for item in items[1:]:
+            item_key = item if plain else tx.call(key, [item])  # type: ignore[arg-type]
+            if tx.binary(op, item_key, best_key).truth(tx):
+                best, best_key = item, item_key
+        return best
+
+    return handler
+
+
+rule(max)(_extreme("gt"))
+rule(min)(_extreme("lt"))
+
+
+@rule(sorted)
+def _sorted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return ListValue(sort_values(tx, tx.unpack(args[0]), kwargs))
+
+
+@rule(abs)
+def _abs(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if isinstance(args[0], TensorValue):
+        return run(tx, "call_function", abs, args, {})
+    if args[0].is_constant:
+        return constant(evaluate(tx, lambda: abs(args[0].constant())))
+    return args[0].method(tx, "__abs__", [], {})
+
+
+@rule(round)
+def _round(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if isinstance(args[0], TensorValue):
+        named = {} if len(args) == 1 else {"decimals": args[1]}
+        return args[0].method(tx, "round", [], named)
+    objects = [python_object(tx, a) for a in args]
+    if any(o is MISSING for o in objects):
+        return args[0].method(tx, "__round__", args[1:], kwargs)
+    return constant(evaluate(tx, lambda: round(*objects)))
+
+
+@rule(divmod)
+def _divmod(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return TupleValue([tx.binary("floordiv", *args), tx.binary("mod", *args)])
+
+
+@rule(pow)
+def _pow(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) == 2:
+        return tx.binary("pow", *args)
+    return constant(evaluate(tx, lambda: pow(*(a.constant() for a in args))))
+
+
+@rule(repr, ascii)
+def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    obj = python_object(tx, args[0])
+    if obj is not MISSING:
+        return constant(evaluate(tx, lambda: repr(obj)))
+    if isinstance(args[0], ObjectValue):
+        method = args[0].special(tx, "__repr__")
+        if isinstance(method, BoundMethodValue) and isinstance(method.function, FunctionValue):
+            return method.call(tx, [], {})
+    raise graph_break("unknown-operation", f"repr of {args[0]!r}")
+
+
+@rule(format)
+def _format(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return format_value(tx, args[0], args[1] if len(args) > 1 else constant(""))
+
+
+def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> SymbolicValue:
+    """`format(value, spec)`."""
+    obj = python_object(tx, value)
+    if obj is not MISSING:
+        return constant(evaluate(tx, lambda: format(obj, spec.constant())))
+    if isinstance(value, ObjectValue) and spec.constant() == "":
+        return tx.call(tx.wrap_fixed(str, "str"), [value])
+    raise graph_break("unknown-operation", f"formatting {value!r}")
+
+
+def _unary(function: Any, op: str, method: str) -> None:
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        value = args[0]
+        if value.is_constant:
+            return tx.wrap_new(evaluate(tx, lambda: function(value.constant())))
+        if isinstance(value, TensorValue):
+            return run(tx, "call_function", function, [value], {})
+        return value.method(tx, method, [], {})
+
+
+_unary(operator.neg, "neg", "__neg__")
+_unary(operator.pos, "pos", "__pos__")
+_unary(operator.invert, "invert", "__invert__")
+
+
+@rule(operator.not_)
+def _not(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(not args[0].truth(tx))
+
+
+@rule(operator.truth)
+def _truth(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(args[0].truth(tx))
+
+
+def _binary_rule(op: str) -> None:
+    @rule(getattr(operator, op))
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return tx.binary(op, args[0], args[1])
+
+
+for _op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor",
+            "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "iadd", "isub", "imul",
+            "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor", "ilshift",
+            "irshift"):
+    _binary_rule(_op)
+
+
+@rule(operator.is_)
+def _is(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(same_object(tx, args[0], args[1]))
+
+
+@rule(operator.is_not)
+def _is_not(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(not same_object(tx, args[0], args[1]))
+
+
+def same_object(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> bool:
+    """`left is right`."""
+    if left is right:
+        return True
+    if left.is_constant and right.is_constant:
+        a, b = left.constant(), right.constant()
+        if isinstance(a, (str, int, float)) and isinstance(b, type(a)) and type(a) is type(b):
+            return bool(a == b)
+        return a is b
+    real = left.real()
+    return real is not MISSING and real is right.real()
+
+
+@rule(operator.getitem)
+def _getitem(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return args[0].getitem(tx, args[1])
+
+
+@rule(operator.setitem)
+def _setitem(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    args[0].setitem(tx, args[1], args[2])
+    return NONE
+
+
+@rule(operator.contains)
+def _contains(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(args[0].contains(tx, args[1]))
+
+
+@rule(operator.index)
+def _index(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if args[0].is_constant:
+        return constant(evaluate(tx, lambda: operator.index(args[0].constant())))
+    return args[0].method(tx, "__index__", [], {})
+
+
+@rule(functools.reduce)
+def _reduce(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    items = tx.unpack(args[1])
+    if len(args) > 2:
+        items.insert(0, args[2])
+    if not items:
+        raise tx.error(TypeError, "reduce() of empty iterable with no initial value")
+    total = items[0]
+    for item in items[1:]:
+        total = tx.call(args[0], [total, item])
+    return total
+
+
+# -- methods of object ----------------------------------------------------------------------------
+
+
+def _object_method(name: str) -> Callable[[Any], Any]:
+    def register(handler: Any) -> Any:
+        OBJECT_METHODS[name] = handler
+        return handler
+
+    return register
+
+
+@_object_method("__setattr__")
+def _object_setattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    target = args[0]
+    setter = target.generic_setattr if isinstance(target, ObjectValue) else target.setattr
+    setter(tx, args[1].constant(), args[2])
+    return NONE
+
+
+@_object_method("__getattribute__")
+def _object_getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    target = args[0]
+    if isinstance(target, ObjectValue):
+        return target.generic_getattr(tx, args[1].constant(), fallback=False)
+    return target.getattr(tx, args[1].constant())
+
+
+@_object_method("__delattr__")
+def _object_delattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    target = args[0]
+    assert isinstance(target, ObjectValue)
+    target.generic_delattr(tx, args[1].constant())
+    return NONE
+
+
+@_object_method("__init__")
+def _object_init(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return NONE
+
+
+@_object_method("__eq__")
+def _object_eq(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(True) if args[0] is args[1] else ConstantValue(NotImplemented)
+
+
+@_object_method("__hash__")
+def _object_hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return _id(tx, args, kwargs)
+
+
+@rule(object.__new__)
+def _object_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return make_instance(tx, args[0].constant(), args[1:])
+
+
+@rule(dict.__new__, list.__new__, set.__new__)
+def _container_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return make_instance(tx, args[0].constant(), args[1:])
+
+
+__all__ = ["DictValue", "builtins", "inspect", "same_object", "torch"]

@@ -1,0 +1,420 @@
+"""What a call of a C type makes: `list(x)`, `dict(a=1)`, `enumerate(xs)`, `type(x)`, `super()`.
+
+Place in the pipeline: see `handlers/__init__`.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.cell import CellValue
+from weft.capture.values.classes import SuperValue, constructor
+from weft.capture.values.constant import NONE, boolean, constant, evaluate, python_object
+from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
+from weft.capture.values.iterators import LazyIterator
+from weft.capture.values.mapping import DictValue
+from weft.capture.values.objects import ObjectValue
+from weft.capture.values.sequences import (
+    ListValue, NamedTupleValue, SizeValue, TupleValue, make_slice,
+)
+from weft.capture.values.sets import SetValue
+from weft.capture.values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+@constructor(type)
+def _type(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) != 1:
+        raise graph_break("unknown-operation", "making a class")
+    kind = args[0].python_type()
+    return tx.wrap_fixed(kind, kind.__name__)
+
+
+@constructor(super)
+def _super(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if args:
+        return SuperValue(args[0].constant(), args[1])
+    frame = tx.frame
+    assert frame is not None
+    code = frame.code
+    cell = frame.cells.get("__class__")
+    found = cell.read(tx) if cell is not None else None
+    name = code.co_varnames[0]
+    owner = frame.locals.get(name)
+    if owner is None and name in frame.cells:
+        owner = frame.cells[name].read(tx)
+    if found is None or owner is None:
+        raise tx.error(RuntimeError, "super(): no arguments")
+    return SuperValue(found.constant(), tx.force(owner))
+
+
+@constructor(list)
+def _list(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return ListValue(tx.unpack(args[0]) if args else [])
+
+
+@constructor(tuple)
+def _tuple(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if args and type(args[0]) is TupleValue:
+        return args[0]
+    return TupleValue(tx.unpack(args[0]) if args else [])
+
+
+@constructor(torch.Size)
+def _size(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return SizeValue(tx.unpack(args[0]) if args else [])
+
+
+@rule(tuple.__new__)
+def _tuple_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    cls = args[0].constant()
+    items = tx.unpack(args[1]) if len(args) > 1 else []
+    if cls is tuple:
+        return TupleValue(items)
+    if hasattr(cls, "_fields"):
+        return NamedTupleValue(items, None, cls)
+    raise graph_break("unknown-operation", f"making a {cls.__name__}")
+
+
+@constructor(dict, OrderedDict)
+def _dict(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    made = DictValue(cls=cls)
+    made.m_update(tx, args, kwargs)
+    return made
+
+
+@constructor(defaultdict)
+def _defaultdict(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    made = DictValue(cls=cls, factory=args[0] if args else NONE)
+    made.m_update(tx, args[1:], kwargs)
+    return made
+
+
+@constructor(types.MappingProxyType)
+def _mapping_proxy(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return args[0]
+
+
+@constructor(Counter)
+def _counter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if kwargs or (args and isinstance(args[0], DictValue)):
+        raise graph_break("unknown-operation", "a Counter of a mapping")
+    made = DictValue(cls=cls)
+    for item in tx.unpack(args[0]) if args else []:
+        old = made.lookup(tx, item.dict_key(tx))
+        made.setitem(tx, item, constant(1) if old is None else tx.binary("add", old, constant(1)))
+    return made
+
+
+@constructor(set, frozenset)
+def _set(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return SetValue.of(tx, tx.unpack(args[0]) if args else [], cls)
+
+
+@constructor(range)
+def _range(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if any(isinstance(a, TensorValue) for a in args):
+        raise graph_break("data-dependent-value", "a range whose bounds are tensors")
+    return tx.wrap_new(evaluate(tx, lambda: range(*(a.constant() for a in args))))
+
+
+@constructor(slice)
+def _slice(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return make_slice(args)
+
+
+def _data(tx: Interpreter, value: SymbolicValue, what: str) -> None:
+    if isinstance(value, TensorValue):
+        raise graph_break("data-dependent-value", f"{what} of {value!r}")
+
+
+@constructor(bool)
+def _bool(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(args[0].truth(tx) if args else False)
+
+
+@constructor(int, float, complex, bytes)
+def _number(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if args:
+        _data(tx, args[0], cls.__name__)
+    objects = [python_object(tx, a) for a in args]
+    named = {k: python_object(tx, v) for k, v in kwargs.items()}
+    if any(o is MISSING for o in (*objects, *named.values())):
+        name = "__index__" if cls is bytes else f"__{cls.__name__}__"
+        return args[0].method(tx, name, [], {})
+    return tx.wrap_new(evaluate(tx, lambda: cls(*objects, **named)))
+
+
+@constructor(str)
+def _str(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if not args:
+        return constant("")
+    obj = python_object(tx, args[0])
+    if obj is not MISSING:
+        return constant(evaluate(tx, lambda: str(obj)))
+    return text_of(tx, args[0])
+
+
+def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    """`str(value)` of what is no constant."""
+    if isinstance(value, ObjectValue):
+        for name in ("__str__", "__repr__"):
+            method = value.special(tx, name)
+            if isinstance(method, BoundMethodValue) and isinstance(method.function, FunctionValue):
+                return method.call(tx, [], {})
+        args = getattr(value, "args", None)
+        if args is not None:
+            return constant("") if not args else tx.call(tx.wrap_fixed(str, "str"), args[:1])
+    raise graph_break("unknown-operation", f"str of {value!r}")
+
+
+@constructor(property, classmethod, staticmethod)
+def _descriptor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("unknown-operation", f"making a {cls.__name__}")
+
+
+@constructor(object)
+def _object(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return ObjectValue(object)
+
+
+@constructor(partial)
+def _partial(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return PartialValue(args[0], args[1:], kwargs)
+
+
+@constructor(types.MethodType)
+def _method(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return BoundMethodValue(args[1], args[0])
+
+
+@constructor(types.CellType)
+def _cell(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return CellValue(args[0] if args else None)
+
+
+@constructor(torch.dtype, torch.device, torch.finfo, torch.iinfo)
+def _torch_constant(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    objects = [python_object(tx, a) for a in args]
+    named = {k: python_object(tx, v) for k, v in kwargs.items()}
+    if any(o is MISSING for o in (*objects, *named.values())):
+        raise graph_break("unknown-operation", f"{cls.__name__} of values that are no constants")
+    return tx.wrap_new(evaluate(tx, lambda: cls(*objects, **named)))
+
+
+# -- iterators ------------------------------------------------------------------------------------
+
+Producer = Callable[["Interpreter", Args, Kwargs], Iterator[SymbolicValue]]
+
+
+def _iterator(*kinds: type, pure: bool = True) -> Callable[[Producer], Producer]:
+    """Register a generator over values as the iterator that a call of a type makes."""
+
+    def register(produce: Producer) -> Producer:
+        def make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+            return LazyIterator(cls, partial(produce, tx, args, kwargs), pure)
+
+        constructor(*kinds)(make)
+        return produce
+
+    return register
+
+
+def _sources(tx: Interpreter, args: Args) -> list[SymbolicValue]:
+    return [arg.iter(tx) for arg in args]
+
+
+def _each(tx: Interpreter, iterator: SymbolicValue) -> Iterator[SymbolicValue]:
+    while (item := iterator.next(tx)) is not None:
+        yield item
+
+
+def iterator_of(tx: Interpreter, value: SymbolicValue) -> Iterator[SymbolicValue]:
+    """A Python iterator over the items."""
+    return _each(tx, value.iter(tx))
+
+
+@constructor(zip)
+def _zip(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    sources = _sources(tx, args)
+    strict = kwargs["strict"].truth(tx) if "strict" in kwargs else False
+    return LazyIterator(zip, partial(_zip_items, tx, sources, strict), True)
+
+
+def _zip_items(tx: Interpreter, sources: list[SymbolicValue], strict: bool
+               ) -> Iterator[SymbolicValue]:
+    while sources:
+        items: list[SymbolicValue] = []
+        for source in sources:
+            item = source.next(tx)
+            if item is None:
+                if strict and (items or any(s.next(tx) is not None for s in sources[1:])):
+                    raise tx.error(ValueError, "zip() arguments have different lengths")
+                return
+            items.append(item)
+        yield TupleValue(items)
+
+
+@_iterator(enumerate)
+def _enumerate(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    start = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
+    for index, item in enumerate(iterator_of(tx, args[0]), start.constant()):
+        yield TupleValue([constant(index), item])
+
+
+@_iterator(map, pure=False)
+def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    sources = _sources(tx, args[1:])
+    while True:
+        items = []
+        for source in sources:
+            item = source.next(tx)
+            if item is None:
+                return
+            items.append(item)
+        yield tx.call(args[0], items)
+
+
+@_iterator(filter, pure=False)
+def _filter(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    for item in iterator_of(tx, args[1]):
+        plain = args[0].is_constant and args[0].constant() in (None, bool)
+        if (item if plain else tx.call(args[0], [item])).truth(tx):
+            yield item
+
+
+@constructor(reversed)
+def _reversed(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if isinstance(args[0], ObjectValue) and args[0].special(tx, "__reversed__") is not None:
+        return args[0].method(tx, "__reversed__", [], {})
+    items = tx.unpack(args[0])
+    return LazyIterator(cls, lambda: iter(items[::-1]), True)
+
+
+@_iterator(itertools.chain)
+def _chain(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    for arg in args:
+        yield from iterator_of(tx, arg)
+
+
+@rule(itertools.chain.from_iterable)
+def _chain_from(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def produce() -> Iterator[SymbolicValue]:
+        for arg in iterator_of(tx, args[0]):
+            yield from iterator_of(tx, arg)
+
+    return LazyIterator(itertools.chain, produce, True)
+
+
+@_iterator(itertools.repeat)
+def _repeat(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    times = args[1] if len(args) > 1 else kwargs.get("times")
+    count = itertools.count() if times is None else range(times.constant())
+    for _ in count:
+        yield args[0]
+
+
+@_iterator(itertools.count, pure=False)
+def _count(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    value = args[0] if args else kwargs.get("start", constant(0))
+    step = args[1] if len(args) > 1 else kwargs.get("step", constant(1))
+    while True:
+        yield value
+        value = tx.binary("add", value, step)
+
+
+@_iterator(itertools.cycle, pure=False)
+def _cycle(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    items = []
+    for item in iterator_of(tx, args[0]):
+        items.append(item)
+        yield item
+    while items:
+        yield from items
+
+
+@_iterator(itertools.islice)
+def _islice(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    bounds = [a.constant() for a in args[1:]]
+    yield from itertools.islice(iterator_of(tx, args[0]), *bounds)
+
+
+@_iterator(itertools.zip_longest)
+def _zip_longest(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    fill = kwargs.get("fillvalue", NONE)
+    for items in itertools.zip_longest(*(iterator_of(tx, a) for a in args), fillvalue=fill):
+        yield TupleValue(items)
+
+
+@_iterator(itertools.product)
+def _product(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    repeat = kwargs["repeat"].constant() if "repeat" in kwargs else 1
+    for items in itertools.product(*(tx.unpack(a) for a in args), repeat=repeat):
+        yield TupleValue(items)
+
+
+
+
+def _choose(function: Any) -> None:
+    def make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        numbers = [a.constant() for a in args[1:]]
+        chosen = list(function(tx.unpack(args[0]), *numbers))
+        return LazyIterator(cls, lambda: iter([TupleValue(items) for items in chosen]), True)
+
+    constructor(function)(make)
+
+
+for _function in (itertools.permutations, itertools.combinations,
+                  itertools.combinations_with_replacement):
+    _choose(_function)
+
+
+@_iterator(itertools.starmap, pure=False)
+def _starmap(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    for item in iterator_of(tx, args[1]):
+        yield tx.call(args[0], tx.unpack(item))
+
+
+@_iterator(itertools.accumulate, pure=False)
+def _accumulate(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    function = args[1] if len(args) > 1 else kwargs.get("func", NONE)
+    total = kwargs.get("initial")
+    if total is not None:
+        yield total
+    for item in iterator_of(tx, args[0]):
+        if total is None:
+            total = item
+        elif function is NONE:
+            total = tx.binary("add", total, item)
+        else:
+            total = tx.call(function, [total, item])
+        yield total
+
+
+@_iterator(itertools.takewhile, pure=False)
+def _takewhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    for item in iterator_of(tx, args[1]):
+        if not tx.call(args[0], [item]).truth(tx):
+            return
+        yield item
+
+
+@_iterator(itertools.pairwise)
+def _pairwise(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    for pair in itertools.pairwise(iterator_of(tx, args[0])):
+        yield TupleValue(pair)
+
+
+__all__ = ["deque", "enum", "iterator_of", "text_of"]

@@ -1,0 +1,345 @@
+"""Rules for the standard library: lru_cache, copy, weakref, contextvars, logging, inspect, ...
+
+Place in the pipeline: see `handlers/__init__`.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import functools
+import logging
+import sys
+import threading
+import types
+import typing
+import weakref
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.classes import ClassValue
+from weft.capture.values.constant import NONE, constant
+from weft.capture.values.functions import rule
+from weft.capture.values.methods import MethodTable
+from weft.capture.values.registry import wraps
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class CachedFunctionValue(SymbolicValue):
+    """A functools.lru_cache wrapper: the wrapped function is inlined (it is assumed to be pure)."""
+
+    __slots__ = ("wrapper",)
+
+    def __init__(self, wrapper: Any, source: Source | None) -> None:
+        super().__init__(source)
+        self.wrapper = wrapper
+
+    def python_type(self) -> type:
+        return type(self.wrapper)
+
+    def real(self) -> Any:
+        return self.wrapper
+
+    def __repr__(self) -> str:
+        return f"cached function {self.wrapper.__qualname__}"
+
+    def _function(self, tx: Interpreter) -> SymbolicValue:
+        return tx.wrap_fixed(self.wrapper.__wrapped__, self.wrapper.__qualname__)
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._function(tx).call(tx, args, kwargs)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name == "__wrapped__":
+            return self._function(tx)
+        raise graph_break("unknown-operation", f"{name} of a cached function")
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.wrapper)
+
+
+@wraps(functools._lru_cache_wrapper)
+def _wrap_cached(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None and source.accessor[0] != "object":
+        tx.guards.add(source, "is", obj)
+    return CachedFunctionValue(obj, source)
+
+
+@final
+class WeakReferenceValue(SymbolicValue):
+    """A weakref.ref: calling it gives the object."""
+
+    __slots__ = ("reference",)
+
+    def __init__(self, reference: Any, source: Source | None) -> None:
+        super().__init__(source)
+        self.reference = reference
+
+    def python_type(self) -> type:
+        return weakref.ref
+
+    def real(self) -> Any:
+        return self.reference
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        assert self.source is not None
+        name = f"{self.source.name}()"
+        return tx.wrap(self.reference(), self.source.call(_dereference, name))
+
+
+def _dereference(reference: Any) -> Any:
+    return reference()
+
+
+@wraps(weakref.ref)
+def _wrap_reference(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is None:
+        raise graph_break("unknown-value", "a weak reference made inside")
+    tx.guards.add(source, "type_is", weakref.ref)
+    return WeakReferenceValue(obj, source)
+
+
+@final
+class ContextVariableValue(MethodTable):
+    """A contextvars.ContextVar: read with a guard, written in the journal."""
+
+    __slots__ = ("current", "variable", "written")
+
+    def __init__(self, variable: contextvars.ContextVar[Any], source: Source) -> None:
+        super().__init__(source)
+        self.variable = variable
+        self.current: SymbolicValue | None = None
+        self.written = False
+
+    def python_type(self) -> type:
+        return contextvars.ContextVar
+
+    def real(self) -> Any:
+        return self.variable
+
+    def _read(self, tx: Interpreter) -> SymbolicValue | None:
+        if self.current is None and not self.written:
+            assert self.source is not None
+            source = self.source.call(_context_value, f"{self.variable.name}.get()")
+            value = self.variable.get(_UNSET)
+            self.current = tx.wrap(value, source) if value is not _UNSET else None
+            if value is _UNSET:
+                tx.guards.add(source, "is", _UNSET)
+        return self.current
+
+    def m_get(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        found = self._read(tx)
+        if found is not None:
+            return found
+        if args:
+            return args[0]
+        raise tx.error(LookupError)
+
+    def m_set(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        token = TokenValue(self._read(tx), self.written)
+        self._write(tx, args[0], True)
+        return token
+
+    def m_reset(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        token = args[0]
+        if not isinstance(token, TokenValue):
+            raise graph_break("unknown-operation", "a ContextVar token from outside")
+        self._write(tx, token.old, token.was_written)
+        return NONE
+
+    def _write(self, tx: Interpreter, value: SymbolicValue | None, written: bool) -> None:
+        self.current = value
+        self.written = written
+        tx.effects.touch(self)
+
+    def replay(self, emit: Emitter) -> None:
+        if self.written and self.current is not None:
+            emit.line(f"{emit.value(self)}.set({emit.value(self.current)})")
+
+
+class _Unset:
+    pass
+
+
+_UNSET = _Unset()
+
+
+def _context_value(variable: contextvars.ContextVar[Any]) -> Any:
+    return variable.get(_UNSET)
+
+
+@final
+class TokenValue(SymbolicValue):
+    """What ContextVar.set gives."""
+
+    __slots__ = ("old", "was_written")
+
+    def __init__(self, old: SymbolicValue | None, was_written: bool) -> None:
+        super().__init__()
+        self.old = old
+        self.was_written = was_written
+
+    def python_type(self) -> type:
+        return contextvars.Token
+
+
+@wraps(contextvars.ContextVar)
+def _wrap_context_variable(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None and source.accessor[0] != "object":
+        tx.guards.add(source, "is", obj)
+    return ContextVariableValue(obj, source or tx.tree.object(obj, obj.name))
+
+
+@final
+class LoggerValue(SymbolicValue):
+    """A logging.Logger: a call below its level is nothing, one above breaks the graph."""
+
+    __slots__ = ("logger",)
+
+    def __init__(self, logger: logging.Logger, source: Source | None) -> None:
+        super().__init__(source)
+        self.logger = logger
+
+    def python_type(self) -> type:
+        return type(self.logger)
+
+    def real(self) -> Any:
+        return self.logger
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.logger)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        return LogMethod(self.logger, name)
+
+
+@final
+class LogMethod(SymbolicValue):
+    """`logger.info`, ..."""
+
+    __slots__ = ("logger", "name")
+
+    def __init__(self, logger: logging.Logger, name: str) -> None:
+        super().__init__()
+        self.logger = logger
+        self.name = name
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        level = _LEVELS.get(self.name)
+        if self.name == "isEnabledFor":
+            return constant(self.logger.isEnabledFor(args[0].constant()))
+        if level is not None and not self.logger.isEnabledFor(level):
+            return NONE
+        if self.name in ("warning_once", "info_once", "warning_advice"):
+            return NONE if _silent_once(self.logger, self.name) else self._break()
+        return self._break()
+
+    def _break(self) -> SymbolicValue:
+        raise graph_break("print", f"a call of logger.{self.name}")
+
+    def rebuild(self, emit: Emitter) -> str:
+        return f"{emit.constant(self.logger)}.{self.name}"
+
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "exception": 40,
+           "critical": 50, "warning_once": 30, "info_once": 20, "warning_advice": 30}
+
+
+def _silent_once(logger: logging.Logger, name: str) -> bool:
+    return not logger.isEnabledFor(_LEVELS[name])
+
+
+@wraps(logging.Logger, subclasses=True)
+def _wrap_logger(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None and source.accessor[0] != "object":
+        tx.guards.add(source, "is", obj)
+    return LoggerValue(obj, source)
+
+
+@final
+class OpaqueValue(SymbolicValue):
+    """An object that is only passed on or compared by identity (typing objects, ...)."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, object: Any, source: Source | None) -> None:
+        super().__init__(source)
+        self.object = object
+
+    is_constant = True
+
+    def constant(self) -> Any:
+        return self.object
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def real(self) -> Any:
+        return self.object
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return self.object
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        found = getattr(self.object, name, MISSING)
+        if found is MISSING:
+            raise tx.error(AttributeError, name)
+        return tx.wrap_fixed(found, name)
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        origin = typing.get_origin(self.object)
+        if isinstance(origin, type):
+            return tx.wrap_fixed(origin, origin.__name__).call(tx, args, kwargs)
+        return super().call(tx, args, kwargs)
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.object)
+
+
+_OPAQUE = (types.GenericAlias, types.UnionType, types.CodeType, type(typing.List[int]),
+           type(typing.Any), type(typing.Union[int, str]), typing.TypeVar, type(sys.flags),
+           type(threading.Lock()), type(typing.Callable))
+
+
+@wraps(*_OPAQUE)
+def _wrap_opaque(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None and source.accessor[0] != "object":
+        tx.guards.add(source, "is", obj)
+    return OpaqueValue(obj, source)
+
+
+@rule(copy.copy)
+def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    value = args[0]
+    if value.is_constant:
+        return value
+    if hasattr(value, "m_copy"):
+        return value.m_copy(tx, [], {})  # type: ignore[no-any-return]
+    raise graph_break("unknown-operation", f"copy of {value!r}")
+
+
+@rule(threading.get_ident, threading.current_thread)
+def _thread(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("unknown-c-function", "the identity of the thread")
+
+
+@rule(typing.cast)
+def _cast(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return args[1]
+
+
+@rule(sys.getrecursionlimit)
+def _limit(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return constant(sys.getrecursionlimit())
+
+
+__all__ = ["ClassValue"]

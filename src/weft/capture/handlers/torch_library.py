@@ -1,0 +1,198 @@
+"""Rules for torch: state that is constant while capturing, state changes, markers.
+
+Place in the pipeline: see `handlers/__init__`. Graph operations need no rule (`values/torch_names`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant, evaluate, python_object
+from weft.capture.values.functions import DISABLED, FunctionValue, rule
+from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.classes import constructor
+from weft.capture.values.sequences import ListValue, TupleValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+def _is_compiling(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return TRUE
+
+
+@rule(torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing,
+      torch._C._get_tracing_state, torch.overrides.has_torch_function,
+      torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
+def _false(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return FALSE
+
+
+@rule(torch._C._get_tracing_state)
+def _none(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return NONE
+
+
+def _state(function: Any) -> None:
+    """A read of guarded global state: its value now."""
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        objects = [python_object(tx, a) for a in args]
+        named = {k: python_object(tx, v) for k, v in kwargs.items()}
+        return tx.wrap_new(evaluate(tx, lambda: function(*objects, **named)))
+
+
+for _name in ("is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype",
+              "is_autocast_enabled", "is_autocast_cache_enabled", "get_autocast_dtype",
+              "get_autocast_gpu_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled",
+              "are_deterministic_algorithms_enabled", "promote_types", "can_cast"):
+    if hasattr(torch, _name):
+        _state(getattr(torch, _name))
+
+for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torch.xpu.is_available,
+                  torch.distributed.is_available, torch._C._is_torch_function_enabled,
+                  torch.amp.autocast_mode.is_autocast_available,
+                  torch._C._get_deterministic_algorithms):
+    _state(_function)
+
+
+@rule(torch._C._get_privateuse1_backend_name)
+def _privateuse(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return constant(torch._C._get_privateuse1_backend_name())
+
+
+def _state_change(function: Any) -> None:
+    """A change of global state: takes effect while capturing, and is a node of the graph."""
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        objects = [python_object(tx, a) for a in args]
+        if any(o is MISSING for o in objects):
+            raise graph_break("state", f"{function.__name__} of values that are no constants")
+        node = tx.builder.call("call_function", function, tuple(objects), {}, None, tx.stack())
+        node.meta["effect"] = True
+        tx.builder.n_calls -= 1
+        return tx.wrap_new(function(*objects))
+
+
+for _function in (torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
+                  torch.set_autocast_cache_enabled, torch.autocast_increment_nesting,
+                  torch.autocast_decrement_nesting, torch.clear_autocast_cache):
+    _state_change(_function)
+
+
+@rule(torch.is_tensor)
+def _is_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(isinstance(args[0], TensorValue))
+
+
+def _metadata(name: str) -> None:
+    @rule(getattr(torch, name))
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if args and isinstance(args[0], TensorValue):
+            return args[0].method(tx, name, args[1:], kwargs)
+        raise tx.error(TypeError, f"{name}(): argument must be Tensor")
+
+
+for _name in ("is_floating_point", "is_complex", "is_signed", "numel", "get_device", "is_conj",
+              "is_neg", "is_inference"):
+    _metadata(_name)
+
+
+@rule(torch.result_type)
+def _result_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_new(evaluate(tx, lambda: torch.result_type(*(a.fake(tx) for a in args))))
+
+
+@rule(torch.equal, torch.allclose, torch.is_nonzero)
+def _data(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("data-dependent-value", "a comparison of tensors that gives a Python bool")
+
+
+@rule(torch._check, torch._check_value, torch._check_index, torch._check_type)
+def _check(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    condition = args[0] if args else kwargs["cond"]
+    if not condition.truth(tx):
+        raise graph_break("operator-failed", "a torch._check that does not hold")
+    return NONE
+
+
+@rule(torch.as_tensor)
+def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return run(tx, "call_function", torch.as_tensor, args, kwargs)
+
+
+@rule(torch.tensor)
+def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if args and _holds_tensor(tx, args[0]):
+        raise graph_break("data-dependent-value", "torch.tensor of a list with tensors in it")
+    return run(tx, "call_function", torch.tensor, args, kwargs)
+
+
+def _holds_tensor(tx: Interpreter, value: SymbolicValue) -> bool:
+    if isinstance(value, (ListValue, TupleValue)):
+        return any(isinstance(v, TensorValue) or _holds_tensor(tx, v) for v in value.all(tx))
+    return False
+
+
+@rule(torch.manual_seed, torch.seed, torch.random.manual_seed, torch.get_rng_state,
+      torch.set_rng_state, torch.set_default_dtype, torch.set_default_device, torch.save, torch.load,
+      torch.set_num_threads, torch.use_deterministic_algorithms, torch.cuda.synchronize)
+def _outside(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("state", "a function that changes state outside of graphs")
+
+
+@rule(warnings.warn)
+def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("print", "a warning")
+
+
+@constructor(torch.Tensor, torch.nn.Parameter)
+def _make_tensor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("unknown-operation", f"making a {cls.__name__}")
+
+
+# -- tensor methods with a rule of their own ------------------------------------------------------
+
+
+def _tensor_method(*names: str) -> Any:
+    def register(handler: Any) -> Any:
+        for name in names:
+            TENSOR_METHODS[name] = handler
+        return handler
+
+    return register
+
+
+@_tensor_method("__len__")
+def _tensor_len(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return constant(value.length(tx))
+
+
+@_tensor_method("__getitem__")
+def _tensor_getitem(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
+                    ) -> SymbolicValue:
+    return value.getitem(tx, args[0])
+
+
+@_tensor_method("__setitem__")
+def _tensor_setitem(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
+                    ) -> SymbolicValue:
+    value.setitem(tx, args[0], args[1])
+    return NONE
+
+
+def _disabled(function: Any) -> bool:
+    return bool(getattr(function, "_torchdynamo_disable", False))
+
+
+DISABLED.append(_disabled)
+
+__all__ = ["FunctionValue"]

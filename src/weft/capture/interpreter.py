@@ -1,0 +1,283 @@
+"""The symbolic interpreter: evaluates byte code on symbolic values and records tensor calls.
+
+Place in the pipeline: the heart of capture. `run` drives one frame; calls of Python functions drive
+nested frames (inlining). The interpreter is deterministic and counts its steps, so that a graph break
+is found in one interpretation and emitted in the next, at the same step (contract 2)::
+
+    tx = Interpreter(function, code, locals, cells, globals, break_at=None)
+    result = tx.run_root()
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from typing import Any, final
+
+import torch
+
+import weft.capture.opcodes  # noqa: F401  fills OPCODES before the first decode
+from weft.capture.breaks import BREAKS, GraphBreak, ObservedException, Restart, SkipFrame
+from weft.capture.frame import Frame, Instruction
+from weft.capture.graph import GraphBuilder
+from weft.capture.guards import GuardSet
+from weft.capture.operations import binary_operation, equal_values
+from weft.capture.side_effects import SideEffects
+from weft.capture.source import Source, SourceTree
+from weft.capture.state import GlobalState
+from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
+from weft.capture.values.cell import CellValue
+from weft.capture.values.constant import ConstantValue, constant
+from weft.capture.values.exceptions import new_exception
+from weft.capture.values.mapping import DictValue
+from weft.capture.values.registry import IDENTITY, wrapper_of
+from weft.config import config
+from weft.errors import SourceLine
+from weft.shapes.fake import FakeContext
+
+Args = list[SymbolicValue]
+Kwargs = dict[str, SymbolicValue]
+
+
+@final
+class BreakHere(Exception):  # noqa: N818  control flow
+    """The step at which this interpretation was told to end the graph."""
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__()
+        self.frame = frame
+
+
+@final
+class Interpreter:
+    """One interpretation of one root frame, with all that it inlines."""
+
+    def __init__(
+        self, code: types.CodeType, globals: dict[str, Any], fakes: FakeContext,
+        *, break_at: int = -1,
+    ) -> None:
+        self.tree = SourceTree()
+        self.guards = GuardSet(self.tree)
+        self.guards.stack = self.stack
+        self.builder = GraphBuilder()
+        self.effects = SideEffects()
+        self.fakes = fakes
+        self.state = GlobalState()
+        self.break_at = break_at
+        self.step = 0
+        self.depth = 0
+        self.frame: Frame | None = None
+        self.direct_call = False
+        """Set by call opcodes: the frame about to be made is resumable."""
+        self.root: Frame | None = None
+        self.code = code
+        self.root_globals = globals
+        self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
+        self._step_limit = config.step_limit
+        self._depth_limit = config.inline_depth_limit
+
+    # -- frames -----------------------------------------------------------------------------------
+
+    def run(self, frame: Frame) -> SymbolicValue:
+        """Interprets until the frame returns (or its generator yields)."""
+        outer, self.frame = self.frame, frame
+        if self.depth > self._depth_limit:
+            raise self.graph_break("recursion", "calls nested too deeply to inline")
+        self.depth += 1
+        try:
+            while True:
+                try:
+                    return self._run_until_raise(frame)
+                except ObservedException as error:
+                    self.unwind(frame, error)
+        except GraphBreak as signal:
+            self._note_break(signal, frame)
+            raise
+        finally:
+            self.depth -= 1
+            self.frame = outer
+
+    def _run_until_raise(self, frame: Frame) -> SymbolicValue:
+        program = frame.program.instructions
+        while True:
+            ins = program[frame.pc]
+            frame.current = ins
+            frame.pc += 1
+            self.step += 1
+            frame.step = self.step
+            if self.step == self.break_at:
+                raise BreakHere(frame)
+            result = ins.handler(self, frame, ins)
+            if result is not None:
+                return result  # type: ignore[no-any-return]
+
+    def _note_break(self, signal: GraphBreak, frame: Frame) -> None:
+        """Attributes a break to the innermost instruction that a continuation can follow."""
+        if self.step > self._step_limit:
+            raise SkipFrame("too many instructions", always=True)
+        if signal.step < 0:
+            signal.stack = self.stack()
+        if signal.outward:
+            signal.step = frame.step
+        # An inner frame whose caller cannot take its result as is: break at the caller instead.
+        signal.outward = not frame.resumable
+
+    def unwind(self, frame: Frame, error: ObservedException) -> None:
+        """Goes on at the exception's handler in this frame, or raises it to the caller."""
+        row = frame.program.handler_of(frame.current.index)
+        if row is None:
+            raise error
+        del frame.stack[row.depth:]
+        if row.lasti:
+            frame.stack.append(constant(frame.current.offset))
+        frame.stack.append(error.value)
+        frame.pc = row.target
+
+    def inline(self, frame: Frame) -> SymbolicValue:
+        """Runs a callee's frame; its result may be a generator."""
+        return self.run(frame)
+
+    # -- errors and breaks ------------------------------------------------------------------------
+
+    def graph_break(self, id: str, detail: str) -> GraphBreak:
+        """The signal to raise where capture cannot go on."""
+        return GraphBreak(BREAKS[id], detail)
+
+    def error(self, kind: type[BaseException], *args: Any) -> ObservedException:
+        """The signal to raise where the program would raise."""
+        return ObservedException(new_exception(kind, [self.wrap_new(a) for a in args]))
+
+    def stack(self) -> tuple[SourceLine, ...]:
+        """The lines under way, outermost first."""
+        lines: list[SourceLine] = []
+        frame = self.frame
+        while frame is not None:
+            lines.append(frame.where())
+            frame = frame.caller
+        return tuple(reversed(lines))
+
+    # -- wrapping ---------------------------------------------------------------------------------
+
+    def force(self, value: SymbolicValue) -> SymbolicValue:
+        """The value itself; an unread one is looked at (and guarded) now."""
+        if value.__class__ is LazyValue:
+            return self.wrap(value.object, value.source)  # type: ignore[attr-defined]
+        return value
+
+    def wrap(self, obj: Any, source: Source | None) -> SymbolicValue:
+        """The value of an object that exists outside; guards what makes it so."""
+        key = id(obj)
+        known = self._wrapped.get(key)
+        if known is not None:
+            value = known[1]
+            if source is not None and source is not value.source:
+                self._same(value, source)
+            return value
+        special = IDENTITY.get(key)
+        if special is not None:
+            if source is not None:
+                self.guards.add(source, "is", obj)
+            value = special[1]()
+        else:
+            value = wrapper_of(type(obj))(self, obj, source)
+        if not value.is_constant:
+            self.remember(obj, value)
+        return value
+
+    def remember(self, obj: Any, value: SymbolicValue) -> None:
+        """From now on `obj` is `value`."""
+        self._wrapped[id(obj)] = (obj, value)
+
+    def _same(self, value: SymbolicValue, source: Source) -> None:
+        """The object known as `value` was reached another way: it must be the same next time."""
+        obj = value.real()
+        if any(key[0] == "is" for key in source.checks):
+            return
+        if value.source is None or any(key[0] == "is" for key in value.source.checks):
+            if obj is not MISSING:
+                self.guards.add(source, "is", obj)
+            return
+        if value.source.accessor[0] == "object":
+            self.guards.add(source, "is", value.source.accessor[1])
+            return
+        self.guards.add(source, "same_as_slot", value.source.collect())
+
+    def wrap_new(self, obj: Any) -> SymbolicValue:
+        """The value of an object that the capture made itself (no source, no guard)."""
+        return wrapper_of(type(obj))(self, obj, None)
+
+    def wrap_fixed(self, obj: Any, name: str) -> SymbolicValue:
+        """The value of an object that is part of the program text: a class's function, a module."""
+        return self.wrap(obj, self.tree.object(obj, name))
+
+    def globals_of(self, namespace: dict[str, Any]) -> DictValue:
+        """The dictionary value of a module's globals."""
+        known = self._wrapped.get(id(namespace))
+        if known is not None:
+            return known[1]  # type: ignore[return-value]
+        name = namespace.get("__name__", "globals")
+        value = DictValue(self.tree.object(namespace, f"{name}"), namespace)
+        value.is_namespace = True
+        self.remember(namespace, value)
+        return value
+
+    # -- operations -------------------------------------------------------------------------------
+
+    def call(self, function: SymbolicValue, args: Args, kwargs: Kwargs | None = None) -> SymbolicValue:
+        """`function(*args, **kwargs)`."""
+        return function.call(self, args, kwargs or {})
+
+    def call_python(self, function: Callable[..., Any], *args: SymbolicValue) -> SymbolicValue:
+        """Calls a real Python function (a polyfill) by interpreting it."""
+        return self.wrap_fixed(function, function.__name__).call(self, list(args), {})
+
+    def binary(self, op: str, left: SymbolicValue, right: SymbolicValue) -> SymbolicValue:
+        """`operator.<op>(left, right)`."""
+        return binary_operation(self, op, left, right)
+
+    def equal(self, left: SymbolicValue, right: SymbolicValue) -> bool:
+        """`left == right` as containers compare: identity first."""
+        return equal_values(self, left, right)
+
+    def unpack(self, value: SymbolicValue) -> list[SymbolicValue]:
+        """`[*value]`."""
+        return list(self.force(value).iterate(self))
+
+    def constants(self, values: Iterable[SymbolicValue]) -> list[Any] | None:
+        """The Python objects of the values if all are constant."""
+        objects = []
+        for value in values:
+            if not value.is_constant:
+                return None
+            objects.append(value.constant())
+        return objects
+
+    # -- the root ---------------------------------------------------------------------------------
+
+    def root_frame(self, locals: list[Any], cells: tuple[Any, ...]) -> Frame:
+        """The frame of the code being captured, its variables unread."""
+        code = self.code
+        values: dict[str, SymbolicValue] = {}
+        boxes: dict[str, CellValue] = {}
+        for index, obj in enumerate(locals):
+            name = code.co_varnames[index]
+            values[name] = LazyValue(self.tree.local(index, name), obj)
+        for name in code.co_cellvars:
+            boxes[name] = CellValue(values.pop(name, None))
+        for index, cell in enumerate(cells):
+            name = code.co_freevars[index]
+            boxes[name] = CellValue.outside(self, cell, self.tree.cell(index, name), name)
+        self.root = Frame(code, self.globals_of(self.root_globals), values, boxes, None)
+        self.root.resumable = True
+        return self.root
+
+    def run_root(self, frame: Frame) -> SymbolicValue:
+        """Interprets the root; graph breaks become restarts."""
+        with self.state.saved():
+            try:
+                return self.run(frame)
+            except GraphBreak as signal:
+                raise Restart(signal.step, signal) from None
+
+
+__all__ = ["BreakHere", "ConstantValue", "Instruction", "Interpreter", "torch"]

@@ -1,0 +1,72 @@
+"""Binary operators and equality between symbolic values of any families.
+
+Place in the pipeline: called by the interpreter's opcodes and by `operator.*` calls. Constants are
+evaluated; then each side's family is asked; nobody knowing is a graph break.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import SymbolicValue
+from weft.capture.values.constant import boolean, evaluate
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+def binary_operation(
+    tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue
+) -> SymbolicValue:
+    """`operator.<op>(left, right)`; `op` is a name of the operator module, without underscores."""
+    if left.is_constant and right.is_constant:
+        function = getattr(operator, op)
+        return tx.wrap_new(evaluate(tx, lambda: function(left.constant(), right.constant())))
+    if _right_first(left, right):
+        result: Any = right.binary(tx, op, left, True)
+        if result is None:
+            result = left.binary(tx, op, right, False)
+    else:
+        result = left.binary(tx, op, right, False)
+        if result is None:
+            result = right.binary(tx, op, left, True)
+    if result is None and op in ("eq", "ne"):
+        result = boolean((left is right) is (op == "eq"))
+    if result is None:
+        raise graph_break("unknown-operation", f"{op} of {left!r} and {right!r}")
+    return result  # type: ignore[no-any-return]
+
+
+def _right_first(left: SymbolicValue, right: SymbolicValue) -> bool:
+    """Python asks the right side first when its type is a proper subclass of the left's."""
+    a, b = left.python_type(), right.python_type()
+    return a is not b and issubclass(b, a)
+
+
+def equal_values(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> bool:
+    """`left is right or left == right`, as containers compare their items."""
+    left, right = tx.force(left), tx.force(right)
+    if left is right:
+        return True
+    return binary_operation(tx, "eq", left, right).truth(tx)
+
+
+_INPLACE = {f"i{op}": op for op in (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor",
+    "lshift", "rshift")}
+_INPLACE.update({"iand": "and_", "ior": "or_"})
+
+
+def plain_operator(op: str) -> str:
+    """The operator that an in-place operator falls back to: `iadd` → `add`."""
+    return _INPLACE.get(op, op)
+
+
+DUNDERS = {"and_": "and", "or_": "or"}
+
+
+def dunder(op: str) -> str:
+    """The special method's bare name: `and_` → `and`."""
+    return DUNDERS.get(op, op)

@@ -1,0 +1,39 @@
+"""Side effects: which outside objects the program changed, in the order of their first change.
+
+Place in the pipeline: filled by the mutable value families, replayed by the replacement after the
+graph. What is kept is the final state of each object (its families know how to write it back), so an
+object changed a hundred times is written once, and one restored to what it was not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+if TYPE_CHECKING:
+    from weft.capture.replacement import Emitter
+
+
+class Replayable(Protocol):
+    """A value of an outside object that can write its changes back."""
+
+    def replay(self, emit: Emitter) -> None: ...
+
+
+@final
+class SideEffects:
+    """The journal of one interpretation."""
+
+    def __init__(self) -> None:
+        self._touched: dict[int, Any] = {}
+
+    def touch(self, value: Replayable) -> None:
+        """The object behind `value` was changed."""
+        self._touched.setdefault(id(value), value)
+
+    def __len__(self) -> int:
+        return len(self._touched)
+
+    def replay(self, emit: Emitter) -> None:
+        """Emits the statements that make the changes visible."""
+        for value in list(self._touched.values()):
+            value.replay(emit)

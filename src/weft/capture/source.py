@@ -1,0 +1,138 @@
+"""Sources: where a value of the user's program comes from.
+
+Place in the pipeline: the bottom of capture. A `Source` is one step (an accessor of the guard tree)
+from its base, so the sources of a capture *are* the guard tree: each carries the checks on its value
+and, when the replacement needs the value, a collect slot. `str(source)` is what the user would write::
+
+    root = SourceTree()
+    eps = root.local(0, "self").attribute("norm").attribute("eps")
+    str(eps)                                     # 'self.norm.eps'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, final
+
+Accessor = tuple[Any, ...]
+
+_MODULE_DICTS = frozenset({"_modules", "_parameters", "_buffers"})
+
+
+@final
+class Source:
+    """One place: `accessor` applied to the value of `base` (None: to the frame)."""
+
+    __slots__ = ("_children", "accessor", "base", "checks", "name", "slot", "tree")
+
+    def __init__(self, tree: SourceTree, base: Source | None, accessor: Accessor, name: str) -> None:
+        self.tree = tree
+        self.base = base
+        self.accessor = accessor
+        self.name = name
+        self.checks: dict[Any, tuple[Any, ...]] = {}
+        self.slot = -1
+        self._children: dict[Any, Source] = {}
+
+    def child(self, accessor: Accessor, key: Any, name: str) -> Source:
+        """The source one step further, the same object for the same step."""
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = Source(self.tree, self, accessor, name)
+        return found
+
+    def children(self) -> Iterator[Source]:
+        return iter(self._children.values())
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def attribute(self, name: str) -> Source:
+        return self.child(("attr", name), ("attr", name), f"{self.name}.{name}")
+
+    def instance_dict(self) -> Source:
+        return self.child(("instance_dict",), "instance_dict", self.name)
+
+    def dict_item(self, key: Any) -> Source:
+        """The value under `key`; `key` is the Python object itself."""
+        memo = ("dict_item", type(key), _hashable(key))
+        return self.child(("dict_item", key), memo, self._item_name(key))
+
+    def list_item(self, index: int) -> Source:
+        return self.child(("list_item", index), ("list_item", index), f"{self.name}[{index}]")
+
+    def tuple_item(self, index: int) -> Source:
+        return self.child(("tuple_item", index), ("tuple_item", index), f"{self.name}[{index}]")
+
+    def type(self) -> Source:
+        return self.child(("type",), "type", f"type({self.name})")
+
+    def call(self, function: Any, name: str) -> Source:
+        """`function(value)`: any other way to get from one value to another."""
+        return self.child(("call", function), ("call", id(function)), name)
+
+    # -- use --------------------------------------------------------------------------------------
+
+    def collect(self) -> int:
+        """The slot of the collected list where the replacement finds this value."""
+        if self.slot < 0:
+            self.slot = self.tree.new_slot()
+        return self.slot
+
+    def _item_name(self, key: Any) -> str:
+        if self.accessor[0] == "instance_dict":
+            return f"{self.name}.{key}"
+        parent = self.base
+        if parent is not None and parent.accessor[0] == "instance_dict":
+            if self.accessor[1] in _MODULE_DICTS:
+                return _member(parent.name, key)
+        return f"{self.name}[{key!r}]"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"Source({self.name})"
+
+
+@final
+class SourceTree:
+    """The roots: what a frame can reach, and the slots handed out so far."""
+
+    def __init__(self) -> None:
+        self.n_slots = 0
+        self._roots: dict[Any, Source] = {}
+        self._kept: list[Any] = []
+
+    def new_slot(self) -> int:
+        self.n_slots += 1
+        return self.n_slots - 1
+
+    def _root(self, accessor: Accessor, key: Any, name: str) -> Source:
+        found = self._roots.get(key)
+        if found is None:
+            found = self._roots[key] = Source(self, None, accessor, name)
+        return found
+
+    def local(self, index: int, name: str) -> Source:
+        return self._root(("local", index), ("local", index), name)
+
+    def cell(self, index: int, name: str) -> Source:
+        """The cell object of the frame's `index`-th free variable."""
+        return self._root(("cell_object", index), ("cell_object", index), name)
+
+    def object(self, value: Any, name: str) -> Source:
+        """A fixed object: a module's globals, a class found while capturing."""
+        self._kept.append(value)
+        return self._root(("object", value), ("object", id(value)), name)
+
+    def roots(self) -> Iterator[Source]:
+        return iter(self._roots.values())
+
+
+def _hashable(key: Any) -> Any:
+    return repr(key) if isinstance(key, float) else key
+
+
+def _member(owner: str, key: Any) -> str:
+    text = str(key)
+    return f"{owner}[{text}]" if text.isdigit() else f"{owner}.{text}"

@@ -1,0 +1,50 @@
+"""Global torch state during capture: changed by the interpreted program, put back afterwards.
+
+Place in the pipeline: beside the interpreter. The captured graph holds the calls that change the
+state; while capturing they take effect too, so that fakes see what the program would see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, final
+
+import torch
+
+_STATE: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
+    (lambda: torch.is_autocast_enabled("cuda"), lambda on: torch.set_autocast_enabled("cuda", on)),
+    (lambda: torch.get_autocast_dtype("cpu"), lambda d: torch.set_autocast_dtype("cpu", d)),
+    (lambda: torch.get_autocast_dtype("cuda"), lambda d: torch.set_autocast_dtype("cuda", d)),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+)
+
+
+@final
+class GlobalState:
+    """The state when the capture began."""
+
+    def __init__(self) -> None:
+        self.before = tuple(read() for read, _ in _STATE)
+
+    @contextmanager
+    def saved(self) -> Iterator[None]:
+        """Puts the state back at the end of the block."""
+        try:
+            yield
+        finally:
+            for (read, write), value in zip(_STATE, self.before, strict=True):
+                if read() != value:
+                    write(value)
+
+    def grad_changed(self) -> bool:
+        """Whether gradient mode now differs from when the capture began."""
+        return bool(torch.is_grad_enabled() != self.before[0])
+
+    def other_changed(self) -> bool:
+        """Whether anything but gradient mode differs."""
+        return any(read() != old
+                   for (read, _), old in zip(_STATE[1:], self.before[1:], strict=True))

@@ -1,0 +1,133 @@
+"""Attribute access by Python's own rules: classes, descriptors, instance dictionaries.
+
+Place in the pipeline: under `objects`, `classes` and `modules`. `type_lookup` finds what a class
+defines; `bind` does what `__get__` would do.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import MISSING, SymbolicValue
+from weft.capture.values.constant import constant
+from weft.capture.values.functions import BoundMethodValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_IMMUTABLE = (int, float, str, bool, bytes, complex, type(None))
+
+_SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
+             types.ClassMethodDescriptorType)
+
+
+def type_lookup(cls: type, name: str) -> Any:
+    """What the class or one of its bases defines under `name`, unbound; or MISSING."""
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def is_data_descriptor(attribute: Any) -> bool:
+    """Whether the descriptor wins over the instance dictionary."""
+    kind = type(attribute)
+    return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
+
+
+def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> SymbolicValue:
+    """The value of a class attribute that is no descriptor; data is guarded, code is not."""
+    if isinstance(attribute, (types.FunctionType, type)):
+        return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
+    owner = next(base for base in cls.__mro__ if name in base.__dict__)
+    source = tx.tree.object(owner, owner.__qualname__).attribute(name)
+    return tx.wrap(attribute, source)
+
+
+Binder = Callable[["Interpreter", SymbolicValue, type, str, Any], SymbolicValue]
+
+BINDERS: dict[type, Binder] = {}
+"""How descriptors of each type bind to (value, class)."""
+
+
+def binder(*kinds: type) -> Callable[[Binder], Binder]:
+    """Register how descriptors of these types bind."""
+
+    def register(function: Binder) -> Binder:
+        for kind in kinds:
+            BINDERS[kind] = function
+        return function
+
+    return register
+
+
+def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+         ) -> SymbolicValue:
+    """`owner.name` where the class defines `attribute`."""
+    found = BINDERS.get(type(attribute))
+    if found is not None:
+        return found(tx, owner, cls, name, attribute)
+    getter = type_lookup(type(attribute), "__get__")
+    if getter is MISSING:
+        return class_value(tx, cls, name, attribute)
+    if isinstance(getter, types.FunctionType):
+        descriptor = class_value(tx, cls, name, attribute)
+        function = tx.wrap_fixed(getter, getter.__qualname__)
+        return function.call(tx, [descriptor, owner, tx.wrap_fixed(cls, cls.__name__)], {})
+    raise graph_break("unknown-operation", f"the descriptor {cls.__name__}.{name}")
+
+
+@binder(types.FunctionType)
+def _bind_function(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+                   ) -> SymbolicValue:
+    return BoundMethodValue(owner, tx.wrap_fixed(attribute, attribute.__qualname__))
+
+
+@binder(staticmethod)
+def _bind_static(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+                 ) -> SymbolicValue:
+    return tx.wrap_fixed(attribute.__func__, f"{cls.__name__}.{name}")
+
+
+@binder(classmethod)
+def _bind_class_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+                       ) -> SymbolicValue:
+    function = tx.wrap_fixed(attribute.__func__, f"{cls.__name__}.{name}")
+    return BoundMethodValue(tx.wrap_fixed(cls, cls.__name__), function)
+
+
+@binder(property)
+def _bind_property(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+                   ) -> SymbolicValue:
+    if attribute.fget is None:
+        raise tx.error(AttributeError, f"property '{name}' of '{cls.__name__}' has no getter")
+    return tx.wrap_fixed(attribute.fget, f"{cls.__name__}.{name}").call(tx, [owner], {})
+
+
+@binder(functools.cached_property)
+def _bind_cached(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+                 ) -> SymbolicValue:
+    value = tx.wrap_fixed(attribute.func, f"{cls.__name__}.{name}").call(tx, [owner], {})
+    owner.getattr(tx, "__dict__").setitem(tx, constant(name), value)
+    return value
+
+
+@binder(*_SLOT_TYPES)
+def _bind_slot(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+               ) -> SymbolicValue:
+    slot = getattr(owner, "slot_attribute", None)
+    if slot is None:
+        raise graph_break("unknown-operation", f"attribute {name!r} of {owner!r}")
+    return slot(tx, name)  # type: ignore[no-any-return]
+
+
+@binder(*C_METHODS)
+def _bind_c_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
+                   ) -> SymbolicValue:
+    return BoundMethodValue(owner, tx.wrap_fixed(attribute, f"{cls.__name__}.{name}"))

@@ -1,0 +1,168 @@
+"""`SymbolicValue`: what the interpreter's stack and variables hold instead of Python objects.
+
+Place in the pipeline: the root of `values/`; one family of values a file, found through `registry`.
+The default of every operation is a graph break, so that a family states only what it knows::
+
+    value.getattr(tx, "shape").getitem(tx, constant(0))
+
+`tx` is the interpreter (type `Interpreter`, named `tx` in all of `values/`): the way to call, raise,
+guard and record side effects. `rebuild` gives the Python expression that makes the real object in the
+replacement function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+Args = list["SymbolicValue"]
+Kwargs = dict[str, "SymbolicValue"]
+
+
+class SymbolicValue:
+    """A Python object known at capture time by what can be done with it."""
+
+    __slots__ = ("source",)
+
+    source: Source | None
+    is_constant = False
+    """Whether `constant()` gives the Python object."""
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    def python_type(self) -> type:
+        """The type of the object."""
+        raise graph_break("unknown-value", f"the type of {self!r}")
+
+    def constant(self) -> Any:
+        """The Python object itself; only for values made of constants."""
+        raise graph_break("unknown-value", f"{self!r} where a constant is needed")
+
+    def real(self) -> Any:
+        """The existing Python object behind the value, or `MISSING` when there is none."""
+        return MISSING
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        """A hashable that compares as the object does."""
+        raise graph_break("unknown-operation", f"hash of {self!r}")
+
+    # -- what can be done with it -----------------------------------------------------------------
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        """`self.name`."""
+        raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}")
+
+    def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        """`self.name = value`."""
+        raise graph_break("unknown-operation", f"setting attribute {name!r} of {self!r}")
+
+    def delattr(self, tx: Interpreter, name: str) -> None:
+        """`del self.name`."""
+        raise graph_break("unknown-operation", f"deleting attribute {name!r} of {self!r}")
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        """`self(*args, **kwargs)`."""
+        raise graph_break("unknown-operation", f"a call of {self!r}")
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        """`self.name(*args, **kwargs)`."""
+        return self.getattr(tx, name).call(tx, args, kwargs)
+
+    def truth(self, tx: Interpreter) -> bool:
+        """`bool(self)`."""
+        return True
+
+    def length(self, tx: Interpreter) -> int:
+        """`len(self)`."""
+        raise graph_break("unknown-operation", f"len of {self!r}")
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        """`self[key]`."""
+        raise graph_break("unknown-operation", f"indexing {self!r}")
+
+    def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
+        """`self[key] = value`."""
+        raise graph_break("unknown-operation", f"item assignment to {self!r}")
+
+    def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
+        """`del self[key]`."""
+        raise graph_break("unknown-operation", f"item deletion from {self!r}")
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        """`item in self`."""
+        return any(tx.equal(item, one) for one in self.iterate(tx))
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        """`iter(self)`."""
+        raise graph_break("unknown-operation", f"iteration over {self!r}")
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        """`next(self)`, None at the end."""
+        raise graph_break("unknown-operation", f"next of {self!r}")
+
+    def iterate(self, tx: Interpreter) -> Iterable[SymbolicValue]:
+        """The items of `iter(self)`, one after the other."""
+        iterator = self.iter(tx)
+        while (item := iterator.next(tx)) is not None:
+            yield item
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        """`self op other` (or `other op self`), or None when the type has no rule."""
+        return None
+
+    # -- what becomes of it -----------------------------------------------------------------------
+
+    def proxy(self, tx: Interpreter) -> Any:
+        """The argument of a graph node that stands for the value."""
+        raise graph_break("unknown-value", f"{self!r} as an argument of a tensor operation")
+
+    def fake(self, tx: Interpreter) -> Any:
+        """The object to run a torch function with: a fake tensor, or the constant."""
+        raise graph_break("unknown-value", f"{self!r} as an argument of a tensor operation")
+
+    def rebuild(self, emit: Emitter) -> str:
+        """A Python expression for the object (without a source; sources are collected)."""
+        raise graph_break("unknown-value", f"{self!r} is alive at a graph break or escapes")
+
+    def __repr__(self) -> str:
+        return type(self).__name__.removesuffix("Value").lower()
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING = _Missing()
+
+
+class LazyValue(SymbolicValue):
+    """A frame's argument or container's item that nobody has looked at: no guard yet."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, source: Source, object: Any) -> None:
+        super().__init__(source)
+        self.object = object
+
+    def __repr__(self) -> str:
+        return f"unread {self.source}"
+
+
+class NullValue(SymbolicValue):
+    """The NULL that CPython keeps on the stack below callables."""
+
+    __slots__ = ()
+
+
+NULL = NullValue()

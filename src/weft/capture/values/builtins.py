@@ -1,0 +1,135 @@
+"""C functions: builtins, methods of C types, torch functions.
+
+Place in the pipeline: a value family. A C function has a rule (`handlers/`), is a graph operation, is
+pure and run on constants, or breaks the graph.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import constant, evaluate, python_object
+from weft.capture.values.functions import RULES
+from weft.capture.values.registry import wraps
+from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.torch_names import is_graph_function, is_pure
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+_KINDS: Final = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+                 types.MethodWrapperType, types.ClassMethodDescriptorType,
+                 types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+@final
+class BuiltinValue(SymbolicValue):
+    """A function written in C (or one treated as if it were: a torch function)."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.function = function
+
+    def python_type(self) -> type:
+        return type(self.function)
+
+    def real(self) -> Any:
+        return self.function
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return self.function
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
+
+    def proxy(self, tx: Interpreter) -> Any:
+        return self.function
+
+    def fake(self, tx: Interpreter) -> Any:
+        return self.function
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        found = getattr(self.function, name, MISSING)
+        if found is MISSING:
+            raise tx.error(AttributeError, f"{self!r} has no attribute '{name}'")
+        if name == "__self__":
+            return tx.wrap_fixed(found, repr(self))
+        return tx.wrap_fixed(found, f"{self!r}.{name}")
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        args = [tx.force(arg) for arg in args]
+        own = RULES.get(id(self.function))
+        if own is not None:
+            return own[1](tx, args, kwargs)
+        if is_graph_function(self.function):
+            return run(tx, "call_function", self.function, args, kwargs)
+        owner = getattr(self.function, "__objclass__", None)
+        if owner is not None and args:
+            return self._method_of_type(tx, owner, args, kwargs)
+        bound = getattr(self.function, "__self__", None)
+        if bound is not None and not isinstance(bound, (types.ModuleType, type)):
+            value = tx.wrap_fixed(bound, repr(self))
+            return value.method(tx, self.function.__name__, args, kwargs)
+        return self._on_constants(tx, args, kwargs)
+
+    def _method_of_type(self, tx: Interpreter, owner: type, args: Args, kwargs: Kwargs
+                        ) -> SymbolicValue:
+        """`dict.get(d, k)`: a method taken from its class."""
+        name = self.function.__name__
+        target = args[0]
+        if owner is object and name in OBJECT_METHODS:
+            return OBJECT_METHODS[name](tx, args, kwargs)  # type: ignore[no-any-return]
+        contents = getattr(target, "contents", None)
+        if contents is not None and issubclass(contents.python_type(), owner):
+            return contents.method(tx, name, args[1:], kwargs)  # type: ignore[no-any-return]
+        if isinstance(target, TensorValue) or hasattr(target, f"m_{name}") or target.is_constant:
+            return target.method(tx, name, args[1:], kwargs)
+        special = EXTERNAL_METHODS.get((owner, name))
+        if special is not None:
+            return special(tx, args, kwargs)  # type: ignore[no-any-return]
+        raise graph_break("unknown-c-function", f"{owner.__name__}.{name} on {target!r}")
+
+    def _on_constants(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if not is_pure(self.function):
+            raise graph_break("unknown-c-function", f"a call of {self!r}")
+        objects = [python_object(tx, a) for a in args]
+        named = {k: python_object(tx, v) for k, v in kwargs.items()}
+        if any(o is MISSING for o in (*objects, *named.values())):
+            raise graph_break("unknown-c-function", f"{self!r} on values that are not constants")
+        return tx.wrap_new(evaluate(tx, lambda: self.function(*objects, **named)))
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.function)
+
+
+OBJECT_METHODS: dict[str, Any] = {}
+"""Methods of `object`: name -> rule(tx, [self, *args], kwargs)."""
+
+EXTERNAL_METHODS: dict[tuple[type, str], Any] = {}
+"""Methods of other C types: (type, name) -> rule(tx, [self, *args], kwargs)."""
+
+
+def _tensor_default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return constant(None)
+
+
+@wraps(*_KINDS)
+def wrap_builtin(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    """A C function from outside: always the same object next time."""
+    if source is not None and source.accessor[0] != "object":
+        tx.guards.add(source, "is", obj)
+    return BuiltinValue(obj, source)
+
+
+@wraps(type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))
+def _wrap_operator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    return wrap_builtin(tx, obj, source)

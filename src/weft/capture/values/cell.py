@@ -1,0 +1,92 @@
+"""Cells: the variables that functions share with the functions made inside them.
+
+Place in the pipeline: held by frames and function values; never on the stack as such, except in
+`LOAD_CLOSURE`.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
+from weft.capture.values.registry import wraps
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class CellValue(SymbolicValue):
+    """One cell; `contents` is None while the variable is unbound."""
+
+    __slots__ = ("cell", "contents")
+
+    def __init__(self, contents: SymbolicValue | None, source: Source | None = None,
+                 cell: Any = MISSING) -> None:
+        super().__init__(source)
+        self.contents = contents
+        self.cell = cell
+
+    @staticmethod
+    def outside(tx: Interpreter, cell: Any, source: Source, name: str) -> CellValue:
+        """The value of an existing cell."""
+        known = tx._wrapped.get(id(cell))
+        if known is not None:
+            return known[1]  # type: ignore[return-value]
+        try:
+            inner = source.child(("attr", "cell_contents"), "contents", name)
+            contents: SymbolicValue | None = LazyValue(inner, cell.cell_contents)
+        except ValueError:
+            contents = None
+        value = CellValue(contents, source, cell)
+        tx.remember(cell, value)
+        return value
+
+    def python_type(self) -> type:
+        return types.CellType
+
+    def real(self) -> Any:
+        return self.cell
+
+    def read(self, tx: Interpreter) -> SymbolicValue | None:
+        """The contents, looked at; None when unbound."""
+        if self.contents is not None and self.contents.__class__ is LazyValue:
+            self.contents = tx.force(self.contents)
+        return self.contents
+
+    def write(self, tx: Interpreter, value: SymbolicValue | None) -> None:
+        """Binds (or with None unbinds) the variable."""
+        self.contents = value
+        if self.source is not None:
+            tx.effects.touch(self)
+
+    def replay(self, emit: Emitter) -> None:
+        """Writes the final contents to the real cell."""
+        target = emit.value(self)
+        if self.contents is None:
+            emit.line(f"del {target}.cell_contents")
+        else:
+            emit.line(f"{target}.cell_contents = {emit.value(self.contents)}")
+
+    def rebuild(self, emit: Emitter) -> str:
+        name = emit.bind(self, f"{emit.constant(types.CellType)}()")
+        if self.contents is not None:
+            emit.line(f"{name}.cell_contents = {emit.value(self.contents)}")
+        return name
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name != "cell_contents":
+            return super().getattr(tx, name)
+        found = self.read(tx)
+        if found is None:
+            raise tx.error(ValueError, "Cell is empty")
+        return found
+
+
+@wraps(types.CellType)
+def _wrap_cell(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    assert source is not None
+    return CellValue.outside(tx, obj, source, source.name)

@@ -1,0 +1,277 @@
+"""Classes: calling one makes an instance; attributes are looked up along its bases.
+
+Place in the pipeline: a value family. Constructors of C types are in `CONSTRUCTORS` (see `handlers/`);
+classes written in Python are instantiated by interpreting `__new__` and `__init__`.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.attributes import (
+    C_METHODS, bind, class_value, is_data_descriptor, type_lookup,
+)
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import constant, evaluate, python_object
+from weft.capture.values.exceptions import ExceptionValue
+from weft.capture.values.functions import RULES, BoundMethodValue
+from weft.capture.values.objects import ObjectValue, new_object
+from weft.capture.values.registry import wraps
+from weft.capture.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+Constructor = Callable[["Interpreter", type, Args, Kwargs], SymbolicValue]
+
+CONSTRUCTORS: dict[type, Constructor] = {}
+"""What a call of a C type makes."""
+
+FRESH: list[Callable[[Any, type], ObjectValue | None]] = []
+"""Families with their own kind of new instance (nn.Module)."""
+
+
+def constructor(*kinds: type) -> Callable[[Constructor], Constructor]:
+    """Register what a call of these types makes."""
+
+    def register(function: Constructor) -> Constructor:
+        for kind in kinds:
+            CONSTRUCTORS[kind] = function
+        return function
+
+    return register
+
+
+@final
+class ClassValue(SymbolicValue):
+    """A class that exists outside."""
+
+    __slots__ = ("cls",)
+    is_constant = True
+
+    def __init__(self, cls: type, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return type(self.cls)
+
+    def constant(self) -> Any:
+        return self.cls
+
+    def real(self) -> Any:
+        return self.cls
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return self.cls
+
+    def proxy(self, tx: Interpreter) -> Any:
+        return self.cls
+
+    def fake(self, tx: Interpreter) -> Any:
+        return self.cls
+
+    def __repr__(self) -> str:
+        return f"class {self.cls.__name__}"
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.cls)
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        own = CONSTRUCTORS.get(self.cls)
+        if own is not None:
+            return own(tx, self.cls, args, kwargs)
+        caller = type_lookup(type(self.cls), "__call__")
+        if isinstance(caller, types.FunctionType) and not issubclass(self.cls, enum.Enum):
+            return tx.wrap_fixed(caller, caller.__qualname__).call(tx, [self, *args], kwargs)
+        return self.instantiate(tx, args, kwargs)
+
+    def instantiate(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        """`type.__call__`: `__new__`, then `__init__` if an instance came out."""
+        if issubclass(self.cls, enum.Enum):
+            return self._enum_member(tx, args, kwargs)
+        made = self._new(tx, args, kwargs)
+        if issubclass(made.python_type(), self.cls):
+            self._init(tx, made, args, kwargs)
+        return made
+
+    def _enum_member(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        objects = [python_object(tx, arg) for arg in args]
+        if any(o is MISSING for o in objects) or kwargs:
+            raise graph_break("unknown-operation", f"a member of {self.cls.__name__} of {args!r}")
+        return tx.wrap_new(evaluate(tx, lambda: self.cls(*objects)))
+
+    def _new(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        maker = type_lookup(self.cls, "__new__")
+        if isinstance(maker, staticmethod):
+            function = tx.wrap_fixed(maker.__func__, f"{self.cls.__name__}.__new__")
+            return function.call(tx, [self, *args], kwargs)
+        if isinstance(maker, types.FunctionType):
+            return tx.wrap_fixed(maker, maker.__qualname__).call(tx, [self, *args], kwargs)
+        return make_instance(tx, self.cls, args)
+
+    def _init(self, tx: Interpreter, made: SymbolicValue, args: Args, kwargs: Kwargs) -> None:
+        initialiser = type_lookup(self.cls, "__init__")
+        if isinstance(initialiser, types.FunctionType):
+            function = tx.wrap_fixed(initialiser, f"{self.cls.__name__}.__init__")
+            function.call(tx, [made, *args], kwargs)
+        elif isinstance(made, ObjectValue) and made.contents is not None:
+            made.contents.method(tx, "__init__", args, kwargs)
+
+    # -- attributes -------------------------------------------------------------------------------
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        special = _DESCRIPTIONS.get(name)
+        if special is not None:
+            return special(tx, self)
+        meta = type_lookup(type(self.cls), name)
+        if meta is not MISSING and is_data_descriptor(meta) and name not in self.cls.__dict__:
+            return bind(tx, self, type(self.cls), name, meta)
+        attribute = type_lookup(self.cls, name)
+        if attribute is not MISSING:
+            return self._bind_own(tx, name, attribute)
+        if meta is not MISSING:
+            return bind(tx, self, type(self.cls), name, meta)
+        hook = type_lookup(type(self.cls), "__getattr__")
+        if isinstance(hook, types.FunctionType) and not issubclass(self.cls, enum.Enum):
+            return tx.wrap_fixed(hook, name).call(tx, [self, constant(name)], {})
+        raise tx.error(AttributeError,
+                       f"type object '{self.cls.__name__}' has no attribute '{name}'")
+
+    def _bind_own(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
+        if isinstance(attribute, classmethod):
+            function = tx.wrap_fixed(attribute.__func__, f"{self.cls.__name__}.{name}")
+            return BoundMethodValue(self, function)
+        if isinstance(attribute, staticmethod):
+            return tx.wrap_fixed(attribute.__func__, f"{self.cls.__name__}.{name}")
+        if isinstance(attribute, C_METHODS) or isinstance(attribute, property):
+            return tx.wrap_fixed(getattr(self.cls, name), f"{self.cls.__name__}.{name}")
+        if hasattr(type(attribute), "__get__") and not isinstance(attribute, types.FunctionType):
+            return tx.wrap_fixed(getattr(self.cls, name), f"{self.cls.__name__}.{name}")
+        return class_value(tx, self.cls, name, attribute)
+
+    def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        raise graph_break("unknown-operation", f"setting attribute {name!r} of {self!r}")
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op in ("eq", "ne"):
+            return constant((self is other) is (op == "eq"))
+        return None
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        if issubclass(self.cls, enum.Enum) and key.is_constant:
+            return tx.wrap_new(evaluate(tx, lambda: self.cls[key.constant()]))  # type: ignore[index]
+        if key.is_constant and hasattr(self.cls, "__class_getitem__"):
+            return tx.wrap_new(self.cls.__class_getitem__(key.constant()))
+        return super().getitem(tx, key)
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        if issubclass(self.cls, enum.Enum):
+            return tx.wrap_new(tuple(self.cls)).iter(tx)
+        return super().iter(tx)
+
+    def length(self, tx: Interpreter) -> int:
+        return len(self.cls) if issubclass(self.cls, enum.Enum) else super().length(tx)
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        if issubclass(self.cls, enum.Enum) and item.is_constant:
+            return evaluate(tx, lambda: item.constant() in self.cls)  # type: ignore[no-any-return]
+        return super().contains(tx, item)
+
+
+def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
+    """What the C-level `__new__` of the class makes."""
+    if issubclass(cls, BaseException):
+        return ExceptionValue(cls, args)
+    for family in FRESH:
+        fresh = family(tx, cls)
+        if fresh is not None:
+            return fresh
+    maker = type_lookup(cls, "__new__")
+    if maker not in (object.__new__, dict.__new__, list.__new__, set.__new__) and \
+            not isinstance(maker, (types.FunctionType, staticmethod)) and \
+            not _container_new(maker):
+        raise graph_break("unknown-operation", f"making a {cls.__name__}")
+    return new_object(tx, cls)
+
+
+def _container_new(maker: Any) -> bool:
+    owner = getattr(maker, "__self__", None)
+    return isinstance(owner, type) and owner.__module__ in ("builtins", "collections") and \
+        issubclass(owner, (dict, list, set))
+
+
+def _describe(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
+    return lambda tx, value: tx.wrap_new(getattr(value.cls, name))  # type: ignore[no-any-return]
+
+
+def _bases(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
+    return lambda tx, value: TupleValue(
+        [tx.wrap_fixed(base, base.__name__) for base in getattr(value.cls, name)])
+
+
+_DESCRIPTIONS: dict[str, Callable[[Any, ClassValue], SymbolicValue]] = {
+    "__name__": _describe("__name__"), "__qualname__": _describe("__qualname__"),
+    "__module__": _describe("__module__"), "__doc__": _describe("__doc__"),
+    "__mro__": _bases("__mro__"), "__bases__": _bases("__bases__"),
+    "__dict__": lambda tx, value: tx.wrap_fixed(value.cls.__dict__, f"{value.cls.__name__}.__dict__"),
+    "__class__": lambda tx, value: tx.wrap_fixed(type(value.cls), type(value.cls).__name__),
+}
+
+
+@final
+class SuperValue(SymbolicValue):
+    """`super(cls, owner)`."""
+
+    __slots__ = ("after", "owner")
+
+    def __init__(self, after: type, owner: SymbolicValue) -> None:
+        super().__init__()
+        self.after = after
+        self.owner = owner
+
+    def python_type(self) -> type:
+        return super
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        owner = self.owner
+        cls = owner.cls if isinstance(owner, ClassValue) else owner.python_type()
+        mro = cls.__mro__
+        for base in mro[mro.index(self.after) + 1:]:
+            if name in base.__dict__:
+                attribute = base.__dict__[name]
+                if isinstance(owner, ClassValue):
+                    return self._of_class(tx, owner, base, name, attribute)
+                return bind(tx, owner, base, name, attribute)
+        raise tx.error(AttributeError, f"'super' object has no attribute '{name}'")
+
+    def _of_class(self, tx: Interpreter, owner: ClassValue, base: type, name: str, attribute: Any
+                  ) -> SymbolicValue:
+        if name == "__new__" or isinstance(attribute, staticmethod):
+            function = attribute.__func__ if isinstance(attribute, staticmethod) else attribute
+            return tx.wrap_fixed(function, f"{base.__name__}.{name}")
+        if isinstance(attribute, classmethod):
+            function = tx.wrap_fixed(attribute.__func__, name)
+            return BoundMethodValue(owner, function)
+        return class_value(tx, base, name, attribute)
+
+    def rebuild(self, emit: Emitter) -> str:
+        return f"{emit.constant(super)}({emit.constant(self.after)}, {emit.value(self.owner)})"
+
+
+@wraps(type, subclasses=True)
+def _wrap_class(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None and source.accessor[0] != "object":
+        tx.guards.add(source, "is", obj)
+    return ClassValue(obj, source)
+
+
+__all__ = ["CONSTRUCTORS", "RULES", "ClassValue", "SuperValue", "constructor", "make_instance"]

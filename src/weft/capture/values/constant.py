@@ -1,0 +1,182 @@
+"""Constants: values that the capture knows entirely and that never change.
+
+Place in the pipeline: the commonest family. Numbers, strings, None, dtypes, devices, enum members:
+operations on constants are evaluated by Python itself. Guarded by equality (or identity).
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.registry import wraps
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+_LITERALS: Final = (int, float, str, bool, bytes, complex, type(None), type(Ellipsis))
+_BY_EQUALITY: Final = (int, float, str, bool, bytes, complex, type(None))
+_BY_IDENTITY: Final = (torch.dtype, torch.layout, torch.memory_format, type(Ellipsis),
+                       type(NotImplemented))
+
+
+@final
+class ConstantValue(SymbolicValue):
+    """An immutable Python object."""
+
+    __slots__ = ("value",)
+    is_constant = True
+
+    def __init__(self, value: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.value = value
+
+    def python_type(self) -> type:
+        return type(self.value)
+
+    def constant(self) -> Any:
+        return self.value
+
+    def real(self) -> Any:
+        return self.value
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return self.value
+
+    def truth(self, tx: Interpreter) -> bool:
+        return bool(self.value)
+
+    def length(self, tx: Interpreter) -> int:
+        return len(evaluate(tx, lambda: [None] * len(self.value)))
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        found = evaluate(tx, lambda: getattr(self.value, name))
+        if callable(found) and not isinstance(found, type):
+            return ConstantMethod(self, name)
+        return tx.wrap_new(found)
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if isinstance(self.value, enum.Enum):
+            return self.getattr(tx, name).call(tx, args, kwargs)
+        return ConstantMethod(self, name).call(tx, args, kwargs)
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        if not key.is_constant:
+            return super().getitem(tx, key)
+        return tx.wrap_new(evaluate(tx, lambda: self.value[key.constant()]))
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        if not item.is_constant:
+            return super().contains(tx, item)
+        return evaluate(tx, lambda: item.constant() in self.value)  # type: ignore[no-any-return]
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        items = evaluate(tx, lambda: tuple(self.value))
+        return tx.wrap_new(items).iter(tx)
+
+    def proxy(self, tx: Interpreter) -> Any:
+        return self.value
+
+    def fake(self, tx: Interpreter) -> Any:
+        return self.value
+
+    def rebuild(self, emit: Emitter) -> str:
+        if isinstance(self.value, float):
+            plain = self.value == self.value and abs(self.value) != float("inf")
+            return repr(self.value) if plain else emit.constant(self.value)
+        if type(self.value) in _LITERALS:
+            return repr(self.value)
+        return emit.constant(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+@final
+class ConstantMethod(SymbolicValue):
+    """A method of a constant, such as `"a".join`."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: ConstantValue, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.name = name
+
+    def python_type(self) -> type:
+        return type(getattr(self.owner.value, self.name))
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        objects = [python_object(tx, a) for a in args]
+        named = {k: python_object(tx, v) for k, v in kwargs.items()}
+        if any(o is MISSING for o in (*objects, *named.values())):
+            raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")
+        function = evaluate(tx, lambda: getattr(self.owner.value, self.name))
+        return tx.wrap_new(evaluate(tx, lambda: function(*objects, **named)))
+
+    def rebuild(self, emit: Emitter) -> str:
+        return f"{emit.value(self.owner)}.{self.name}"
+
+
+def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:
+    """Runs Python on constants; what it raises, the program raises."""
+    try:
+        return thunk()
+    except Exception as error:
+        raise tx.error(type(error), *(a for a in error.args if isinstance(a, _LITERALS))) from None
+
+
+def python_object(tx: Interpreter, value: SymbolicValue) -> Any:
+    """The (copied) Python object of a value made of constants, or `MISSING`."""
+    value = tx.force(value)
+    if value.is_constant:
+        return value.constant()
+    copier = getattr(value, "copied", None)
+    return copier(tx) if copier is not None else MISSING
+
+
+def constant(value: Any) -> ConstantValue:
+    """A constant without a source."""
+    return ConstantValue(value)
+
+
+NONE: Final = ConstantValue(None)
+TRUE: Final = ConstantValue(True)
+FALSE: Final = ConstantValue(False)
+ELLIPSIS: Final = ConstantValue(Ellipsis)
+NOT_IMPLEMENTED: Final = ConstantValue(NotImplemented)
+
+
+def boolean(value: Any) -> ConstantValue:
+    """True or False."""
+    return TRUE if value else FALSE
+
+
+@wraps(*_BY_EQUALITY)
+def _wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None:
+        tx.guards.add(source, "eq", obj)
+    return ConstantValue(obj)
+
+
+@wraps(*_BY_IDENTITY)
+@wraps(enum.Enum, subclasses=True)
+def _wrap_identity(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None:
+        tx.guards.add(source, "is", obj)
+    return ConstantValue(obj)
+
+
+@wraps(torch.device, torch.finfo, torch.iinfo)
+def _wrap_equal(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None:
+        tx.guards.add(source, "py", operator.methodcaller("__eq__", obj))
+    return ConstantValue(obj)

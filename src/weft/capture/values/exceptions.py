@@ -1,0 +1,96 @@
+"""Exceptions: instances of exception classes that the interpreted program makes, raises, catches.
+
+Place in the pipeline: a value family; `ObservedException` carries one through the interpreter.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, SymbolicValue
+from weft.capture.values.constant import NONE
+from weft.capture.values.objects import ObjectValue
+from weft.capture.values.registry import wraps
+from weft.capture.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class ExceptionValue(ObjectValue):
+    """An exception object."""
+
+    __slots__ = ("args", "cause", "context")
+
+    def __init__(self, cls: type[BaseException], args: list[SymbolicValue],
+                 source: Source | None = None, original: Any = MISSING) -> None:
+        super().__init__(cls, source, original)
+        self.args = args
+        self.cause: SymbolicValue = NONE
+        self.context: SymbolicValue = NONE
+
+    def __repr__(self) -> str:
+        return f"{self.cls.__name__}({', '.join(map(repr, self.args))})"
+
+    def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name == "args":
+            return TupleValue(self.args)
+        if name == "value" and issubclass(self.cls, StopIteration):
+            return self.args[0] if self.args else NONE
+        if name == "__cause__":
+            return self.cause
+        if name == "__context__":
+            return self.context
+        if name == "__traceback__":
+            return NONE
+        return super().slot_attribute(tx, name)
+
+    def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
+                        ) -> None:
+        if name == "args":
+            self.args = tx.unpack(value)
+        elif name == "__cause__":
+            self.cause = value
+        elif name == "__context__":
+            self.context = value
+        elif name not in ("__traceback__", "__suppress_context__"):
+            super()._set_descriptor(tx, name, attribute, value)
+
+    def rebuild(self, emit: Emitter) -> str:
+        args = "".join(f", {emit.value(arg)}" for arg in self.args)
+        cls = emit.constant(self.cls)
+        name = emit.bind(self, f"{cls}.__new__({cls}{args})")
+        emit.line(f"{name}.args = ({''.join(f'{emit.value(a)}, ' for a in self.args)})")
+        for key, value in list(self.attributes.complete(emit.tx).values()):
+            emit.line(f"{name}.__dict__[{emit.value(key)}] = {emit.value(value)}")
+        if self.cause is not NONE:
+            emit.line(f"{name}.__cause__ = {emit.value(self.cause)}")
+        return name
+
+
+def new_exception(cls: type[BaseException], args: list[SymbolicValue]) -> ExceptionValue:
+    """An exception made by the capture on the program's behalf."""
+    return ExceptionValue(cls, args)
+
+
+def is_exception(value: SymbolicValue) -> bool:
+    """Whether the value is an exception object."""
+    return isinstance(value, ExceptionValue)
+
+
+@wraps(BaseException, subclasses=True)
+def _wrap_exception(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is None:
+        return ExceptionValue(type(obj), [tx.wrap_new(arg) for arg in obj.args])
+    tx.guards.add(source, "type_is", type(obj))
+    args = tx.unpack(tx.wrap(obj.args, source.attribute("args")))
+    return ExceptionValue(type(obj), args, source, obj)
+
+
+@wraps(types.TracebackType)
+def _wrap_traceback(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    return NONE

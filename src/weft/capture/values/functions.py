@@ -1,0 +1,403 @@
+"""Python functions and methods: calls are inlined by interpreting their byte code.
+
+Place in the pipeline: a value family. A function from outside and one made inside are the same class;
+single functions with a rule of their own are found in `RULES` (see `handlers/`)::
+
+    @rule(torch.is_grad_enabled)
+    def _(tx, args, kwargs): ...
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.frame import Frame
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.cell import CellValue
+from weft.capture.values.constant import ConstantValue, constant
+from weft.capture.values.mapping import DictValue
+from weft.capture.values.registry import wraps
+from weft.capture.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+Rule = Callable[["Interpreter", Args, Kwargs], SymbolicValue]
+
+RULES: dict[int, tuple[Any, Rule]] = {}
+"""Callables with a rule of their own, by id (the object is kept alive beside it)."""
+
+_IMMUTABLE: Final = (int, float, str, bool, bytes, type(None))
+_GENERATOR: Final = inspect.CO_GENERATOR
+_ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+DISABLED: list[Callable[[Any], bool]] = []
+"""Predicates that tell functions marked as not to be captured."""
+
+
+def rule(*functions: Any) -> Callable[[Rule], Rule]:
+    """Register what a call of these functions means."""
+
+    def register(handler: Rule) -> Rule:
+        for function in functions:
+            RULES[id(function)] = (function, handler)
+        return handler
+
+    return register
+
+
+@final
+class FunctionValue(SymbolicValue):
+    """A Python function."""
+
+    __slots__ = ("attributes", "closure", "code", "defaults", "globals", "kwdefaults", "name",
+                 "original")
+
+    def __init__(
+        self, code: types.CodeType, globals: dict[str, Any], name: str, *,
+        closure: list[CellValue], defaults: list[SymbolicValue],
+        kwdefaults: dict[str, SymbolicValue], source: Source | None = None,
+        original: Any = MISSING,
+    ) -> None:
+        super().__init__(source)
+        self.code = code
+        self.globals = globals
+        self.name = name
+        self.closure = closure
+        self.defaults = defaults
+        self.kwdefaults = kwdefaults
+        self.original = original
+        self.attributes: DictValue | None = None
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def real(self) -> Any:
+        return self.original
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return self if self.original is MISSING else self.original
+
+    def __repr__(self) -> str:
+        return f"function {self.name}"
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if self.original is not MISSING:
+            own = RULES.get(id(self.original))
+            if own is not None:
+                tx.direct_call = False
+                return own[1](tx, args, kwargs)
+            if any(told(self.original) for told in DISABLED):
+                raise graph_break("disabled", f"{self.name} is marked as not to be captured")
+        return self.inline(tx, args, kwargs)
+
+    def inline(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        """Interprets the function's own code, whatever rule it may have."""
+        direct, tx.direct_call = tx.direct_call, False
+        if self.code.co_flags & _ASYNC:
+            raise graph_break("unknown-operation", f"the asynchronous function {self.name}")
+        frame = self.frame(tx, args, kwargs)
+        if self.code.co_flags & _GENERATOR:
+            return GENERATOR[0](frame, self)  # type: ignore[no-any-return]
+        frame.resumable = direct
+        return tx.run(frame)
+
+    def frame(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> Frame:
+        """A frame with the arguments bound."""
+        locals = self.bind(tx, args, kwargs)
+        code = self.code
+        cells = {name: CellValue(locals.pop(name, None)) for name in code.co_cellvars}
+        cells.update(zip(code.co_freevars, self.closure, strict=True))
+        frame = Frame(code, tx.globals_of(self.globals), locals, cells, tx.frame)
+        frame.function = self
+        return frame
+
+    def bind(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> dict[str, SymbolicValue]:
+        """Arguments to variables, as CPython does."""
+        code = self.code
+        names = code.co_varnames
+        n_args, n_kwonly = code.co_argcount, code.co_kwonlyargcount
+        bound = dict(zip(names[:n_args], args, strict=False))
+        extra = args[n_args:]
+        after = n_args + n_kwonly
+        if code.co_flags & inspect.CO_VARARGS:
+            bound[names[after]] = TupleValue(extra)
+            after += 1
+        elif extra:
+            raise tx.error(TypeError, f"{self.name}() takes {n_args} positional arguments but "
+                                      f"{len(args)} were given")
+        rest: DictValue | None = None
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            rest = DictValue()
+            bound[names[after]] = rest
+        self._bind_keywords(tx, bound, kwargs, rest)
+        self._bind_defaults(tx, bound)
+        return bound
+
+    def _bind_keywords(self, tx: Interpreter, bound: dict[str, SymbolicValue], kwargs: Kwargs,
+                       rest: DictValue | None) -> None:
+        code = self.code
+        first = code.co_posonlyargcount
+        allowed = code.co_varnames[first: code.co_argcount + code.co_kwonlyargcount]
+        for name, value in kwargs.items():
+            if name in allowed:
+                if name in bound:
+                    raise tx.error(TypeError,
+                                   f"{self.name}() got multiple values for argument '{name}'")
+                bound[name] = value
+            elif rest is not None:
+                rest.store(tx, name, constant(name), value)
+            else:
+                raise tx.error(TypeError,
+                               f"{self.name}() got an unexpected keyword argument '{name}'")
+
+    def _bind_defaults(self, tx: Interpreter, bound: dict[str, SymbolicValue]) -> None:
+        code = self.code
+        names = code.co_varnames
+        first = code.co_argcount - len(self.defaults)
+        for index in range(code.co_argcount):
+            name = names[index]
+            if name not in bound:
+                if index < first:
+                    raise tx.error(TypeError, f"{self.name}() missing a required positional "
+                                              f"argument: '{name}'")
+                bound[name] = self.defaults[index - first]
+        for name in names[code.co_argcount: code.co_argcount + code.co_kwonlyargcount]:
+            if name not in bound:
+                if name not in self.kwdefaults:
+                    raise tx.error(TypeError, f"{self.name}() missing a required keyword-only "
+                                              f"argument: '{name}'")
+                bound[name] = self.kwdefaults[name]
+
+    # -- attributes -------------------------------------------------------------------------------
+
+    def _dict(self, tx: Interpreter) -> DictValue:
+        if self.attributes is None:
+            if self.original is MISSING:
+                self.attributes = DictValue()
+            else:
+                assert self.source is not None
+                self.attributes = DictValue(self.source.instance_dict(), self.original.__dict__)
+        return self.attributes
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        found = self._dict(tx).lookup(tx, name)
+        if found is not None:
+            return found
+        if name == "__dict__":
+            return self._dict(tx)
+        if name in ("__code__", "__name__", "__qualname__", "__module__", "__doc__"):
+            return self._description(tx, name)
+        if name == "__defaults__":
+            return TupleValue(self.defaults) if self.defaults else constant(None)
+        if name == "__get__":
+            return MethodGetter(self)
+        if name == "__closure__":
+            return TupleValue(self.closure) if self.closure else constant(None)
+        if name == "__class__":
+            return tx.wrap_fixed(types.FunctionType, "function")
+        if hasattr(types.FunctionType, name) and self.original is not MISSING:
+            assert self.source is not None
+            return tx.wrap(getattr(self.original, name), self.source.attribute(name))
+        raise tx.error(AttributeError, f"'function' object has no attribute '{name}'")
+
+    def _description(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if self.original is not MISSING:
+            return tx.wrap_new(getattr(self.original, name))
+        texts = {"__name__": self.name.rpartition(".")[2], "__qualname__": self.name,
+                 "__module__": self.globals.get("__name__"), "__doc__": None}
+        return ConstantValue(self.code) if name == "__code__" else constant(texts[name])
+
+    def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        if name in ("__code__", "__defaults__", "__kwdefaults__"):
+            raise graph_break("unknown-operation", f"changing {name} of a function")
+        self._dict(tx).setitem(tx, constant(name), value)
+
+    def rebuild(self, emit: Emitter) -> str:
+        closure = "".join(f"{emit.value(cell)}, " for cell in self.closure)
+        defaults = "".join(f"{emit.value(value)}, " for value in self.defaults)
+        make = emit.constant(types.FunctionType)
+        text = (f"{make}({emit.constant(self.code)}, {emit.constant(self.globals)}, "
+                f"{self.name.rpartition('.')[2]!r}, ({defaults}), ({closure}))")
+        name = emit.bind(self, text)
+        emit.line(f"{name}.__qualname__ = {self.name!r}")
+        if self.kwdefaults:
+            items = ", ".join(f"{k!r}: {emit.value(v)}" for k, v in self.kwdefaults.items())
+            emit.line(f"{name}.__kwdefaults__ = {{{items}}}")
+        if self.attributes is not None and self.attributes.truth(emit.tx):
+            emit.line(f"{name}.__dict__.update({emit.value(self.attributes)})")
+        return name
+
+
+GENERATOR: list[Any] = []
+"""The class of generator values; set by `generators` (which is higher up)."""
+
+
+@final
+class MethodGetter(SymbolicValue):
+    """`function.__get__`."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: SymbolicValue) -> None:
+        super().__init__()
+        self.function = function
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return BoundMethodValue(args[0], self.function)
+
+
+@final
+class BoundMethodValue(SymbolicValue):
+    """`owner.function`."""
+
+    __slots__ = ("function", "owner")
+
+    def __init__(self, owner: SymbolicValue, function: SymbolicValue,
+                 source: Source | None = None) -> None:
+        super().__init__(source)
+        self.owner = owner
+        self.function = function
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.function.call(tx, [self.owner, *args], kwargs)
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return ("method", self.owner.dict_key(tx), self.function.dict_key(tx))
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name == "__self__":
+            return self.owner
+        if name == "__func__":
+            return self.function
+        return self.function.getattr(tx, name)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op in ("eq", "ne") and isinstance(other, BoundMethodValue):
+            same = self.owner is other.owner and self.function is other.function
+            return constant(same is (op == "eq"))
+        return None
+
+    def rebuild(self, emit: Emitter) -> str:
+        method = emit.constant(types.MethodType)
+        return emit.bind(self, f"{method}({emit.value(self.function)}, {emit.value(self.owner)})")
+
+    def __repr__(self) -> str:
+        return f"method {self.function!r} of {self.owner!r}"
+
+
+@final
+class PartialValue(SymbolicValue):
+    """A functools.partial."""
+
+    __slots__ = ("args", "function", "keywords", "original")
+
+    def __init__(self, function: SymbolicValue, args: Args, keywords: Kwargs,
+                 source: Source | None = None, original: Any = MISSING) -> None:
+        super().__init__(source)
+        self.function = function
+        self.args = args
+        self.keywords = keywords
+        self.original = original
+
+    def python_type(self) -> type:
+        return functools.partial
+
+    def real(self) -> Any:
+        return self.original
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.function.call(tx, [*self.args, *args], {**self.keywords, **kwargs})
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return TupleValue(self.args)
+        if name == "keywords":
+            made = DictValue()
+            for key, value in self.keywords.items():
+                made.setitem(tx, constant(key), value)
+            return made
+        raise tx.error(AttributeError, f"'functools.partial' object has no attribute '{name}'")
+
+    def rebuild(self, emit: Emitter) -> str:
+        parts = [emit.value(self.function), *(emit.value(a) for a in self.args),
+                 *(f"{k}={emit.value(v)}" for k, v in self.keywords.items())]
+        return emit.bind(self, f"{emit.constant(functools.partial)}({', '.join(parts)})")
+
+
+# -- objects from outside -------------------------------------------------------------------------
+
+
+@wraps(types.FunctionType)
+def wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    """A function reached from outside: the same function next time, or at least the same code."""
+    if source is None:
+        source = tx.tree.object(obj, obj.__qualname__)
+    if source.accessor[0] != "object":
+        _guard_function(tx, obj, source)
+    closure = [
+        CellValue.outside(tx, cell, source.attribute("__closure__").tuple_item(i), name)
+        for i, (cell, name) in enumerate(
+            zip(obj.__closure__ or (), obj.__code__.co_freevars, strict=True))
+    ]
+    defaults = [_default(tx, value, source.attribute("__defaults__").tuple_item(i))
+                for i, value in enumerate(obj.__defaults__ or ())]
+    kwdefaults = {
+        name: _default(tx, value, source.attribute("__kwdefaults__").dict_item(name))
+        for name, value in (obj.__kwdefaults__ or {}).items()
+    }
+    return FunctionValue(obj.__code__, obj.__globals__, obj.__qualname__, closure=closure,
+                         defaults=defaults, kwdefaults=kwdefaults, source=source, original=obj)
+
+
+def _guard_function(tx: Interpreter, obj: Any, source: Source) -> None:
+    if obj.__closure__ is None and not (obj.__defaults__ or obj.__kwdefaults__):
+        tx.guards.add(source, "is", obj)
+    elif source.accessor[0] in ("dict_item", "attr"):
+        tx.guards.add(source, "is", obj)
+    else:
+        tx.guards.add(source, "type_is", types.FunctionType)
+        tx.guards.add(source.attribute("__code__"), "is", obj.__code__)
+
+
+def _default(tx: Interpreter, value: Any, source: Source) -> SymbolicValue:
+    if type(value) in _IMMUTABLE:
+        return constant(value)
+    return tx.wrap(value, source)
+
+
+@wraps(types.MethodType)
+def _wrap_method(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is None:
+        source = tx.tree.object(obj, obj.__qualname__)
+    tx.guards.add(source, "type_is", types.MethodType)
+    function = tx.wrap(obj.__func__, source.attribute("__func__"))
+    return BoundMethodValue(tx.wrap(obj.__self__, source.attribute("__self__")), function, source)
+
+
+@wraps(functools.partial)
+def _wrap_partial(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is None:
+        source = tx.tree.object(obj, "partial")
+    tx.guards.add(source, "type_is", functools.partial)
+    function = tx.wrap(obj.func, source.attribute("func"))
+    args = [tx.wrap(a, source.attribute("args").tuple_item(i)) for i, a in enumerate(obj.args)]
+    tx.guards.add(source.attribute("args"), "len", len(args))
+    tx.guards.add(source.attribute("keywords"), "dict_keys", tuple(obj.keywords))
+    keywords = {k: tx.wrap(v, source.attribute("keywords").dict_item(k))
+                for k, v in obj.keywords.items()}
+    return PartialValue(function, args, keywords, source, obj)

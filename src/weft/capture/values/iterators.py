@@ -1,0 +1,87 @@
+"""Iterators: over sequences, and those of the builtins (zip, map, enumerate, ...).
+
+Place in the pipeline: a value family. An iterator yields values one at a time, as the program asks,
+so that side effects of a lazily mapped function happen in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.values.base import SymbolicValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class ItemsIterator(SymbolicValue):
+    """Over a live sequence: items added while iterating are seen."""
+
+    __slots__ = ("position", "sequence")
+
+    def __init__(self, sequence: Any) -> None:
+        super().__init__()
+        self.sequence = sequence
+        self.position = 0
+
+    def python_type(self) -> type:
+        return type(iter(self.sequence.python_type()()))
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        return self
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        if self.position >= len(self.sequence.items):
+            return None
+        self.position += 1
+        return self.sequence.at(tx, self.position - 1)  # type: ignore[no-any-return]
+
+    def rebuild(self, emit: Emitter) -> str:
+        if self.sequence.source is not None:
+            name = emit.bind(self, f"iter({emit.value(self.sequence)})")
+            if self.position:
+                emit.line(f"{name}.__setstate__({self.position})")
+            return name
+        rest = ", ".join(emit.value(item) for item in self.sequence.items[self.position:])
+        return emit.bind(self, f"iter([{rest}])")
+
+
+@final
+class LazyIterator(SymbolicValue):
+    """Driven by a Python generator over values; `kind` is the type the program sees."""
+
+    __slots__ = ("kind", "produce", "pure", "started")
+
+    def __init__(self, kind: type, produce: Callable[[], Iterator[SymbolicValue]],
+                 pure: bool = False) -> None:
+        super().__init__()
+        self.kind = kind
+        self.pure = pure
+        self.produce: Any = produce
+        self.started: Iterator[SymbolicValue] | None = None
+
+    def python_type(self) -> type:
+        return self.kind
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        return self
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        if self.started is None:
+            self.started = self.produce()
+        item = next(self.started, None)
+        return None if item is None else tx.force(item)
+
+    def rebuild(self, emit: Emitter) -> str:
+        if not self.pure:
+            return super().rebuild(emit)
+        rest: list[SymbolicValue] = []
+        while (item := self.next(emit.tx)) is not None:
+            rest.append(item)
+        return emit.bind(self, f"iter([{', '.join(emit.value(item) for item in rest)}])")
+
+    def __repr__(self) -> str:
+        return f"{self.kind.__name__} iterator"

@@ -1,0 +1,528 @@
+"""Dictionaries (also OrderedDict, defaultdict, Counter, mapping proxies) and their views.
+
+Place in the pipeline: a value family, and the storage of attributes and globals: an object's
+`__dict__` and a module's globals are `DictValue`s too. An outside dictionary is read key by key, each
+key guarded when asked for; only iteration and `len` guard all keys. Changes are written back key by key.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
+from weft.capture.values.constant import NONE, boolean, constant, python_object
+from weft.capture.values.iterators import LazyIterator
+from weft.capture.values.methods import MethodTable
+from weft.capture.values.registry import wraps
+from weft.capture.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+Entry = tuple[SymbolicValue, SymbolicValue]
+
+
+@final
+class DictValue(MethodTable):
+    """A dictionary: entries known so far over the outside dictionary, if there is one."""
+
+    __slots__ = ("_complete", "_entries", "_gone", "cls", "factory", "is_namespace", "keys_guarded",
+                 "original", "reordered", "unbound", "written")
+
+    def __init__(self, source: Source | None = None, original: Any = None, *, cls: type = dict,
+                 factory: SymbolicValue = NONE) -> None:
+        super().__init__(source)
+        self.original = original
+        self.cls = cls
+        self.factory = factory
+        self.is_namespace = False
+        """Whether misses are not guarded (module globals) or guarded as a whole (attributes)."""
+        self.keys_guarded = False
+        self.unbound = False
+        """Whether the outside object is of a subclass, whose own `__setitem__` must not be called."""
+        self.written: dict[Any, None] = {}
+        self.reordered = False
+        self._entries: dict[Any, Entry] = {}
+        self._gone: set[Any] = set()
+        self._complete = original is None
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def real(self) -> Any:
+        return MISSING if self.original is None else self.original
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
+        """The value under a Python key, guarded; None when absent (guarded too)."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            value = entry[1]
+            if value.__class__ is LazyValue:
+                value = tx.force(value)
+                self._entries[key] = (entry[0], value)
+            return value
+        if self._complete or key in self._gone:
+            return None
+        return self._read(tx, key)
+
+    def _read(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
+        assert self.source is not None
+        found = self.original.get(key, MISSING) if type(self.original) is dict else _get(
+            self.original, key)
+        if found is MISSING:
+            self._guard_missing(tx, key)
+            self._gone.add(key)
+            return None
+        value = tx.wrap(found, self.source.dict_item(key))
+        self._entries[key] = (self._key_value(tx, key), value)
+        return value
+
+    def _guard_missing(self, tx: Interpreter, key: Any) -> None:
+        if self.keys_guarded or self.is_namespace:
+            return
+        assert self.source is not None
+        tx.guards.add(self.source, "missing_key", key)
+
+    def guard_keys(self, tx: Interpreter) -> None:
+        """Requires that the outside dictionary keeps exactly its keys and their order."""
+        if self.source is not None and not self.keys_guarded and self.original is not None:
+            self.keys_guarded = True
+            tx.guards.add(self.source, "dict_keys", tuple(key for key, _ in _items(self.original)))
+
+    def complete(self, tx: Interpreter) -> dict[Any, Entry]:
+        """All entries in order."""
+        if not self._complete:
+            self._complete = True
+            self.guard_keys(tx)
+            self._merge(tx)
+        return self._entries
+
+    def _merge(self, tx: Interpreter) -> None:
+        """The outside entries in their order, then the new ones."""
+        assert self.source is not None
+        known, self._entries = self._entries, {}
+        for key, obj in _items(self.original):
+            if key in self._gone:
+                continue
+            entry = known.pop(key, None)
+            if entry is None:
+                lazy = LazyValue(self.source.dict_item(key), obj)
+                entry = (self._key_value(tx, key), lazy)
+            self._entries[key] = entry
+        self._entries.update(known)
+
+    def _key_value(self, tx: Interpreter, key: Any) -> SymbolicValue:
+        if self.source is not None and not isinstance(key, (str, int, tuple, type(None))):
+            return tx.wrap_fixed(key, repr(key))
+        return tx.wrap_new(key)
+
+    def keys(self, tx: Interpreter) -> list[SymbolicValue]:
+        return [key for key, _ in self.complete(tx).values()]
+
+    def values(self, tx: Interpreter) -> list[SymbolicValue]:
+        entries = self.complete(tx)
+        return [self.lookup(tx, key) for key in list(entries)]  # type: ignore[misc]
+
+    def pairs(self, tx: Interpreter) -> list[Entry]:
+        return list(zip(self.keys(tx), self.values(tx), strict=True))
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def store(self, tx: Interpreter, key: Any, key_value: SymbolicValue, value: SymbolicValue) -> None:
+        """Sets a key."""
+        old = self._entries.get(key)
+        if old is None and not self._complete and key in self.original and key not in self._gone:
+            self.lookup(tx, key)
+            old = self._entries.get(key)
+        self._entries[key] = (old[0] if old is not None else key_value, value)
+        if key in self._gone:
+            self.reordered = True
+        self._changed(tx, key)
+
+    def remove(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
+        """Deletes a key; gives what was there."""
+        old = self.lookup(tx, key)
+        if old is not None:
+            del self._entries[key]
+            self._gone.add(key)
+            self._changed(tx, key)
+        return old
+
+    def _changed(self, tx: Interpreter, key: Any) -> None:
+        if self.source is not None:
+            self.written[key] = None
+            tx.effects.touch(self)
+
+    def clear(self, tx: Interpreter) -> None:
+        """Deletes all keys."""
+        for key in list(self.complete(tx)):
+            self.remove(tx, key)
+        self.reordered = True
+
+    # -- replay and rebuilding --------------------------------------------------------------------
+
+    def replay(self, emit: Emitter) -> None:
+        target = emit.value(self)
+        if self.reordered:
+            self.complete(emit.tx)
+            entries = ", ".join(self._pair(emit, key) for key in self._entries)
+            name = emit.temporary(f"{{{entries}}}")
+            kind = emit.constant(self.cls)
+            emit.line(f"{kind}.clear({target})")
+            emit.line(f"{kind}.update({target}, {name})")
+            return
+        for key in self.written:
+            self._replay_key(emit, target, key)
+
+    def _replay_key(self, emit: Emitter, target: str, key: Any) -> None:
+        entry = self._entries.get(key)
+        if entry is None:
+            if key in self.original:
+                kind = emit.constant(self.cls)
+                emit.line(f"{kind}.__delitem__({target}, {emit.constant(key)})")
+        elif not self._unchanged(key, entry[1]):
+            self._emit_store(emit, target, emit.value(entry[0]), emit.value(entry[1]))
+
+    def _emit_store(self, emit: Emitter, target: str, key: str, value: str) -> None:
+        if self.unbound:
+            emit.line(f"{emit.constant(self.cls)}.__setitem__({target}, {key}, {value})")
+        else:
+            emit.line(f"{target}[{key}] = {value}")
+
+    def _unchanged(self, key: Any, value: SymbolicValue) -> bool:
+        """Whether the key again holds the very object that it held before."""
+        old = _get(self.original, key)
+        if old is MISSING:
+            return False
+        now = value.real()
+        return now is old or (
+            value.is_constant and type(now) is type(old) and isinstance(old, (int, str)) and now == old)
+
+    def _pair(self, emit: Emitter, key: Any) -> str:
+        key_value, value = self._entries[key]
+        return f"{emit.value(key_value)}: {emit.value(value)}"
+
+    def rebuild(self, emit: Emitter) -> str:
+        name = emit.bind(self, self._empty(emit))
+        for key_value, value in list(self.complete(emit.tx).values()):
+            emit.line(f"{name}[{emit.value(key_value)}] = {emit.value(value)}")
+        return name
+
+    def _empty(self, emit: Emitter) -> str:
+        if self.cls is dict:
+            return "{}"
+        argument = emit.value(self.factory) if self.cls is defaultdict else ""
+        return f"{emit.constant(self.cls)}({argument})"
+
+    def copied(self, tx: Interpreter) -> Any:
+        built = {}
+        for key, value in self.complete(tx).items():
+            built[key] = python_object(tx, value[1])
+            if built[key] is MISSING:
+                return MISSING
+        return built if self.cls is dict else MISSING
+
+    def proxy(self, tx: Interpreter) -> Any:
+        return {key.constant(): value.proxy(tx) for key, value in self.pairs(tx)}
+
+    def fake(self, tx: Interpreter) -> Any:
+        return {key.constant(): value.fake(tx) for key, value in self.pairs(tx)}
+
+    # -- protocol ---------------------------------------------------------------------------------
+
+    def truth(self, tx: Interpreter) -> bool:
+        return self.length(tx) > 0
+
+    def length(self, tx: Interpreter) -> int:
+        return len(self.complete(tx))
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        return self.lookup(tx, item.dict_key(tx)) is not None
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        found = self.lookup(tx, key.dict_key(tx))
+        if found is None:
+            return self._default(tx, key)
+        return found
+
+    def _default(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        if self.cls is Counter:
+            return constant(0)
+        if self.cls is defaultdict and self.factory is not NONE and not (
+            self.factory.is_constant and self.factory.constant() is None
+        ):
+            made = tx.call(self.factory, [])
+            self.setitem(tx, key, made)
+            return made
+        raise tx.error(KeyError, *([key.constant()] if key.is_constant else []))
+
+    def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
+        if self.cls is types.MappingProxyType:
+            raise tx.error(TypeError, "'mappingproxy' object does not support item assignment")
+        self.store(tx, key.dict_key(tx), key, value)
+
+    def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
+        if self.remove(tx, key.dict_key(tx)) is None:
+            raise tx.error(KeyError, key.constant())
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        return view_iterator(type(iter({})), tx, self, self.keys)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if not isinstance(other, DictValue):
+            return None
+        if op == "or_" and not reflected:
+            merged = DictValue(cls=self.cls)
+            merged.update_from(tx, self)
+            merged.update_from(tx, other)
+            return merged
+        if op == "ior" and not reflected:
+            self.update_from(tx, other)
+            return self
+        if op in ("eq", "ne"):
+            return boolean(self._equals(tx, other) is (op == "eq"))
+        return None
+
+    def _equals(self, tx: Interpreter, other: DictValue) -> bool:
+        mine, theirs = self.complete(tx), other.complete(tx)
+        return mine.keys() == theirs.keys() and all(
+            tx.equal(mine[key][1], theirs[key][1]) for key in mine)
+
+    def update_from(self, tx: Interpreter, other: SymbolicValue) -> None:
+        """`self.update(other)` for a mapping or an iterable of pairs."""
+        contents = getattr(other, "contents", other)
+        if isinstance(contents, DictValue):
+            for key, value in contents.pairs(tx):
+                self.setitem(tx, key, value)
+            return
+        if is_mapping_object(other):
+            for key in tx.unpack(other.method(tx, "keys", [], {})):
+                self.setitem(tx, key, other.method(tx, "__getitem__", [key], {}))
+            return
+        for pair in tx.unpack(other):
+            key, value = tx.unpack(pair)
+            self.setitem(tx, key, value)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name == "default_factory" and self.cls is defaultdict:
+            return self.factory
+        return super().getattr(tx, name)
+
+    # -- methods ----------------------------------------------------------------------------------
+
+    def m_get(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        found = self.lookup(tx, args[0].dict_key(tx))
+        if found is not None:
+            return found
+        return args[1] if len(args) > 1 else kwargs.get("default", NONE)
+
+    def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        found = self.remove(tx, args[0].dict_key(tx))
+        if found is not None:
+            return found
+        if len(args) > 1 or "default" in kwargs:
+            return args[1] if len(args) > 1 else kwargs["default"]
+        raise tx.error(KeyError, args[0].constant())
+
+    def m_setdefault(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        found = self.lookup(tx, args[0].dict_key(tx))
+        if found is None:
+            found = args[1] if len(args) > 1 else NONE
+            self.setitem(tx, args[0], found)
+        return found
+
+    def m_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        for other in args:
+            self.update_from(tx, other)
+        for name, value in kwargs.items():
+            self.setitem(tx, constant(name), value)
+        return NONE
+
+    def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.m_update(tx, args, kwargs)
+
+    def m_keys(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return DictView(self, "keys")
+
+    def m_values(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return DictView(self, "values")
+
+    def m_items(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return DictView(self, "items")
+
+    def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        copy = DictValue(cls=self.cls, factory=self.factory)
+        copy.update_from(tx, self)
+        return copy
+
+    def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.clear(tx)
+        return NONE
+
+    def m_popitem(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        keys = list(self.complete(tx))
+        if not keys:
+            raise tx.error(KeyError, "popitem(): dictionary is empty")
+        last = kwargs["last"].truth(tx) if "last" in kwargs else not args or args[0].truth(tx)
+        key = keys[-1 if last else 0]
+        key_value = self._entries[key][0]
+        value = self.remove(tx, key)
+        assert value is not None
+        return TupleValue([key_value, value])
+
+    def m_move_to_end(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        key = args[0].dict_key(tx)
+        found = self.remove(tx, key)
+        if found is None:
+            raise tx.error(KeyError, args[0].constant())
+        if "last" in kwargs and not kwargs["last"].truth(tx):
+            self._entries = {key: (args[0], found), **self._entries}
+        self.store(tx, key, args[0], found)
+        self.reordered = True
+        return NONE
+
+    def m___getitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.getitem(tx, args[0])
+
+    def m___setitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.setitem(tx, *args)
+        return NONE
+
+    def m___delitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.delitem(tx, args[0])
+        return NONE
+
+    def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return boolean(self.contains(tx, args[0]))
+
+    def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return constant(self.length(tx))
+
+    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.iter(tx)
+
+
+def is_mapping_object(value: SymbolicValue) -> bool:
+    """Whether the value is a user's object with a `keys` method."""
+    try:
+        return hasattr(value.python_type(), "keys")
+    except Exception:
+        return False
+
+
+def _get(mapping: Any, key: Any) -> Any:
+    if isinstance(mapping, dict):
+        return dict.get(mapping, key, MISSING)
+    return mapping[key] if key in mapping else MISSING
+
+
+def view_iterator(
+    kind: type, tx: Interpreter, owner: DictValue,
+    produce: Callable[[Interpreter], Iterable[SymbolicValue]],
+) -> LazyIterator:
+    """An iterator that notices when the dictionary changes size meanwhile."""
+
+    def run() -> Iterator[SymbolicValue]:
+        size = owner.length(tx)
+        for item in produce(tx):
+            if owner.length(tx) != size:
+                raise tx.error(RuntimeError, "dictionary changed size during iteration")
+            yield item
+
+    return LazyIterator(kind, run, pure=True)
+
+
+@final
+class DictView(MethodTable):
+    """`d.keys()`, `d.values()`, `d.items()`."""
+
+    __slots__ = ("owner", "what")
+
+    def __init__(self, owner: DictValue, what: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.what = what
+
+    def python_type(self) -> type:
+        return type(getattr({}, self.what)())
+
+    def items_now(self, tx: Interpreter) -> list[SymbolicValue]:
+        """What the view shows."""
+        if self.what == "items":
+            return [TupleValue(pair) for pair in self.owner.pairs(tx)]
+        return self.owner.keys(tx) if self.what == "keys" else self.owner.values(tx)
+
+    def length(self, tx: Interpreter) -> int:
+        return self.owner.length(tx)
+
+    def truth(self, tx: Interpreter) -> bool:
+        return self.length(tx) > 0
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        return view_iterator(self.python_type(), tx, self.owner, self.items_now)
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        if self.what == "keys":
+            return self.owner.contains(tx, item)
+        return super().contains(tx, item)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if self.what == "values":
+            return None
+        mine: SymbolicValue = tx.wrap_new(set())
+        for item in self.items_now(tx):
+            mine.method(tx, "add", [item], {})
+        right: SymbolicValue = tx.wrap_new(set())
+        for item in tx.unpack(other):
+            right.method(tx, "add", [item], {})
+        return mine.binary(tx, op, right, reflected)
+
+    def rebuild(self, emit: Emitter) -> str:
+        return f"{emit.value(self.owner)}.{self.what}()"
+
+    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.iter(tx)
+
+    def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return constant(self.length(tx))
+
+    def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return boolean(self.contains(tx, args[0]))
+
+    def m_isdisjoint(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return boolean(not any(self.contains(tx, item) for item in tx.unpack(args[0])))
+
+
+@wraps(dict, OrderedDict, Counter, types.MappingProxyType)
+def _wrap_dict(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is None:
+        value = DictValue(cls=type(obj))
+        for key, item in obj.items():
+            value.setitem(tx, tx.wrap_new(key), tx.wrap_new(item))
+        return value
+    tx.guards.add(source, "type_is", type(obj))
+    return DictValue(source, obj, cls=type(obj))
+
+
+@wraps(defaultdict)
+def _wrap_defaultdict(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is None:
+        raise graph_break("unknown-value", "a defaultdict from nowhere")
+    tx.guards.add(source, "type_is", type(obj))
+    factory = tx.wrap(obj.default_factory, source.attribute("default_factory"))
+    return DictValue(source, obj, cls=defaultdict, factory=factory)
+
+
+def _items(mapping: Any) -> Iterable[tuple[Any, Any]]:
+    """The items, whatever a subclass makes of `items`."""
+    if isinstance(mapping, OrderedDict):
+        return OrderedDict.items(mapping)
+    return dict.items(mapping) if isinstance(mapping, dict) else mapping.items()

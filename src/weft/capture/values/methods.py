@@ -1,0 +1,69 @@
+"""Methods of C types, written as Python methods named `m_<name>`.
+
+Place in the pipeline: base class of the families that stand for C types (list, dict, set, tensor
+iterators). `value.append` is then a bound method value, and `value.append(x)` a direct call::
+
+    def m_append(self, tx, args, kwargs): ...
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+class MethodTable(SymbolicValue):
+    """A value whose methods are `m_…` functions of its class."""
+
+    __slots__ = ()
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        rule = getattr(self, f"m_{name}", None)
+        if rule is None:
+            return self.getattr(tx, name).call(tx, args, kwargs)
+        try:
+            return rule(tx, [tx.force(a) for a in args], kwargs)  # type: ignore[no-any-return]
+        except (IndexError, TypeError) as error:
+            detail = f"{self!r}.{name} with {len(args)} arguments: {error}"
+            raise graph_break("unknown-operation", detail) from error
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if hasattr(type(self), f"m_{name}"):
+            return BoundBuiltin(self, name)
+        kind = self.python_type()
+        if name == "__class__":
+            return tx.wrap_fixed(kind, kind.__name__)
+        if not hasattr(kind, name):
+            text = f"'{kind.__name__}' object has no attribute '{name}'"
+            raise tx.error(AttributeError, text)
+        raise graph_break("unknown-operation", f"attribute {name!r} of a {kind.__name__}")
+
+
+@final
+class BoundBuiltin(SymbolicValue):
+    """`owner.name` where the method is a rule of the owner's family."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: SymbolicValue, name: str) -> None:
+        super().__init__()
+        self.owner = owner
+        self.name = name
+
+    def python_type(self) -> type:
+        return type([].append)
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.owner.method(tx, self.name, args, kwargs)
+
+    def rebuild(self, emit: Emitter) -> str:
+        return f"{emit.value(self.owner)}.{self.name}"
+
+    def __repr__(self) -> str:
+        return f"{self.owner!r}.{self.name}"

@@ -1,0 +1,399 @@
+"""Instances of Python classes, made outside or inside.
+
+Place in the pipeline: the family of everything that has no family of its own. Attributes are read one
+by one from the instance dictionary (a `DictValue`) and the class; an instance of a class derived from
+list, dict, ... has its items in `contents`. Changes are journalled and written back.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.source import Source
+from weft.capture.values.attributes import (
+    bind, class_value, is_data_descriptor, type_lookup,
+)
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import NOT_IMPLEMENTED, boolean, constant
+from weft.capture.values.iterators import LazyIterator
+from weft.capture.values.mapping import DictValue
+from weft.capture.values.registry import wraps
+from weft.capture.values.sequences import CLASS_ATTRIBUTE, ListValue
+from weft.capture.values.sets import SetValue
+from weft.capture.operations import dunder, plain_operator
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+_DELETED = constant("<deleted>")
+
+
+class ObjectValue(SymbolicValue):
+    """An instance of `cls`."""
+
+    __slots__ = ("attributes", "cls", "contents", "original", "slots", "slots_written")
+
+    def __init__(self, cls: type, source: Source | None = None, original: Any = MISSING) -> None:
+        super().__init__(source)
+        self.cls = cls
+        self.original = original
+        self.attributes = self._make_dict()
+        self.slots: dict[str, SymbolicValue] = {}
+        self.slots_written: dict[str, None] = {}
+        self.contents: SymbolicValue | None = None
+
+    def _make_dict(self) -> DictValue:
+        if self.source is None or not hasattr(self.original, "__dict__"):
+            return DictValue()
+        return DictValue(self.source.instance_dict(), self.original.__dict__)
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def real(self) -> Any:
+        return self.original
+
+    def __repr__(self) -> str:
+        return f"a {self.cls.__name__} object"
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        hasher = type_lookup(self.cls, "__hash__")
+        if hasher is object.__hash__:
+            return self if self.original is MISSING else self.original
+        if isinstance(hasher, types.FunctionType):
+            comparer = type_lookup(self.cls, "__eq__")
+            if self.original is not MISSING and comparer is object.__eq__:
+                return self.original
+        raise graph_break("unknown-operation", f"{self!r} as a dictionary key")
+
+    # -- attributes -------------------------------------------------------------------------------
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        hook = type_lookup(self.cls, "__getattribute__")
+        if isinstance(hook, types.FunctionType):
+            return self._hooked_getattr(tx, hook, name)
+        return self.generic_getattr(tx, name)
+
+    def _hooked_getattr(self, tx: Interpreter, hook: Any, name: str) -> SymbolicValue:
+        function = tx.wrap_fixed(hook, hook.__qualname__)
+        try:
+            return function.call(tx, [self, constant(name)], {})
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), AttributeError):
+                raise
+            return self.missing_attribute(tx, name, error)
+
+    def generic_getattr(self, tx: Interpreter, name: str, fallback: bool = True) -> SymbolicValue:
+        """`object.__getattribute__`, then `__getattr__`."""
+        attribute = type_lookup(self.cls, name)
+        if attribute is not MISSING and is_data_descriptor(attribute):
+            return self._bind(tx, name, attribute)
+        found = self.attributes.lookup(tx, name)
+        if found is not None:
+            return found
+        if attribute is not MISSING:
+            return self._bind(tx, name, attribute)
+        text = f"'{self.cls.__name__}' object has no attribute '{name}'"
+        error = tx.error(AttributeError, text)
+        if not fallback:
+            raise error
+        return self.missing_attribute(tx, name, error)
+
+    def _bind(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
+        if name == "__class__":
+            return tx.wrap_fixed(self.cls, self.cls.__name__)
+        if name == "__dict__":
+            return self.attributes
+        try:
+            return bind(tx, self, self.cls, name, attribute)
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), AttributeError) or not isinstance(
+                    type_lookup(self.cls, "__getattr__"), types.FunctionType):
+                raise
+            return self.missing_attribute(tx, name, error)
+
+    def missing_attribute(self, tx: Interpreter, name: str, error: ObservedException
+                          ) -> SymbolicValue:
+        """What `__getattr__` gives, if the class has one."""
+        hook = type_lookup(self.cls, "__getattr__")
+        if not isinstance(hook, types.FunctionType):
+            raise error
+        return tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name)], {})
+
+    def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
+        """A `__slots__` member, or a C-level attribute of an outside object."""
+        found = self.slots.get(name)
+        if found is _DELETED:
+            raise tx.error(AttributeError, name)
+        if found is None:
+            if self.source is None or self.original is MISSING:
+                raise tx.error(AttributeError, name)
+            try:
+                obj = getattr(self.original, name)
+            except AttributeError:
+                tx.guards.add(self.source, "no_attr", name)
+                raise tx.error(AttributeError, name) from None
+            found = self.slots[name] = tx.wrap(obj, self.source.attribute(name))
+        return found
+
+    def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        hook = type_lookup(self.cls, "__setattr__")
+        if isinstance(hook, types.FunctionType):
+            tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name), value], {})
+        else:
+            self.generic_setattr(tx, name, value)
+
+    def generic_setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        """`object.__setattr__`."""
+        attribute = type_lookup(self.cls, name)
+        if attribute is not MISSING and is_data_descriptor(attribute):
+            self._set_descriptor(tx, name, attribute, value)
+        elif not _has_dict(self.cls):
+            raise tx.error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+        else:
+            self.attributes.store(tx, name, constant(name), value)
+
+    def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
+                        ) -> None:
+        if isinstance(attribute, property):
+            if attribute.fset is None:
+                raise tx.error(AttributeError,
+                               f"property '{name}' of '{self.cls.__name__}' object has no setter")
+            tx.wrap_fixed(attribute.fset, name).call(tx, [self, value], {})
+        elif isinstance(attribute, types.MemberDescriptorType):
+            self.set_slot(tx, name, value)
+        else:
+            setter = type_lookup(type(attribute), "__set__")
+            if not isinstance(setter, types.FunctionType):
+                raise graph_break("unknown-operation", f"setting {name!r} of {self!r}")
+            descriptor = class_value(tx, self.cls, name, attribute)
+            tx.wrap_fixed(setter, name).call(tx, [descriptor, self, value], {})
+
+    def set_slot(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        """Writes a `__slots__` member."""
+        self.slots[name] = value
+        self.slots_written[name] = None
+        if self.source is not None:
+            tx.effects.touch(self)
+
+    def delattr(self, tx: Interpreter, name: str) -> None:
+        hook = type_lookup(self.cls, "__delattr__")
+        if isinstance(hook, types.FunctionType):
+            tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name)], {})
+        else:
+            self.generic_delattr(tx, name)
+
+    def generic_delattr(self, tx: Interpreter, name: str) -> None:
+        """`object.__delattr__`."""
+        attribute = type_lookup(self.cls, name)
+        if isinstance(attribute, types.MemberDescriptorType):
+            self.set_slot(tx, name, _DELETED)
+        elif isinstance(attribute, property) and attribute.fdel is not None:
+            tx.wrap_fixed(attribute.fdel, name).call(tx, [self], {})
+        elif self.attributes.remove(tx, name) is None:
+            raise tx.error(AttributeError, name)
+
+    # -- protocols --------------------------------------------------------------------------------
+
+    def special(self, tx: Interpreter, name: str) -> SymbolicValue | None:
+        """The bound special method, looked up on the class; None when there is none."""
+        attribute = type_lookup(self.cls, name)
+        if attribute is MISSING or attribute is None:
+            return None
+        return bind(tx, self, self.cls, name, attribute)
+
+    def _special(self, tx: Interpreter, name: str, *args: SymbolicValue) -> SymbolicValue:
+        method = self.special(tx, name)
+        if method is None:
+            raise tx.error(TypeError, f"'{self.cls.__name__}' object does not support {name}")
+        return method.call(tx, list(args), {})
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        method = self.special(tx, "__call__")
+        if method is None:
+            raise tx.error(TypeError, f"'{self.cls.__name__}' object is not callable")
+        return method.call(tx, args, kwargs)
+
+    def truth(self, tx: Interpreter) -> bool:
+        if type_lookup(self.cls, "__bool__") is not MISSING:
+            return self._special(tx, "__bool__").truth(tx)
+        if type_lookup(self.cls, "__len__") is not MISSING:
+            return self.length(tx) != 0
+        return True
+
+    def length(self, tx: Interpreter) -> int:
+        return self._special(tx, "__len__").constant()  # type: ignore[no-any-return]
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        return self._special(tx, "__getitem__", key)
+
+    def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
+        self._special(tx, "__setitem__", key, value)
+
+    def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
+        self._special(tx, "__delitem__", key)
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        if type_lookup(self.cls, "__contains__") is not MISSING:
+            return self._special(tx, "__contains__", item).truth(tx)
+        return super().contains(tx, item)
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        if type_lookup(self.cls, "__iter__") is not MISSING:
+            return self._special(tx, "__iter__")
+        if type_lookup(self.cls, "__getitem__") is MISSING:
+            raise tx.error(TypeError, f"'{self.cls.__name__}' object is not iterable")
+        return LazyIterator(type(iter([])), lambda: self._index_until_error(tx))
+
+    def _index_until_error(self, tx: Interpreter) -> Any:
+        index = 0
+        while True:
+            try:
+                item = self.getitem(tx, constant(index))
+            except ObservedException as error:
+                if issubclass(error.value.python_type(), (IndexError, StopIteration)):
+                    return
+                raise
+            yield item
+            index += 1
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        try:
+            return self._special(tx, "__next__")
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                return None
+            raise
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        names = [f"__{dunder(op)}__"]
+        if plain_operator(op) != op and not reflected:
+            names.append(f"__{dunder(plain_operator(op))}__")
+        if reflected:
+            names = [_REFLECTED.get(op) or f"__r{dunder(plain_operator(op))}__"]
+        for name in names:
+            attribute = type_lookup(self.cls, name)
+            if attribute is MISSING or attribute in _DEFAULT_COMPARISONS:
+                continue
+            result = bind(tx, self, self.cls, name, attribute).call(tx, [other], {})
+            if result is not NOT_IMPLEMENTED and not (
+                    result.is_constant and result.constant() is NotImplemented):
+                return result
+        if op == "ne" and type_lookup(self.cls, "__ne__") is object.__ne__:
+            same = self.binary(tx, "eq", other, reflected)
+            return None if same is None else boolean(not same.truth(tx))
+        return None
+
+    def proxy(self, tx: Interpreter) -> Any:
+        if isinstance(self.contents, (DictValue, ListValue)):
+            return self.contents.proxy(tx)
+        return super().proxy(tx)
+
+    def fake(self, tx: Interpreter) -> Any:
+        if isinstance(self.contents, (DictValue, ListValue)):
+            return self.contents.fake(tx)
+        return super().fake(tx)
+
+    # -- replay and rebuilding --------------------------------------------------------------------
+
+    def replay(self, emit: Emitter) -> None:
+        self._write_slots(emit, emit.value(self))
+
+    def _write_slots(self, emit: Emitter, target: str) -> None:
+        setter, deleter = emit.constant(object.__setattr__), emit.constant(object.__delattr__)
+        for name in self.slots_written:
+            value = self.slots[name]
+            if value is not _DELETED:
+                emit.line(f"{setter}({target}, {name!r}, {emit.value(value)})")
+            elif hasattr(self.original, name):
+                emit.line(f"{deleter}({target}, {name!r})")
+
+    def rebuild(self, emit: Emitter) -> str:
+        base = _c_base(self.cls)
+        maker = emit.constant(base.__new__)
+        name = emit.bind(self, f"{maker}({emit.constant(self.cls)})")
+        self._fill(emit, name, base)
+        for key_value, value in list(self.attributes.complete(emit.tx).values()):
+            emit.line(f"{name}.__dict__[{emit.value(key_value)}] = {emit.value(value)}")
+        self._write_slots(emit, name)
+        return name
+
+    def _fill(self, emit: Emitter, name: str, base: type) -> None:
+        if isinstance(self.contents, DictValue):
+            setter = emit.constant(base.__setitem__)  # type: ignore[attr-defined]
+            for key, value in list(self.contents.complete(emit.tx).values()):
+                emit.line(f"{setter}({name}, {emit.value(key)}, {emit.value(value)})")
+        elif isinstance(self.contents, (ListValue, SetValue)):
+            adder = emit.constant(list.extend if base is list else set.update)
+            items = (self.contents.items if isinstance(self.contents, ListValue)
+                     else self.contents.entries.values())
+            emit.line(f"{adder}({name}, [{', '.join(emit.value(i) for i in items)}])")
+
+
+_DEFAULT_COMPARISONS = (object.__eq__, object.__ne__, object.__lt__, object.__le__, object.__gt__,
+                        object.__ge__)
+_REFLECTED = {"eq": "__eq__", "ne": "__ne__", "lt": "__gt__", "le": "__ge__", "gt": "__lt__",
+              "ge": "__le__"}
+
+
+def _has_dict(cls: type) -> bool:
+    return any("__dict__" in base.__dict__ for base in cls.__mro__)
+
+
+_CONTAINERS: tuple[type, ...] = (OrderedDict, defaultdict, dict, list, set)
+
+
+def _c_base(cls: type) -> type:
+    """The C type whose `__new__` makes instances of the class."""
+    return next((base for base in _CONTAINERS if issubclass(cls, base)), object)
+
+
+def new_object(tx: Interpreter, cls: type) -> ObjectValue:
+    """`object.__new__(cls)`, or the container's."""
+    value = ObjectValue(cls)
+    base = _c_base(cls)
+    if base is list:
+        value.contents = ListValue([])
+    elif base is set:
+        value.contents = SetValue()
+    elif base is not object:
+        value.contents = DictValue(cls=base)
+    return value
+
+
+@wraps(object, subclasses=True)
+def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    """Any object without a family of its own."""
+    cls = type(obj)
+    if source is None:
+        source = tx.tree.object(obj, f"<{cls.__name__}>")
+    if source.accessor[0] != "object":
+        tx.guards.add(source, "type_is", cls)
+    value = ObjectValue(cls, source, obj)
+    base = _c_base(cls)
+    if base is list:
+        from_list = tx.guards
+        from_list.add(source, "len", len(obj))
+        items = [tx.wrap(item, source.list_item(i)) for i, item in enumerate(list.__iter__(obj))]
+        value.contents = ListValue(items, source, obj)
+    elif base is set:
+        raise graph_break("unknown-value", f"an instance of the set subclass {cls.__name__}")
+    elif base is not object:
+        contents = DictValue(source, obj, cls=base)
+        contents.unbound = True
+        value.contents = contents
+    return value
+
+
+def _class_attribute(tx: Interpreter, owner: SymbolicValue, cls: type, name: str) -> SymbolicValue:
+    attribute = type_lookup(cls, name)
+    if attribute is MISSING:
+        raise tx.error(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
+    return bind(tx, owner, cls, name, attribute)
+
+
+CLASS_ATTRIBUTE.append(_class_attribute)

@@ -1,0 +1,563 @@
+"""Lists, tuples (named ones, torch.Size), ranges and slices.
+
+Place in the pipeline: a value family. A sequence holds its items as values; items of outside
+sequences stay unread (unguarded) until somebody looks. A changed outside list is written back whole.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
+from weft.capture.values.constant import (
+    NONE, ConstantValue, boolean, constant, evaluate, python_object,
+)
+from weft.capture.values.iterators import ItemsIterator
+from weft.capture.values.methods import MethodTable
+from weft.capture.values.registry import wraps
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+
+
+class SequenceValue(MethodTable):
+    """What lists and tuples share."""
+
+    __slots__ = ("items",)
+
+    kind: type = object
+
+    def __init__(self, items: Iterable[SymbolicValue], source: Source | None = None) -> None:
+        super().__init__(source)
+        self.items = list(items)
+
+    def python_type(self) -> type:
+        return self.kind
+
+    def at(self, tx: Interpreter, index: int) -> SymbolicValue:
+        """The item at an index within range, looked at."""
+        item = self.items[index]
+        if item.__class__ is LazyValue:
+            item = self.items[index] = tx.force(item)
+        return item
+
+    def all(self, tx: Interpreter) -> list[SymbolicValue]:
+        """The items, looked at."""
+        for index, item in enumerate(self.items):
+            if item.__class__ is LazyValue:
+                self.items[index] = tx.force(item)
+        return self.items
+
+    def truth(self, tx: Interpreter) -> bool:
+        return bool(self.items)
+
+    def length(self, tx: Interpreter) -> int:
+        return len(self.items)
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        return ItemsIterator(self)
+
+    def iterate(self, tx: Interpreter) -> list[SymbolicValue]:
+        return list(self.all(tx))
+
+    def index_of(self, tx: Interpreter, key: SymbolicValue) -> int:
+        """A constant index, checked against the length."""
+        position = python_object(tx, key)
+        if position is MISSING:
+            raise graph_break("unknown-operation", f"{self!r} indexed by {key!r}")
+        if not hasattr(position, "__index__"):
+            raise tx.error(TypeError, f"{self.kind.__name__} indices must be integers or slices, "
+                                      f"not {type(position).__name__}")
+        number = operator.index(position)
+        if not -len(self.items) <= number < len(self.items):
+            raise tx.error(IndexError, f"{self.kind.__name__} index out of range")
+        return number
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        if isinstance(key, SliceValue):
+            chosen = self.items[key.constant_slice(tx)]
+            return self.like(chosen)
+        return self.at(tx, self.index_of(tx, key))
+
+    def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
+        """A new sequence of the kind that slicing gives."""
+        return type(self)(items)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op in _COMPARISONS:
+            return self._compare(tx, op, other)
+        if op == "mul" and other.is_constant:
+            return self.like(evaluate(tx, lambda: self.items * other.constant()))
+        if op == "add" and not reflected and isinstance(other, SequenceValue):
+            if self._concatenates(other):
+                return self.like([*self.items, *other.items])
+        return None
+
+    def _concatenates(self, other: SequenceValue) -> bool:
+        return issubclass(other.kind, list) is issubclass(self.kind, list)
+
+    def _compare(self, tx: Interpreter, op: str, other: SymbolicValue) -> Any:
+        if not isinstance(other, SequenceValue) or not self._concatenates(other):
+            return None
+        mine, theirs = self.all(tx), other.all(tx)
+        if op in ("eq", "ne"):
+            same = len(mine) == len(theirs) and all(
+                tx.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+            return boolean(same is (op == "eq"))
+        for a, b in zip(mine, theirs, strict=False):
+            if not tx.equal(a, b):
+                return tx.binary(op, a, b)
+        return boolean(getattr(operator, op)(len(mine), len(theirs)))
+
+    def copied(self, tx: Interpreter) -> Any:
+        objects = [python_object(tx, item) for item in self.items]
+        return MISSING if any(o is MISSING for o in objects) else self.build(objects)
+
+    def build(self, items: list[Any]) -> Any:
+        """A Python sequence of this kind."""
+        return self.kind(items)
+
+    def proxy(self, tx: Interpreter) -> Any:
+        return self.build([item.proxy(tx) for item in self.all(tx)])
+
+    def fake(self, tx: Interpreter) -> Any:
+        return self.build([item.fake(tx) for item in self.all(tx)])
+
+    # -- methods ----------------------------------------------------------------------------------
+
+    def m_index(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        bounds = [a.constant() for a in args[1:]]
+        for position in range(len(self.items))[slice(*(bounds or [0]), *([None] * (not bounds)))]:
+            if tx.equal(self.items[position], args[0]):
+                return constant(position)
+        raise tx.error(ValueError, "value is not in sequence")
+
+    def m_count(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return constant(sum(tx.equal(item, args[0]) for item in self.items))
+
+    def m___getitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.getitem(tx, *args)
+
+    def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return constant(len(self.items))
+
+    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.iter(tx)
+
+    def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return boolean(self.contains(tx, args[0]))
+
+
+@final
+class ListValue(SequenceValue):
+    """A list."""
+
+    __slots__ = ("original",)
+    kind = list
+
+    def __init__(self, items: Iterable[SymbolicValue], source: Source | None = None,
+                 original: Any = MISSING) -> None:
+        super().__init__(items, source)
+        self.original = original
+
+    def real(self) -> Any:
+        return self.original
+
+    def changed(self, tx: Interpreter) -> None:
+        """Notes a mutation."""
+        if self.source is not None:
+            tx.effects.touch(self)
+
+    def replay(self, emit: Emitter) -> None:
+        items = ", ".join(emit.value(item) for item in self.items)
+        emit.line(f"{emit.value(self)}[:] = [{items}]")
+
+    def rebuild(self, emit: Emitter) -> str:
+        name = emit.bind(self, "[]")
+        items = ", ".join(emit.value(item) for item in self.items)
+        if items:
+            emit.line(f"{name} += [{items}]")
+        return name
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op == "iadd" and not reflected:
+            self.items.extend(tx.unpack(other))
+            self.changed(tx)
+            return self
+        if op == "imul" and not reflected:
+            self.items *= other.constant()
+            self.changed(tx)
+            return self
+        return super().binary(tx, op, other, reflected)
+
+    def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
+        if isinstance(key, SliceValue):
+            self.items[key.constant_slice(tx)] = tx.unpack(value)
+        else:
+            self.items[self.index_of(tx, key)] = value
+        self.changed(tx)
+
+    def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
+        where = key.constant_slice(tx) if isinstance(key, SliceValue) else self.index_of(tx, key)
+        del self.items[where]
+        self.changed(tx)
+
+    def m_append(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items.append(args[0])
+        self.changed(tx)
+        return NONE
+
+    def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items.extend(tx.unpack(args[0]))
+        self.changed(tx)
+        return NONE
+
+    def m_insert(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items.insert(args[0].constant(), args[1])
+        self.changed(tx)
+        return NONE
+
+    def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if not self.items:
+            raise tx.error(IndexError, "pop from empty list")
+        where = self.index_of(tx, args[0]) if args else -1
+        item = self.at(tx, where)
+        del self.items[where]
+        self.changed(tx)
+        return item
+
+    def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        where = self.m_index(tx, args, {})
+        return self.m_pop(tx, [where], {}) and NONE
+
+    def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items.clear()
+        self.changed(tx)
+        return NONE
+
+    def m_reverse(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items.reverse()
+        self.changed(tx)
+        return NONE
+
+    def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return ListValue(self.items)
+
+    def m_sort(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items = sort_values(tx, self.all(tx), kwargs)
+        self.changed(tx)
+        return NONE
+
+    def m___setitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.setitem(tx, *args)
+        return NONE
+
+    def m___delitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.delitem(tx, *args)
+        return NONE
+
+    def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items = tx.unpack(args[0]) if args else []
+        self.changed(tx)
+        return NONE
+
+
+def sort_values(tx: Interpreter, items: list[SymbolicValue], kwargs: Kwargs) -> list[SymbolicValue]:
+    """The items sorted by constant keys."""
+    key = kwargs.get("key", NONE)
+    descending = kwargs["reverse"].truth(tx) if "reverse" in kwargs else False
+    by_default = key.is_constant and key.constant() is None
+    keys = [item if by_default else tx.call(key, [item]) for item in items]
+    objects = [python_object(tx, k) for k in keys]
+    if any(o is MISSING for o in objects):
+        raise graph_break("unknown-operation", "sorting by keys that are not constants")
+    order = evaluate(tx, lambda: sorted(range(len(items)), key=objects.__getitem__,
+                                        reverse=descending))
+    return [items[i] for i in order]
+
+
+class TupleValue(SequenceValue):
+    """A tuple."""
+
+    __slots__ = ()
+    kind = tuple
+
+    @property
+    def is_constant(self) -> bool:  # type: ignore[override]
+        return all(item.is_constant for item in self.items)
+
+    def constant(self) -> Any:
+        return self.build([item.constant() for item in self.items])
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return tuple(item.dict_key(tx) for item in self.all(tx))
+
+    def rebuild(self, emit: Emitter) -> str:
+        items = "".join(f"{emit.value(item)}, " for item in self.items)
+        return emit.bind(self, f"({items})")
+
+    def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
+        return TupleValue(items)
+
+    def m___hash__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return constant(hash(self.constant()))
+
+
+@final
+class SizeValue(TupleValue):
+    """A torch.Size."""
+
+    __slots__ = ()
+    kind = torch.Size
+
+    def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
+        return SizeValue(items)
+
+    def rebuild(self, emit: Emitter) -> str:
+        items = "".join(f"{emit.value(item)}, " for item in self.items)
+        return emit.bind(self, f"{emit.constant(torch.Size)}(({items}))")
+
+    def m_numel(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return constant(self.constant().numel())
+
+
+@final
+class NamedTupleValue(TupleValue):
+    """An instance of a namedtuple class or of torch.return_types."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, items: Iterable[SymbolicValue], source: Source | None = None,
+                 cls: Any = None) -> None:
+        super().__init__(items, source)
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return self.cls  # type: ignore[no-any-return]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field names."""
+        named = getattr(self.cls, "_fields", None)
+        return named if named is not None else struct_fields(self.cls)
+
+    def build(self, items: list[Any]) -> Any:
+        return self.cls(*items) if hasattr(self.cls, "_fields") else self.cls(items)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name in self.fields:
+            return self.at(tx, self.fields.index(name))
+        if name.startswith("m_") or hasattr(type(self), f"m_{name}"):
+            return super().getattr(tx, name)
+        return class_attribute(tx, self, self.cls, name)
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if hasattr(type(self), f"m_{name}") and not overridden(self.cls, name):
+            return super().method(tx, name, args, kwargs)
+        return self.getattr(tx, name).call(tx, args, kwargs)
+
+    def rebuild(self, emit: Emitter) -> str:
+        items = "".join(f"{emit.value(item)}, " for item in self.items)
+        maker = emit.constant(self.cls)
+        named = hasattr(self.cls, "_fields")
+        return emit.bind(self, f"{maker}({'' if named else '('}{items}{'' if named else ')'})")
+
+    def m__asdict(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        new_dict = tx.wrap_new({})
+        for name, item in zip(self.fields, self.all(tx), strict=True):
+            new_dict.setitem(tx, constant(name), item)
+        return new_dict
+
+    def m__replace(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        items = [kwargs.get(n, v) for n, v in zip(self.fields, self.items, strict=True)]
+        return NamedTupleValue(items, None, self.cls)
+
+
+def overridden(cls: type, name: str) -> bool:
+    """Whether a class between `cls` and tuple defines the method."""
+    for base in cls.__mro__:
+        if base is tuple:
+            return False
+        if name in base.__dict__ and name not in ("_asdict", "_replace"):
+            return True
+    return False
+
+
+def struct_fields(cls: type) -> tuple[str, ...]:
+    """The field names of a PyStructSequence type (torch.return_types.max, ...)."""
+    names = [n for n, v in vars(cls).items() if type(v).__name__ == "member_descriptor"]
+    return tuple(n for n in names if not n.startswith("n_"))
+
+
+def class_attribute(tx: Interpreter, owner: SymbolicValue, cls: type, name: str) -> SymbolicValue:
+    """An attribute that a value's class defines; set by `objects` (which is higher up)."""
+    return CLASS_ATTRIBUTE[0](tx, owner, cls, name)  # type: ignore[no-any-return]
+
+
+CLASS_ATTRIBUTE: list[Any] = []
+
+
+@final
+class RangeValue(MethodTable):
+    """A range of constants."""
+
+    __slots__ = ("range",)
+    is_constant = True
+
+    def __init__(self, range: range, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.range = range
+
+    def python_type(self) -> type:
+        return range
+
+    def constant(self) -> Any:
+        return self.range
+
+    def real(self) -> Any:
+        return self.range
+
+    def truth(self, tx: Interpreter) -> bool:
+        return bool(self.range)
+
+    def length(self, tx: Interpreter) -> int:
+        return len(self.range)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name in ("start", "stop", "step"):
+            return constant(getattr(self.range, name))
+        return super().getattr(tx, name)
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        at = key.constant_slice(tx) if isinstance(key, SliceValue) else key.constant()
+        return tx.wrap_new(evaluate(tx, lambda: self.range[at]))
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        return item.constant() in self.range
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        return ItemsIterator(TupleValue([constant(i) for i in self.range]))
+
+    def rebuild(self, emit: Emitter) -> str:
+        return repr(self.range)
+
+
+@final
+class SliceValue(SymbolicValue):
+    """A slice; its bounds are any values."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[SymbolicValue], source: Source | None = None) -> None:
+        super().__init__(source)
+        self.parts = parts
+
+    def python_type(self) -> type:
+        return slice
+
+    @property
+    def is_constant(self) -> bool:  # type: ignore[override]
+        return all(part.is_constant for part in self.parts)
+
+    def constant(self) -> Any:
+        return slice(*(part.constant() for part in self.parts))
+
+    def constant_slice(self, tx: Interpreter) -> slice:
+        """The slice, its bounds being constants."""
+        return self.constant()  # type: ignore[no-any-return]
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        return super().getattr(tx, name)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op in ("eq", "ne") and isinstance(other, SliceValue):
+            same = all(tx.equal(a, b) for a, b in zip(self.parts, other.parts, strict=True))
+            return boolean(same is (op == "eq"))
+        return None
+
+    def proxy(self, tx: Interpreter) -> Any:
+        return slice(*(tx.force(part).proxy(tx) for part in self.parts))
+
+    def fake(self, tx: Interpreter) -> Any:
+        return slice(*(tx.force(part).fake(tx) for part in self.parts))
+
+    def rebuild(self, emit: Emitter) -> str:
+        return f"slice({', '.join(emit.value(part) for part in self.parts)})"
+
+
+def make_slice(parts: list[SymbolicValue]) -> SliceValue:
+    """`slice(*parts)`, defaults filled in."""
+    if len(parts) == 1:
+        parts = [NONE, parts[0]]
+    return SliceValue([*parts, NONE][:3])
+
+
+# -- objects from outside -------------------------------------------------------------------------
+
+
+@wraps(list)
+def _wrap_list(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is None:
+        return ListValue([tx.wrap_new(item) for item in obj])
+    tx.guards.add(source, "type_is", list)
+    tx.guards.add(source, "len", len(obj))
+    items = [LazyValue(source.list_item(i), item) for i, item in enumerate(obj)]
+    return ListValue(items, source, obj)
+
+
+def _tuple_items(tx: Interpreter, obj: Any, source: Source | None) -> list[Any]:
+    if source is None:
+        return [tx.wrap_new(item) for item in obj]
+    tx.guards.add(source, "type_is", type(obj))
+    tx.guards.add(source, "len", len(obj))
+    return [LazyValue(source.tuple_item(i), item) for i, item in enumerate(obj)]
+
+
+@wraps(tuple)
+def _wrap_tuple(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    return TupleValue(_tuple_items(tx, obj, source), source)
+
+
+@wraps(torch.Size)
+def _wrap_size(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    return SizeValue(_tuple_items(tx, obj, source), source)
+
+
+@wraps(tuple, subclasses=True)
+def _wrap_named(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    cls = type(obj)
+    if hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"):
+        return NamedTupleValue(_tuple_items(tx, obj, source), source, cls)
+    raise graph_break("unknown-value", f"an instance of the tuple subclass {cls.__name__}")
+
+
+@wraps(range)
+def _wrap_range(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None:
+        tx.guards.add(source, "type_is", range)
+        tx.guards.add(source, "py", lambda other: other == obj)
+    return RangeValue(obj)
+
+
+@wraps(slice)
+def _wrap_slice(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is None:
+        return SliceValue([tx.wrap_new(p) for p in (obj.start, obj.stop, obj.step)])
+    tx.guards.add(source, "type_is", slice)
+    names = ("start", "stop", "step")
+    return SliceValue([tx.wrap(getattr(obj, n), source.attribute(n)) for n in names], source)
+
+
+__all__ = ["ConstantValue", "ListValue", "NamedTupleValue", "RangeValue", "SizeValue", "SliceValue",
+           "TupleValue", "make_slice", "sort_values"]

@@ -1,0 +1,228 @@
+"""Sets and frozensets.
+
+Place in the pipeline: a value family. Items are kept by their dictionary keys, in insertion order. (A
+real set's order may differ: iteration over outside sets follows the real set, guarded by equality.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import NONE, boolean, constant
+from weft.capture.values.methods import MethodTable
+from weft.capture.values.registry import wraps
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class SetValue(MethodTable):
+    """A set or frozenset."""
+
+    __slots__ = ("cls", "entries", "original")
+
+    def __init__(self, source: Source | None = None, *, cls: type = set, original: Any = MISSING
+                 ) -> None:
+        super().__init__(source)
+        self.cls = cls
+        self.original = original
+        self.entries: dict[Any, SymbolicValue] = {}
+
+    @staticmethod
+    def of(tx: Interpreter, items: Iterable[SymbolicValue], cls: type = set) -> SetValue:
+        """A new set."""
+        made = SetValue(cls=cls)
+        for item in items:
+            made.entries.setdefault(item.dict_key(tx), item)
+        return made
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def real(self) -> Any:
+        return self.original
+
+    @property
+    def is_constant(self) -> bool:  # type: ignore[override]
+        return self.cls is frozenset and all(i.is_constant for i in self.entries.values())
+
+    def constant(self) -> Any:
+        return self.cls(item.constant() for item in self.entries.values())
+
+    def copied(self, tx: Interpreter) -> Any:
+        if not all(item.is_constant for item in self.entries.values()):
+            return MISSING
+        return self.constant()
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return frozenset(self.entries) if self.cls is frozenset else super().dict_key(tx)
+
+    def truth(self, tx: Interpreter) -> bool:
+        return bool(self.entries)
+
+    def length(self, tx: Interpreter) -> int:
+        return len(self.entries)
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        return item.dict_key(tx) in self.entries
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        """In the order that Python's own set of these items has, when they are constants."""
+        return tx.wrap_new(()).like(self._ordered()).iter(tx)  # type: ignore[attr-defined]
+
+    def _ordered(self) -> list[SymbolicValue]:
+        items = list(self.entries.values())
+        if self.original is not MISSING or not all(item.is_constant for item in items):
+            return items
+        position = {key: n for n, key in enumerate(set(self.entries))}
+        return sorted(items, key=lambda item: position[item.constant()])
+
+    def _changed(self, tx: Interpreter) -> SymbolicValue:
+        if self.source is not None:
+            tx.effects.touch(self)
+        return NONE
+
+    def replay(self, emit: Emitter) -> None:
+        items = ", ".join(emit.value(item) for item in self.entries.values())
+        name = emit.temporary(f"[{items}]")
+        emit.line(f"{emit.value(self)}.clear()")
+        emit.line(f"{emit.value(self)}.update({name})")
+
+    def rebuild(self, emit: Emitter) -> str:
+        items = ", ".join(emit.value(item) for item in self.entries.values())
+        return emit.bind(self, f"{self.cls.__name__}([{items}])")
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if not isinstance(other, SetValue):
+            return None
+        left, right = (other, self) if reflected else (self, other)
+        rule = _OPERATORS.get(op)
+        if rule is not None:
+            return left._select(rule(left.entries, right.entries), right)
+        if op in _COMPARISONS:
+            keys = left.entries.keys(), right.entries.keys()
+            return boolean(_COMPARISONS[op](*keys))
+        if op in _UPDATES and not reflected:
+            self.entries = left._select(_OPERATORS[_UPDATES[op]](left.entries, right.entries),
+                                        right).entries
+            self._changed(tx)
+            return self
+        return None
+
+    def _select(self, keys: Iterable[Any], other: SetValue) -> SetValue:
+        made = SetValue(cls=self.cls)
+        for key in keys:
+            made.entries[key] = self.entries[key] if key in self.entries else other.entries[key]
+        return made
+
+    def _combine(self, tx: Interpreter, op: str, args: Args) -> SetValue:
+        result = self
+        for other in args:
+            result = result.binary(tx, op, SetValue.of(tx, tx.unpack(other)), False)
+        return result if result is not self else self._select(self.entries, self)
+
+    # -- methods ----------------------------------------------------------------------------------
+
+    def m_add(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.entries.setdefault(args[0].dict_key(tx), args[0])
+        return self._changed(tx)
+
+    def m_discard(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.entries.pop(args[0].dict_key(tx), None)
+        return self._changed(tx)
+
+    def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if self.entries.pop(args[0].dict_key(tx), None) is None:
+            raise tx.error(KeyError, args[0].constant())
+        return self._changed(tx)
+
+    def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if not self.entries:
+            raise tx.error(KeyError, "pop from an empty set")
+        if len(self.entries) > 1:
+            raise graph_break("unknown-operation", "set.pop with several items")
+        item = self.entries.popitem()[1]
+        self._changed(tx)
+        return item
+
+    def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.entries.clear()
+        return self._changed(tx)
+
+    def m_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        for other in args:
+            for item in tx.unpack(other):
+                self.entries.setdefault(item.dict_key(tx), item)
+        return self._changed(tx)
+
+    def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.m_update(tx, args, kwargs)
+
+    def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._select(self.entries, self)
+
+    def m_union(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._combine(tx, "or_", args)
+
+    def m_intersection(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._combine(tx, "and_", args)
+
+    def m_difference(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._combine(tx, "sub", args)
+
+    def m_symmetric_difference(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._combine(tx, "xor", args)
+
+    def m_issubset(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        other = SetValue.of(tx, tx.unpack(args[0]))
+        return boolean(self.entries.keys() <= other.entries.keys())
+
+    def m_issuperset(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        other = SetValue.of(tx, tx.unpack(args[0]))
+        return boolean(self.entries.keys() >= other.entries.keys())
+
+    def m_isdisjoint(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        other = SetValue.of(tx, tx.unpack(args[0]))
+        return boolean(self.entries.keys().isdisjoint(other.entries.keys()))
+
+    def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return boolean(self.contains(tx, args[0]))
+
+    def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return constant(len(self.entries))
+
+    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.iter(tx)
+
+
+_OPERATORS: dict[str, Any] = {
+    "or_": lambda a, b: [*a, *(k for k in b if k not in a)],
+    "and_": lambda a, b: [k for k in a if k in b],
+    "sub": lambda a, b: [k for k in a if k not in b],
+    "xor": lambda a, b: [*(k for k in a if k not in b), *(k for k in b if k not in a)],
+}
+_UPDATES = {"ior": "or_", "iand": "and_", "isub": "sub", "ixor": "xor"}
+_COMPARISONS: dict[str, Any] = {
+    "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "le": lambda a, b: a <= b,
+    "lt": lambda a, b: a < b, "ge": lambda a, b: a >= b, "gt": lambda a, b: a > b,
+}
+
+
+@wraps(set, frozenset)
+def _wrap_set(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    original = MISSING if source is None else obj
+    value = SetValue(source, cls=type(obj), original=original)
+    if source is not None:
+        tx.guards.add(source, "type_is", type(obj))
+        expected = type(obj)(obj)
+        tx.guards.add(source, "py", lambda other: other == expected)
+    for item in obj:
+        fixed = source is not None and not isinstance(item, (str, int, float, tuple, type(None)))
+        value.entries[item] = tx.wrap_fixed(item, repr(item)) if fixed else tx.wrap_new(item)
+    return value

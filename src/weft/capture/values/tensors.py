@@ -1,0 +1,289 @@
+"""Tensors: operations are run on fakes and recorded in the graph.
+
+Place in the pipeline: the family that all of capture is about. Metadata (shape, dtype, device, ...) is
+constant and guarded; methods become `call_method` nodes, functions `call_function` nodes.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+from torch import fx
+
+from weft._torch import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from weft.capture.breaks import graph_break
+from weft.capture.guards import tensor_guard
+from weft.capture.operations import plain_operator
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import NONE, boolean, constant, evaluate
+from weft.capture.values.methods import BoundBuiltin
+from weft.capture.values.registry import wraps
+from weft.capture.values.sequences import (
+    ListValue, NamedTupleValue, SizeValue, TupleValue,
+)
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+METADATA: Final = frozenset({
+    "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_sparse", "is_quantized", "is_meta",
+    "layout", "requires_grad", "is_mkldnn", "is_xpu", "is_mps", "is_nested", "itemsize",
+    "is_leaf", "is_sparse_csr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia",
+    "name", "names", "is_inference", "nbytes", "_is_view",
+})
+METADATA_METHODS: Final = frozenset({
+    "size", "dim", "ndimension", "numel", "nelement", "is_contiguous", "stride", "element_size",
+    "get_device", "is_floating_point", "is_complex", "is_signed", "storage_offset", "is_pinned",
+    "is_inference", "is_neg", "is_conj", "type", "has_names", "is_same_size", "_is_view",
+    "dense_dim", "sparse_dim", "__len__",
+})
+TENSOR_ATTRIBUTES: Final = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+DATA_METHODS: Final = frozenset({
+    "item", "tolist", "numpy", "data_ptr", "__bool__", "__int__", "__float__", "__index__",
+    "__array__", "__complex__", "cpu_data", "untyped_storage", "storage", "backward",
+    "register_hook", "__format__", "__repr__", "__str__", "share_memory_", "__reduce_ex__",
+    "requires_grad_", "set_", "retain_grad", "__dlpack__", "apply_", "map_",
+})
+"""Methods whose result depends on data or whose effect is outside of the graph."""
+
+
+class TensorValue(SymbolicValue):
+    """A tensor: a graph node (made when first used, for outside tensors) and its fake."""
+
+    __slots__ = ("_node", "example", "original")
+
+    def __init__(self, example: torch.Tensor, node: fx.Node | None, source: Source | None = None,
+                 original: Any = MISSING) -> None:
+        super().__init__(source)
+        self.example = example
+        self._node = node
+        self.original = original
+
+    def python_type(self) -> type:
+        if self.original is not MISSING:
+            return type(self.original)
+        return torch.Tensor if isinstance(self.example, FakeTensor) else type(self.example)
+
+    def real(self) -> Any:
+        return self.original
+
+    def __repr__(self) -> str:
+        return f"tensor {self.source}" if self.source is not None else "a tensor"
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return self if self.original is MISSING else self.original
+
+    # -- in the graph -----------------------------------------------------------------------------
+
+    def proxy(self, tx: Interpreter) -> Any:
+        if self._node is None:
+            assert self.source is not None
+            self._node = tx.builder.placeholder(self.source, self.example, self.original)
+        return self._node
+
+    def fake(self, tx: Interpreter) -> Any:
+        return self.example
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.output(self._node)
+
+    # -- metadata ---------------------------------------------------------------------------------
+
+    def truth(self, tx: Interpreter) -> bool:
+        raise graph_break("data-dependent-branch", f"a branch on {self!r}")
+
+    def length(self, tx: Interpreter) -> int:
+        return evaluate(tx, lambda: len(self.example))  # type: ignore[no-any-return]
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name == "shape":
+            return shape_value(self.example.shape)
+        if name in METADATA:
+            return tx.wrap_new(evaluate(tx, lambda: getattr(self.example, name)))
+        if name in TENSOR_ATTRIBUTES:
+            return run(tx, "call_function", getattr, [self, constant(name)], {})
+        if name == "grad":
+            return self._grad(tx)
+        if name == "grad_fn":
+            if self.example.grad_fn is None:
+                return NONE
+            raise graph_break("unknown-operation", "grad_fn of a tensor made in the graph")
+        if name == "__class__":
+            return tx.wrap_fixed(self.python_type(), "Tensor")
+        return self._other_attribute(tx, name)
+
+    def _other_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if self.source is not None and name in getattr(self.original, "__dict__", ()):
+            return tx.wrap(getattr(self.original, name), self.source.attribute(name))
+        attribute = getattr(torch.Tensor, name, MISSING)
+        if attribute is MISSING:
+            if self.source is not None:
+                tx.guards.add(self.source, "no_attr", name)
+            raise tx.error(AttributeError, f"'Tensor' object has no attribute '{name}'")
+        if callable(attribute):
+            return BoundBuiltin(self, name)
+        raise graph_break("unknown-operation", f"attribute {name!r} of a tensor")
+
+    def _grad(self, tx: Interpreter) -> SymbolicValue:
+        if self.source is None:
+            if not self.example.requires_grad:
+                return NONE
+            raise graph_break("unknown-operation", "grad of a tensor made in the graph")
+        return tx.wrap(self.original.grad, self.source.attribute("grad"))
+
+    def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        if name == "data" and isinstance(value, TensorValue):
+            raise graph_break("unknown-operation", "assignment to .data")
+        raise graph_break("unknown-operation", f"setting attribute {name!r} of a tensor")
+
+    # -- operations -------------------------------------------------------------------------------
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        own = TENSOR_METHODS.get(name)
+        if own is not None:
+            return own(tx, self, args, kwargs)
+        if name in METADATA_METHODS:
+            return self._metadata(tx, name, args, kwargs)
+        if name in DATA_METHODS:
+            raise graph_break("data-dependent-value", f"{name}() of {self!r}")
+        if name in ("new_tensor",) or not hasattr(torch.Tensor, name):
+            return self.getattr(tx, name).call(tx, args, kwargs)
+        return run(tx, "call_method", name, [self, *args], kwargs)
+
+    def _metadata(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        objects = [a.fake(tx) for a in args]
+        named = {k: v.fake(tx) for k, v in kwargs.items()}
+        if name == "type" and (objects or named):
+            return run(tx, "call_method", name, [self, *args], kwargs)
+        result = evaluate(tx, lambda: getattr(self.example, name)(*objects, **named))
+        if isinstance(result, torch.Size):
+            return shape_value(result)
+        return tx.wrap_new(result)
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        return run(tx, "call_function", operator.getitem, [self, key], {})
+
+    def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
+        run(tx, "call_function", operator.setitem, [self, key, value], {})
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        raise graph_break("data-dependent-value", "`in` on a tensor")
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        if self.example.dim() == 0:
+            raise tx.error(TypeError, "iteration over a 0-d tensor")
+        return run(tx, "call_method", "unbind", [self, constant(0)], {}).iter(tx)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if not isinstance(other, TensorValue) and not _number(other):
+            if isinstance(other, (TupleValue, ListValue)) or other.is_constant:
+                if op in ("eq", "ne"):
+                    return boolean(op == "ne")
+            return None
+        left, right = (other, self) if reflected else (self, other)
+        target = getattr(operator, plain_operator(op) if reflected else op)
+        return run(tx, "call_function", target, [left, right], {})
+
+
+def _number(value: SymbolicValue) -> bool:
+    return value.is_constant and isinstance(value.constant(), (int, float, complex))
+
+
+TENSOR_METHODS: dict[str, Any] = {}
+"""Methods with a rule of their own: (tx, tensor, args, kwargs) -> value."""
+
+
+def shape_value(size: torch.Size) -> SizeValue:
+    """The value of a shape."""
+    return SizeValue([constant(int(n)) for n in size])
+
+
+def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Runs a torch operation on fakes and records it."""
+    args = [tx.force(arg) for arg in args]
+    kwargs = {name: tx.force(value) for name, value in kwargs.items()}
+    nodes = tuple(arg.proxy(tx) for arg in args)
+    named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
+    fakes = [arg.fake(tx) for arg in args]
+    named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
+    versions = [_version(fake) for fake in fakes]
+    result = _run_fake(tx, op, target, fakes, named_fakes)
+    changed = versions != [_version(fake) for fake in fakes]
+    if result is None or isinstance(result, FakeTensor):
+        for arg in args:
+            if isinstance(arg, TensorValue) and arg.example is result:
+                tx.builder.call(op, target, nodes, named_nodes, result, tx.stack()).meta[
+                    "effect"] = True
+                return arg
+    node = tx.builder.call(op, target, nodes, named_nodes, result, tx.stack())
+    if changed or result is None:
+        node.meta["effect"] = True
+    return wrap_result(tx, node, result)
+
+
+def _version(fake: Any) -> int:
+    if isinstance(fake, torch.Tensor) and not fake.is_inference():
+        return fake._version
+    return 0
+
+
+def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function = target
+    if op == "call_method":
+        function = getattr(args[0], target)
+        args = args[1:]
+    try:
+        with tx.fakes.mode:
+            return function(*args, **kwargs)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise graph_break("data-dependent-shape", f"{_name(target)}: {error}") from error
+    except Exception as error:
+        raise graph_break("operator-failed",
+                          f"{_name(target)}: {type(error).__name__}: {error}") from error
+
+
+def _name(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", repr(target))
+
+
+def wrap_result(tx: Interpreter, node: fx.Node, result: Any) -> SymbolicValue:
+    """The value of an operation's result: tensors become nodes, the rest constants."""
+    if isinstance(result, torch.Tensor):
+        return TensorValue(result, node)
+    if isinstance(result, torch.Size):
+        return shape_value(result)
+    if isinstance(result, (tuple, list)):
+        items = [_wrap_item(tx, node, i, item) for i, item in enumerate(result)]
+        if type(result) in (tuple, list):
+            return TupleValue(items) if type(result) is tuple else ListValue(items)
+        return NamedTupleValue(items, None, type(result))
+    return tx.wrap_new(result)
+
+
+def _wrap_item(tx: Interpreter, node: fx.Node, index: int, item: Any) -> SymbolicValue:
+    if not isinstance(item, (torch.Tensor, tuple, list)):
+        return tx.wrap_new(item)
+    part = tx.builder.call("call_function", operator.getitem, (node, index), {}, item, ())
+    part.meta["stack"] = node.meta["stack"]
+    return wrap_result(tx, part, item)
+
+
+@wraps(torch.Tensor, subclasses=True)
+def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    kind = type(obj)
+    if kind not in (torch.Tensor, torch.nn.Parameter) and not _is_buffer(kind):
+        raise graph_break("unknown-value", f"a tensor of the subclass {kind.__name__}")
+    if source is None:
+        source = tx.tree.object(obj, "tensor")
+    if obj.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(obj):
+        raise graph_break("unknown-value", "a tensor that is not plain and strided")
+    tx.guards.add(source, "tensor", *tensor_guard(obj))
+    return TensorValue(tx.fakes.fake(obj), None, source, obj)
+
+
+def _is_buffer(kind: type) -> bool:
+    return kind.__module__ == "torch.nn.parameter"

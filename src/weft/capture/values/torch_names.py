@@ -1,0 +1,96 @@
+"""Which functions are graph operations, and which C functions are pure.
+
+Place in the pipeline: tables for `builtins` and `functions`. A graph operation is recorded as one node
+and run on fakes; a pure function is run by Python itself when its arguments are constants.
+"""
+
+from __future__ import annotations
+
+import builtins
+import cmath
+import math
+import operator
+import os
+import re
+import types
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+import torch.nn.functional
+
+_NOT_GRAPH: Final = frozenset({
+    "is_grad_enabled", "get_default_dtype", "is_inference_mode_enabled", "set_grad_enabled",
+    "is_autocast_enabled", "is_storage", "is_tensor", "typename", "compiled_with_cxx11_abi",
+    "get_device", "is_floating_point", "is_complex", "is_signed", "is_same_size", "numel",
+    "result_type", "promote_types", "can_cast", "is_nonzero", "equal", "allclose", "is_conj",
+    "is_neg", "is_inference", "is_distributed", "is_vulkan_available", "init_num_threads",
+    "handle_torch_function", "has_torch_function", "has_torch_function_unary",
+    "has_torch_function_variadic", "assert_int_or_pair", "boolean_dispatch", "from_numpy",
+    "from_file", "frombuffer", "get_num_threads", "_assert_async", "_verify_batch_size",
+})
+
+
+def _members(namespace: Any) -> Iterator[Any]:
+    for name in dir(namespace):
+        if name in _NOT_GRAPH or name.startswith("__"):
+            continue
+        found = getattr(namespace, name, None)
+        if callable(found) and not isinstance(found, type):
+            yield found
+
+
+def _graph_functions() -> dict[int, Any]:
+    spaces: list[Any] = [torch._C._VariableFunctions, torch._C._nn]
+    spaces += [getattr(torch._C, n) for n in ("_fft", "_linalg", "_special", "_nested", "_sparse")
+               if hasattr(torch._C, n)]
+    table = {id(f): f for space in spaces for f in _members(space)}
+    for name in torch.functional.__all__:
+        table[id(getattr(torch.functional, name))] = getattr(torch.functional, name)
+    functional = torch.nn.functional
+    for f in _members(functional):
+        home = getattr(f, "__module__", "") or ""
+        if isinstance(f, types.FunctionType) and home.startswith("torch"):
+            table[id(f)] = f
+    for name in dir(torch):
+        found = getattr(torch, name)
+        if isinstance(found, types.BuiltinFunctionType) and id(found) not in table:
+            if name not in _NOT_GRAPH and hasattr(torch._C._VariableFunctions, name):
+                table[id(found)] = found
+    for excluded in ("multi_head_attention_forward", "gumbel_softmax", "_canonical_mask"):
+        table.pop(id(getattr(functional, excluded, None)), None)
+    return table
+
+
+_GRAPH: Final = _graph_functions()
+
+
+def is_graph_function(function: Any) -> bool:
+    """Whether a call is one node of the graph."""
+    if id(function) in _GRAPH:
+        return True
+    return isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+
+
+def _pure_functions() -> set[int]:
+    pure = {id(f) for space in (math, cmath, operator, re) for f in vars(space).values()
+            if callable(f)}
+    names = ("abs", "all", "any", "ascii", "bin", "chr", "divmod", "format", "hash", "hex", "len",
+             "max", "min", "oct", "ord", "pow", "repr", "round", "sorted", "sum")
+    pure.update(id(getattr(builtins, name)) for name in names)
+    torch_pure = ("promote_types", "can_cast", "get_default_dtype", "is_inference_mode_enabled",
+                  "get_num_threads")
+    pure.update(id(getattr(torch, name)) for name in torch_pure)
+    pure.update(map(id, (os.fspath, str.maketrans, dict.fromkeys, torch._C._get_tracing_state)))
+    return pure
+
+
+_PURE: Final = _pure_functions()
+
+
+def is_pure(function: Any) -> bool:
+    """Whether the function's result depends on its arguments alone (or on guarded state)."""
+    if id(function) in _PURE:
+        return True
+    owner = getattr(function, "__self__", None)
+    return owner in (str, int, float, bytes, dict) or isinstance(owner, (str, bytes, re.Pattern))
