@@ -1,0 +1,105 @@
+"""Every scalar operator, in every type it takes, in vector bodies and tails, against the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.codegen_cpp.checking import builder, check, flat
+from weft.codegen.dtypes import to_torch
+from weft.codegen.loop_ir import Kernel, Node
+from weft.codegen.scalar_ops import OPS, ScalarOp
+
+FLOATS = ("f32", "f64")
+INTS = ("i64", "i32", "i16", "i8", "u8")
+TYPES = {
+    "float": FLOATS,
+    "number": FLOATS + INTS,
+    "int": INTS,
+    "integral": (*INTS, "bool"),
+    "any": (*FLOATS, *INTS, "bool"),
+    "where": (*FLOATS, *INTS, "bool"),
+}
+SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 0.5, -2.5, 100.0, 1e-37]
+RANDOM = ("philox", "philox_normal")
+
+
+def operators(dtype: str) -> list[ScalarOp]:
+    return [op for op in OPS.values()
+            if dtype in TYPES[op.operands] and op.name not in ("cast", *RANDOM)]  # fmt: skip
+
+
+def sample(dtype: str, n: int, seed: int) -> torch.Tensor:
+    """Values of all sizes, special ones among them."""
+    generator = torch.Generator().manual_seed(seed)
+    if dtype == "bool":
+        return torch.rand(n, generator=generator) < 0.5
+    if dtype in INTS:
+        low = 0 if dtype == "u8" else -100
+        values = torch.randint(low, 101, (n,), generator=generator)
+        values[:: 3] = torch.randint(0, 4, values[::3].shape, generator=generator)
+        return values.to(to_torch(dtype))
+    values = torch.randn(n, generator=generator, dtype=torch.float64) * 3
+    order = torch.randperm(n, generator=generator)[: len(SPECIAL)]
+    values[order] = torch.tensor(SPECIAL, dtype=torch.float64)[: len(order)]
+    return values.to(to_torch(dtype))
+
+
+def operator_kernel(dtype: str, n: int) -> tuple[Kernel, dict[str, torch.Tensor]]:
+    """One kernel with an output for each operator of `dtype`."""
+    b = builder([n])
+    index = flat(b.outer)
+    buffers = {f"x{i}": sample(dtype, n, i) for i in range(3)} | {"c": sample("bool", n, 9)}
+    arguments: list[Node] = [b.load(f"x{i}", dtype, index) for i in range(3)]
+    condition = b.load("c", "bool", index)
+    for op in operators(dtype):
+        if dtype == "f64" and op.name.startswith("round_"):
+            continue
+        used = arguments[: op.arity]
+        if op.operands == "where":
+            used = [condition, *arguments[:2]]
+        value = b.op(op.name, *used)
+        buffers[op.name] = torch.zeros(n, dtype=to_torch(value.dtype))
+        b.store(op.name, value.dtype, index, value)
+    return b.build(f"operators_{dtype}"), buffers
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, "bool"])
+def test_operators_in_vectors_and_tails(dtype: str) -> None:
+    check(*operator_kernel(dtype, 16 * 5 + 11))
+
+
+@pytest.mark.parametrize("source", ["f32", "f64", "i64", "i32", "i8", "u8", "bool", "bf16", "f16"])
+def test_conversions(source: str) -> None:
+    n = 53
+    b = builder([n])
+    index = flat(b.outer)
+    x = torch.randn(n) * 5 if source != "bool" else torch.rand(n) < 0.5
+    buffers = {"x": (x.abs() if source == "u8" else x).to(to_torch(source))}
+    value = b.load("x", source, index)
+    for target in ("f32", "f64", "i64", "i32", "i16", "i8", "bool", "bf16", "f16"):
+        kind = "f32" if target in ("bf16", "f16") else target
+        buffers[target] = torch.zeros(n, dtype=to_torch(target))
+        b.store(target, target, index, b.cast(value, kind))
+    check(b.build("conversions"), buffers)
+
+
+@pytest.mark.parametrize("half", ["bf16", "f16"])
+def test_half_types_round_to_nearest_even_for_all_values(half: str) -> None:
+    """All 2^16 values survive a round trip; values half way between two go to the even one."""
+    dtype = to_torch(half)
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    wide = every.float()
+    wide = torch.cat([wide, torch.nextafter(wide, wide * 2), (wide + wide.roll(1)) / 2, wide * 1.001])
+    n = len(wide)
+    b = builder([n])
+    index = flat(b.outer)
+    b.store("o", half, index, b.load("x", "f32", index))
+    b.store("back", "f32", index, b.op(f"round_{half}", b.load("x", "f32", index)))
+    buffers = {"x": wide, "o": torch.zeros(n, dtype=dtype), "back": torch.zeros(n)}
+    from weft.codegen.cpp import compile_kernels
+
+    compile_kernels([b.build("halves")])[0](*(buffers[k] for k in ("x", "o", "back")))
+    torch.testing.assert_close(buffers["o"], wide.to(dtype), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        buffers["back"], wide.to(dtype).float(), rtol=0, atol=0, equal_nan=True)

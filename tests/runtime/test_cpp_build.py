@@ -1,0 +1,84 @@
+"""The compiler driver and the launcher."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.codegen_cpp.checking import builder, flat
+from weft.codegen.cpp import compile_kernels
+from weft.codegen.loop_ir import Kernel
+from weft.config import config
+from weft.errors import CompilationFailed, CompilerNotFound
+from weft.runtime import compile_pool, cpp_build
+
+
+def double_kernel(name: str = "double", buffer: str = "x") -> Kernel:
+    b = builder([40])
+    x = b.load(buffer, "f32", flat(b.outer))
+    b.store("o", "f32", flat(b.outer), b.op("add", x, x))
+    return b.build(name)
+
+
+def test_missing_compiler_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    cpp_build._toolchain.cache_clear()
+    try:
+        with pytest.raises(CompilerNotFound, match=r"install g\+\+"):
+            cpp_build.toolchain()
+        assert not cpp_build.is_available()
+    finally:
+        cpp_build._toolchain.cache_clear()
+
+
+def test_refused_source_shows_the_compilers_message() -> None:
+    with pytest.raises(CompilationFailed, match="expected"):
+        compile_pool.submit("int f( {").result()
+
+
+def test_a_kernel_file_corrupted_on_disk_is_recompiled(tmp_path: Path) -> None:
+    source = 'extern "C" __attribute__((visibility("default"))) int f() { return 9; }\n'
+    with config.patch(cache_dir=str(tmp_path)):
+        first = compile_pool.submit(source).result()
+        first.write_bytes(b"garbage")
+        compile_pool._running.clear()
+        second = compile_pool.submit(source).result()
+        assert first == second
+        assert ctypes.CDLL(str(second)).f() == 9
+
+
+def test_equal_kernels_are_compiled_once() -> None:
+    first, second = double_kernel("layer0", "x"), double_kernel("layer1", "h")
+    from weft.codegen.cpp import source_of
+
+    assert source_of(first) == source_of(second)
+    assert compile_pool.submit(source_of(first)) is compile_pool.submit(source_of(second))
+
+
+def test_launcher_reads_views_and_refuses_wrong_counts() -> None:
+    run = compile_kernels([double_kernel()])[0]
+    storage, o = torch.arange(100.0), torch.zeros(60)
+    run(storage[10:50], o[7:47])
+    assert torch.equal(o[7:47], 2 * storage[10:50])
+    assert not o[:7].any()
+    assert not o[47:].any()
+    with pytest.raises(TypeError, match="double takes 2 arguments, got 1"):
+        run(storage)
+
+
+def test_kernels_share_torchs_threads() -> None:
+    source = (
+        '#include "core.h"\nextern "C" __attribute__((visibility("default"))) int f() '
+        "{ return weft::omp_get_max_threads(); }\n"
+    )
+    library = cpp_build.load(compile_pool.submit(source).result())
+    before = torch.get_num_threads()
+    try:
+        for n in (1, 3):
+            torch.set_num_threads(n)
+            assert library.f() == n
+    finally:
+        torch.set_num_threads(before)
