@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Final, final
 import torch
 import torch.fx
 
-from weft._torch import FakeTensor, FakeTensorMode, OpOverload
+from weft._torch import FakeTensor, OpOverload
+from weft.shapes.fake_mode import MemoFakeMode
 
 _LIMIT: Final = 50_000
 _META: Final = torch.device("meta")
@@ -42,7 +43,7 @@ class Evaluator:
     _shared: ClassVar[dict[torch.dtype, Evaluator]] = {}  # by default dtype: results depend on it
 
     def __init__(self) -> None:
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = MemoFakeMode()
         self._interned: dict[Any, FakeTensor] = {}
         self._results: dict[Any, Result] = {}
         self._kept: list[Any] = []  # exemplars that are not interned but part of keys by identity

@@ -18,24 +18,41 @@ mode, those of static sizes for the whole process.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import CellType, FunctionType
 from typing import Any, Final, final
 
 import torch
 
 from weft._torch import (
     FakeTensor,
+    FakeTensorConverter,
     FakeTensorMode,
     OpOverload,
+    TorchDispatchMode,
+    decomposition_table,
     has_dispatch_kernel,
+    has_meta,
     in_kernel_invocation,
+    meta_table,
+    op_implementations_checks,
+    should_allow_numbers_as_tensors,
+    stride_incorrect_op,
+    torch_decomp_decompositions,
 )
 
 _META: Final = torch.device("meta")
+_KNOWN_TORCH: Final = torch.__version__.startswith(("2.11.", "2.12.", "2.13."))
+"""Versions whose `FakeTensorMode` was read: its attributes and the order of its rules."""
+
 _LIMIT: Final = 20_000
 """Entries of the process-wide memory; it is emptied when full."""
 
+_DYNAMO_MEMO: Final = "__dynamo_disable"
+_EMPTY_CELL: Final = CellType()
 _NEVER_TAGS: Final = (
     torch.Tag.data_dependent_output,
     torch.Tag.dynamic_output_shape,
@@ -109,8 +126,16 @@ _cacheable: dict[OpOverload, bool] = {}
 class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """`FakeTensorMode` with a memory of results; see the module's text."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch: False, or the first operator would load torch._dynamo to keep it out of here."""
+        return False
+
     def __init__(self) -> None:
-        super().__init__(allow_non_fake_inputs=True)
+        if _KNOWN_TORCH:
+            _initialise(self)
+        else:
+            super().__init__(allow_non_fake_inputs=True)
         self.cache_enabled = False
         self._symbolic_entries: dict[Hashable, _Entry] = {}
 
@@ -121,17 +146,47 @@ class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        return self.dispatch(func, types, args, kwargs)
+
+    def dispatch(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """The operator's result on fakes, remembered or computed."""
         reader = _KeyReader(self)
         key = reader.key(func, args, kwargs or {})
         if key is None:
-            return super().__torch_dispatch__(func, types, args, kwargs or {})
+            return super().dispatch(func, types, args, kwargs or {})
         entries = self._symbolic_entries if reader.symbolic else _static_entries
         entry = entries.get(key, _MISSING)
         if entry is not _MISSING:
             return _rebuild(entry, self, reader.tensors)
-        result = super().__torch_dispatch__(func, types, args, kwargs or {})
+        result = self._compute(func, types, args, kwargs or {}, reader)
         self._remember(entries, key, reader, result)
         return result
+
+    def _compute(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        reader: _KeyReader,
+    ) -> Any:
+        """The result by PyTorch's rules, in PyTorch's order, for plain operators.
+
+        `FakeTensorMode` does the same with more cases, and loads torch._dynamo on its way.
+        """
+        if not _KNOWN_TORCH or (not reader.tensors and should_allow_numbers_as_tensors(func)):
+            return super().dispatch(func, types, args, kwargs)
+        for rule in (_decomposed, _by_prim, _by_special_rule, _by_meta_kernel):
+            result = rule(self, func, args, kwargs, reader)
+            if result is not NotImplemented:
+                return result
+        return super().dispatch(func, types, args, kwargs)
 
     def _remember(
         self, entries: dict[Hashable, _Entry], key: Hashable, reader: _KeyReader, result: Any
@@ -143,6 +198,107 @@ class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if len(entries) >= _LIMIT:
             entries.clear()
         entries[key] = entry
+
+
+def _initialise(mode: FakeTensorMode) -> None:
+    """What ``FakeTensorMode.__init__`` does, without loading torch._dynamo (half a second)."""
+    _run_meta_kernels_without_dynamo()
+    TorchDispatchMode.__init__(mode)  # type: ignore[no-untyped-call]
+    mode.allow_fallback_kernels = True
+    mode.propagate_real_tensors = False
+    mode.fake_tensor_converter = FakeTensorConverter()
+    mode.static_shapes = True
+    mode.allow_scalar_outputs = False
+    mode._allow_unsafe_data_ptr_access = True
+    mode.allow_meta = True
+    mode.cache_crosscheck_enabled = False
+    mode.allow_non_fake_inputs = True
+    mode.in_kernel_invocation = False
+    mode.enter_stack = []
+    mode.shape_env = None
+    mode._stack_trace = None  # type: ignore[assignment]
+    mode._stack = ""
+    mode._mode_key = FakeTensor._mode_key
+    mode.nt_tensor_id_initial_count = mode.nt_tensor_id_counter = 0
+
+
+@cache
+def _run_meta_kernels_without_dynamo() -> None:
+    """Spare the first meta kernel the loading of torch._dynamo.
+
+    PyTorch wraps Python meta kernels so that torch.compile leaves them alone: the wrapper looks for
+    a memo on the function and, finding none, loads torch._dynamo to make one. Where nobody has
+    loaded that yet, the memo is set to the function itself.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    modules = [sys.modules[name] for name in sys.modules if name.startswith("torch._refs")]
+    references = [value for module in modules for value in vars(module).values()]
+    pending = [*meta_table.values(), *decomposition_table.values(), *references]
+    seen: set[int] = set()
+    while pending:
+        function = pending.pop()
+        if isinstance(function, FunctionType) and id(function) not in seen:
+            seen.add(id(function))
+            wrapped = _wrapped_functions(function)
+            pending += wrapped
+            if function.__code__.co_filename == torch._compile.__file__:
+                for target in wrapped:
+                    target.__dict__.setdefault(_DYNAMO_MEMO, target)
+
+
+def _wrapped_functions(function: FunctionType) -> list[FunctionType]:
+    """The functions that a wrapper calls, found in its closure."""
+    cells = function.__closure__ or ()
+    held = [cell.cell_contents for cell in cells if cell != _EMPTY_CELL]
+    return [value for value in held if isinstance(value, FunctionType)]
+
+
+def _decomposed(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader) -> Any:
+    """Operators whose meta kernel is missing or takes no symbolic sizes, by simpler ones."""
+    if func in meta_table or mode.cpp_meta_supports_symint(func):
+        return NotImplemented
+    if reader.symbolic and func in mode._unbacked_special_fake_handling_ops:
+        return NotImplemented
+    decomposition = decomposition_table.get(func)
+    with mode:
+        if decomposition and (reader.symbolic or torch_decomp_decompositions(func)):
+            return decomposition(*args, **kwargs)
+        return func.decompose(*args, **kwargs)
+
+
+def _by_prim(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader) -> Any:
+    if func.namespace != "prims" or not hasattr(func, "prim_meta_impl"):
+        return NotImplemented
+    if stride_incorrect_op(func):
+        return NotImplemented
+    with mode:
+        return func.prim_meta_impl(*args, **kwargs)
+
+
+def _by_special_rule(
+    mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader
+) -> Any:
+    """Factories, device conversions, indexing and other rules of PyTorch for fakes only."""
+    for applies, rule in op_implementations_checks:
+        if applies(func):
+            result = rule(mode, func, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+    return NotImplemented
+
+
+def _by_meta_kernel(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader) -> Any:
+    if not has_meta(func):
+        return NotImplemented
+    try:
+        with in_kernel_invocation(mode):
+            result = func(*args, **kwargs)
+    except NotImplementedError:
+        return NotImplemented
+    return mode.wrap_meta_outputs_with_default_device_logic(
+        result, func, reader.tensors, device=kwargs.get("device")
+    )
 
 
 class _KeyReader:
