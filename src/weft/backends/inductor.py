@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
 from weft.aot.graph import AtenGraph
@@ -20,6 +21,7 @@ from weft.aot.runtime_wrapper import Boxed
 from weft.codegen import compile_graph
 from weft.codegen.lowering import LOWERINGS
 from weft.config import check_options, config
+from weft.runtime.cuda_graphs import CudaGraphs
 
 
 def inductor(
@@ -34,7 +36,26 @@ def inductor(
 
 
 def _compiler(gm: AtenGraph) -> Boxed:
-    return compile_graph(gm, options=config)
+    artifact = compile_graph(gm, options=config)
+    device = _capturable_device(gm) if config.cudagraphs else None
+    return artifact if device is None else CudaGraphs(artifact, device)
+
+
+def _capturable_device(gm: AtenGraph) -> torch.device | None:
+    """The GPU that all tensors of the graph are on, if a CUDA graph can record its work."""
+    devices: set[torch.device] = set()
+    for node in gm.graph.nodes:
+        if _SYNCHRONISING & set(getattr(node.target, "tags", ())):
+            return None
+        value = node.meta.get("val")
+        tensors = value if isinstance(value, list | tuple) else [value]
+        devices |= {t.device for t in tensors if isinstance(t, torch.Tensor)}
+    device = devices.pop() if len(devices) == 1 else None
+    return device if device is not None and device.type == "cuda" else None
+
+
+_SYNCHRONISING = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+"""Operators that wait for the GPU, which a capture forbids."""
 
 
 def compile_fx(

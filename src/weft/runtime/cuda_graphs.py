@@ -152,12 +152,19 @@ def _record(artifact: Artifact, inputs: list[Any]) -> tuple[torch.cuda.CUDAGraph
     """Capture one run of the artifact on a side stream, into a memory pool of its own."""
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    random_state = generator.clone_state()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            outputs = artifact(list(inputs))
-        finally:
-            graph.capture_end()
+    try:
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                outputs = artifact(list(inputs))
+            finally:
+                graph.capture_end()
+    except RuntimeError:
+        # A broken capture leaves the generator in capture mode: every later random op would fail.
+        generator.graphsafe_set_state(random_state)
+        raise
     torch.cuda.current_stream().wait_stream(stream)
     return graph, list(outputs)

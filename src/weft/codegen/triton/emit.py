@@ -94,6 +94,8 @@ class _Emitter:
     name: str
     lines: list[str] = field(default_factory=list)
     indent: str = "    "
+    eviction: str = ""
+    """Cache hint of inner-level loads: rows that a later phase reads again should stay in the L2 cache."""
 
     def __post_init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -205,7 +207,9 @@ class _Emitter:
             sinks = [r for r in reduces if ready[r.value.id] == phase]
             stores = [s for s in inner_stores if self._store_phase(s, ready) == phase]
             if sinks or stores:
+                self.eviction = "evict_first" if phase == last else "evict_last"
                 self._loop(sinks, stores)
+                self.eviction = ""
         for store in self.kernel.stores:
             if not store.inner:
                 self._store(store)
@@ -300,6 +304,8 @@ class _Emitter:
         text = f"tl.load({node.buffer} + ({index})"
         if masks:
             text += f", {' & '.join(masks)}, other={spell_literal(node.other)}"
+        if self.eviction and node.inner:
+            text += f", eviction_policy='{self.eviction}'"
         text += ")"
         memory = self.memory_type[node.buffer]
         return f"{text}.to(tl.float32)" if memory in HALF_TYPES else text

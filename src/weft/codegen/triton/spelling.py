@@ -94,8 +94,8 @@ _FLOAT64: Final[dict[str, str]] = {
 }
 
 _INT: Final[dict[str, str]] = {
-    "floordiv": "p.floor_div({0}, tl.where({1} == 0, 1, {1}))",
-    "truncdiv": "{0} // tl.where({1} == 0, 1, {1})",
+    "floordiv": "tl.where({1} == 0, 0, p.floor_div({0}, tl.where({1} == 0, 1, {1})))",
+    "truncdiv": "tl.where({1} == 0, 0, {0} // tl.where({1} == 0, 1, {1}))",
     "mod": "p.floor_mod({0}, tl.where({1} == 0, 1, {1}))",
     "fmod": "{0} % tl.where({1} == 0, 1, {1})",
     "maximum": "tl.maximum({0}, {1})",

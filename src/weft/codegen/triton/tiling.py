@@ -25,7 +25,7 @@ from weft.shapes.expr import Expr
 
 POINTWISE_BLOCK: Final = 1024
 TRANSPOSE_BLOCK: Final = 64
-LARGEST_PERSISTENT_ROW: Final = 8192
+LARGEST_PERSISTENT_ROW: Final = 16384
 LOOPED_BLOCK: Final = 4096
 OUTER_REDUCTION_COLUMNS: Final = 64
 ELEMENTS_PER_WARP: Final = 32 * 16
@@ -143,7 +143,7 @@ def _reduction_tiling(kernel: Kernel) -> Tiling:
     else:
         r_block = _clipped(LOOPED_BLOCK, row)
     x_block = max(1, min(_clipped(32, points), 1024 // r_block))
-    warps = max(1, min(16, next_power_of_two(x_block * r_block // ELEMENTS_PER_WARP)))
+    warps = max(1, min(32, next_power_of_two(x_block * r_block // ELEMENTS_PER_WARP)))
     axes = (Axis("x", kernel.outer, x_block), Axis("r", kernel.inner, r_block))
     return Tiling(axes, (), fits, warps)
 
