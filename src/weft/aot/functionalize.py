@@ -29,9 +29,12 @@ aten = torch.ops.aten
 class Base:
     """A storage: its current value as a node, how often it was written, and who owns it."""
 
-    __slots__ = ("node", "source", "start", "version")
+    __slots__ = ("live", "node", "source", "start", "version")
 
-    def __init__(self, node: Node, source: int | None = None, start: Any = 0) -> None:
+    def __init__(
+        self, live: torch.Tensor, node: Node, source: int | None = None, start: Any = 0
+    ) -> None:
+        self.live = live  # the tensor that the storage was made for
         self.node = node
         self.version = 0
         self.source = source  # index of the graph input that it belongs to, if any
@@ -103,7 +106,7 @@ class Functionalizer:
     def add_base(self, live: torch.Tensor, node: Node, source: int | None = None) -> Alias:
         """`live` is a new tensor with its own storage and the value `node`."""
         start = 0 if source is None else live.storage_offset()
-        made = self._aliases[id(live)] = Alias(live, Base(node, source, start), (), node)
+        made = self._aliases[id(live)] = Alias(live, Base(live, node, source, start), (), node)
         return made
 
     def add_base_view(self, live: torch.Tensor, base: Base, step: ViewStep, node: Node) -> None:

@@ -4,7 +4,7 @@ Place in the pipeline: the first step of aot. The captured graph is run, node by
 tensors inside the `Recorder`; what comes out is one flat graph of ATen operators plus a description
 of what the caller must see besides: which inputs were mutated, which outputs alias what.
 
-    traced = trace(gm, example_inputs)
+    tracer, traced = trace(gm, example_inputs)
     traced.graph        # torch.fx.Graph of ATen operators: outputs = mutated inputs, then values
     traced.outputs      # one OutputSpec per output of the captured function
 """
@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import FakeTensor, tree_flatten
+from weft._torch import FakeTensor, autograd_sequence, tree_flatten
 from weft.aot import record_special  # noqa: F401  (fills record.HANDLERS)
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Alias, Base, Functionalizer
@@ -57,6 +57,19 @@ class Traced:
     detached_mutations: set[int] = field(default_factory=set)  # ... written under no_grad
     outputs: list[OutputSpec] = field(default_factory=list)
     spec: Any = None  # pytree structure of the outputs
+    values: list[Any] = field(default_factory=list)  # what the graph returns: nodes
+    differentiable: dict[int, torch.Tensor] = field(default_factory=dict)  # by index in values
+
+    def add(self, node: Node, live: torch.Tensor | None) -> int:
+        """One more value; `live` is the tensor that autograd knows it by, if it has a gradient."""
+        if live is not None and live.requires_grad:
+            self.differentiable[len(self.values)] = live
+        self.values.append(node)
+        return len(self.values) - 1
+
+    def close(self) -> None:
+        """Appends the output node."""
+        self.graph.output(tuple(self.values))
 
 
 @final
@@ -76,6 +89,8 @@ class Tracer:
         self.inputs: list[Any] = []  # what the captured graph sees
         self.primals: list[Any] = []  # leaves that gradients are taken for
         self.shapes: list[Any] = []
+        self.grad_fns: list[Any] = []  # of what the captured graph sees, before it runs
+        self.sequence: list[tuple[int, Any]] = []  # autograd's next number after each node
         self.result: Any = None
 
     # -- inputs ------------------------------------------------------------------------------------
@@ -92,6 +107,7 @@ class Tracer:
                 self.last_placeholder = self.tensors.placeholder(node.name, value)
                 self.inputs.append(value)
                 self.primals.append(None)
+                self.grad_fns.append(None)
 
     def _fake_input(self, example: torch.Tensor, value: Any) -> FakeTensor:
         if value is not None and any(type(s) is not int for s in value.size()):
@@ -114,6 +130,7 @@ class Tracer:
             self.tensors.rename(seen, alias)
         self.primals.append(primal)
         self.inputs.append(seen)
+        self.grad_fns.append(seen.grad_fn)
         self.shapes.append((fake.size(), fake.stride(), fake.storage_offset()))
         return seen
 
@@ -125,12 +142,13 @@ class Tracer:
         fake = self.context.fake(tensor)
         if not self.tensors.knows(fake):
             assert isinstance(fake, FakeTensor)
-            with self._at_inputs():
+            with self.at_inputs():
                 self._add_tensor(f"lifted_{len(self.lifted)}", fake)
             self.lifted.append(tensor)
         return fake
 
-    def _at_inputs(self) -> Any:
+    def at_inputs(self) -> Any:
+        """Context: nodes go behind the placeholders."""
         graph = self.tensors.graph
         if self.last_placeholder is None:
             return graph.inserting_before(next(iter(graph.nodes)))
@@ -153,6 +171,8 @@ class Tracer:
                         self.result = _resolve(node.args[0], env)
                     else:
                         env[node] = self._call(node, env)
+                        if grad_mode:
+                            self.sequence.append((autograd_sequence(), self.tensors.stack))
         finally:
             torch.set_grad_enabled(grad_mode)
 
@@ -171,19 +191,25 @@ class Tracer:
     # -- outputs -----------------------------------------------------------------------------------
 
     def finish(self) -> Traced:
-        """The output node, and the description of the outputs."""
+        """The outputs and their description; the graph gets its output node from `close`."""
         traced = Traced(self.tensors.graph, len(self.examples), self.lifted)
         self._check_metadata()
-        values = [self.tensors.alias(p).base.node if p is not None else None for p in self.primals]
         for i, primal in enumerate(self.primals):
             if primal is not None and self.tensors.alias(primal).base.version:
                 self._check_shared(primal, i)
-                traced.mutated.append(i)
+                self._add_mutation(traced, i)
         flat, traced.spec = tree_flatten(self.result)
-        graph_outputs: list[Any] = [values[i] for i in traced.mutated]
-        traced.outputs = _Outputs(self, graph_outputs).specs(flat)
-        self.tensors.graph.output(tuple(graph_outputs))
+        traced.outputs = _Outputs(self, traced).specs(flat)
         return traced
+
+    def _add_mutation(self, traced: Traced, i: int) -> None:
+        """The new value of input `i` is an output, with a gradient if autograd saw the write."""
+        seen = self.inputs[i]
+        traced.mutated.append(i)
+        differentiable = seen.requires_grad and seen.grad_fn is not self.grad_fns[i]
+        if not differentiable:
+            traced.detached_mutations.add(i)
+        traced.add(self.tensors.alias(seen).base.node, seen if differentiable else None)
 
     def _check_metadata(self) -> None:
         """Inputs must keep their geometry: changing it is not replayed."""
@@ -205,10 +231,10 @@ class Tracer:
 class _Outputs:
     """Classifies the outputs of the captured function."""
 
-    def __init__(self, tracer: Tracer, graph_outputs: list[Any]) -> None:
+    def __init__(self, tracer: Tracer, traced: Traced) -> None:
         self.tracer = tracer
         self.tensors = tracer.tensors
-        self.graph_outputs = graph_outputs
+        self.traced = traced
         self.by_object: dict[int, OutputSpec] = {}
         self.base_index: dict[int, int] = {}  # id(base) -> graph output with its value
 
@@ -245,32 +271,39 @@ class _Outputs:
         grad = output.requires_grad
         source = alias.base.source
         if source is not None:
-            same = any(output is x for x in (self.tracer.inputs[source],))
-            steps = alias.steps if alias.steps or same else (_ALIAS,)
+            seen = self.tracer.inputs[source]
+            steps = alias.steps if alias.steps or output is seen else (_ALIAS,)
+            self._check_gradient(output, seen)
             return OutputSpec("input", source, steps, requires_grad=grad)
         if id(alias.base) in self.shared:
-            return OutputSpec("value", self._base_output(alias.base), alias.steps or (_ALIAS,),
-                              requires_grad=grad)  # fmt: skip
+            self._check_gradient(output, alias.base.live)
+            index = self._base_output(alias.base)
+            return OutputSpec("value", index, alias.steps or (_ALIAS,), requires_grad=grad)
+        if grad and output.grad_fn is None:
+            raise Unsupported("an output that the graph makes a leaf")
         node = restride(self.tensors.emit, self.tensors.read(output), output.stride())
-        self.graph_outputs.append(node)
-        return OutputSpec("value", len(self.graph_outputs) - 1, requires_grad=grad)
+        return OutputSpec("value", self.traced.add(node, output), requires_grad=grad)
+
+    def _check_gradient(self, output: torch.Tensor, owner: torch.Tensor) -> None:
+        """A view made at run time gets its gradient from what it views."""
+        if output.requires_grad and not owner.requires_grad:
+            raise Unsupported("an output with a gradient on the memory of one without")
 
     def _base_output(self, base: Base) -> int:
         if id(base) not in self.base_index:
-            self.base_index[id(base)] = len(self.graph_outputs)
-            self.graph_outputs.append(base.node)
+            self.base_index[id(base)] = self.traced.add(base.node, base.live)
         return self.base_index[id(base)]
 
 
 _ALIAS = ViewStep(aten.alias.default, ())
 
 
-def trace(gm: GraphModule, example_inputs: Sequence[Any]) -> Traced:
-    """The functional ATen graph of a captured graph, for the given inputs, without gradients."""
+def trace(gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Tracer, Traced]:
+    """The functional ATen graph of a captured graph for the given inputs, not yet closed."""
     tracer = Tracer(gm, example_inputs)
     tracer.add_inputs()
     tracer.run()
-    return tracer.finish()
+    return tracer, tracer.finish()
 
 
 def _resolve(value: Any, env: dict[Node, Any]) -> Any:

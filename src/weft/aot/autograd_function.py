@@ -1,0 +1,174 @@
+"""The `torch.autograd.Function` around a compiled forward and backward.
+
+Place in the pipeline: made once per compiled training graph; its `apply` runs at every call, so what
+can be decided beforehand is.
+
+    function = make_function(spec)       # boxed: list of inputs -> values
+    values = function([x, w])            # values have one grad_fn, whose backward is compiled
+
+Under `create_graph=True` the backward differentiates the captured graph instead, through autograd, so
+that gradients of gradients exist. What that needs of the inputs beyond the saved values is kept only
+where it costs nothing (leaves); others are held weakly, and their loss is an error, not a wrong
+number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+from weakref import ref
+
+import torch
+
+from weft.aot.runtime_wrapper import Boxed
+from weft.errors import WeftError
+
+
+class DoubleBackwardError(WeftError, RuntimeError):
+    """`create_graph=True` asked for something that the compiled graph cannot give."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TangentLayout:
+    """How the compiled backward expects a tangent: memory order of dimensions, and zeros for None."""
+
+    order: tuple[int, ...]
+    back: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(value: torch.Tensor) -> TangentLayout:
+        """The layout of a forward value."""
+        stride = value.stride()
+        order = tuple(sorted(range(value.dim()), key=lambda d: (-stride[d], d)))
+        back = tuple(order.index(d) for d in range(value.dim()))
+        return TangentLayout(order, back, value.dtype, value.device)
+
+    def fit(self, tangent: torch.Tensor | None, size: Sequence[int]) -> torch.Tensor:
+        """A tangent in that layout."""
+        if tangent is None:
+            sizes = [size[d] for d in self.order]
+            return torch.zeros(sizes, dtype=self.dtype, device=self.device).permute(self.back)
+        if self.order == self.back == tuple(range(len(self.order))):
+            return tangent.contiguous()
+        return tangent.permute(self.order).contiguous().permute(self.back)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FunctionSpec:
+    """All that the function needs to know."""
+
+    forward: Boxed
+    backward: Boxed
+    n_values: int
+    n_inputs: int
+    saved_inputs: tuple[int, ...]
+    saved_values: tuple[int, ...]
+    layouts: dict[int, TangentLayout]  # of the differentiable values, by index
+    gradient_inputs: tuple[int, ...]
+    extra_inputs: tuple[int, ...]  # leaves kept only for double backward
+    weak_inputs: tuple[int, ...]  # held weakly, for double backward
+    redo: Callable[[list[Any], dict[int, torch.Tensor]], list[torch.Tensor | None]]
+
+
+def make_function(spec: FunctionSpec) -> Boxed:
+    """A boxed callable that computes the values, differentiably."""
+    apply = _function_class(spec).apply
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        values: Sequence[Any] = apply(*inputs)
+        return values
+
+    return call
+
+
+def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
+    """A subclass of `torch.autograd.Function` for one compiled graph."""
+    plain = tuple(k for k in range(spec.n_values) if k not in spec.layouts)
+    kept_inputs = (*spec.saved_inputs, *spec.extra_inputs)
+    n_saved = len(spec.saved_inputs) + len(spec.saved_values)
+    layouts = tuple(spec.layouts.items())
+
+    class CompiledFunction(torch.autograd.Function):
+        """Compiled forward and backward."""
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            outputs = spec.forward(list(inputs))
+            ctx.save_for_backward(
+                *[inputs[i] for i in spec.saved_inputs],
+                *[outputs[k] for k in spec.saved_values],
+                *[inputs[i] for i in spec.extra_inputs],
+            )
+            values = tuple(outputs[: spec.n_values])
+            ctx.sizes = [values[k].size() for k, _ in layouts]
+            ctx.others = _others(inputs, kept_inputs, spec.weak_inputs)
+            ctx.set_materialize_grads(False)
+            if plain:
+                ctx.mark_non_differentiable(*[values[k] for k in plain])
+            return values
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            tangents = [
+                layout.fit(grads[k], size)
+                for (k, layout), size in zip(layouts, ctx.sizes, strict=True)
+            ]
+            saved = list(ctx.saved_tensors)
+            if torch.is_grad_enabled():
+                return _differentiably(spec, ctx, saved[n_saved:], saved, tangents)
+            ctx.maybe_clear_saved_tensors()
+            del saved[n_saved:], grads
+            saved += tangents
+            del tangents
+            return _placed(spec, spec.backward(saved))
+
+    return CompiledFunction
+
+
+def _placed(spec: FunctionSpec, gradients: Sequence[Any]) -> tuple[Any, ...]:
+    """Gradients at the positions of their inputs."""
+    result = [None] * spec.n_inputs
+    for i, gradient in zip(spec.gradient_inputs, gradients, strict=True):
+        result[i] = gradient
+    return tuple(result)
+
+
+def _others(inputs: Sequence[Any], kept: tuple[int, ...], weak: tuple[int, ...]) -> dict[int, Any]:
+    """Inputs that are not saved tensors: numbers, and weak references with versions."""
+    others: dict[int, Any] = {
+        i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)
+    } if len(kept) + len(weak) < len(inputs) else {}  # fmt: skip
+    for i in weak:
+        others[i] = (ref(inputs[i]), inputs[i]._version)
+    return others
+
+
+def _differentiably(
+    spec: FunctionSpec, ctx: Any, extra: list[Any], saved: list[Any], tangents: list[torch.Tensor]
+) -> tuple[Any, ...]:
+    """The gradients through autograd, on the original inputs."""
+    inputs: list[Any] = [None] * spec.n_inputs
+    for i, tensor in zip(spec.saved_inputs, saved, strict=False):
+        inputs[i] = tensor
+    for i, tensor in zip(spec.extra_inputs, extra, strict=True):
+        inputs[i] = tensor
+    for i, other in ctx.others.items():
+        inputs[i] = _revived(other) if isinstance(other, tuple) else other
+    by_value = dict(zip(spec.layouts, tangents, strict=True))
+    return _placed(spec, spec.redo(inputs, by_value))
+
+
+def _revived(held: tuple[Any, int]) -> torch.Tensor:
+    tensor: torch.Tensor | None = held[0]()
+    if tensor is None or tensor._version != held[1]:
+        state = "no longer exists" if tensor is None else "was modified in place"
+        raise DoubleBackwardError(
+            f"create_graph=True needs an input of the compiled graph that {state}",
+            do="keep a reference to the inputs of the compiled function until after the backward",
+        )
+    return tensor

@@ -1,0 +1,103 @@
+"""Joint graph for training: the backward is recorded right behind the forward, in one graph.
+
+Place in the pipeline: after `trace`, when an output needs a gradient. The autograd graph that the
+fake forward built is run, still inside the recorder, on fake tangents; its operators land in the
+same ATen graph with `meta["phase"] == "backward"` and the source lines of the forward operators.
+
+    tracer, traced = trace(gm, inputs)
+    joint = trace_backward(tracer, traced)
+    joint.graph       # (inputs, lifted, tangents) -> (values..., gradients...)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch.fx import Graph, Node
+
+from weft._torch import current_autograd_node
+from weft.aot.trace import Traced, Tracer
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JointGraph:
+    """A graph of forward and backward, and what its outputs and extra inputs mean."""
+
+    graph: Graph
+    n_values: int  # outputs of the forward; gradients follow
+    tangents: list[Node]  # placeholders, one per differentiable value
+    tangent_values: list[int]  # index of the value that each tangent belongs to
+    gradient_inputs: list[int]  # index of the input that each gradient belongs to
+
+
+def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph:
+    """Records the backward of `traced` and closes its graph."""
+    primals = {
+        i: p for i, p in enumerate(tracer.primals) if p is not None and p.requires_grad
+    }
+    placeholders, tangents = _add_tangents(tracer, traced)
+    gradients = _run_backward(tracer, traced, list(primals.values()), tangents)
+    wanted = [(i, g) for i, g in zip(primals, gradients, strict=True) if g is not None]
+    n_values = len(traced.values)
+    for _, gradient in wanted:
+        traced.values.append(tracer.recorder.node(gradient))
+    traced.close()
+    return JointGraph(
+        traced.graph, n_values, placeholders, list(traced.differentiable), [i for i, _ in wanted]
+    )
+
+
+def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torch.Tensor]]:
+    """A placeholder and a fake per differentiable value, laid out as the value is."""
+    tensors, evaluator = tracer.tensors, tracer.evaluator
+    placeholders, fakes = [], []
+    for index in traced.differentiable:
+        value = traced.values[index].meta["val"]
+        with tracer.at_inputs():
+            node = tensors.placeholder(f"tangent_{index}", value)
+        node.meta["phase"] = "backward"
+        fake = evaluator.like(value)
+        tensors.add_base(fake, node)
+        tracer.last_placeholder = node
+        placeholders.append(node)
+        fakes.append(fake)
+    return placeholders, fakes
+
+
+def _run_backward(
+    tracer: Tracer, traced: Traced, primals: list[torch.Tensor], tangents: list[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """The gradients of the primals, recorded."""
+    values = list(traced.differentiable.values())
+    if not primals or not values:
+        return [None] * len(primals)
+    tracer.tensors.phase = "backward"
+    tracer.recorder.locate = _Locator(tracer)
+    with tracer.recorder:
+        gradients = torch.autograd.grad(values, primals, tangents, allow_unused=True)
+    return list(gradients)
+
+
+@final
+class _Locator:
+    """Gives backward operators the source lines of the forward operator they belong to.
+
+    Autograd numbers its nodes in the order in which the forward makes them.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tensors = tracer.tensors
+        self.numbers = [number for number, _ in tracer.sequence]
+        self.stacks: list[Any] = [stack for _, stack in tracer.sequence]
+
+    def __call__(self) -> None:
+        node = current_autograd_node()
+        if node is None:
+            return
+        at = bisect_left(self.numbers, node._sequence_nr() + 1)
+        if at < len(self.stacks):
+            self.tensors.stack = self.stacks[at]

@@ -1,0 +1,272 @@
+"""Splits a joint graph into forward and backward so that little memory lives in between.
+
+Place in the pipeline: after the passes have worked on the joint graph. What the backward needs of
+the forward is either *saved* or *recomputed*. Which, is a minimum cut: every value may be cut (cost:
+its bytes); a value whose operator is too dear to run twice hangs on the source, so that the cut falls
+at or behind it; values that backward operators read hang on the sink.
+
+    forward:  h = mm(x, w);  y = gelu(h);  z = mm(y, v)
+    backward: needs x, w, v, h (gelu), y (weight gradient)
+    cut:      save x, w, v (they exist anyway) and h; recompute y = gelu(h)
+
+Eager's own choice is one of the cuts considered, so no more is saved than eager saves.
+"""
+
+from __future__ import annotations
+
+import operator
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from weft._mincut import min_cut
+from weft._torch import FakeTensor, OpOverload
+from weft.aot.graph import output_node
+from weft.aot.joint import JointGraph
+from weft.aot.operators import Kind, facts
+
+aten = torch.ops.aten
+
+_INFINITE: Final = 1 << 60
+
+_CHEAP: Final = frozenset(
+    """
+    _to_copy clone full full_like new_full zeros zeros_like ones ones_like new_zeros new_ones
+    arange scalar_tensor expand slice select view reshape _unsafe_view where constant_pad_nd
+    """.split()
+)
+"""Operators beside the pointwise ones that are cheap to run again (by packet name)."""
+
+
+@final
+@dataclass(slots=True)
+class Partition:
+    """Forward and backward graphs, and how saved values travel between them.
+
+    The forward returns the joint graph's values, then `n_extra` values only for the backward.
+    The backward takes the saved values in this order: `saved_inputs`, `saved_values` (indices of
+    the forward's outputs), then the tangents; it returns the gradients.
+    """
+
+    forward: Graph
+    backward: Graph
+    n_values: int
+    saved_inputs: list[int] = field(default_factory=list)
+    saved_values: list[int] = field(default_factory=list)
+    bytes_saved: int = 0
+
+
+def partition(joint: JointGraph, graph: Graph, mutated: Iterable[int], free: set[int]) -> Partition:
+    """Split `graph`, the joint graph after passes.
+
+    `mutated`: inputs whose memory is overwritten after the forward; `free`: inputs that are alive
+    anyway (parameters).
+    """
+    roles = _Roles(joint, graph, set(mutated), free)
+    saved = _choose_saved(roles)
+    return _split(roles, saved)
+
+
+@final
+class _Roles:
+    """Which nodes are inputs, tangents, values, gradients, and which depend on tangents."""
+
+    def __init__(self, joint: JointGraph, graph: Graph, mutated: set[int], free: set[int]) -> None:
+        self.joint = joint
+        self.nodes = [n for n in graph.nodes if n.op != "output"]
+        results: Any = output_node(graph).args[0]
+        self.values: list[Any] = list(results[: joint.n_values])
+        self.gradients: list[Any] = list(results[joint.n_values :])
+        tangents = set(joint.tangents)
+        self.tangents = joint.tangents
+        self.inputs = [n for n in self.nodes if n.op == "placeholder" and n not in tangents]
+        self.input_index = {n: i for i, n in enumerate(self.inputs)}
+        self.mutated = {self.inputs[i] for i in mutated}
+        self.free = {self.inputs[i] for i in free}
+        self.late = self._descendants(tangents)
+        self.early = _ancestors(self.values)
+
+    def _descendants(self, start: set[Node]) -> set[Node]:
+        """Nodes that depend on tangents: they run in the backward."""
+        found = set(start)
+        for node in self.nodes:
+            if any(a in found for a in node.all_input_nodes):
+                found.add(node)
+        return found
+
+    def read_late(self, node: Node) -> bool:
+        """Whether an operator of the backward reads `node`, or it is a gradient itself."""
+        return any(u in self.late for u in node.users) or any(node is g for g in self.gradients)
+
+
+def _ancestors(values: Iterable[Any]) -> set[Node]:
+    """All nodes that the values are computed from, themselves included."""
+    found: set[Node] = set()
+    waiting = [v for v in values if isinstance(v, Node)]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(node.all_input_nodes)
+    return found
+
+
+# -- what to save ----------------------------------------------------------------------------------
+
+
+def _choose_saved(roles: _Roles) -> set[Node]:
+    """The values to keep for the backward."""
+    nodes = [n for n in roles.nodes if n not in roles.late]
+    number = {n: 2 * i + 2 for i, n in enumerate(nodes)}  # entry; its exit is one more
+    edges = array("q")
+    for node in nodes:
+        entry = number[node]
+        edges.extend((entry, entry + 1, _cost(node, roles)))
+        if _must_run_early(node, roles):
+            edges.extend((0, entry, _INFINITE))
+        for user in node.users:
+            if user in number:
+                edges.extend((entry + 1, number[user], _INFINITE))
+        if roles.read_late(node):
+            edges.extend((entry + 1, 1, _INFINITE))
+    sides = min_cut(2 * len(nodes) + 2, 0, 1, edges)
+    return {n for n in nodes if sides[number[n]] and not sides[number[n] + 1]}
+
+
+def _cost(node: Node, roles: _Roles) -> int:
+    """Bytes that keeping a value takes; infinite if it cannot be kept."""
+    value = node.meta["val"]
+    if node.op == "placeholder":
+        return 1 if node in roles.free or not isinstance(value, FakeTensor) else _bytes(value)
+    if not isinstance(value, FakeTensor) or _is_view(node):
+        return _INFINITE
+    return _bytes(value)
+
+
+def _bytes(value: torch.Tensor) -> int:
+    size = 1
+    for n in value.size():
+        size *= n if type(n) is int else _hint(n)
+    return max(size * value.element_size(), 1)
+
+
+def _hint(size: Any) -> int:
+    hint = getattr(size.node, "hint", None)
+    return hint if isinstance(hint, int) else 64
+
+
+def _is_view(node: Node) -> bool:
+    target = node.target
+    return isinstance(target, OpOverload) and facts(target).kind is Kind.VIEW
+
+
+def _must_run_early(node: Node, roles: _Roles) -> bool:
+    """Inputs, and operators of the forward that are not cheap to run again."""
+    if node.op == "placeholder":
+        return True
+    if node not in roles.early:
+        return False  # only the backward wants it: it runs there, once
+    return not is_cheap(node)
+
+
+def is_cheap(node: Node) -> bool:
+    """Whether an operator costs next to nothing inside a fused kernel."""
+    target = node.target
+    if target is operator.getitem:
+        return False
+    if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
+        return False
+    if torch.Tag.pointwise in target.tags or facts(target).kind is Kind.VIEW:
+        return True
+    return target._schema.name.split("::")[1] in _CHEAP
+
+
+# -- the two graphs --------------------------------------------------------------------------------
+
+
+def _split(roles: _Roles, saved: set[Node]) -> Partition:
+    """Forward and backward graphs for a choice of saved values."""
+    ordered = [n for n in roles.nodes if n in saved]
+    inputs = [n for n in ordered if n.op == "placeholder" and n not in roles.mutated]
+    others = [n for n in ordered if n not in inputs]
+    result = Partition(Graph(), Graph(), len(roles.values))
+    result.saved_inputs = [roles.input_index[n] for n in inputs]
+    extra: list[Node] = []
+    for node in others:
+        found = next((k for k, v in enumerate(roles.values) if v is node), None)
+        if found is None or node.op == "placeholder":
+            found = len(roles.values) + len(extra)
+            extra.append(node)
+        result.saved_values.append(found)
+        result.bytes_saved += _bytes(node.meta["val"])
+    _forward(roles, extra, result.forward)
+    _backward(roles, [*inputs, *others], result.backward)
+    return result
+
+
+def _forward(roles: _Roles, extra: list[Node], graph: Graph) -> None:
+    """All that values and saved values need, in the original order."""
+    needed = _ancestors([*roles.values, *extra])
+    env: dict[Node, Node] = {}
+    for node in roles.nodes:
+        if node in needed or node in roles.input_index or _has_effect(node, roles):
+            env[node] = _copy(graph, node, env)
+    graph.output(tuple(_mapped([*roles.values, *extra], env)))
+
+
+def _has_effect(node: Node, roles: _Roles) -> bool:
+    """Random operators of the forward run even when unused, as in eager."""
+    return node.meta.get("phase") == "forward" and node not in roles.late and (
+        isinstance(node.target, OpOverload)
+        and (torch.Tag.nondeterministic_seeded in node.target.tags
+             or not node.target._schema.returns)
+    )  # fmt: skip
+
+
+def _backward(roles: _Roles, saved: list[Node], graph: Graph) -> None:
+    """The gradients from saved values and tangents; what is recomputed runs right before its use."""
+    env: dict[Node, Node] = {}
+    for node in (*saved, *roles.tangents):
+        made = graph.create_node("placeholder", node.name)
+        made.meta = dict(node.meta)
+        env[node] = made
+    wanted = _ancestors(roles.gradients)
+    for node in roles.nodes:
+        if node in roles.late and node in wanted:
+            _emit(node, env, graph)
+    for gradient in roles.gradients:
+        if isinstance(gradient, Node):
+            _emit(gradient, env, graph)
+    graph.output(tuple(_mapped(roles.gradients, env)))
+
+
+def _emit(node: Node, env: dict[Node, Node], graph: Graph) -> None:
+    """Copies `node` and, before it, whatever it needs that is not there yet."""
+    waiting = [node]
+    while waiting:
+        current = waiting[-1]
+        missing = [a for a in current.all_input_nodes if a not in env]
+        if current in env:
+            waiting.pop()
+        elif missing:
+            waiting.extend(reversed(missing))
+        else:
+            env[current] = _copy(graph, current, env)
+            waiting.pop()
+
+
+def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
+    args = map_arg(node.args, env.__getitem__)
+    kwargs = map_arg(node.kwargs, env.__getitem__)
+    made = graph.create_node(node.op, node.target, args, kwargs, node.name)
+    made.meta = dict(node.meta)
+    return made
+
+
+def _mapped(values: list[Any], env: dict[Node, Node]) -> list[Any]:
+    return [env[v] if isinstance(v, Node) else v for v in values]

@@ -1,0 +1,88 @@
+"""What is done to every ATen graph between tracing and the compiler.
+
+Place in the pipeline: `pipeline.py` (inference) and `training.py` share these steps.
+
+    gm = optimize(graph, lowered)     # decompositions, passes
+    gm = finish(gm)                   # outputs own their memory; verified
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from weft._torch import OpOverload
+from weft.aot import graph as aten_graph
+from weft.aot.expand import Lowered, expand
+from weft.aot.graph import AtenGraph
+from weft.aot.operators import Kind, facts
+from weft.aot.runtime_wrapper import Boxed
+from weft.config import config
+from weft.diagnostics import events
+from weft.passes import framework, standard  # noqa: F401  (registers the built-in passes)
+from weft.passes.eliminate_dead_code import eliminate_dead_code
+
+Compiler = Callable[[AtenGraph], Boxed]
+aten = torch.ops.aten
+
+
+def optimize(graph: Graph, lowered: Lowered | None) -> AtenGraph:
+    """A traced graph after decomposition and passes."""
+    with events.stage("passes"):
+        gm = aten_graph.make(graph)
+        eliminate_dead_code(gm)
+        if lowered is not None:
+            expand(graph, lowered)
+        check = aten_graph.verify if config.strict else None
+        return framework.run_pipeline(gm, framework.registered("aten"), verify=check)
+
+
+def finish(gm: AtenGraph) -> AtenGraph:
+    """A graph ready for a compiler."""
+    protect_outputs(gm.graph)
+    if config.strict:
+        aten_graph.verify(gm)
+    events.record("aot", gm=gm)
+    return gm
+
+
+def protect_outputs(graph: Graph) -> None:
+    """Every output is memory of its own: no input, no part of one, nothing returned twice."""
+    node = aten_graph.output_node(graph)
+    taken: set[Node] = set()
+    results: list[Any] = []
+    for value in node.args[0]:  # type: ignore[union-attr]
+        if isinstance(value, Node) and not isinstance(value.meta["val"], torch.SymInt):
+            value = _own(graph, node, value, taken)
+        results.append(value)
+    node.args = (tuple(results),)
+
+
+def _own(graph: Graph, output: Node, value: Node, taken: set[Node]) -> Node:
+    """`value`, or a copy of it if its memory belongs to something else."""
+    owner = _memory_owner(value)
+    if owner.op != "placeholder" and owner not in taken:
+        taken.add(owner)
+        return value
+    with graph.inserting_before(output):
+        copy = graph.create_node("call_function", aten.clone.default, (value,))
+    copy.meta = dict(value.meta)
+    taken.add(copy)
+    return copy
+
+
+def _memory_owner(node: Node) -> Node:
+    """The node whose memory `node` views."""
+    while node.op == "call_function" and isinstance(node.target, OpOverload):
+        if facts(node.target).kind is not Kind.VIEW and node.target not in _MAY_ALIAS:
+            break
+        first = node.args[0]
+        assert isinstance(first, Node)
+        node = first
+    return node
+
+
+_MAY_ALIAS = frozenset({aten._unsafe_view.default, aten.reshape.default, aten.contiguous.default})

@@ -1,0 +1,78 @@
+"""Gradients of gradients: the captured graph once more, through autograd, with `create_graph=True`.
+
+Place in the pipeline: called by the compiled function's backward when it must be differentiable.
+
+    redo = Redo(gm, traced, gradient_inputs)
+    redo(inputs, {0: tangent})       # one gradient (or None) per gradient input
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from torch.fx import GraphModule
+
+from weft._torch import tree_flatten
+from weft.aot.ambient import AutocastState
+from weft.aot.autograd_function import DoubleBackwardError
+from weft.aot.trace import Traced
+
+
+@final
+class Redo:
+    """Runs the captured graph again and differentiates it."""
+
+    def __init__(self, gm: GraphModule, traced: Traced, gradient_inputs: Sequence[int],
+                 stale: set[int], random: bool) -> None:  # fmt: skip
+        self.gm = gm
+        self.mutated = traced.mutated
+        self.n_inputs = traced.n_inputs
+        self.gradient_inputs = gradient_inputs
+        self.stale = stale  # inputs whose old value the outputs need, and which were overwritten
+        self.random = random
+        self.autocast = AutocastState.current()
+        self.position = _positions(traced)
+
+    def __call__(
+        self, inputs: list[Any], tangents: dict[int, torch.Tensor]
+    ) -> list[torch.Tensor | None]:
+        """The gradients of the inputs, differentiable in inputs and tangents."""
+        self._check(tangents)
+        given = list(inputs)
+        for i in self.mutated:
+            given[i] = given[i].clone()
+        with torch.enable_grad(), self.autocast:
+            flat, _ = tree_flatten(self.gm.forward(*given[: self.n_inputs]))
+            values = [flat[self.position[k]] for k in tangents]
+            return list(
+                torch.autograd.grad(
+                    values, [inputs[i] for i in self.gradient_inputs], list(tangents.values()),
+                    create_graph=True, allow_unused=True,
+                )
+            )  # fmt: skip
+
+    def _check(self, tangents: dict[int, torch.Tensor]) -> None:
+        """Refuse what would not be the forward's own computation."""
+        reason = None
+        if self.stale:
+            reason = "an input that the compiled graph overwrote"
+        elif self.random:
+            reason = "the random numbers that the forward drew"
+        elif any(k not in self.position for k in tangents):
+            reason = "outputs that share memory"
+        if reason:
+            raise DoubleBackwardError(
+                f"create_graph=True through this compiled graph would need {reason}",
+                do="exclude the function that needs gradients of gradients with weft.disable",
+            )
+
+
+def _positions(traced: Traced) -> dict[int, int]:
+    """For each value of the forward, the output of the captured graph that is that value."""
+    return {
+        spec.index: position
+        for position, spec in enumerate(traced.outputs)
+        if spec.kind == "value" and not spec.steps
+    }

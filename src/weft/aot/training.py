@@ -1,0 +1,166 @@
+"""From a joint graph to a differentiable compiled callable.
+
+Place in the pipeline: the training branch of `pipeline.compile_aot`.
+
+    call = compile_joint(gm, tracer, traced, joint, compiler, lowered)
+    loss = call([x, target])[0];  loss.backward()
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from weft.aot import graph as aten_graph
+from weft.aot.autograd_function import FunctionSpec, TangentLayout, make_function
+from weft.aot.expand import Lowered
+from weft.aot.joint import JointGraph
+from weft.aot.partition import Partition, partition
+from weft.aot.prepare import Compiler, finish, optimize
+from weft.aot.redo import Redo
+from weft.aot.runtime_wrapper import Boxed, wrap
+from weft.aot.trace import Traced, Tracer
+from weft.diagnostics import events
+from weft._torch import OpOverload
+
+aten = torch.ops.aten
+
+_IGNORED: Final = {(aten._native_batch_norm_legit_functional.default, k): (3, 4) for k in (0, 1, 2)}
+"""(operator, result) -> arguments that the result does not depend on."""
+
+
+def compile_joint(
+    gm: GraphModule, tracer: Tracer, traced: Traced, joint: JointGraph, compiler: Compiler,
+    lowered: Lowered | None,
+) -> Boxed:
+    """Optimise, partition, compile both halves, and wrap them for autograd."""
+    leaves = _leaf_inputs(tracer)
+    joint_gm = optimize(joint.graph, lowered)
+    with events.stage("partition"):
+        parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
+        sources = _gradient_sources(parts)
+    events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
+    spec = _spec(tracer, traced, joint, parts, leaves)
+    redo = Redo(gm, traced, joint.gradient_inputs, _stale(joint, joint_gm.graph, traced),
+                _is_random(joint_gm.graph))  # fmt: skip
+    forward = compiler(finish(aten_graph.make(parts.forward)))
+    backward = compiler(finish(aten_graph.make(parts.backward)))
+    function = make_function(
+        FunctionSpec(forward=forward, backward=_with_sources(backward, sources), redo=redo, **spec)
+    )
+    return wrap(traced, function)
+
+
+def _leaf_inputs(tracer: Tracer) -> set[int]:
+    """Inputs that are alive whatever we do: parameters and other leaves."""
+    tensors = [*tracer.examples, *tracer.lifted]
+    return {
+        i for i, t in enumerate(tensors)
+        if isinstance(t, torch.Tensor) and t.is_leaf and t.requires_grad
+    }  # fmt: skip
+
+
+def _spec(
+    tracer: Tracer, traced: Traced, joint: JointGraph, parts: Partition, leaves: set[int]
+) -> dict[str, Any]:
+    """The static parts of the function's description."""
+    values = [n.meta["val"] for n in joint.tangents]
+    layouts = {k: TangentLayout.of(v) for k, v in zip(joint.tangent_values, values, strict=True)}
+    tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
+    unsaved = [i for i in tensors if i not in parts.saved_inputs]
+    return {
+        "n_values": parts.n_values,
+        "n_inputs": len(tracer.primals),
+        "saved_inputs": tuple(parts.saved_inputs),
+        "saved_values": tuple(parts.saved_values),
+        "layouts": layouts,
+        "gradient_inputs": tuple(joint.gradient_inputs),
+        "extra_inputs": tuple(i for i in unsaved if i in leaves and i not in traced.mutated),
+        "weak_inputs": tuple(i for i in unsaved if i not in leaves or i in traced.mutated),
+    }
+
+
+# -- gradients that need no operator ---------------------------------------------------------------
+
+Source = tuple[str, int] | None
+
+
+def _gradient_sources(parts: Partition) -> list[Source]:
+    """Where each gradient comes from; the backward graph keeps only outputs that it computes."""
+    graph = parts.backward
+    node = aten_graph.output_node(graph)
+    placeholders = {n: i for i, n in enumerate(n for n in graph.nodes if n.op == "placeholder")}
+    n_saved = len(parts.saved_inputs) + len(parts.saved_values)
+    outputs: dict[Node, int] = {}
+    sources: list[Source] = []
+    for gradient in node.args[0]:  # type: ignore[union-attr]
+        if not isinstance(gradient, Node):
+            sources.append(None)
+        elif placeholders.get(gradient, -1) >= n_saved:
+            sources.append(("tangent", placeholders[gradient]))
+        else:
+            sources.append(("output", outputs.setdefault(gradient, len(outputs))))
+    node.args = (tuple(outputs),)
+    return sources
+
+
+def _with_sources(backward: Boxed, sources: list[Source]) -> Boxed:
+    """`backward` with all gradients in place."""
+    tangents = {s[1] for s in sources if s is not None and s[0] == "tangent"}
+    plain = [("output", i) for i in range(len(sources))]
+    if sources == plain:
+        return backward
+
+    def call(inputs: list[Any]) -> list[Any]:
+        kept = {i: inputs[i] for i in tangents}
+        outputs = backward(inputs)
+        return [
+            None if s is None else kept[s[1]] if s[0] == "tangent" else outputs[s[1]]
+            for s in sources
+        ]
+
+    return call
+
+
+# -- what double backward must know ----------------------------------------------------------------
+
+
+def _is_random(graph: Graph) -> bool:
+    return any(
+        isinstance(n.target, OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
+        for n in graph.nodes
+    )
+
+
+def _stale(joint: JointGraph, graph: Graph, traced: Traced) -> set[int]:
+    """Overwritten inputs whose old value the other outputs depend on."""
+    results: Any = aten_graph.output_node(graph).args[0]
+    others = results[len(traced.mutated) : joint.n_values]
+    used = _dependencies([v for v in others if isinstance(v, Node)])
+    tangents = set(joint.tangents)
+    inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in tangents]
+    return {i for i in traced.mutated if inputs[i] in used}
+
+
+def _dependencies(start: list[Node]) -> set[Node]:
+    found: set[Node] = set()
+    waiting = list(start)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(_inputs_that_matter(node))
+    return found
+
+
+def _inputs_that_matter(node: Node) -> list[Node]:
+    """The inputs of a node; for a result of an operator with several, those it depends on."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node) or len(node.args) < 2:
+        return node.all_input_nodes
+    ignored = _IGNORED.get((source.target, node.args[1]), ())  # type: ignore[arg-type]
+    if not ignored:
+        return node.all_input_nodes
+    return [a for i, a in enumerate(source.args) if isinstance(a, Node) and i not in ignored]
