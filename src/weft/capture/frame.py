@@ -6,12 +6,12 @@ object; a `Frame` is a program counter, a stack and variables over such a progra
 
 from __future__ import annotations
 
-import dis
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from weft.capture import bytecode
 from weft.errors import SourceLine
 
 if TYPE_CHECKING:
@@ -40,16 +40,17 @@ def opcode(*names: str) -> Callable[[Handler], Handler]:
 class Instruction:
     """One instruction: its handler, its argument in every form, and where it is."""
 
-    __slots__ = ("arg", "argval", "handler", "index", "line", "name", "offset", "target")
+    __slots__ = ("arg", "argval", "flags", "handler", "index", "line", "name", "offset", "target")
 
-    def __init__(self, raw: dis.Instruction, index: int, line: int) -> None:
+    def __init__(self, raw: bytecode.Instruction, line: int) -> None:
         self.name = raw.opname
-        self.arg = raw.arg if raw.arg is not None else 0
+        self.arg = raw.arg
         self.argval = raw.argval
+        self.flags = raw.flags
         self.offset = raw.offset
-        self.index = index
+        self.index = raw.index
         self.line = line
-        self.target = -1
+        self.target = -1 if raw.target is None else raw.target.index
         self.handler = OPCODES.get(raw.opname, unknown_opcode)
 
 
@@ -61,7 +62,7 @@ def unknown_opcode(tx: Interpreter, frame: Frame, ins: Instruction) -> Any:
 @final
 @dataclass(slots=True)
 class Protected:
-    """A row of the exception table, in instruction indices."""
+    """A row of the exception table, in instruction indices; `end` is the last one."""
 
     start: int
     end: int
@@ -74,56 +75,39 @@ class Protected:
 class Program:
     """A code object, decoded."""
 
-    __slots__ = ("by_offset", "code", "file", "instructions", "protected")
+    __slots__ = ("by_offset", "file", "instructions", "protected")
 
     def __init__(self, code: types.CodeType) -> None:
-        self.code = code
+        body = bytecode.disassemble(code)
         self.file = code.co_filename
-        self.instructions = _decode(code)
+        self.instructions = _decode(body, code.co_firstlineno)
         self.by_offset = {ins.offset: ins.index for ins in self.instructions}
-        for ins in self.instructions:
-            if ins.name in _JUMPS:
-                ins.target = self.by_offset[ins.argval]
         self.protected = [
-            Protected(self._at(row.start), self._at(row.end), self._at(row.target), row.depth,
-                      row.lasti)
-            for row in dis._parse_exception_table(code)  # type: ignore[attr-defined]
+            Protected(row.start.index, row.end.index, row.target.index, row.depth, row.lasti)
+            for row in body.exceptions
         ]
 
-    def _at(self, offset: int) -> int:
-        found = self.by_offset.get(offset)
-        if found is not None:
-            return found
-        later = (i.index for i in self.instructions if i.offset >= offset)
-        return next(later, len(self.instructions))
-
     def handler_of(self, index: int) -> Protected | None:
-        """The innermost row that protects the instruction."""
-        return next((row for row in self.protected if row.start <= index < row.end), None)
+        """The row that protects the instruction."""
+        return next((row for row in self.protected if row.start <= index <= row.end), None)
 
 
-_JUMPS = frozenset(dis.opname[op] for op in (*dis.hasjrel, *dis.hasjabs))
-
-
-def _decode(code: types.CodeType) -> list[Instruction]:
+def _decode(body: bytecode.Bytecode, line: int) -> list[Instruction]:
     decoded: list[Instruction] = []
-    line = code.co_firstlineno
-    for raw in dis.get_instructions(code):
-        at = raw.positions.lineno if raw.positions is not None else None
+    for raw in body.instructions:
+        at = raw.positions[0]
         line = at if at is not None else line
-        decoded.append(Instruction(raw, len(decoded), line))
+        decoded.append(Instruction(raw, line))
     return decoded
 
 
-_programs: dict[types.CodeType, Program] = {}
+_programs: bytecode.PerCode[Program] = bytecode.PerCode()
 
 
 def decode(code: types.CodeType) -> Program:
-    """The program of a code object; kept."""
+    """The program of a code object; kept as long as the code lives."""
     found = _programs.get(code)
     if found is None:
-        if len(_programs) > 20_000:
-            _programs.clear()
         found = _programs[code] = Program(code)
     return found
 

@@ -1,0 +1,92 @@
+"""Jumps, loops and returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from weft.capture.bytecode.tables import TABLE
+from weft.capture.frame import Frame, Instruction, opcode
+from weft.capture.values.base import SymbolicValue
+from weft.capture.values.constant import NONE
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+#: At the end of a loop FOR_ITER goes on behind the END_FOR (3.13: and the POP_TOP) at its target.
+_BEHIND_LOOP: Final = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[TABLE.version]
+_END_FOR_POPS: Final = 1 if TABLE.version >= (3, 13) else 2
+
+
+@opcode("RETURN_VALUE")
+def return_value(tx: Interpreter, frame: Frame, ins: Instruction) -> SymbolicValue:
+    return frame.stack.pop()
+
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def jump(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.pc = ins.target
+
+
+@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
+def pop_jump_if_true(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if frame.stack.pop().truth(tx):
+        frame.pc = ins.target
+
+
+@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
+def pop_jump_if_false(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if not frame.stack.pop().truth(tx):
+        frame.pc = ins.target
+
+
+def is_none(value: SymbolicValue) -> bool:
+    """`value is None`."""
+    return value is NONE or (value.is_constant and value.constant() is None)
+
+
+@opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
+def pop_jump_if_none(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if is_none(frame.stack.pop()):
+        frame.pc = ins.target
+
+
+@opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
+def pop_jump_if_not_none(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if not is_none(frame.stack.pop()):
+        frame.pc = ins.target
+
+
+@opcode("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if frame.stack[-1].truth(tx):
+        frame.pc = ins.target
+    else:
+        frame.stack.pop()
+
+
+@opcode("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if frame.stack[-1].truth(tx):
+        frame.stack.pop()
+    else:
+        frame.pc = ins.target
+
+
+@opcode("GET_ITER")
+def get_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.push(frame.pop().iter(tx))
+
+
+@opcode("FOR_ITER")
+def for_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    item = frame.stack[-1].next(tx)
+    if item is None:
+        frame.stack.pop()
+        frame.pc = ins.target + _BEHIND_LOOP
+    else:
+        frame.stack.append(item)
+
+
+@opcode("END_FOR")
+def end_for(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    del frame.stack[-_END_FOR_POPS:]

@@ -1,0 +1,77 @@
+"""`yield` and `yield from` in generators that are made and used inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.capture.breaks import ObservedException
+from weft.capture.bytecode.tables import TABLE
+from weft.capture.frame import Frame, Instruction, opcode
+from weft.capture.opcodes.control import is_none
+from weft.capture.values.base import SymbolicValue
+from weft.capture.values.constant import NONE
+from weft.capture.values.generators import GeneratorValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+@opcode("YIELD_VALUE")
+def yield_value(tx: Interpreter, frame: Frame, ins: Instruction) -> SymbolicValue:
+    frame.generator.yielded = True
+    return frame.pop()
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    value = frame.pop()
+    frame.push(value if isinstance(value, GeneratorValue) else value.iter(tx))
+
+
+@opcode("SEND")
+def send(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """Stack: the inner iterator, the value sent; the item comes in place of the latter."""
+    sent = frame.pop()
+    inner = frame.stack[-1]
+    result: SymbolicValue = NONE
+    if isinstance(inner, GeneratorValue):
+        item = inner.resume(tx, sent)
+        result = inner.result
+    elif is_none(sent):
+        item = inner.next(tx)
+    else:
+        item = _method_send(tx, inner, sent)
+    if item is not None:
+        frame.push(item)
+        return
+    if TABLE.version == (3, 11):
+        frame.pop()
+    frame.push(result)
+    frame.pc = ins.target
+
+
+def _method_send(
+    tx: Interpreter, inner: SymbolicValue, sent: SymbolicValue
+) -> SymbolicValue | None:
+    try:
+        return inner.method(tx, "send", [sent], {})
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), StopIteration):
+            return None
+        raise
+
+
+@opcode("END_SEND")
+def end_send(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    del frame.stack[-2]
+
+
+@opcode("CLEANUP_THROW")
+def cleanup_throw(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """Stack: the inner iterator, the value sent, the exception thrown into it."""
+    error = frame.stack[-1]
+    if not issubclass(error.python_type(), StopIteration):
+        raise ObservedException(error)
+    frame.popn(3)
+    frame.push(NONE)
+    frame.push(error.getattr(tx, "value"))
