@@ -74,6 +74,7 @@ class GuardSet:
         self.all: list[Guard] = []
         self.stack: Callable[[], tuple[SourceLine, ...]] = tuple
         self._distinct: list[tuple[Any, ...]] = []
+        self._same: list[tuple[Source, Source]] = []
 
     def add(self, source: Source, kind: str, *args: Any) -> None:
         """Require a check of `source`; the same check twice is one."""
@@ -89,15 +90,38 @@ class GuardSet:
         self._distinct.append(("distinct", slots, len(self.all)))
         self.all.append(Guard(None, "distinct", tuple(map(str, sources)), self.stack()))
 
-    def lower(self) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
-        """`(nodes, tree_checks, n_slots)` for `GuardTree`."""
+    def same(self, first: Source, second: Source) -> None:
+        """Require that two sources give the same object."""
+        if (first, second) not in self._same:
+            self._same.append((first, second))
+
+    def _attach_same(self) -> None:
+        """Puts each identity check on the source that the walk reaches later."""
+        order: dict[int, int] = {}
+        for root in self.tree.roots():
+            _number(root, order)
+        for first, second in self._same:
+            if order[id(first)] > order[id(second)]:
+                first, second = second, first
+            self.add(second, "same_as_slot", first.collect())
+
+    def lower(self, modes: Any = None) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
+        """`(nodes, tree_checks, n_slots)` for `GuardTree`; `modes` as when the frame began."""
+        self._attach_same()
         nodes = tuple(n for n in map(_lower, self.tree.roots()) if n is not None)
-        state = ("global_state", len(self.all))
+        given = () if modes is None else (modes,)
+        state = ("global_state", *given, len(self.all))
         self.all.append(Guard(None, "global_state", (), ()))
         return nodes, (state, *self._distinct), self.tree.n_slots
 
     def __len__(self) -> int:
         return len(self.all)
+
+
+def _number(source: Source, order: dict[int, int]) -> None:
+    order[id(source)] = len(order)
+    for child in source.children():
+        _number(child, order)
 
 
 def _implied(source: Source, kind: str) -> bool:

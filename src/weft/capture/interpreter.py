@@ -64,6 +64,11 @@ class Interpreter:
         self.fakes = fakes
         self.state = GlobalState()
         self.break_at = break_at
+        self.own_code: Callable[[types.CodeType], types.CodeType] = lambda code: code
+        """Gives the code object to make continuations from."""
+        self.end_grad = torch.is_grad_enabled()
+        self.end_grad_changed = False
+        self.end_state_changed = False
         self.step = 0
         self.depth = 0
         self.frame: Frame | None = None
@@ -200,7 +205,7 @@ class Interpreter:
         if value.source.accessor[0] == "object":
             self.guards.add(source, "is", value.source.accessor[1])
             return
-        self.guards.add(source, "same_as_slot", value.source.collect())
+        self.guards.same(value.source, source)
 
     def wrap_new(self, obj: Any) -> SymbolicValue:
         """The value of an object that the capture made itself (no source, no guard)."""
@@ -278,6 +283,10 @@ class Interpreter:
                 return self.run(frame)
             except GraphBreak as signal:
                 raise Restart(signal.step, signal) from None
+            finally:
+                self.end_grad = torch.is_grad_enabled()
+                self.end_grad_changed = self.state.grad_changed()
+                self.end_state_changed = self.state.other_changed()
 
 
 __all__ = ["BreakHere", "ConstantValue", "Instruction", "Interpreter", "torch"]

@@ -1,0 +1,42 @@
+"""Capture: a Python frame → a torch-level graph, guards, and a replacement function.
+
+Place in the pipeline: the front end. Core types: `FrameCompiler` (the miss path, compiler.py),
+`Interpreter`, `SymbolicValue` (values/), `Source`, `Guard`, `SideEffects`, `GraphBuilder`,
+`Emitter` (replacement.py)::
+
+    compiled = compile_function(f, options, backend)
+    compiled(x)                       # captured here
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any
+
+from weft import _frame
+from weft.config import CompileOptions
+
+__all__ = ["cache_entries", "compile_function", "original_function", "reset"]
+
+
+def compile_function(fn: FunctionType, options: CompileOptions, backend: Any) -> Any:
+    """`fn`, captured and compiled by `backend` at its first call."""
+    import weft.capture.handlers
+    from weft.capture.compiler import FrameCompiler
+
+    return FrameCompiler(options, backend).compiled(fn)
+
+
+def original_function(obj: Any) -> Any:
+    """The Python function behind a compiled one; anything else as it is."""
+    return obj.__wrapped__ if isinstance(obj, _frame.CompiledFunction) else obj
+
+
+def cache_entries() -> int:
+    """Compiled variants alive."""
+    return _frame.entry_count()
+
+
+def reset() -> None:
+    """Forget all compiled variants."""
+    _frame.clear()

@@ -1,0 +1,238 @@
+"""The miss path: a frame that no compiled variant fits becomes a new variant.
+
+Place in the pipeline: the top of capture, called by the C extension. `FrameCompiler.on_miss` lists the
+steps::
+
+    limit → interpret (restarting at graph breaks) → graph → backend → replacement → guards → Entry
+
+None as its answer means: run this call eagerly.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import torch
+from torch import fx
+
+from weft import _frame
+from weft.capture.breaks import (
+    GraphBreak, ObservedException, Restart, SkipFrame, graph_break,
+)
+from weft.capture.continuation import CannotResumeError
+from weft.capture.graph import GraphInput
+from weft.capture.interpreter import BreakHere, Interpreter
+from weft.capture.recompiles import Variant, recompile_reasons
+from weft.capture.replacement import Emitter, restore_grad_mode
+from weft.capture.resumption import Resumption, can_translate
+from weft.capture.skips import is_skipped_code
+from weft.config import CompileOptions, config
+from weft.diagnostics import events
+from weft.diagnostics.failures import handle
+from weft.errors import GraphBreakError, RecompileLimitWarning
+from weft.shapes.fake import FakeContext
+
+Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
+
+_MAX_SKIPS: Final = 3
+"""Failed captures of a code object (the program raised, ...) after which it is left alone."""
+
+
+@final
+class FrameCompiler:
+    """Compiles frames for one `weft.compile` call: its options, its backend, its code copies."""
+
+    def __init__(self, options: CompileOptions, backend: Backend) -> None:
+        self.options = options
+        self.backend = backend
+        self._codes: dict[types.CodeType, types.CodeType] = {}
+        self._skips: dict[types.CodeType, int] = {}
+
+    # -- entry points -----------------------------------------------------------------------------
+
+    def compiled(self, function: types.FunctionType) -> Any:
+        """The compiled form of a function: nothing is captured before its first call."""
+        return _frame.CompiledFunction(function, self.on_miss)
+
+    def on_miss(
+        self, compiled: Any, function: types.FunctionType, code: types.CodeType,
+        locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any],
+    ) -> Any:
+        """A new entry for this frame, or None to run it eagerly."""
+        if compiled is None and is_skipped_code(code):
+            _frame.skip(code)
+            return None
+        with self.options.scope():
+            if self._over_limit(code, locals, cells, globals):
+                return None
+            try:
+                with events.stage("capture"):
+                    return self._compile(code, locals, cells, globals, compiled is not None)
+            except SkipFrame as skip:
+                self._note_skip(code, always=skip.always)
+            except ObservedException:
+                self._note_skip(code, always=False)
+            except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
+                handle(error, during="capture", what=code.co_qualname)
+                self._note_skip(code, always=False)
+        return None
+
+    def own_code(self, code: types.CodeType) -> types.CodeType:
+        """This compilation's copy of a library's code, to hang continuations' entries on."""
+        if code not in self._codes:
+            self._codes[code] = code.replace()
+        return self._codes[code]
+
+    # -- limits -----------------------------------------------------------------------------------
+
+    def _note_skip(self, code: types.CodeType, *, always: bool) -> None:
+        self._skips[code] = self._skips.get(code, 0) + 1
+        if always or self._skips[code] >= _MAX_SKIPS:
+            _frame.skip(code)
+
+    def _over_limit(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
+                    globals: dict[str, Any]) -> bool:
+        """Tells why earlier variants do not fit; True when there are too many of them."""
+        known = _frame.entries(code)
+        if not known:
+            return False
+        reasons = recompile_reasons(known, locals, cells, globals)
+        if len(known) >= config.cache_size_limit:
+            self._stop(code, reasons)
+            return True
+        events.count("recompiles")
+        events.record("recompile", code=code, reason="; ".join(reasons), stack=())
+        return False
+
+    def _stop(self, code: types.CodeType, reasons: list[str]) -> None:
+        _frame.freeze(code)
+        text = "\n  ".join(reasons)
+        events.record("limit", code=code, reason=text)
+        warnings.warn(
+            f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled "
+            f"{config.cache_size_limit} times and now runs eagerly for further variants; "
+            f"what kept changing:\n  {text}\n  do: raise weft.config.cache_size_limit, or make "
+            "these values constant", RecompileLimitWarning, stacklevel=4)
+
+    # -- one frame --------------------------------------------------------------------------------
+
+    def _compile(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
+                 globals: dict[str, Any], outermost: bool) -> Any:
+        attempt = Attempt(self, code, locals, cells, globals)
+        state = _frame.global_state()
+        tx, emit, signal = attempt.interpret()
+        if not outermost and signal is None and not tx.builder.n_calls and not len(tx.effects):
+            raise SkipFrame("nothing to compile", always=True)
+        graph, inputs = self._graph(tx, emit, code)
+        replacement, text = emit.finish(graph, inputs, code.co_qualname)
+        with events.stage("guards"):
+            nodes, tree_checks, n_slots = tx.guards.lower(state)
+            tree = _frame.GuardTree(nodes, tree_checks, n_slots)
+        entry = _frame.Entry(tree, replacement, globals, signal is not None)
+        Variant.attach(replacement, tx.guards)
+        events.record("guards", code=code, guards=[str(g) for g in tx.guards.all])
+        events.record("bytecode", code=code, source=text)
+        return entry
+
+    def _graph(self, tx: Interpreter, emit: Emitter, code: types.CodeType
+               ) -> tuple[Callable[..., Any] | None, list[GraphInput]]:
+        """The backend's callable for the captured graph; None when there is nothing to run."""
+        if not tx.builder.n_calls:
+            return None, []
+        module, inputs = tx.builder.finish(emit.outputs)
+        if not any(n.op in ("call_function", "call_method") for n in module.graph.nodes):
+            if not emit.outputs:
+                return None, []
+        events.count("graphs")
+        events.record("graph", code=code, gm=module, nodes=len(module.graph.nodes),
+                      guards=len(tx.guards))
+        return self.backend(module, [item.example for item in inputs]), inputs
+
+
+@final
+class Attempt:
+    """Interprets one frame until it is captured whole or up to its graph break."""
+
+    def __init__(self, compiler: FrameCompiler, code: types.CodeType, locals: list[Any],
+                 cells: tuple[Any, ...], globals: dict[str, Any]) -> None:
+        self.compiler = compiler
+        self.code = code
+        self.locals = locals
+        self.cells = cells
+        self.globals = globals
+
+    def interpret(self) -> tuple[Interpreter, Emitter, GraphBreak | None]:
+        """The interpreter at its end, the emitted replacement, and the break if there was one."""
+        break_at = -1
+        reason: GraphBreak | None = None
+        while True:
+            tx = Interpreter(self.code, self.globals, FakeContext(), break_at=break_at)
+            tx.own_code = self.compiler.own_code
+            frame = tx.root_frame(self.locals, self.cells)
+            emit = Emitter(tx)
+            try:
+                self._finish(tx, emit, frame)
+                return tx, emit, reason
+            except Restart as restart:
+                reason = restart.reason
+                self._report(reason)
+                break_at = restart.step
+            except BreakHere as here:
+                outer = self._break(tx, emit, here, reason)
+                if outer is None:
+                    return tx, emit, reason
+                break_at = outer
+
+    def _finish(self, tx: Interpreter, emit: Emitter, frame: Any) -> None:
+        """The whole frame was captured: return its value."""
+        value = tx.run_root(frame)
+        try:
+            restore_grad_mode(emit, tx)
+            text = emit.value(value)
+            tx.effects.replay(emit)
+            emit.line(f"return {text}")
+        except GraphBreak as signal:
+            raise Restart(self._last_step(frame), signal) from None
+
+    def _last_step(self, frame: Any) -> int:
+        raise SkipFrame("the result or an effect cannot be rebuilt")
+
+    def _report(self, reason: GraphBreak) -> None:
+        if self.compiler.options.fullgraph:
+            raise GraphBreakError(reason.reason, id=reason.kind.id, stack=reason.stack,
+                                  hint=reason.kind.hint)
+
+    def _break(self, tx: Interpreter, emit: Emitter, here: BreakHere, reason: GraphBreak | None
+               ) -> int | None:
+        """Emits the break; the step of an instruction further out when that is impossible."""
+        frame = here.frame
+        try:
+            if tx.end_state_changed:
+                raise graph_break("state", "a break inside of autocast")
+            if not can_translate(frame.current.name):
+                raise graph_break("unknown-opcode", f"a break at {frame.current.name}")
+            restore_grad_mode(emit, tx)
+            Resumption(tx, emit, self.compiler.compiled).write(frame)
+        except (GraphBreak, CannotResumeError) as failure:
+            return _outward(frame, failure)
+        if reason is not None:
+            events.count("graph_breaks")
+            events.record("graph_break", id=reason.kind.id, reason=reason.reason,
+                          stack=reason.stack, hint=reason.kind.hint)
+        return None
+
+
+def _outward(frame: Any, failure: Exception) -> int:
+    """The step of the nearest caller where the graph can end instead."""
+    while frame.caller is not None:
+        inner_resumable = frame.resumable
+        frame = frame.caller
+        if can_translate(frame.current.name) or inner_resumable:
+            return frame.step  # type: ignore[no-any-return]
+    raise SkipFrame(f"no way to end the graph: {failure}", always=True)
+
+
+__all__ = ["FrameCompiler", "torch"]

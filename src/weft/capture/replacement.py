@@ -1,0 +1,141 @@
+"""The replacement function: what runs instead of a captured frame (contract 2).
+
+Place in the pipeline: the end of capture. An `Emitter` turns values into Python expressions and
+collects the statements of `def replacement(v)`, `v` being the list collected by the guards::
+
+    emit = Emitter(tx)
+    emit.line(f"return {emit.value(result)}")
+    replacement = emit.build("f", graph_callable)
+
+Each object is rebuilt once, so identity and aliasing are kept; what exists outside is read from `v`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+from torch import fx
+
+from weft.capture.graph import GraphInput
+from weft.capture.values.base import LazyValue, SymbolicValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_serial: Final = itertools.count()
+
+
+@final
+class Emitter:
+    """Writes the body of a replacement."""
+
+    def __init__(self, tx: Interpreter) -> None:
+        self.tx = tx
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = {}
+        self.outputs: list[fx.Node] = []
+        self._names: dict[int, str] = {}
+        self._kept: list[Any] = []
+        self._constant_names: dict[int, str] = {}
+        self._temporaries = itertools.count()
+
+    # -- expressions ------------------------------------------------------------------------------
+
+    def value(self, value: SymbolicValue) -> str:
+        """An expression for the value's object."""
+        known = self._names.get(id(value))
+        if known is not None:
+            return known
+        if value.source is not None:
+            return self._outside(value)
+        text = value.rebuild(self)
+        self._kept.append(value)
+        return self._names.setdefault(id(value), text)
+
+    def _outside(self, value: SymbolicValue) -> str:
+        source = value.source
+        assert source is not None
+        if source.base is None and source.accessor[0] == "object":
+            return self.constant(source.accessor[1])
+        if value.__class__ is not LazyValue and value.is_constant:
+            return value.rebuild(self)
+        return f"v[{source.collect()}]"
+
+    def constant(self, obj: Any) -> str:
+        """A closure variable of the replacement that holds the object."""
+        name = self._constant_names.get(id(obj))
+        if name is None:
+            name = f"c{len(self.constants)}"
+            label = getattr(obj, "__name__", None)
+            if isinstance(label, str) and label.isidentifier():
+                name = f"{name}_{label}"
+            self._constant_names[id(obj)] = name
+            self.constants[name] = obj
+        return name
+
+    def output(self, node: fx.Node) -> str:
+        """The variable of a graph output."""
+        if node not in self.outputs:
+            self.outputs.append(node)
+        return f"out{self.outputs.index(node)}"
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def temporary(self, text: str) -> str:
+        """Names the value of an expression."""
+        name = f"t{next(self._temporaries)}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def bind(self, value: SymbolicValue, text: str) -> str:
+        """Names the object of a value, before its parts refer to it."""
+        name = self.temporary(text)
+        self._names[id(value)] = name
+        self._kept.append(value)
+        return name
+
+    # -- the function -----------------------------------------------------------------------------
+
+    def finish(self, graph: Callable[..., Any] | None, inputs: list[GraphInput], title: str
+               ) -> tuple[Callable[[list[Any]], Any], str]:
+        """The function and its source; call the graph first, then the emitted lines."""
+        body = [*self._graph_call(graph, inputs), *self.lines]
+        names = ", ".join(["graph", *self.constants])
+        text = "\n".join([
+            f"def make({names}):",
+            "    def replacement(v):",
+            *(f"        {line}" for line in body),
+            "    return replacement",
+        ])
+        file = f"<weft replacement {next(_serial)} of {title}>"
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        namespace: dict[str, Any] = {}
+        exec(compile(text, file, "exec"), namespace)
+        return namespace["make"](graph, *self.constants.values()), text
+
+    def _graph_call(self, graph: Callable[..., Any] | None, inputs: list[GraphInput]) -> list[str]:
+        if graph is None:
+            return []
+        arguments = ", ".join(f"v[{item.source.collect()}]" for item in inputs)
+        if getattr(graph, "boxed", False):
+            arguments = f"[{arguments}]"
+        results = "".join(f"out{i}, " for i in range(len(self.outputs)))
+        return [f"{results}= graph({arguments})" if results else f"graph({arguments})"]
+
+
+def restore_grad_mode(emit: Emitter, tx: Interpreter) -> None:
+    """Leaves gradient mode as the program left it (the graph ends as it began)."""
+    if not tx.end_grad_changed:
+        return
+    setter = torch._C._set_grad_enabled
+    node = tx.builder.call("call_function", setter, (not tx.end_grad,), {}, None, ())
+    node.meta["effect"] = True
+    tx.builder.n_calls -= 1
+    emit.line(f"{emit.constant(setter)}({tx.end_grad})")

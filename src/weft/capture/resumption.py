@@ -1,0 +1,406 @@
+"""What follows a graph break: the operation in plain Python, then the continuations.
+
+Place in the pipeline: called by the compiler when an interpretation ended at a break. The frame that
+broke does its operation; it and each caller go on in a continuation, innermost first::
+
+    t0 = print(v[0])                  # the operation
+    t1 = f_inner_resumed(t0, x)       # the rest of the inner frame
+    return f_resumed(t1)              # the rest of the outer one
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.bytecode.liveness import live_locals
+from weft.capture.continuation import resume_function
+from weft.capture.frame import Frame, Instruction
+from weft.capture.replacement import Emitter
+from weft.capture.values.base import NULL, NullValue, SymbolicValue
+from weft.capture.values.cell import CellValue
+from weft.capture.values.constant import ConstantValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+MakeContinuation = Callable[[types.FunctionType], Any]
+
+
+@final
+@dataclass(slots=True)
+class Operation:
+    """An instruction as Python: how many stack items it takes, and what it does."""
+
+    taken: int
+    text: str = ""
+    """An expression, whose value is pushed if `pushes`."""
+    pushes: bool = True
+    branches: tuple[tuple[int, int], tuple[int, int]] | None = None
+    """For jumps: (instruction index, stack items kept beyond `taken`) if true, if false."""
+    null_below: bool = False
+    """Whether a NULL goes below the result (LOAD_METHOD)."""
+
+
+Translator = Callable[[Emitter, Frame, Instruction], Operation]
+
+_TRANSLATORS: dict[str, Translator] = {}
+
+
+def _translates(*names: str) -> Callable[[Translator], Translator]:
+    def register(function: Translator) -> Translator:
+        for name in names:
+            _TRANSLATORS[name] = function
+        return function
+
+    return register
+
+
+def can_translate(name: str) -> bool:
+    """Whether a break at the opcode can be followed by a continuation after it."""
+    return name in _TRANSLATORS
+
+
+# -- operations -----------------------------------------------------------------------------------
+
+
+def _top(emit: Emitter, frame: Frame, n: int) -> list[str]:
+    return [emit.value(value) for value in frame.stack[len(frame.stack) - n:]]
+
+
+def _call_text(emit: Emitter, function: SymbolicValue, args: list[SymbolicValue],
+               names: tuple[str, ...]) -> str:
+    plain = len(args) - len(names)
+    parts = [emit.value(arg) for arg in args[:plain]]
+    parts += [f"{name}={emit.value(arg)}" for name, arg in zip(names, args[plain:], strict=True)]
+    return f"{emit.value(function)}({', '.join(parts)})"
+
+
+@_translates("CALL", "CALL_KW")
+def _call(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    names: tuple[str, ...] = frame.kw_names
+    taken = ins.arg + 2
+    stack = frame.stack
+    if ins.name == "CALL_KW":
+        names = stack[-1].constant()
+        stack = stack[:-1]
+        taken += 1
+    first, second, *args = stack[len(stack) - ins.arg - 2:]
+    if isinstance(second, NullValue):
+        function = first
+    elif isinstance(first, NullValue):
+        function = second
+    else:
+        function, args = first, [second, *args]
+    return Operation(taken, _call_text(emit, function, args, names))
+
+
+@_translates("CALL_FUNCTION_EX")
+def _call_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    n = 2 + (ins.arg & 1)
+    function, args, *kwargs = frame.stack[len(frame.stack) - n:]
+    below = frame.stack[-n - 1:-n]
+    has_null = bool(below) and isinstance(below[0], NullValue)
+    if isinstance(args, NullValue):  # 3.13: callable, NULL, args, kwargs
+        raise graph_break("unknown-opcode", "CALL_FUNCTION_EX in this form")
+    text = f"{emit.value(function)}(*{emit.value(args)}"
+    text += f", **{emit.value(kwargs[0])})" if kwargs else ")"
+    return Operation(n + has_null, text)
+
+
+_BINARY: Final = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
+_INPLACE: Final = ("iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow",
+                   "irshift", "isub", "itruediv", "ixor")
+
+
+@_translates("BINARY_OP")
+def _binary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    left, right = _top(emit, frame, 2)
+    if ins.arg < len(_BINARY):
+        return Operation(2, f"{left} {_BINARY[ins.arg]} {right}")
+    function = getattr(operator, _INPLACE[ins.arg - len(_BINARY)])
+    return Operation(2, f"{emit.constant(function)}({left}, {right})")
+
+
+@_translates("COMPARE_OP")
+def _compare(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    left, right = _top(emit, frame, 2)
+    op = str(ins.argval).removeprefix("bool(").removesuffix(")")
+    text = f"{left} {op} {right}"
+    return Operation(2, f"bool({text})" if str(ins.argval).startswith("bool(") else text)
+
+
+@_translates("CONTAINS_OP")
+def _contains(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    left, right = _top(emit, frame, 2)
+    return Operation(2, f"{left} {'not in' if ins.arg else 'in'} {right}")
+
+
+@_translates("BINARY_SUBSCR")
+def _subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    owner, key = _top(emit, frame, 2)
+    return Operation(2, f"{owner}[{key}]")
+
+
+@_translates("STORE_SUBSCR")
+def _store_subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    value, owner, key = _top(emit, frame, 3)
+    return Operation(3, f"{emit.constant(operator.setitem)}({owner}, {key}, {value})", pushes=False)
+
+
+@_translates("DELETE_SUBSCR")
+def _delete_subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    owner, key = _top(emit, frame, 2)
+    return Operation(2, f"{emit.constant(operator.delitem)}({owner}, {key})", pushes=False)
+
+
+@_translates("BINARY_SLICE")
+def _binary_slice(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    owner, start, stop = _top(emit, frame, 3)
+    return Operation(3, f"{owner}[slice({start}, {stop})]")
+
+
+@_translates("STORE_SLICE")
+def _store_slice(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    value, owner, start, stop = _top(emit, frame, 4)
+    setter = emit.constant(operator.setitem)
+    return Operation(4, f"{setter}({owner}, slice({start}, {stop}), {value})", pushes=False)
+
+
+@_translates("LOAD_ATTR")
+def _load_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (owner,) = _top(emit, frame, 1)
+    operation = Operation(1, f"getattr({owner}, {ins.argval!r})")
+    if METHOD_BIT_IN_LOAD_ATTR and ins.arg & 1:
+        operation.null_below = True
+    return operation
+
+
+METHOD_BIT_IN_LOAD_ATTR: Final = "LOAD_METHOD" not in __import__("dis").opmap or \
+    __import__("sys").version_info >= (3, 12)
+
+
+@_translates("LOAD_METHOD")
+def _load_method(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (owner,) = _top(emit, frame, 1)
+    return Operation(1, f"getattr({owner}, {ins.argval!r})", null_below=True)
+
+
+@_translates("STORE_ATTR")
+def _store_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    value, owner = _top(emit, frame, 2)
+    return Operation(2, f"setattr({owner}, {ins.argval!r}, {value})", pushes=False)
+
+
+@_translates("DELETE_ATTR")
+def _delete_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (owner,) = _top(emit, frame, 1)
+    return Operation(1, f"delattr({owner}, {ins.argval!r})", pushes=False)
+
+
+_UNARY: Final = {"UNARY_NEGATIVE": "-", "UNARY_POSITIVE": "+", "UNARY_INVERT": "~",
+                 "UNARY_NOT": "not "}
+
+
+@_translates(*_UNARY)
+def _unary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return Operation(1, f"{_UNARY[ins.name]}{_top(emit, frame, 1)[0]}")
+
+
+@_translates("TO_BOOL")
+def _to_bool(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return Operation(1, f"bool({_top(emit, frame, 1)[0]})")
+
+
+@_translates("GET_ITER")
+def _get_iter(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return Operation(1, f"iter({_top(emit, frame, 1)[0]})")
+
+
+@_translates("FORMAT_VALUE")
+def _format_value(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    taken = 2 if ins.arg & 4 else 1
+    value, *spec = _top(emit, frame, taken)
+    convert = (None, str, repr, ascii)[ins.arg & 3]
+    if convert is not None:
+        value = f"{emit.constant(convert)}({value})"
+    return Operation(taken, f"format({value}, {spec[0] if spec else repr('')})")
+
+
+@_translates("FORMAT_SIMPLE")
+def _format_simple(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return Operation(1, f"format({_top(emit, frame, 1)[0]})")
+
+
+@_translates("CONVERT_VALUE")
+def _convert(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    convert = (None, str, repr, ascii)[ins.arg]
+    return Operation(1, f"{emit.constant(convert)}({_top(emit, frame, 1)[0]})")
+
+
+@_translates("FORMAT_WITH_SPEC")
+def _format_spec(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    value, spec = _top(emit, frame, 2)
+    return Operation(2, f"format({value}, {spec})")
+
+
+@_translates("IMPORT_NAME")
+def _import(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    level, names = _top(emit, frame, 2)
+    space = emit.value(frame.globals)
+    return Operation(2, f"__import__({ins.argval!r}, {space}, None, {names}, {level})")
+
+
+_JUMP_IF_TRUE: Final = ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
+_JUMP_IF_FALSE: Final = ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE",
+                         "POP_JUMP_BACKWARD_IF_FALSE")
+
+
+@_translates(*_JUMP_IF_TRUE)
+def _jump_if_true(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (value,) = _top(emit, frame, 1)
+    return Operation(1, value, False, ((ins.target, 0), (ins.index + 1, 0)))
+
+
+@_translates(*_JUMP_IF_FALSE)
+def _jump_if_false(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (value,) = _top(emit, frame, 1)
+    return Operation(1, value, False, ((ins.index + 1, 0), (ins.target, 0)))
+
+
+@_translates("JUMP_IF_TRUE_OR_POP")
+def _jump_if_true_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (value,) = _top(emit, frame, 1)
+    return Operation(1, value, False, ((ins.target, 1), (ins.index + 1, 0)))
+
+
+@_translates("JUMP_IF_FALSE_OR_POP")
+def _jump_if_false_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (value,) = _top(emit, frame, 1)
+    return Operation(1, value, False, ((ins.index + 1, 0), (ins.target, 1)))
+
+
+# -- continuations --------------------------------------------------------------------------------
+
+
+@final
+class Resumption:
+    """Emits everything from a break on."""
+
+    def __init__(self, tx: Interpreter, emit: Emitter, make: MakeContinuation) -> None:
+        self.tx = tx
+        self.emit = emit
+        self.make = make
+
+    def write(self, frame: Frame) -> None:
+        """The operation of `frame`, then the rest of it and of its callers."""
+        ins = frame.current
+        translator = _TRANSLATORS.get(ins.name)
+        if translator is None:
+            raise graph_break("unknown-opcode", f"a break at {ins.name}")
+        operation = translator(self.emit, frame, ins)
+        stack = frame.stack[: len(frame.stack) - operation.taken]
+        if operation.branches is None:
+            finish = self._plain(frame, stack, operation)
+        else:
+            finish = self._branch(frame, stack, operation)
+        outer = self._outer(frame.caller)
+        self.tx.effects.replay(self.emit)
+        result = finish()
+        for link in outer:
+            result = link(result)
+        self.emit.line(f"return {result}")
+
+    def _plain(self, frame: Frame, stack: list[SymbolicValue], operation: Operation
+               ) -> Callable[[], str]:
+        index = frame.current.index + 1
+        extra = [NULL] if operation.null_below else []
+        call = self._continuation(frame, index, [*stack, *extra], operation.pushes)
+
+        def finish() -> str:
+            if not operation.pushes:
+                self.emit.line(operation.text)
+                return self.emit.temporary(call(None))
+            return self.emit.temporary(call(self.emit.temporary(operation.text)))
+
+        return finish
+
+    def _branch(self, frame: Frame, stack: list[SymbolicValue], operation: Operation
+                ) -> Callable[[], str]:
+        assert operation.branches is not None
+        kept = frame.stack[-1:]
+        calls = [self._continuation(frame, index, [*stack, *kept[:keep]], False)
+                 for index, keep in operation.branches]
+
+        def finish() -> str:
+            return self.emit.temporary(
+                f"{calls[0](None)} if {operation.text} else {calls[1](None)}")
+
+        return finish
+
+    def _outer(self, frame: Frame | None) -> list[Callable[[str], str]]:
+        links = []
+        while frame is not None:
+            links.append(self._link(frame))
+            frame = frame.caller
+        return links
+
+    def _link(self, frame: Frame) -> Callable[[str], str]:
+        call = self._continuation(frame, frame.current.index + 1, frame.stack, True)
+        return lambda result: self.emit.temporary(call(result))
+
+    def _continuation(self, frame: Frame, index: int, stack: list[SymbolicValue], pushes: bool
+                      ) -> Callable[[str | None], str]:
+        """The call of the rest of `frame`, given the text of the pushed value."""
+        if frame.generator is not None:
+            raise graph_break("unknown-operation", "a break inside a generator")
+        code = self.tx.own_code(frame.code)
+        offset = frame.program.instructions[index].offset
+        shape = "".join("n" if isinstance(value, NullValue) else "v" for value in stack)
+        handled = [v for v in stack if getattr(v, "is_handled_marker", False)]
+        if handled or frame.handled:
+            raise graph_break("unknown-operation", "a break while an exception is handled")
+        names = self._live(frame, code, offset)
+        boxes = [name for name in names if name in frame.cells and name in code.co_cellvars]
+        plain = [name for name in names if name not in boxes]
+        before = [self.emit.value(v) for v in stack if not isinstance(v, NullValue)]
+        after = [self.emit.value(frame.locals[n]) for n in plain]
+        after += [self.emit.value(frame.cells[n]) for n in boxes]
+        target = self._callable(frame, code, offset, shape + "v" * pushes, plain, boxes)
+
+        def call(pushed: str | None) -> str:
+            parts = [*before, *([pushed] if pushed is not None else []), *after]
+            return f"{target}({', '.join(parts)})"
+
+        return call
+
+    def _live(self, frame: Frame, code: types.CodeType, offset: int) -> list[str]:
+        live = live_locals(code, offset)
+        order = (*code.co_varnames, *code.co_cellvars)
+        names = dict.fromkeys(n for n in order if n in live)
+        return [n for n in names if n in frame.locals or n in frame.cells]
+
+    def _callable(self, frame: Frame, code: types.CodeType, offset: int, shape: str,
+                  plain: list[str], boxes: list[str]) -> str:
+        globals = frame.globals.original
+        closure = tuple(types.CellType() for _ in code.co_freevars)
+        function = resume_function(code, offset, shape, plain, boxes, globals=globals,
+                                   closure=closure or None)
+        if not closure:
+            return self.emit.constant(self.make(function))
+        cells = "".join(f"{self.emit.value(self._cell(frame, n))}, " for n in code.co_freevars)
+        make = self.emit.constant(types.FunctionType)
+        parts = (f"{make}({self.emit.constant(function.__code__)}, {self.emit.constant(globals)}, "
+                 f"{function.__name__!r}, None, ({cells}))")
+        return self.emit.temporary(f"{self.emit.constant(self.make)}({parts})")
+
+    def _cell(self, frame: Frame, name: str) -> CellValue:
+        return frame.cells[name]
+
+
+__all__ = ["ConstantValue", "Operation", "Resumption", "builtins", "can_translate"]
