@@ -200,7 +200,7 @@ def _to_memory(values: Array, dtype: str) -> Array:
 
 
 def _bf16_bits(values: Array) -> Array:
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    bits = np.array(values, dtype=np.float32, order="C").view(np.uint32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
 

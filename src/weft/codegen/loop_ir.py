@@ -241,8 +241,8 @@ class KernelBuilder:
         return node
 
     def const(self, value: Scalar, dtype: DType) -> Node:
-        """A literal; `value` is converted to the Python type of `dtype`."""
-        typed = _python_type(dtype)(value)
+        """A literal; `value` is converted to the Python type of `dtype` (integers wrap)."""
+        typed = _typed(value, dtype)
         key = (Const, dtype, repr(typed))  # repr tells -0.0 from 0.0 and joins NaNs
         node = self._table.get(key)
         if node is None:
@@ -361,6 +361,15 @@ def _python_type(dtype: DType) -> type[Scalar]:
     if dtype == "bool":
         return bool
     return float if dtype in FLOAT_TYPES else int
+
+
+def _typed(value: Scalar, dtype: DType) -> Scalar:
+    typed = _python_type(dtype)(value)
+    if dtype not in INT_TYPES:
+        return typed
+    bits = 8 * ITEM_SIZE[dtype]
+    low = 0 if dtype == "u8" else -(1 << (bits - 1))
+    return (typed - low) % (1 << bits) + low  # type: ignore[return-value]
 
 
 def _live_nodes(nodes: list[Node], stores: list[Store]) -> list[Node]:

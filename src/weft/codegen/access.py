@@ -1,0 +1,87 @@
+"""What a definition reads and writes, and where: its formula evaluated once, symbolically.
+
+Place in the pipeline: between `lowering/` and `schedule.py`, which compares accesses, and `kernels.py`, which evaluates
+the formulas again over the loops of the finished kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from weft.codegen.domain import Domain
+from weft.codegen.loop_ir import Load, LoopVar, Node, Op
+from weft.codegen.values import Computed, Emitter, Shape
+from weft.shapes.expr import Expr, IntExpr
+
+
+@final
+@dataclass(eq=False)
+class Access:
+    """A definition's natural domain, its loads per buffer, and the index of its store."""
+
+    definition: Computed
+    domain: Domain
+    reads: dict[str, set[IntExpr]]
+    write: IntExpr
+    operators: int
+
+
+def natural_domain(definition: Computed) -> Domain:
+    """The definition's dimensions without those of size 1."""
+    kept = [k for k, n in enumerate(definition.dims) if not _is_one(n)]
+    flags = definition.reduced or (False,) * len(definition.dims)
+    return Domain(tuple(definition.dims[k] for k in kept), tuple(flags[k] for k in kept))
+
+
+def formula_index(dims: Shape, variables: Sequence[IntExpr]) -> list[IntExpr]:
+    """The index for a formula over `dims`, given one variable for each dimension that is not of size 1."""
+    remaining = iter(variables)
+    return [0 if _is_one(n) else next(remaining) for n in dims]
+
+
+def evaluate(definition: Computed, em: Emitter, variables: Sequence[IntExpr]) -> tuple[Node, IntExpr]:
+    """The node that the definition stores, and where, with its loop variables given."""
+    index = formula_index(definition.dims, variables)
+    node = definition.formula(em, index)
+    if definition.reduction is not None:
+        node = _reduced(definition, em, node)
+    if definition.finish is not None:
+        node = definition.finish(em, node)
+    return node, definition.store(em, index)
+
+
+def _reduced(definition: Computed, em: Emitter, node: Node) -> Node:
+    assert definition.reduction is not None
+    if any(r and not _is_one(n) for r, n in zip(definition.reduced, definition.dims, strict=True)):
+        return em.reduce(definition.reduction, node)
+    return em.const(0, "i64") if definition.reduction.startswith("arg") else node
+
+
+def analyse(definition: Computed) -> Access:
+    """Evaluate a definition alone over its natural domain."""
+    domain = natural_domain(definition)
+    symbols = domain.symbols()
+    em = emitter_for(domain, symbols)
+    _, write = evaluate(definition, em, symbols)
+    reads: dict[str, set[IntExpr]] = {}
+    operators = 0
+    for node in em.nodes:
+        if isinstance(node, Load):
+            reads.setdefault(node.buffer, set()).add(node.index)
+        elif isinstance(node, Op):
+            operators += 1
+    return Access(definition, domain, reads, write, operators)
+
+
+def emitter_for(domain: Domain, symbols: Sequence[Expr]) -> Emitter:
+    """An emitter whose loops are the domain's."""
+    loops = [LoopVar(s, n) for s, n in zip(symbols, domain.extents, strict=True)]
+    outer = tuple(v for v, inner in zip(loops, domain.inner, strict=True) if not inner)
+    inner_loops = tuple(v for v, inner in zip(loops, domain.inner, strict=True) if inner)
+    return Emitter(outer, inner_loops)
+
+
+def _is_one(size: IntExpr) -> bool:
+    return isinstance(size, int) and size == 1

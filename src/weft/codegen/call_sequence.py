@@ -1,0 +1,63 @@
+"""The growing source of a graph's call sequence, and how tensors and shapes are spelled in it.
+
+Place in the pipeline: filled by `wrapper.py` and `library_calls.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from weft.codegen.values import Computed, Shape, Strided
+from weft.shapes.expr import IntExpr
+from weft.shapes.printing import python_text
+
+
+@final
+@dataclass
+class CallSequence:
+    """Source of `call(args)` and the objects that it names."""
+
+    lines: list[str] = field(default_factory=list)
+    scope: dict[str, Any] = field(default_factory=dict)
+    storage: dict[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The whole function."""
+        return "def call(args):\n" + "".join(f"    {line}\n" for line in self.lines)
+
+    def name(self, prefix: str, item: Any) -> str:
+        """A global name for an object (the same name for the same object)."""
+        for known, value in self.scope.items():
+            if value is item and known.startswith(prefix):
+                return known
+        made = f"{prefix}{len(self.scope)}"
+        self.scope[made] = item
+        return made
+
+
+def shape_text(sizes: Sequence[IntExpr]) -> str:
+    """A shape as a tuple display."""
+    inside = ", ".join(python_text(n) for n in sizes)
+    return f"({inside},)" if len(sizes) == 1 else f"({inside})"
+
+
+def tensor_text(value: Strided) -> str:
+    """A strided value: its buffer, or a view of it."""
+    buffer = value.buffer
+    offset = value.offset
+    whole = value.shape == buffer.shape and _same(value.strides, buffer.strides, buffer.shape)
+    if whole and isinstance(offset, int) and offset == 0:
+        return buffer.name
+    form = f"{shape_text(value.shape)}, {shape_text(value.strides)}"
+    if isinstance(offset, int) and offset == 0:
+        return f"as_strided({buffer.name}, {form})"
+    start = python_text(offset)  # as_strided counts from the start of the storage
+    if not isinstance(buffer.definition, Computed):
+        start = f"{buffer.name}.storage_offset() + {start}"
+    return f"as_strided({buffer.name}, {form}, {start})"
+
+
+def _same(left: Shape, right: Shape, shape: Shape) -> bool:
+    return all(a == b for a, b, n in zip(left, right, shape, strict=True) if n != 1)

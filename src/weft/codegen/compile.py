@@ -1,0 +1,87 @@
+"""ATen graph → callable: the steps of code generation in one function.
+
+Place in the pipeline: what `backends/` call (contract 4 in docs/architecture.md).
+
+    artifact = compile_graph(aten_graph)
+    outputs = artifact([x, weight])
+    print(artifact.source)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from torch.fx import GraphModule
+
+from weft.codegen import targets
+from weft.codegen.kernels import build_kernel
+from weft.codegen.loop_ir import Kernel
+from weft.codegen.lowering import GraphLowering
+from weft.codegen.memory import plan_memory
+from weft.codegen.schedule import Group, Schedule, make_schedule
+from weft.codegen.wrapper import write_calls
+from weft.diagnostics import events
+
+
+@final
+@dataclass
+class Artifact:
+    """A compiled graph: `artifact(list_of_inputs) -> list of outputs`; it clears the list.
+
+    `source` is the call sequence, `kernels` the loop IR, `decisions` the scheduler's log.
+    """
+
+    call: Callable[[list[Any]], list[Any]]
+    source: str
+    kernels: list[Kernel] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
+    extern_ops: list[str] = field(default_factory=list)
+    boxed: bool = True
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        return self.call(args)
+
+
+def compile_graph(graph: GraphModule, *, options: Any = None) -> Artifact:
+    """Compile a functional ATen graph whose nodes carry `meta["val"]`."""
+    with events.stage("lower"):
+        lowered = GraphLowering.of(graph)  # operators as formulas and library calls
+    with events.stage("schedule"):
+        schedule = make_schedule(lowered)  # which formulas share a kernel
+        kernels = _build_kernels(schedule)  # groups as loop IR
+        plan = plan_memory(schedule, lowered)  # lifetimes, reuse
+    compiled = targets.compile_kernels([k for _, k in kernels])  # source text, machine code
+    with events.stage("codegen"):
+        launchers = {g.id: (k, c) for (g, k), c in zip(kernels, compiled, strict=True)}
+        sequence = write_calls(lowered, schedule, plan, launchers)  # the call sequence
+        call = _load(sequence.text(), sequence.scope)
+    _report(lowered, schedule, [k for _, k in kernels], sequence.text())
+    return Artifact(
+        call, sequence.text(), [k for _, k in kernels], schedule.decisions, lowered.extern_ops
+    )
+
+
+def _build_kernels(schedule: Schedule) -> list[tuple[Group, Kernel]]:
+    groups = [s for s in schedule.steps if isinstance(s, Group)]
+    return [(g, build_kernel(g, schedule.needed, f"k{n}")) for n, g in enumerate(groups)]
+
+
+def _load(source: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
+    exec(compile(source, "<weft call sequence>", "exec"), scope)
+    call: Callable[[list[Any]], list[Any]] = scope["call"]
+    return call
+
+
+def _report(
+    lowered: GraphLowering, schedule: Schedule, kernels: Sequence[Kernel], source: str
+) -> None:
+    events.count("kernels", len(kernels))
+    events.count("extern_calls", len(lowered.extern_ops))
+    for kernel in kernels:
+        events.record("kernel", name=kernel.name, stack=(), source=kernel, target="", ops=kernel.origins)
+    for op in lowered.extern_ops:
+        events.record("extern_call", op=op, stack=())
+    events.record("schedule", text="\n".join(schedule.decisions))
+    events.record("output_code", source=source, path="")

@@ -1,0 +1,86 @@
+"""Spelling of ATen calls in the call sequence.
+
+Place in the pipeline: used by `wrapper.py`. An operator with a fast public binding is called through it (`torch.mm`
+costs a third of `torch.ops.aten.mm.default`); results whose strides ATen may choose are brought to the
+promised ones.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import torch
+
+from weft.codegen.call_sequence import CallSequence, shape_text, tensor_text
+from weft.codegen.values import Buffer, ExternCall, Value
+from weft.shapes.expr import Expr
+from weft.shapes.printing import python_text
+
+aten = torch.ops.aten
+
+FAST_BINDINGS: Final[dict[Any, Any]] = {
+    aten.mm.default: torch.mm,
+    aten.addmm.default: torch.addmm,
+    aten.bmm.default: torch.bmm,
+    aten.baddbmm.default: torch.baddbmm,
+}
+
+EXACT_STRIDES: Final = frozenset(FAST_BINDINGS)
+"""Operators that always return row-major results."""
+
+
+def spell_call(sequence: CallSequence, call: ExternCall) -> None:
+    """Append the lines of one ATen call."""
+    function = FAST_BINDINGS.get(call.op, call.op)
+    name = sequence.name(_short_name(call.op), function)
+    arguments = [spell(sequence, a) for a in call.arguments]
+    arguments += [f"{k}={spell(sequence, v)}" for k, v in call.keywords.items()]
+    targets = [b.name if b is not None else "_" for b in call.outputs]
+    origin = f"  # {'; '.join(call.origins)}" if call.origins else ""
+    left = f"{', '.join(targets)}{',' if call.is_tuple and len(targets) == 1 else ''} = "
+    text = f"{name}({', '.join(arguments)}){origin}"
+    sequence.lines.append((left if targets else "") + text)
+    if call.op not in EXACT_STRIDES:
+        for buffer in call.outputs:
+            if buffer is not None:
+                _check_strides(sequence, buffer)
+
+
+def _short_name(op: Any) -> str:
+    return str(getattr(op, "__name__", op)).replace(".", "_").removesuffix("_default")
+
+
+def _check_strides(sequence: CallSequence, buffer: Buffer) -> None:
+    """Kernels index memory by the promised strides: restore them where ATen chose others."""
+    sequence.scope["with_strides"] = with_strides
+    want = shape_text(buffer.strides)
+    line = f"if {buffer.name}.stride() != {want}: {buffer.name} = with_strides({buffer.name}, {want})"
+    sequence.lines.append(line)
+
+
+def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The tensor itself if its strides differ only where that has no meaning, else a copy laid out so."""
+    pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    if tensor.numel() == 0 or all(n == 1 or a == b for n, a, b in pairs):
+        return tensor
+    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
+
+
+def spell(sequence: CallSequence, item: Any) -> str:
+    """An argument as Python source."""
+    if isinstance(item, Value):
+        return tensor_text(item.realize())
+    if isinstance(item, Expr):
+        return python_text(item)
+    if isinstance(item, (list, tuple)):
+        inside = ", ".join(spell(sequence, i) for i in item)
+        if isinstance(item, tuple):
+            return f"({inside}{',' if len(item) == 1 else ''})"
+        return f"[{inside}]"
+    if item is None or isinstance(item, (bool, int, str)):
+        return repr(item)
+    if isinstance(item, float) and math.isfinite(item):
+        return repr(item)
+    return sequence.name("constant", item)

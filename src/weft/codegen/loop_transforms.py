@@ -1,0 +1,147 @@
+"""Kernel → kernel: loop order by strides, and merging of loops that walk memory in one stride.
+
+Place in the pipeline: after `kernels.py` has evaluated a group's formulas over its domain, before a target sees
+the kernel.
+
+    for d0 in parallel(4):                      for i0 in parallel(393216):
+        for d1 in parallel(128):        →           v0 = in0[i0]
+            for d2 in parallel(768):                …
+                v0 = in0[98304*d0 + 768*d1 + d2]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cmp_to_key
+
+from weft.codegen.loop_ir import Indirect, IndexValue, Kernel, Load, LoopVar, Reduce
+from weft.shapes.expr import Expr, IntExpr, loop_index, split_linear, subs, symbols
+
+Loops = list[LoopVar]
+
+
+def simplify_loops(kernel: Kernel) -> Kernel:
+    """Reorder, merge and rename the loops of a freshly built kernel (its nodes are changed in place)."""
+    exprs = _index_exprs(kernel)
+    table = _Strides(exprs)
+    fixed = any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in kernel.nodes)
+    accesses = _access_exprs(kernel)
+    outer = _merge(_ordered(list(kernel.outer), accesses, table), table)
+    inner = list(kernel.inner) if fixed else _ordered(list(kernel.inner), accesses, table)
+    mapping: dict[Expr, IntExpr] = {}
+    kernel.outer = _rename(outer, "i", mapping)
+    kernel.inner = _rename(_merge(inner, table), "r", mapping)
+    _substitute(kernel, mapping)
+    return kernel
+
+
+class _Strides:
+    """Coefficients of loop variables in all index expressions; None where one is not linear."""
+
+    def __init__(self, exprs: Sequence[IntExpr]) -> None:
+        self.exprs = [e for e in dict.fromkeys(exprs) if not isinstance(e, int)]
+        self._columns: dict[Expr, dict[IntExpr, IntExpr | None]] = {}
+
+    def column(self, variable: Expr) -> dict[IntExpr, IntExpr | None]:
+        """The coefficient of `variable` in each expression that has it."""
+        found = self._columns.get(variable)
+        if found is None:
+            found = {e: _slope(e, variable) for e in self.exprs if variable in e.symbols}
+            self._columns[variable] = found
+        return found
+
+
+def _slope(expr: Expr, variable: Expr) -> IntExpr | None:
+    parts = split_linear(expr, variable)
+    return None if parts is None else parts[0]
+
+
+def _access_exprs(kernel: Kernel) -> list[IntExpr]:
+    """Indices of loads and stores (a store counts twice: partial cache lines written are dearest)."""
+    loads = [n.index for n in kernel.nodes if isinstance(n, Load)]
+    return loads + [s.index for s in kernel.stores for _ in range(2)]
+
+
+def _index_exprs(kernel: Kernel) -> list[IntExpr]:
+    values = [n.expr for n in kernel.nodes if isinstance(n, IndexValue)]
+    sizes = [n.size for n in kernel.nodes if isinstance(n, Indirect)]
+    return values + sizes + _access_exprs(kernel)
+
+
+def _ordered(loops: Loops, accesses: list[IntExpr], table: _Strides) -> Loops:
+    """Larger strides outside, by majority of the accesses; otherwise the given order."""
+    if len(loops) < 2:
+        return loops
+    position = {v.symbol: k for k, v in enumerate(loops)}
+
+    def compare(left: LoopVar, right: LoopVar) -> int:
+        first, second = table.column(left.symbol), table.column(right.symbol)
+        votes = 0
+        for expr in accesses:
+            a, b = _size(first.get(expr, 0)), _size(second.get(expr, 0))
+            if a and b:
+                votes += (a < b) - (a > b)
+        return votes or position[left.symbol] - position[right.symbol]
+
+    return sorted(loops, key=cmp_to_key(compare))
+
+
+def _size(stride: IntExpr | None) -> int:
+    """Magnitude for comparisons; symbols count as 64."""
+    if stride is None:
+        return 0
+    if isinstance(stride, int):
+        return abs(stride)
+    value = subs(stride, dict.fromkeys(symbols(stride), 64))
+    return abs(value) if isinstance(value, int) else 1
+
+
+def _merge(loops: Loops, table: _Strides) -> list[list[LoopVar]]:
+    """Runs of loops that can be one: the outer one's stride is the inner one's times its extent."""
+    runs: list[list[LoopVar]] = []
+    for loop in loops:
+        if runs and _is_one_stride(runs[-1][-1], loop, table):
+            runs[-1].append(loop)
+        else:
+            runs.append([loop])
+    return runs
+
+
+def _is_one_stride(outer: LoopVar, inner: LoopVar, table: _Strides) -> bool:
+    first, second = table.column(outer.symbol), table.column(inner.symbol)
+    for expr in {**first, **second}:
+        a, b = first.get(expr, 0), second.get(expr, 0)
+        if a is None or b is None:
+            return False
+        if (b * inner.extent - a) != 0:
+            return False
+    return True
+
+
+def _rename(
+    runs: list[list[LoopVar]] | Loops, prefix: str, mapping: dict[Expr, IntExpr]
+) -> tuple[LoopVar, ...]:
+    """One loop for each run; the run's last variable becomes it, the others zero."""
+    result: list[LoopVar] = []
+    for number, run in enumerate(runs):
+        loops = run if isinstance(run, list) else [run]
+        extent: IntExpr = 1
+        for loop in loops:
+            extent = extent * loop.extent
+            mapping[loop.symbol] = 0
+        variable = loop_index(f"{prefix}{number}", extent)
+        mapping[loops[-1].symbol] = variable
+        result.append(LoopVar(variable, extent))
+    return tuple(result)
+
+
+def _substitute(kernel: Kernel, mapping: dict[Expr, IntExpr]) -> None:
+    for node in kernel.nodes:
+        if isinstance(node, Load):
+            node.index = subs(node.index, mapping)
+        elif isinstance(node, IndexValue):
+            replaced = subs(node.expr, mapping)
+            assert isinstance(replaced, Expr)
+            node.expr = replaced
+    for store in kernel.stores:
+        store.index = subs(store.index, mapping)

@@ -1,0 +1,108 @@
+"""Tensors made from nothing: constants, ranges, triangles.
+
+Place in the pipeline: part of `lowering/`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.codegen.dtypes import compute_type, from_torch
+from weft.codegen.loop_ir import Node
+from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
+from weft.codegen.values import Emitter, Index, Value
+from weft.shapes.expr import Expr, IntExpr
+
+aten = torch.ops.aten
+
+
+def constant(cx: LoweringContext, number: Any) -> Value:
+    """A tensor full of one number."""
+    scalar = compute_type(from_torch(cx.dtype))
+    if isinstance(number, Expr):
+        return cx.lazy(cx.shape, cx.dtype, lambda em, index: em.cast(em.index(number), scalar))
+    if isinstance(number, Value):
+        return cx.pointwise(lambda b, u: u, number, cost=0)
+    if not isinstance(number, (int, float, bool)):
+        raise NotLowered(f"constant {number!r}")
+    return cx.lazy(cx.shape, cx.dtype, lambda em, index: em.const(number, scalar), 0, 0, cx.layouts[0])
+
+
+@lowering(aten.full.default, aten.full_like.default, aten.new_full.default)
+def full(cx: LoweringContext, first: Any, second: Any, *rest: Any, **_: Any) -> Value:
+    return constant(cx, rest[0] if rest else second)
+
+
+@lowering(aten.fill.Scalar, aten.fill.Tensor)
+def fill(cx: LoweringContext, x: Value, number: Any) -> Value:
+    return constant(cx, number)
+
+
+@lowering(aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default)
+def zeros(cx: LoweringContext, *_: Any, **__: Any) -> Value:
+    return constant(cx, 0)
+
+
+@lowering(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
+def ones(cx: LoweringContext, *_: Any, **__: Any) -> Value:
+    return constant(cx, 1)
+
+
+@lowering(aten.scalar_tensor.default)
+def scalar_tensor(cx: LoweringContext, number: Any, **_: Any) -> Value:
+    return constant(cx, number)
+
+
+@lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)
+def arange(cx: LoweringContext, *bounds: Any, **_: Any) -> Value:
+    start, step = (0, 1) if len(bounds) == 1 else (bounds[0], bounds[2] if len(bounds) > 2 else 1)
+    return iota(cx, start, step)
+
+
+@lowering(torch.ops.prims.iota.default)
+def prims_iota(cx: LoweringContext, length: Any, *, start: Any, step: Any, **_: Any) -> Value:
+    return iota(cx, start, step)
+
+
+def iota(cx: LoweringContext, start: Any, step: Any) -> Value:
+    """start + i * step in the node's type (floats: computed in that type, as eager's accumulates in double)."""
+    scalar = compute_type(from_torch(cx.dtype))
+
+    def formula(em: Emitter, index: Index) -> Node:
+        if not isinstance(start, float) and not isinstance(step, float):
+            return em.cast(em.index(index[0] * step + start), scalar)
+        position = em.cast(em.index(index[0]), "f64")
+        scaled = em.op("mul", position, em.const(step, "f64"))
+        return em.cast(em.op("add", scaled, em.const(start, "f64")), scalar)
+
+    return cx.lazy(cx.shape, cx.dtype, formula, 1)
+
+
+@lowering(aten.eye.default, aten.eye.m)
+def eye(cx: LoweringContext, *_: Any, **__: Any) -> Value:
+    scalar = compute_type(from_torch(cx.dtype))
+
+    def formula(em: Emitter, index: Index) -> Node:
+        return em.cast(em.op("eq", em.index(index[0]), em.index(index[1])), scalar)
+
+    return cx.lazy(cx.shape, cx.dtype, formula, 2)
+
+
+def _triangle(name: str) -> Any:
+    def lower(cx: LoweringContext, x: Value, diagonal: int = 0) -> Value:
+        def formula(em: Emitter, index: Index) -> Node:
+            node = x.at(em, index)
+            gap: IntExpr = index[-1] - index[-2]
+            inside = em.op(name, em.index(gap), em.const(diagonal, "i64"))
+            return em.op("where", inside, node, em.const(0, node.dtype))
+
+        return cx.lazy(cx.shape, cx.dtype, formula, getattr(x.impl, "cost", 0) + 2,
+                       getattr(x.impl, "reads", 1), cx.layouts[0])  # fmt: skip
+
+    return lower
+
+
+lowering(aten.tril.default)(_triangle("le"))
+lowering(aten.triu.default)(_triangle("ge"))

@@ -1,0 +1,55 @@
+"""Calls of ATen operators for whatever has no formula: matmul, convolution, attention, sorting, …
+
+Place in the pipeline: part of `lowering/`. Tensor arguments are realised; results become buffers with the shapes and
+strides that the node's metadata promises (the wrapper checks strides where ATen may choose otherwise).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from weft.codegen.lowering.registry import LoweringContext, strided_of
+from weft.codegen.values import Buffer, ExternCall, Value
+
+
+def call_aten(
+    cx: LoweringContext, args: tuple[Any, ...], keywords: dict[str, Any], present: list[bool], is_tuple: bool
+) -> list[Value | None]:
+    """Record the call; one `Value` per tensor result (`present` marks which results are tensors)."""
+    reads: list[Buffer] = []
+    call = ExternCall(
+        cx.target,
+        map_values(args, lambda v: _realised(v, reads)),
+        map_values(keywords, lambda v: _realised(v, reads)),
+        [], is_tuple, cx.origins, reads,
+    )  # fmt: skip
+    results: list[Value | None] = []
+    position = 0
+    for is_tensor in present:
+        if not is_tensor:
+            call.outputs.append(None)
+            results.append(None)
+            continue
+        buffer = cx.graph.new_extern_buffer(cx, position, call)
+        call.outputs.append(buffer)
+        results.append(Value(buffer.shape, buffer.dtype, strided_of(buffer), buffer.device, cx.graph))
+        position += 1
+    cx.graph.record(call)
+    return results
+
+
+def _realised(value: Value, reads: list[Buffer]) -> Value:
+    reads.append(value.realize().buffer)
+    return value
+
+
+def map_values(item: Any, function: Callable[[Value], Any]) -> Any:
+    """Apply `function` to the values inside nested lists, tuples and dicts."""
+    if isinstance(item, Value):
+        return function(item)
+    if isinstance(item, (list, tuple)):
+        return type(item)(map_values(i, function) for i in item)
+    if isinstance(item, dict):
+        return {k: map_values(v, function) for k, v in item.items()}
+    return item

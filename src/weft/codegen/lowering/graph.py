@@ -1,0 +1,307 @@
+"""Walks an ATen graph and lowers it node by node.
+
+Place in the pipeline: first step of `compile_graph`. The result is a list of definitions (formulas over domains, and
+ATen calls) in an order that respects data flow only approximately: `schedule.py` sorts.
+
+    lowered = GraphLowering.of(gm)
+    lowered.definitions, lowered.outputs, lowered.inputs
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch.fx import GraphModule, Node
+
+from weft.codegen.dtypes import is_supported
+from weft.codegen.lowering.extern import call_aten
+from weft.codegen.lowering.registry import LOWERINGS, LoweringContext, NotLowered, strided_of
+from weft.codegen.values import (
+    Buffer,
+    Computed,
+    Definition,
+    ExternCall,
+    Index,
+    Lazy,
+    Shape,
+    Strided,
+    Value,
+    contiguous_strides,
+    product,
+)
+from weft.shapes.expr import Expr, IntExpr
+
+KERNEL_DEVICES = frozenset({"cpu", "cuda"})
+
+
+@final
+@dataclass
+class GraphLowering:
+    """The state of lowering one graph, and its result."""
+
+    inputs: list[Buffer | IntExpr | None] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    definitions: list[Definition] = field(default_factory=list)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    extern_ops: list[str] = field(default_factory=list)
+    _count: int = 0
+
+    @staticmethod
+    def of(gm: GraphModule) -> GraphLowering:
+        """Lower all of `gm`."""
+        lowered = GraphLowering()
+        environment: dict[Node, Any] = {}
+        for node in gm.graph.nodes:
+            if node.op == "output":
+                lowered.outputs = [lowered._output(a, environment) for a in node.args[0]]
+            else:
+                environment[node] = _STEPS[node.op](lowered, node, environment, gm)
+        return lowered
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def _placeholder(self, node: Node, environment: dict[Node, Any], gm: GraphModule) -> Any:
+        value = node.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            number = to_expr(value) if isinstance(value, (int, torch.SymInt)) else None
+            self.inputs.append(number)
+            return number if number is not None else value
+        buffer = self._input_buffer(value)
+        self.inputs.append(buffer)
+        return self._in_memory(buffer)
+
+    def _input_buffer(self, tensor: torch.Tensor) -> Buffer:
+        name = f"in{len(self.inputs)}"
+        sizes, strides = to_shape(tensor.shape), to_shape(tensor.stride())
+        return Buffer(name, tensor.dtype, sizes, strides, tensor.device)
+
+    def _in_memory(self, buffer: Buffer) -> Value:
+        return Value(buffer.shape, buffer.dtype, strided_of(buffer), buffer.device, self)
+
+    def _attribute(self, node: Node, environment: dict[Node, Any], gm: GraphModule) -> Value:
+        tensor = operator.attrgetter(str(node.target))(gm)
+        name = f"const{len(self.constants)}"
+        self.constants[name] = tensor
+        shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+        return self._in_memory(Buffer(name, tensor.dtype, shape, strides, tensor.device))
+
+    def _call(self, node: Node, environment: dict[Node, Any], gm: GraphModule) -> Any:
+        if node.target is operator.getitem:
+            return environment[node.args[0]][node.args[1]]  # type: ignore[index]
+        value = node.meta["val"]
+        if isinstance(value, (int, torch.SymInt)):
+            return to_expr(value)
+        args = _lookup(node.args, environment)
+        keywords = _lookup(node.kwargs, environment)
+        result = self._lower(node, value, args, keywords)
+        if isinstance(result, Value) and _should_realize(result, len(node.users)):
+            result.realize()
+        return result
+
+    def _lower(self, node: Node, value: Any, args: Any, keywords: Any) -> Any:
+        results = list(value) if isinstance(value, (list, tuple)) else [value]
+        tensors = [v for v in results if isinstance(v, torch.Tensor)]
+        cx = _context(self, node, tensors, args)
+        function = LOWERINGS.get(node.target)
+        if function is not None and _has_formula(node, tensors):
+            try:
+                return function(cx, *args, **keywords)
+            except NotLowered:
+                pass
+        self.extern_ops.append(str(node.target))
+        present = [isinstance(v, torch.Tensor) for v in results]
+        is_tuple = isinstance(value, (list, tuple))
+        made = call_aten(cx, args, keywords, present, is_tuple)
+        return made if is_tuple else made[0]
+
+    def _output(self, item: Any, environment: dict[Node, Any]) -> Any:
+        """An output: a strided value, a number or a constant."""
+        if not isinstance(item, Node):
+            return item
+        found = environment[item]
+        if not isinstance(found, Value):
+            return found
+        return self._laid_out(found, item.meta["val"])
+
+    def _laid_out(self, value: Value, promised: torch.Tensor) -> Value:
+        """The value in memory with the strides that the graph promises."""
+        strides = to_shape(promised.stride())
+        if isinstance(value.impl, Lazy) and value.impl.view is None:
+            value.layout = dense_layout(value.shape, strides)
+        placed = value.realize()
+        if _same_strides(placed.shape, placed.strides, strides) and not self._returned(placed):
+            return value
+        copy = Value(value.shape, value.dtype, Lazy(value.at), value.device, self)
+        copy.layout = dense_layout(value.shape, strides)
+        copy.realize()
+        return copy
+
+    def _returned(self, placed: Strided) -> bool:
+        """Is memory of this buffer an output already? (Two outputs never share memory.)"""
+        if placed.buffer.definition is None:
+            return False
+        earlier = (v.impl for v in self.outputs if isinstance(v, Value))
+        return any(isinstance(e, Strided) and e.buffer is placed.buffer for e in earlier)
+
+    # -- buffers ---------------------------------------------------------------------------------
+
+    def new_buffer(
+        self, dtype: torch.dtype, shape: Shape, strides: Shape, device: torch.device
+    ) -> Buffer:
+        """Memory with a fresh name; its definition follows."""
+        self._count += 1
+        return Buffer(f"buf{self._count - 1}", dtype, shape, strides, device)
+
+    def new_extern_buffer(self, cx: LoweringContext, position: int, call: ExternCall) -> Buffer:
+        """Memory that an ATen call returns."""
+        shape = cx.shapes[position]
+        strides = cx.layouts[position] or contiguous_strides(shape)
+        buffer = self.new_buffer(cx.dtypes[position], shape, strides, cx.device)
+        buffer.definition = call
+        return buffer
+
+    def record(self, definition: Definition) -> None:
+        """Add a definition whose buffers know it already."""
+        self.definitions.append(definition)
+
+    def define(self, definition: Computed) -> Value:
+        """Add a definition; its buffer as a value."""
+        definition.buffer.definition = definition
+        self.definitions.append(definition)
+        return self._in_memory(definition.buffer)
+
+    def materialize(self, value: Value) -> Strided:
+        """A buffer defined by a value's formula."""
+        shape = value.shape
+        strides = value.layout or contiguous_strides(shape)
+        buffer = self.new_buffer(value.dtype, shape, strides, value.device)
+        definition = Computed(
+            buffer, shape, value.impl.at, _affine_store(strides), origins=value.origins
+        )
+        buffer.definition = definition
+        self.definitions.append(definition)
+        return strided_of(buffer)
+
+
+_STEPS = {
+    "placeholder": GraphLowering._placeholder,
+    "get_attr": GraphLowering._attribute,
+    "call_function": GraphLowering._call,
+}
+
+
+def _affine_store(strides: Shape) -> Any:
+    def store(em: Any, index: Index) -> IntExpr:
+        flat: IntExpr = 0
+        for i, stride in zip(index, strides, strict=True):
+            flat = flat + i * stride
+        return flat
+
+    return store
+
+
+def _context(
+    graph: GraphLowering, node: Node, tensors: list[torch.Tensor], args: Any
+) -> LoweringContext:
+    shapes = [to_shape(t.shape) for t in tensors]
+    layouts = [
+        dense_layout(s, to_shape(t.stride())) if t.layout == torch.strided else None
+        for s, t in zip(shapes, tensors, strict=True)
+    ]
+    device = tensors[0].device if tensors else torch.device("cpu")
+    dtypes = [t.dtype for t in tensors]
+    return LoweringContext(graph, node.target, shapes, dtypes, layouts, device, _origins(node))
+
+
+def _origins(node: Node) -> tuple[str, ...]:
+    stack = node.meta.get("stack")
+    name = getattr(node.target, "__name__", str(node.target)).split(".")[0]
+    if not stack:
+        return (name,)
+    line = stack[-1]
+    return (f"{name}  {line.file.rsplit('/', 1)[-1]}:{line.line}",)
+
+
+def _has_formula(node: Node, results: list[torch.Tensor]) -> bool:
+    """Are all tensors of this call plain ones that kernels can handle?"""
+    if not all(_is_plain(t) or t.numel() == 0 for t in results[1:]):
+        return False
+    tensors = list(results[:1])
+    for argument in node.all_input_nodes:
+        value = argument.meta.get("val")
+        tensors += value if isinstance(value, (list, tuple)) else [value]
+    return all(_is_plain(t) for t in tensors if isinstance(t, torch.Tensor))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout == torch.strided
+        and is_supported(tensor.dtype)
+        and tensor.device.type in KERNEL_DEVICES
+        and not (tensor.is_conj() or tensor.is_neg())
+        and not any(isinstance(n, int) and n == 0 for n in tensor.shape)
+    )
+
+
+def _should_realize(value: Value, users: int) -> bool:
+    """Is a formula used several times too dear to repeat?"""
+    impl = value.impl
+    if users < 2 or isinstance(impl, Strided):
+        return False
+    count = product(value.shape)
+    if isinstance(count, int) and count <= 1:
+        return False
+    return impl.cost >= 4 or impl.reads >= 2
+
+
+def _lookup(item: Any, environment: dict[Node, Any]) -> Any:
+    """Arguments with nodes replaced by their values and symbolic numbers by expressions."""
+    if isinstance(item, Node):
+        return environment[item]
+    if isinstance(item, (list, tuple)):
+        return type(item)([_lookup(i, environment) for i in item]) if isinstance(item, list) else tuple(
+            _lookup(i, environment) for i in item
+        )
+    if isinstance(item, dict):
+        return {k: _lookup(v, environment) for k, v in item.items()}
+    if isinstance(item, torch.SymInt):
+        return to_expr(item)
+    return item
+
+
+def to_expr(value: Any) -> IntExpr:
+    """A size as an expression."""
+    if isinstance(value, torch.SymInt):
+        expr = value.node.expr
+        assert isinstance(expr, (int, Expr))
+        return expr
+    return int(value)
+
+
+def to_shape(sizes: Sequence[Any]) -> Shape:
+    """Sizes as expressions."""
+    return tuple(to_expr(n) if type(n) is not int else n for n in sizes)
+
+
+def dense_layout(shape: Shape, strides: Shape) -> Shape | None:
+    """`strides` if they are a permutation of row-major ones (no gaps, no overlap), else None."""
+    step: IntExpr = 1
+    left = [d for d, n in enumerate(shape) if not (isinstance(n, int) and n == 1)]
+    while left:
+        found = next((d for d in reversed(left) if strides[d] is step or strides[d] == step), None)
+        if found is None:
+            return None
+        step = step * shape[found]
+        left.remove(found)
+    return strides
+
+
+def _same_strides(shape: Shape, have: Shape, want: Shape) -> bool:
+    return all(
+        (isinstance(n, int) and n <= 1) or a is b or a == b
+        for n, a, b in zip(shape, have, want, strict=True)
+    ) or any(isinstance(n, int) and n == 0 for n in shape)

@@ -1,0 +1,217 @@
+"""Gathering by computed indices, concatenation, padding, nearest upsampling.
+
+Place in the pipeline: part of `lowering/`. An index read from a tensor becomes an `Indirect` symbol in the load's
+index expression, with eager's wrap of negative values and its IndexError.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.codegen.loop_ir import Node
+from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
+from weft.codegen.lowering.views import Reshape, normalize_dim
+from weft.codegen.values import Emitter, Index, Value
+from weft.shapes.expr import Expr, IntExpr
+
+aten = torch.ops.aten
+
+
+def _cost(*values: Value) -> tuple[int, int]:
+    cost = sum(getattr(v.impl, "cost", 0) for v in values)
+    return cost + len(values), sum(getattr(v.impl, "reads", 1) for v in values)
+
+
+@lowering(aten.embedding.default)
+def embedding(cx: LoweringContext, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
+    rank = len(indices.shape)
+    weight.realize()
+
+    def formula(em: Emitter, index: Index) -> Node:
+        row = em.indirect(indices.at(em, index[:rank]), weight.shape[0], wrap=False, check=True)
+        return weight.at(em, [row, *index[rank:]])
+
+    return cx.lazy(cx.shape, cx.dtype, formula, *_cost(weight, indices), cx.layouts[0])
+
+
+@lowering(aten.index_select.default)
+def index_select(cx: LoweringContext, x: Value, dim: int, indices: Value) -> Value:
+    if not x.shape:
+        raise NotLowered("index_select of a scalar")
+    dim = normalize_dim(dim, len(x.shape))
+    x.realize()
+
+    def formula(em: Emitter, index: Index) -> Node:
+        at = [index[dim]] if indices.shape else []
+        chosen = em.indirect(indices.at(em, at), x.shape[dim], wrap=False, check=True)
+        return x.at(em, [chosen if d == dim else i for d, i in enumerate(index)])
+
+    return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x, indices), cx.layouts[0])
+
+
+@lowering(aten.gather.default)
+def gather(cx: LoweringContext, x: Value, dim: int, indices: Value, **_: Any) -> Value:
+    if not x.shape or not indices.shape:
+        raise NotLowered("gather of scalars")
+    dim = normalize_dim(dim, len(x.shape))
+    x.realize()
+
+    def formula(em: Emitter, index: Index) -> Node:
+        chosen = em.indirect(indices.at(em, index), x.shape[dim], wrap=False, check=True)
+        return x.at(em, [chosen if d == dim else i for d, i in enumerate(index)])
+
+    return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x, indices), cx.layouts[0])
+
+
+@lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index_tensor(cx: LoweringContext, x: Value, indices: list[Value | None]) -> Value:
+    given = [d for d, v in enumerate(indices) if v is not None]
+    tensors = [v for v in indices if v is not None]
+    if not tensors or any(v.dtype in (torch.bool, torch.uint8) for v in tensors):
+        raise NotLowered("mask index")
+    rank = max(len(v.shape) for v in tensors)
+    together = given == list(range(given[0], given[0] + len(given)))
+    start = given[0] if together else 0
+    check = cx.target is aten.index.Tensor
+    x.realize()
+
+    def formula(em: Emitter, index: Index) -> Node:
+        point = index[start : start + rank]
+        rest = iter([*index[:start], *index[start + rank :]])
+        at: list[IntExpr] = []
+        for d in range(len(x.shape)):
+            tensor = indices[d] if d < len(indices) else None
+            at.append(next(rest) if tensor is None else _indirect(em, tensor, point, x.shape[d], check))
+        return x.at(em, at)
+
+    return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x, *tensors), cx.layouts[0])
+
+
+def _indirect(em: Emitter, tensor: Value, point: Index, size: IntExpr, check: bool) -> Expr:
+    """The symbol of a (broadcast) index tensor's element at `point`."""
+    skip = len(point) - len(tensor.shape)
+    own = [
+        0 if isinstance(n, int) and n == 1 else i
+        for n, i in zip(tensor.shape, point[skip:], strict=True)
+    ]
+    return em.indirect(tensor.at(em, own), size, wrap=True, check=check)
+
+
+@lowering(aten.cat.default)
+def cat(cx: LoweringContext, tensors: list[Value], dim: int = 0) -> Value:
+    rank = len(cx.shape)
+    pieces = [v for v in tensors if not (len(v.shape) == 1 and _is_zero(v.shape[0]) and rank != 1)]
+    dim = normalize_dim(dim, rank)
+    pieces = [v for v in pieces if not _is_zero(v.shape[dim])]
+    if not pieces or len(pieces) > 4:
+        raise NotLowered("long concatenation")
+    return concatenate(cx, pieces, dim)
+
+
+def _is_zero(size: IntExpr) -> bool:
+    return isinstance(size, int) and size == 0
+
+
+def concatenate(cx: LoweringContext, pieces: list[Value], dim: int) -> Value:
+    """Chooses the piece by position; each piece's loads are masked to its part."""
+    ends: list[IntExpr] = []
+    for piece in pieces:
+        ends.append((ends[-1] if ends else 0) + piece.shape[dim])
+
+    def part(em: Emitter, index: Index, k: int) -> Node:
+        start = ends[k - 1] if k else 0
+        at = [i - start if d == dim else i for d, i in enumerate(index)]
+        return em.cast(pieces[k].at(em, at), cx_scalar)
+
+    cx_scalar = cx.lazy(cx.shape, cx.dtype, None).scalar
+
+    def formula(em: Emitter, index: Index) -> Node:
+        return _choose(em, index, 0)
+
+    def _choose(em: Emitter, index: Index, k: int) -> Node:
+        if k == len(pieces) - 1:
+            return part(em, index, k)
+        before = em.op("lt", em.index(index[dim]), em.index(ends[k]))
+        with em.masked(before, 0):
+            chosen = part(em, index, k)
+        with em.masked(em.op("not_", before), 0):
+            rest = _choose(em, index, k + 1)
+        return em.op("where", before, chosen, rest)
+
+    cost, reads = _cost(*pieces)
+    return cx.lazy(cx.shape, cx.dtype, formula, cost + 2 * len(pieces), reads, cx.layouts[0])
+
+
+@lowering(aten.stack.default)
+def stack(cx: LoweringContext, tensors: list[Value], dim: int = 0) -> Value:
+    if len(tensors) > 4:
+        raise NotLowered("long concatenation")
+    dim = normalize_dim(dim, len(cx.shape))
+    pieces = []
+    for v in tensors:
+        shape = (*v.shape[:dim], 1, *v.shape[dim:])
+        pieces.append(v.view(shape, Reshape(v.shape, shape)))
+    return concatenate(cx, pieces, dim)
+
+
+@lowering(aten.constant_pad_nd.default)
+def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) -> Value:
+    before: list[IntExpr] = [0] * len(x.shape)
+    for k in range(len(pad) // 2):
+        before[len(x.shape) - 1 - k] = pad[2 * k]
+    padded = [d for d in range(len(x.shape)) if not (x.shape[d] is cx.shape[d] or x.shape[d] == cx.shape[d])
+              or not _is_zero(before[d])]  # fmt: skip
+    if isinstance(value, (bool, int, float)) is False:
+        raise NotLowered("padding value")
+
+    def formula(em: Emitter, index: Index) -> Node:
+        at = [i - before[d] for d, i in enumerate(index)]
+        inside: Node | None = None
+        for d in padded:
+            test = em.op("and_", em.op("ge", em.index(at[d]), em.const(0, "i64")),
+                         em.op("lt", em.index(at[d]), em.index(x.shape[d])))  # fmt: skip
+            inside = test if inside is None else em.op("and_", inside, test)
+        if inside is None:
+            return x.at(em, index)
+        with em.masked(inside, 0):
+            node = x.at(em, at)
+        return em.op("where", inside, node, em.const(value, node.dtype))
+
+    cost, reads = _cost(x)
+    return cx.lazy(cx.shape, cx.dtype, formula, cost + 2 * len(padded), reads, cx.layouts[0])
+
+
+@lowering(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default, aten.upsample_nearest2d.vec)
+def upsample_nearest(cx: LoweringContext, x: Value, *_: Any) -> Value:
+    spatial = range(2, len(x.shape))
+    ratios: list[int] = []
+    for d in spatial:
+        out, size = cx.shape[d], x.shape[d]
+        if not (isinstance(out, int) and isinstance(size, int)) or out % size:
+            raise NotLowered("upsampling by a fraction")
+        ratios.append(out // size)
+
+    def formula(em: Emitter, index: Index) -> Node:
+        return x.at(em, [*index[:2], *(i // r for i, r in zip(index[2:], ratios, strict=True))])
+
+    return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x), cx.layouts[0])
+
+
+@lowering(aten.roll.default)
+def roll(cx: LoweringContext, x: Value, shifts: Any, dims: Any = ()) -> Value:
+    shifts = [shifts] if not isinstance(shifts, (list, tuple)) else list(shifts)
+    dims = [dims] if isinstance(dims, int) else list(dims)
+    if not dims or any(not isinstance(s, int) for s in shifts):
+        raise NotLowered("roll of the flattened tensor")
+    moves = {normalize_dim(d, len(x.shape)): s for d, s in zip(dims, shifts, strict=True)}
+    if len(moves) != len(dims) or not all(isinstance(x.shape[d], int) for d in moves):
+        raise NotLowered("roll along one dimension twice, or of unknown size")
+    offsets = {d: -s % x.shape[d] for d, s in moves.items()}  # type: ignore[operator]
+
+    def formula(em: Emitter, index: Index) -> Node:
+        at = [(i + offsets[d]) % x.shape[d] if d in offsets else i for d, i in enumerate(index)]
+        return x.at(em, at)
+
+    return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x), cx.layouts[0])

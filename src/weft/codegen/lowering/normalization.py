@@ -1,0 +1,172 @@
+"""Softmax and norms as compositions of reductions and pointwise formulas.
+
+Place in the pipeline: part of `lowering/`, for graphs where `aot` has left these operators whole. Scheduling joins the
+parts again into one kernel, since they share the domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.codegen.loop_ir import Node
+from weft.codegen.lowering.reductions import reduce_value, variance
+from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
+from weft.codegen.lowering.views import Reshape, normalize_dim
+from weft.codegen.values import Emitter, Shape, Value
+
+aten = torch.ops.aten
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _subtract(b: Emitter, u: Node, v: Node) -> Node:
+    return b.op("sub", u, v)
+
+
+def _shifted(cx: LoweringContext, x: Value, dim: int) -> tuple[Value, tuple[int, ...], torch.dtype]:
+    """x minus its maximum along `dim`."""
+    axes = (normalize_dim(dim, len(x.shape)),) if x.shape else ()
+    if not axes:
+        raise NotLowered("softmax of a scalar")
+    wide = _wide(cx.dtype)
+    cx.share(x)
+    top = reduce_value(cx, "max", x, axes, True, dtype=wide)
+    return cx.pointwise(_subtract, x, top, dtype=wide, shape=x.shape), axes, wide
+
+
+@lowering(aten._softmax.default, aten.softmax.int)
+def softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> Value:
+    shifted, axes, wide = _shifted(cx, x, dim)
+    powers = cx.pointwise(lambda b, u: b.op("exp", u), shifted, dtype=wide, shape=x.shape)
+    total = reduce_value(cx, "sum", powers, axes, True, dtype=wide)
+    return cx.pointwise(lambda b, u, s: b.op("div", u, s), powers, total, compute=wide)
+
+
+@lowering(aten._log_softmax.default, aten.log_softmax.int)
+def log_softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> Value:
+    shifted, axes, wide = _shifted(cx, x, dim)
+    total = reduce_value(
+        cx, "sum", shifted, axes, True, dtype=wide,
+        prepare=lambda b, u: b.op("exp", u), finish=lambda b, s: b.op("log", s),
+    )  # fmt: skip
+    return cx.pointwise(_subtract, shifted, total, compute=wide)
+
+
+@lowering(aten._softmax_backward_data.default)
+def softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, dtype: Any) -> Value:
+    axes = (normalize_dim(dim, len(y.shape)),)
+    wide = _wide(y.dtype)
+    product = cx.pointwise(lambda b, g, u: b.op("mul", g, u), grad, y, dtype=wide)
+    total = reduce_value(cx, "sum", product, axes, True, dtype=wide)
+
+    def body(b: Emitter, p: Node, u: Node, s: Node) -> Node:
+        return b.op("sub", p, b.op("mul", u, s))
+
+    return cx.pointwise(body, product, y, total, compute=wide)
+
+
+@lowering(aten._log_softmax_backward_data.default)
+def log_softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, dtype: Any) -> Value:
+    axes = (normalize_dim(dim, len(y.shape)),)
+    wide = _wide(y.dtype)
+    cx.share(grad)
+    total = reduce_value(cx, "sum", grad, axes, True, dtype=wide)
+
+    def body(b: Emitter, g: Node, u: Node, s: Node) -> Node:
+        return b.op("sub", g, b.op("mul", b.op("exp", u), s))
+
+    return cx.pointwise(body, grad, y, total, compute=wide)
+
+
+def _normalized(
+    cx: LoweringContext, x: Value, axes: Sequence[int], eps: float, wide: torch.dtype
+) -> tuple[Value, Value, Value]:
+    """((x - mean) * rstd, mean, rstd), statistics with kept dimensions."""
+    spread, average = variance(cx, x, axes, 0.0, True, False, wide)
+    inverse = cx.pointwise(
+        lambda b, v: b.op("rsqrt", b.op("add", v, b.const(eps, v.dtype))),
+        spread, dtype=wide, shape=spread.shape,
+    )  # fmt: skip
+
+    def body(b: Emitter, u: Node, m: Node, r: Node) -> Node:
+        return b.op("mul", b.op("sub", u, m), r)
+
+    return cx.pointwise(body, x, average, inverse, dtype=wide, shape=x.shape), average, inverse
+
+
+def _affine(cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, wide: torch.dtype) -> Value:
+    """x * weight + bias in `wide`, rounded to the node's type."""
+    if weight is not None:
+        x = cx.pointwise(lambda b, u, w: b.op("mul", u, w), x, weight, dtype=wide, shape=x.shape)
+    if bias is not None:
+        x = cx.pointwise(lambda b, u, v: b.op("add", u, v), x, bias, dtype=wide, shape=x.shape)
+    return x
+
+
+def _like(cx: LoweringContext, position: int, x: Value) -> Value:
+    """A statistic in the shape and type of the node's result number `position`."""
+    shape, dtype = cx.shapes[position], cx.dtypes[position]
+    shaped = x.view(shape, Reshape(x.shape, shape))
+    return cx.pointwise(lambda b, u: u, shaped, shape=shape, dtype=dtype, cost=0)
+
+
+@lowering(aten.native_layer_norm.default)
+def layer_norm(
+    cx: LoweringContext, x: Value, normalized: list[Any], weight: Value | None, bias: Value | None, eps: float
+) -> list[Value]:  # fmt: skip
+    axes = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
+    wide = _wide(x.dtype)
+    scaled, average, inverse = _normalized(cx, x, axes, eps, wide)
+    shaped = _affine(cx, scaled, weight, bias, wide)
+    result = cx.pointwise(lambda b, u: u, shaped, compute=wide, cost=0)
+    return [result, _like(cx, 1, average), _like(cx, 2, inverse)]
+
+
+@lowering(aten.native_group_norm.default)
+def group_norm(
+    cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, n: Any, c: Any, hw: Any,
+    groups: int, eps: float,
+) -> list[Value]:  # fmt: skip
+    wide = _wide(x.dtype)
+    grouped: Shape = (n, groups, c // groups, hw)
+    view = x.view(grouped, Reshape(x.shape, grouped))
+    scaled, average, inverse = _normalized(cx, view, (2, 3), eps, wide)
+    columns: Shape = (1, groups, c // groups, 1)
+    shaped = [v if v is None else v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias)]
+    affine = _affine(cx, scaled, shaped[0], shaped[1], wide)
+    back = affine.view(x.shape, Reshape(grouped, x.shape))
+    result = cx.pointwise(lambda b, u: u, back, compute=wide, cost=0)
+    return [result, _like(cx, 1, average), _like(cx, 2, inverse)]
+
+
+@lowering(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_inference(
+    cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value,
+    momentum: float, eps: float,
+) -> list[Value]:  # fmt: skip
+    wide = _wide(x.dtype)
+    columns: Shape = (1, x.shape[1], *((1,) * (len(x.shape) - 2)))
+    operands = [v if v is None else v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias, mean, var)]
+
+    def body(b: Emitter, u: Node, m: Node, v: Node) -> Node:
+        inverse = b.op("rsqrt", b.op("add", v, b.const(eps, v.dtype)))
+        return b.op("mul", b.op("sub", u, m), inverse)
+
+    scaled = cx.pointwise(body, x, operands[2], operands[3], dtype=wide, shape=x.shape, cost=4)
+    affine = _affine(cx, scaled, operands[0], operands[1], wide)
+    result = cx.pointwise(lambda b, u: u, affine, compute=wide, cost=0)
+    unused = zip(cx.shapes[1:], cx.dtypes[1:], strict=True)  # statistics, empty in inference
+    return [result, *(cx.lazy(s, d, lambda em, index: em.const(0, "f32")) for s, d in unused)]
+
+
+@lowering(aten.native_dropout.default)
+def native_dropout(cx: LoweringContext, x: Value, p: float, train: bool | None = None) -> list[Value]:
+    if train or train is None:
+        raise NotLowered("random mask: drawn by ATen")
+    ones = cx.lazy(x.shape, torch.bool, lambda em, index: em.const(True, "bool"))
+    return [cx.copy(x), ones]

@@ -1,0 +1,264 @@
+"""Reductions: sum, mean, extrema, any/all, arg-extrema, variance, norms.
+
+Place in the pipeline: part of `lowering/`. A reduction is always a buffer of its own with a `Computed` definition whose
+domain is the *input's* shape, dimensions flagged as reduced; scheduling then puts it into one kernel with whatever
+shares that domain. Variance takes two passes (mean, then squared differences), as accurate as eager's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.codegen.dtypes import compute_type, from_torch
+from weft.codegen.loop_ir import Node
+from weft.codegen.lowering.registry import Body, LoweringContext, NotLowered, lowering
+from weft.codegen.lowering.views import Reshape, normalize_dim
+from weft.codegen.values import (
+    Computed,
+    Emitter,
+    Index,
+    Shape,
+    Value,
+    contiguous_strides,
+    product,
+)
+from weft.shapes.expr import IntExpr
+
+aten = torch.ops.aten
+
+
+def reduced_dims(dims: Any, rank: int) -> tuple[int, ...]:
+    """Normalised, sorted dimension numbers; none or empty means all."""
+    if dims is None:
+        return tuple(range(rank))
+    if isinstance(dims, int):
+        dims = [dims]
+    chosen = {normalize_dim(d, rank) for d in dims}
+    return tuple(sorted(chosen)) if chosen else tuple(range(rank))
+
+
+def reduced_shape(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
+    """The result's shape."""
+    if keepdim:
+        return tuple(1 if d in dims else n for d, n in enumerate(shape))
+    return tuple(n for d, n in enumerate(shape) if d not in dims)
+
+
+def reduce_value(
+    cx: LoweringContext,
+    kind: str,
+    x: Value,
+    dims: Sequence[int],
+    keepdim: bool,
+    *,
+    dtype: torch.dtype | None = None,
+    compute: torch.dtype | None = None,
+    prepare: Body | None = None,
+    finish: Body | None = None,
+) -> Value:
+    """Collapse `dims` of `x` (converted to `compute`, then `prepare`d); the result, `finish`ed, has `dtype`."""
+    if not x.shape:
+        x = x.view((1,), Reshape((), (1,)))
+        dims, keepdim = (0,), False
+    dtype = dtype or cx.dtype
+    scalar = compute_type(from_torch(compute or dtype))
+    if any(isinstance(n, int) and n == 0 for n in x.shape):
+        raise NotLowered("reduction over nothing")
+
+    def formula(em: Emitter, index: Index) -> Node:
+        node = em.cast(x.at(em, index), scalar)
+        return node if prepare is None else prepare(em, node)
+
+    shape = reduced_shape(x.shape, dims, keepdim)
+    buffer = cx.graph.new_buffer(dtype, shape, contiguous_strides(shape), cx.device)
+    kept = [d for d in range(len(x.shape)) if d not in dims]
+
+    def store(em: Emitter, index: Index) -> IntExpr:
+        flat: IntExpr = 0
+        for d in kept:
+            flat = flat * x.shape[d] + index[d]
+        return flat
+
+    flags = tuple(d in dims for d in range(len(x.shape)))
+    return cx.graph.define(
+        Computed(buffer, x.shape, formula, store, kind, flags, finish, origins=cx.origins)
+    )
+
+
+def _simple(kind: str, compute_bool: bool = False) -> Any:
+    def lower(cx: LoweringContext, x: Value, dims: Any = None, keepdim: bool = False, **_: Any) -> Value:
+        axes = reduced_dims(dims, len(x.shape))
+        compute = torch.bool if compute_bool else None
+        return reduce_value(cx, kind, x, axes, keepdim, compute=compute)
+
+    return lower
+
+
+for _kind, _operators in {
+    "max": (aten.amax.default, aten.max.default),
+    "min": (aten.amin.default, aten.min.default),
+    "sum": (aten.sum.default, aten.sum.dim_IntList),
+}.items():
+    lowering(*_operators)(_simple(_kind))
+lowering(aten.any.default, aten.any.dim, aten.any.dims)(_simple("any", compute_bool=True))
+lowering(aten.all.default, aten.all.dim, aten.all.dims)(_simple("all", compute_bool=True))
+
+
+@lowering(aten.prod.default, aten.prod.dim_int)
+def prod(cx: LoweringContext, x: Value, dim: Any = None, keepdim: bool = False, **_: Any) -> Value:
+    return reduce_value(cx, "prod", x, reduced_dims(dim, len(x.shape)), keepdim)
+
+
+@lowering(aten.mean.default, aten.mean.dim)
+def mean(cx: LoweringContext, x: Value, dims: Any = None, keepdim: bool = False, **_: Any) -> Value:
+    return mean_value(cx, x, reduced_dims(dims, len(x.shape)), keepdim)
+
+
+def mean_value(
+    cx: LoweringContext, x: Value, dims: Sequence[int], keepdim: bool, dtype: torch.dtype | None = None
+) -> Value:
+    """The mean over `dims`."""
+    count = count_of(x, dims)
+    return reduce_value(cx, "sum", x, dims, keepdim, dtype=dtype, finish=divide_by(count))
+
+
+def count_of(x: Value, dims: Sequence[int]) -> IntExpr:
+    """How many elements are collapsed into one."""
+    return product([x.shape[d] for d in dims]) if x.shape else 1
+
+
+def divide_by(count: IntExpr) -> Body:
+    """Division by a number of elements."""
+
+    def body(b: Emitter, total: Node) -> Node:
+        if isinstance(count, int):
+            return b.op("mul", total, b.const(1 / count, total.dtype)) if _is_power_of_two(
+                count
+            ) else b.op("div", total, b.const(count, total.dtype))
+        return b.op("div", total, b.cast(b.index(count), total.dtype))
+
+    return body
+
+
+def _is_power_of_two(count: int) -> bool:
+    return count > 0 and count & (count - 1) == 0
+
+
+@lowering(aten.argmax.default, aten.argmin.default)
+def arg_extremum(cx: LoweringContext, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    kind = "argmax" if cx.target is aten.argmax.default else "argmin"
+    axes = reduced_dims(dim, len(x.shape))
+    return reduce_value(cx, kind, x, axes, keepdim, dtype=torch.int64, compute=x.dtype)
+
+
+@lowering(aten.max.dim, aten.min.dim)
+def extremum_with_index(cx: LoweringContext, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
+    kind = "max" if cx.target is aten.max.dim else "min"
+    axes = reduced_dims(dim, len(x.shape))
+    cx.share(x)
+    value = reduce_value(cx, kind, x, axes, keepdim, dtype=x.dtype)
+    index = reduce_value(cx, f"arg{kind}", x, axes, keepdim, dtype=torch.int64, compute=x.dtype)
+    return [value, index]
+
+
+def variance(
+    cx: LoweringContext, x: Value, dims: Sequence[int], correction: float, keepdim: bool, root: bool,
+    dtype: torch.dtype,
+) -> tuple[Value, Value]:  # fmt: skip
+    """(variance or its square root, mean with kept dimensions)."""
+    cx.share(x)
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    average = mean_value(cx, x, dims, True, wide)
+    centred = cx.pointwise(lambda b, u, m: b.op("sub", u, m), x, average, dtype=wide, shape=x.shape)
+    count = count_of(x, dims)
+
+    def finish(b: Emitter, total: Node) -> Node:
+        result = b.op("div", total, _count_less(b, count, correction, total))
+        return b.op("sqrt", result) if root else result
+
+    spread = reduce_value(
+        cx, "sum", centred, dims, keepdim, dtype=dtype, compute=wide,
+        prepare=lambda b, u: b.op("mul", u, u), finish=finish,
+    )  # fmt: skip
+    return spread, average
+
+
+def _count_less(b: Emitter, count: IntExpr, correction: float, like: Node) -> Node:
+    if isinstance(count, int):
+        return b.const(max(count - correction, 0), like.dtype)
+    less = b.op("sub", b.cast(b.index(count), like.dtype), b.const(correction, like.dtype))
+    return b.op("maximum", less, b.const(0, like.dtype))
+
+
+@lowering(aten.var.correction, aten.std.correction, aten.var.dim, aten.std.dim, aten.var.default, aten.std.default)
+def var(
+    cx: LoweringContext, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False, *,
+    correction: float | None = None,
+) -> Value:  # fmt: skip
+    if isinstance(dims, bool):  # the .default overloads: (x, unbiased)
+        dims, unbiased = None, dims
+    amount = _correction(unbiased, correction)
+    root = cx.target in (aten.std.correction, aten.std.dim, aten.std.default)
+    axes = reduced_dims(dims, len(x.shape))
+    return variance(cx, x, axes, amount, keepdim, root, cx.dtype)[0]
+
+
+def _correction(unbiased: bool | None, correction: float | None) -> float:
+    if unbiased is not None:
+        return 1.0 if unbiased else 0.0
+    return 1.0 if correction is None else correction
+
+
+@lowering(aten.var_mean.correction, aten.std_mean.correction)
+def var_mean(
+    cx: LoweringContext, x: Value, dims: Any = None, *, correction: float | None = None,
+    keepdim: bool = False,
+) -> list[Value]:  # fmt: skip
+    axes = reduced_dims(dims, len(x.shape))
+    root = cx.target is aten.std_mean.correction
+    spread, average = variance(cx, x, axes, _correction(None, correction), keepdim, root, cx.dtype)
+    shape = reduced_shape(x.shape, axes, keepdim)
+    shaped = average if keepdim else average.view(shape, Reshape(average.shape, shape))
+    return [spread, cx.pointwise(lambda b, u: u, shaped, shape=shape, cost=0)]
+
+
+@lowering(aten.logsumexp.default)
+def logsumexp(cx: LoweringContext, x: Value, dims: Any, keepdim: bool = False) -> Value:
+    if not x.dtype.is_floating_point:
+        raise NotLowered("logsumexp of integers")
+    axes = reduced_dims(dims, len(x.shape))
+    cx.share(x)
+    top = reduce_value(cx, "max", x, axes, True, dtype=x.dtype)
+    finite = cx.pointwise(_zero_if_infinite, top, dtype=x.dtype, shape=top.shape)
+    shifted = cx.pointwise(lambda b, u, m: b.op("exp", b.op("sub", u, m)), x, finite, dtype=x.dtype, shape=x.shape)
+    total = reduce_value(cx, "sum", shifted, axes, True, dtype=x.dtype, finish=lambda b, s: b.op("log", s))
+    result = cx.pointwise(lambda b, s, m: b.op("add", s, m), total, finite, shape=total.shape)
+    return result.view(cx.shape, Reshape(total.shape, cx.shape))
+
+
+def _zero_if_infinite(b: Emitter, top: Node) -> Node:
+    return b.op("where", b.op("isinf", top), b.const(0, top.dtype), top)
+
+
+@lowering(aten.linalg_vector_norm.default)
+def vector_norm(
+    cx: LoweringContext, x: Value, order: float = 2, dims: Any = None, keepdim: bool = False, *,
+    dtype: torch.dtype | None = None,
+) -> Value:  # fmt: skip
+    if not x.dtype.is_floating_point or order not in _NORMS:
+        raise NotLowered(f"norm of order {order}")
+    kind, prepare, finish = _NORMS[order]
+    axes = reduced_dims(dims, len(x.shape))
+    return reduce_value(cx, kind, x, axes, keepdim, prepare=prepare, finish=finish)
+
+
+_NORMS: dict[float, tuple[str, Body, Body | None]] = {
+    1: ("sum", lambda b, u: b.op("abs", u), None),
+    2: ("sum", lambda b, u: b.op("mul", u, u), lambda b, s: b.op("sqrt", s)),
+    math.inf: ("max", lambda b, u: b.op("abs", u), None),
+    -math.inf: ("min", lambda b, u: b.op("abs", u), None),
+}

@@ -1,0 +1,177 @@
+"""The table of lowerings, and what a lowering function gets to work with.
+
+Place in the pipeline: part of `lowering/`. A lowering is a function from a context and the node's arguments (tensors
+as `Value`s, symbolic sizes as `IntExpr`s, the rest as in the graph) to the node's `Value`, a list of
+them for several results. It may raise `NotLowered`: ATen is then called instead.
+
+    @lowering(aten.relu.default)
+    def relu(cx, x):
+        return cx.pointwise(lambda b, v: b.op("maximum", v, b.const(0, v.dtype)), x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
+
+import torch
+
+from weft.codegen.dtypes import compute_type, from_torch
+from weft.codegen.loop_ir import Node, Scalar
+from weft.codegen.values import Buffer, Emitter, Index, Lazy, Shape, Strided, Value
+from weft.shapes.expr import Expr, IntExpr, is_nonnegative, maximum, minimum
+
+Lowering: TypeAlias = Callable[..., Value | list[Value]]
+Body: TypeAlias = Callable[..., Node]
+"""A scalar formula: (emitter, one node per operand) -> node."""
+
+LOWERINGS: Final[dict[Any, Lowering]] = {}
+
+
+class NotLowered(Exception):
+    """This call has no formula (its dtype, arguments or layout): ATen is called."""
+
+
+def lowering(*operators: Any) -> Callable[[Lowering], Lowering]:
+    """Register a lowering for operators."""
+
+    def register(function: Lowering) -> Lowering:
+        for operator in operators:
+            LOWERINGS[operator] = function
+        return function
+
+    return register
+
+
+@final
+@dataclass(slots=True)
+class LoweringContext:
+    """The node being lowered: its target and what is known of its results.
+
+    `shapes`, `dtypes`, `layouts` (strides) have one entry per tensor result; `shape`, `dtype` are the first's.
+    """
+
+    graph: Any
+    target: Any
+    shapes: list[Shape]
+    dtypes: list[torch.dtype]
+    layouts: list[Shape | None]
+    device: torch.device
+    origins: tuple[str, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return self.shapes[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.dtypes[0]
+
+    def lazy(
+        self, shape: Shape, dtype: torch.dtype, formula: Any, cost: int = 0, reads: int = 0,
+        layout: Shape | None = None,
+    ) -> Value:  # fmt: skip
+        """A value given by a formula."""
+        impl = Lazy(formula, cost, reads)
+        return Value(shape, dtype, impl, self.device, self.graph, layout, self.origins)
+
+    def pointwise(
+        self,
+        body: Body,
+        *operands: Value | Scalar | IntExpr,
+        dtype: torch.dtype | None = None,
+        compute: torch.dtype | None = None,
+        shape: Shape | None = None,
+        cost: int = 1,
+    ) -> Value:
+        """`body` over operands broadcast to `shape` (default: the node's).
+
+        Operands are converted to `compute` first (default: the result's `dtype`), the result to `dtype`.
+        """
+        shape = self.shape if shape is None else shape
+        dtype = self.dtype if dtype is None else dtype
+        scalar = compute_type(from_torch(compute or dtype))
+        result = compute_type(from_torch(dtype))
+        reads = [_reader(operand, scalar, shape) for operand in operands]
+
+        def formula(em: Emitter, index: Index) -> Node:
+            return em.cast(body(em, *[read(em, index) for read in reads]), result)
+
+        total, loads = _cost_of(operands)
+        layout = self.layouts[0] if shape == self.shape else None
+        return self.lazy(shape, dtype, formula, total + cost, loads, layout)
+
+    def copy(self, x: Value) -> Value:
+        """The same elements as a new tensor (never an alias), laid out as the node's result."""
+        return self.lazy(x.shape, x.dtype, x.at, *_cost_of((x,)), self.layouts[0])
+
+    def share(self, x: Value) -> Value:
+        """Make a value that a composite lowering uses several times memory, unless it is cheap."""
+        if isinstance(x.impl, Lazy) and x.impl.cost + x.impl.reads > 3:
+            x.realize()
+        return x
+
+    def clamp_start(self, start: IntExpr | None, size: IntExpr) -> IntExpr:
+        """The first element of a slice, as Python's slicing has it."""
+        if start is None:
+            return 0
+        if isinstance(start, int) and start < 0:
+            start = start + size
+        if isinstance(start, int) and isinstance(size, int):
+            return min(max(start, 0), size)
+        if isinstance(start, int) and start == 0:
+            return 0
+        start = start if is_nonnegative(start) else maximum(start, 0)
+        return minimum(start, size)
+
+    def wrap_index(self, position: IntExpr, size: IntExpr) -> IntExpr:
+        """A non-negative position."""
+        if isinstance(position, int):
+            return position + size if position < 0 else position
+        if is_nonnegative(position):
+            return position
+        raise NotLowered("position of unknown sign")
+
+
+def _cost_of(operands: Sequence[Any]) -> tuple[int, int]:
+    cost = reads = 0
+    for operand in operands:
+        if isinstance(operand, Value):
+            impl = operand.impl
+            if isinstance(impl, Strided):
+                reads += 1
+            else:
+                cost, reads = cost + impl.cost, reads + impl.reads
+    return cost, reads
+
+
+def _reader(operand: Any, scalar: str, shape: Shape) -> Callable[[Emitter, Index], Node]:
+    """How to get an operand's node, converted to the compute type `scalar`."""
+    if isinstance(operand, Value):
+        return _value_reader(operand, scalar, len(shape))
+    if isinstance(operand, Expr):
+        return lambda em, index: em.cast(em.index(operand), scalar)
+    if isinstance(operand, (int, float, bool)):
+        return lambda em, index: em.const(operand, scalar)
+    raise NotLowered(f"operand {operand!r}")
+
+
+def _value_reader(
+    value: Value, scalar: str, rank: int
+) -> Callable[[Emitter, Index], Node]:
+    skip = rank - len(value.shape)
+    ones = tuple(isinstance(n, int) and n == 1 for n in value.shape)
+    if not any(ones):
+        return lambda em, index: em.cast(value.at(em, index[skip:]), scalar)
+
+    def read(em: Emitter, index: Index) -> Node:
+        own = [0 if one else i for one, i in zip(ones, index[skip:], strict=True)]
+        return em.cast(value.at(em, own), scalar)
+
+    return read
+
+
+def strided_of(buffer: Buffer) -> Strided:
+    """All of a buffer."""
+    return Strided(buffer, buffer.shape, buffer.strides, 0)

@@ -1,0 +1,387 @@
+"""Which definitions share a kernel, in which order everything runs.
+
+Place in the pipeline: after `lowering/`, before `memory.py`. Every formula starts as a group of its own; groups are
+merged while that saves memory traffic and is legal:
+
+- their domains have a common refinement (`domain.py`);
+- wherever one reads a buffer that the other writes, it reads it at the very point where it is written;
+- no third group has to run between them.
+
+First producers with consumers (best saving first), then groups that read the same buffers. Each decision is kept
+with its reason in `Schedule.decisions`.
+
+    schedule = make_schedule(lowered)
+    for step in schedule.steps: ...      # Group (one kernel) or ExternCall, in execution order
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+from weft.codegen.access import Access, analyse
+from weft.codegen.domain import Domain, Refinement, refine
+from weft.codegen.lowering import GraphLowering
+from weft.codegen.values import Buffer, Computed, Definition, ExternCall, Value, product
+from weft.config import config
+from weft.shapes.expr import Expr, IntExpr, subs, symbols
+
+Step: TypeAlias = "Group | ExternCall"
+
+
+@final
+@dataclass(eq=False)
+class Group:
+    """Definitions that will be one kernel, with their accesses in terms of the group's domain."""
+
+    id: int
+    domain: Domain
+    members: list[Member]
+    reads: dict[str, set[IntExpr]]
+    writes: dict[str, IntExpr]
+    operators: int
+    position: int
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Source lines of the members, each once."""
+        return tuple(dict.fromkeys(o for m in self.members for o in m.access.definition.origins))
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Member:
+    """A definition in a group: `variables` are its own loop variables in the group's."""
+
+    access: Access
+    variables: dict[Expr, IntExpr]
+    order: int
+
+
+@final
+@dataclass(eq=False)
+class Schedule:
+    """The steps in order, which buffers are in memory at all, and why."""
+
+    steps: list[Step]
+    needed: set[str]
+    decisions: list[str]
+
+
+def make_schedule(lowered: GraphLowering) -> Schedule:
+    """Group and order the definitions of a lowered graph."""
+    accesses = {id(d): analyse(d) for d in lowered.definitions if isinstance(d, Computed)}
+    ordered = _sorted_definitions(lowered.definitions, accesses)
+    outputs = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
+    alive = _needed_definitions(ordered, accesses, outputs)
+    fusion = _Fusion([d for d in ordered if id(d) in alive], accesses, outputs)
+    fusion.fuse_producers()
+    fusion.fuse_siblings()
+    return Schedule(fusion.ordered_steps(), fusion.needed_buffers(), fusion.decisions)
+
+
+def reads_of(definition: Definition, accesses: dict[int, Access]) -> Iterable[str]:
+    """Names of the buffers that a definition reads."""
+    if isinstance(definition, ExternCall):
+        return [b.name for b in definition.reads]
+    return accesses[id(definition)].reads
+
+
+def written_by(definition: Definition) -> list[Buffer]:
+    """The buffers that a definition defines."""
+    if isinstance(definition, ExternCall):
+        return [b for b in definition.outputs if b is not None]
+    return [definition.buffer]
+
+
+def _sorted_definitions(
+    definitions: list[Definition], accesses: dict[int, Access]
+) -> list[Definition]:
+    """Producers before consumers; otherwise the given order (depth first)."""
+    producer = {b.name: d for d in definitions for b in written_by(d)}
+    done: set[int] = set()
+    result: list[Definition] = []
+    for root in definitions:
+        stack: list[tuple[Definition, bool]] = [(root, False)]
+        while stack:
+            definition, ready = stack.pop()
+            if ready:
+                result.append(definition)
+                continue
+            if id(definition) in done:
+                continue
+            done.add(id(definition))
+            stack.append((definition, True))
+            for name in reads_of(definition, accesses):
+                if name in producer and id(producer[name]) not in done:
+                    stack.append((producer[name], False))
+    return result
+
+
+def _needed_definitions(
+    ordered: list[Definition], accesses: dict[int, Access], outputs: set[str]
+) -> set[int]:
+    """Definitions that an output depends on."""
+    wanted = set(outputs)
+    alive: set[int] = set()
+    for definition in reversed(ordered):
+        if any(b.name in wanted for b in written_by(definition)) or _has_effect(definition):
+            alive.add(id(definition))
+            wanted.update(reads_of(definition, accesses))
+    return alive
+
+
+def _has_effect(definition: Definition) -> bool:
+    """Must it run even if nobody uses its result? (Operators without tensor results: assertions.)"""
+    return isinstance(definition, ExternCall) and not written_by(definition)
+
+
+@final
+class _Fusion:
+    """The groups while they are being merged, and what follows from their dependencies."""
+
+    def __init__(
+        self, definitions: list[Definition], accesses: dict[int, Access], outputs: set[str]
+    ) -> None:
+        self.outputs = outputs
+        self.decisions: list[str] = []
+        self.steps: dict[int, Step] = {}
+        self.producer: dict[str, int] = {}
+        self.readers: dict[str, set[int]] = defaultdict(set)
+        self.ancestors: dict[int, int] = {}
+        self.positions: dict[int, int] = {}
+        self.bytes: dict[str, int] = {}
+        self.rejected: set[tuple[int, int]] = set()
+        for number, definition in enumerate(definitions):
+            self._add(number, definition, accesses)
+
+    def _add(self, number: int, definition: Definition, accesses: dict[int, Access]) -> None:
+        if isinstance(definition, Computed):
+            self.steps[number] = _singleton(number, accesses[id(definition)])
+        else:
+            self.steps[number] = definition
+        self.positions[number] = number
+        mask = 0
+        for name in reads_of(definition, accesses):
+            self.readers[name].add(number)
+            if name in self.producer:
+                before = self.producer[name]
+                mask |= self.ancestors[before] | (1 << before)
+        self.ancestors[number] = mask
+        for buffer in written_by(definition):
+            self.producer[buffer.name] = number
+            self.bytes[buffer.name] = _bytes(buffer)
+
+    # -- fusion ----------------------------------------------------------------------------------
+
+    def fuse_producers(self) -> None:
+        """Merge each group with the producers of what it reads, best saving first."""
+        for number in sorted(self.steps):
+            while number in self.steps and isinstance(self.steps[number], Group):
+                group = self._absorb_one(number)
+                if group is None:
+                    break
+
+    def _absorb_one(self, number: int) -> int | None:
+        """Merge with the best producer; the number of the merged group, None if there is none."""
+        candidates = self._producers(number)
+        scored = sorted(((self._saving(c, number), c) for c in candidates), reverse=True)
+        for saving, candidate in scored:
+            if self._try_merge(candidate, number, f"producer, saves {saving} bytes"):
+                return candidate
+        return None
+
+    def _producers(self, number: int) -> set[int]:
+        group = self.steps[number]
+        assert isinstance(group, Group)
+        found = {self.producer[name] for name in group.reads if name in self.producer}
+        return {n for n in found if n != number and isinstance(self.steps[n], Group)}
+
+    def fuse_siblings(self) -> None:
+        """Merge consumers into producers again (more is possible now), then readers of the same buffer."""
+        for number in sorted(self.steps):
+            while number in self.steps and isinstance(self.steps[number], Group):
+                if self._absorb_one(number) is None:
+                    break
+        for name in list(self.readers):
+            self._merge_readers(name)
+
+    def _merge_readers(self, name: str) -> None:
+        numbers = sorted(n for n in self.readers[name] if isinstance(self.steps.get(n), Group))
+        for position, first in enumerate(numbers[:16]):
+            for second in numbers[position + 1 : position + 5]:
+                if first in self.steps and second in self.steps and self._worthwhile(first, second):
+                    self._try_merge(first, second, f"both read {name}")
+
+    def _worthwhile(self, first: int, second: int) -> bool:
+        """Do two groups read something at the same points?"""
+        left, right = self.steps[first], self.steps[second]
+        assert isinstance(left, Group) and isinstance(right, Group)
+        if left.domain == right.domain:
+            return any(left.reads[n] & right.reads[n] for n in left.reads.keys() & right.reads.keys())
+        return (product(left.domain.extents) - product(right.domain.extents)) == 0
+
+    def _saving(self, producer: int, consumer: int) -> int:
+        """Bytes that need not be read (or written and read) if the two are one kernel."""
+        left, right = self.steps[producer], self.steps[consumer]
+        assert isinstance(left, Group) and isinstance(right, Group)
+        total = 0
+        for name in right.reads:
+            if name in left.writes:
+                alone = self.readers[name] <= {producer, consumer} and name not in self.outputs
+                total += self.bytes.get(name, 0) * (2 if alone else 1)
+            elif name in left.reads:
+                total += self.bytes.get(name, 0)
+        return total
+
+    def _try_merge(self, first: int, second: int, reason: str) -> bool:
+        """Merge two groups if that is legal; `second` disappears into `first`."""
+        if (first, second) in self.rejected:
+            return False
+        left, right = self.steps[first], self.steps[second]
+        assert isinstance(left, Group) and isinstance(right, Group)
+        merged = self._merged(left, right, first, second)
+        if isinstance(merged, str):
+            self.rejected.add((first, second))
+            self.decisions.append(f"{_name(left)} + {_name(right)}: no, {merged}")
+            return False
+        self.decisions.append(f"{_name(left)} + {_name(right)}: yes, {reason}")
+        self._replace(first, second, merged)
+        return True
+
+    def _merged(self, left: Group, right: Group, first: int, second: int) -> Group | str:
+        """The union of two groups, or why there is none."""
+        if left.operators + right.operators > config.max_fusion_size:
+            return "too many operators"
+        if _device(left) != _device(right):
+            return "different devices"
+        if self._separated(first, second):
+            return "another step lies between"
+        joint = refine(left.domain, right.domain)
+        if joint is None:
+            return "different domains"
+        return _join(left, right, joint)
+
+    def _separated(self, first: int, second: int) -> bool:
+        """Is there a path from one group to the other through a third one?"""
+        return self._path(first, second) or self._path(second, first)
+
+    def _path(self, start: int, end: int) -> bool:
+        bit = 1 << start
+        if not self.ancestors[end] & bit:
+            return False
+        return any(self.ancestors[d] & bit for d in self._dependencies(end) if d != start)
+
+    def _dependencies(self, number: int) -> set[int]:
+        step = self.steps[number]
+        names = step.reads if isinstance(step, Group) else [b.name for b in step.reads]
+        found = {self.producer[name] for name in names if name in self.producer}
+        return found - {number}
+
+    def _replace(self, first: int, second: int, merged: Group) -> None:
+        self.steps[first] = merged
+        del self.steps[second]
+        self.positions[first] = max(self.positions[first], self.positions.pop(second))
+        for name in merged.writes:
+            self.producer[name] = first
+        for name in merged.reads:
+            self.readers[name].discard(second)
+            self.readers[name].add(first)
+        both = (1 << first) | (1 << second)
+        before = (self.ancestors[first] | self.ancestors.pop(second)) & ~both
+        self.ancestors[first] = before
+        for number, mask in self.ancestors.items():
+            if mask & both:
+                self.ancestors[number] = mask | before | (1 << first)
+        self.ancestors[first] &= ~both
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def ordered_steps(self) -> list[Step]:
+        """All steps, dependencies first, otherwise in the order of the graph."""
+        waiting = {n: self._dependencies(n) for n in self.steps}
+        followers: dict[int, list[int]] = defaultdict(list)
+        for number, before in waiting.items():
+            for other in before:
+                followers[other].append(number)
+        ready = [(self.positions[n], n) for n, before in waiting.items() if not before]
+        heapq.heapify(ready)
+        result: list[Step] = []
+        while ready:
+            _, number = heapq.heappop(ready)
+            result.append(self.steps[number])
+            for other in followers[number]:
+                waiting[other].discard(number)
+                if not waiting[other]:
+                    heapq.heappush(ready, (self.positions[other], other))
+        assert len(result) == len(self.steps), "the schedule has a cycle"
+        return result
+
+    def needed_buffers(self) -> set[str]:
+        """Buffers read by another step than the one that writes them, and outputs."""
+        needed = set(self.outputs)
+        for name, number in self.producer.items():
+            is_extern = isinstance(self.steps[number], ExternCall)
+            if is_extern or any(n in self.steps and n != number for n in self.readers[name]):
+                needed.add(name)
+        return needed
+
+
+def _singleton(number: int, access: Access) -> Group:
+    variables: dict[Expr, IntExpr] = {s: s for s in access.domain.symbols()}
+    member = Member(access, variables, number)
+    writes = {access.definition.buffer.name: access.write}
+    return Group(number, access.domain, [member], access.reads, writes, access.operators, number)
+
+
+def _join(left: Group, right: Group, joint: Refinement) -> Group | str:
+    """Both groups over their joint domain, if every value passes between them point by point."""
+    reads = _moved(left.reads, joint.left), _moved(right.reads, joint.right)
+    writes = (
+        {n: subs(e, joint.left) for n, e in left.writes.items()},
+        {n: subs(e, joint.right) for n, e in right.writes.items()},
+    )
+    for produced, consumed in ((writes[0], reads[1]), (writes[1], reads[0])):
+        for name in produced.keys() & consumed.keys():
+            if any(expr is not produced[name] and expr != produced[name] for expr in consumed[name]):
+                return f"{name} is read at other points than it is written"
+    members = [_remapped(m, joint.left) for m in left.members]
+    members += [_remapped(m, joint.right) for m in right.members]
+    members.sort(key=lambda m: m.order)
+    all_reads = {n: reads[0].get(n, set()) | reads[1].get(n, set()) for n in {**reads[0], **reads[1]}}
+    operators = left.operators + right.operators
+    position = max(left.position, right.position)
+    return Group(left.id, joint.domain, members, all_reads, writes[0] | writes[1], operators, position)
+
+
+def _moved(
+    reads: dict[str, set[IntExpr]], variables: dict[Expr, IntExpr]
+) -> dict[str, set[IntExpr]]:
+    if all(old is new for old, new in variables.items()):
+        return reads
+    return {name: {subs(e, variables) for e in exprs} for name, exprs in reads.items()}
+
+
+def _remapped(member: Member, variables: dict[Expr, IntExpr]) -> Member:
+    moved = {own: subs(expr, variables) for own, expr in member.variables.items()}
+    return Member(member.access, moved, member.order)
+
+
+def _name(group: Group) -> str:
+    return "{" + ", ".join(m.access.definition.buffer.name for m in group.members) + "}"
+
+
+def _device(group: Group) -> object:
+    return group.members[0].access.definition.buffer.device
+
+
+def _bytes(buffer: Buffer) -> int:
+    """Size in bytes; symbols count as 64."""
+    count = product(buffer.shape)
+    if isinstance(count, Expr):
+        count = subs(count, dict.fromkeys(symbols(count), 64))
+    assert isinstance(count, int)
+    return count * buffer.dtype.itemsize

@@ -1,0 +1,248 @@
+"""Lowered tensors: buffers in memory, and values that are still formulas.
+
+Place in the pipeline: `lowering/` turns each ATen node into a `Value`; those that need memory become `Buffer`s
+with a `Definition`; `schedule.py` groups definitions into kernels.
+
+A `Value` is either *strided* (elements of a buffer at affine positions, so any view of it costs nothing) or
+*lazy* (a function from an index to a scalar node, computed again wherever it is used). `realize()` turns the
+second into the first, once, for everyone who holds the value:
+
+    x = graph.input("x", …)                         # strided
+    y = Value.lazy(x.shape, "f32", lambda em, i: em.op("exp", x.at(em, i)))
+    y.realize()                                     # y is now a buffer; `y.at` loads from it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, final
+
+import torch
+
+from weft.codegen.dtypes import DType, compute_type, from_torch
+from weft.codegen.loop_ir import KernelBuilder, Node
+from weft.shapes.expr import IntExpr
+
+Shape: TypeAlias = tuple[IntExpr, ...]
+Index: TypeAlias = Sequence[IntExpr]
+
+
+def product(sizes: Sequence[IntExpr]) -> IntExpr:
+    """The number of elements of a shape."""
+    total: IntExpr = 1
+    for size in sizes:
+        total = total * size
+    return total
+
+
+def contiguous_strides(shape: Sequence[IntExpr]) -> Shape:
+    """Row-major strides. Size-0 and size-1 dimensions count as 1, as in torch."""
+    strides: list[IntExpr] = []
+    step: IntExpr = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * (1 if isinstance(size, int) and size < 1 else size)
+    return tuple(reversed(strides))
+
+
+@final
+class Emitter(KernelBuilder):
+    """A kernel builder that knows which buffers are computed at the same point of the same kernel.
+
+    `forwards` maps (buffer, flat index) to the node that was just computed there, so that a consumer fused
+    with its producer takes the value and not the memory.
+    """
+
+    forwards: dict[tuple[str, IntExpr], Node]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.forwards = {}
+
+    def read(self, buffer: Buffer, index: IntExpr) -> Node:
+        """The element of `buffer` at a flat index: its producer's node, or a load."""
+        found = self.forwards.get((buffer.name, index))
+        return self.load(buffer.name, buffer.scalar, index) if found is None else found
+
+
+Formula: TypeAlias = Callable[[Emitter, Index], Node]
+"""Gives the scalar node (of the value's compute type) at an index."""
+
+
+class View(Protocol):
+    """An index map from a view to its base, in both of its forms."""
+
+    def index(self, index: Index) -> Index:
+        """The base's index of the view's element at `index`."""
+
+    def strided(self, shape: Shape, strides: Shape, offset: IntExpr) -> Strides | None:
+        """Shape, strides and offset of the view of such a base, or None where it is not affine."""
+
+
+Strides: TypeAlias = tuple[Shape, Shape, IntExpr]
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """Memory for one tensor. `definition` is None for graph inputs."""
+
+    name: str
+    dtype: torch.dtype
+    shape: Shape
+    strides: Shape
+    device: torch.device
+    definition: Definition | None = None
+
+    @property
+    def scalar(self) -> DType:
+        return from_torch(self.dtype)
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Strided:
+    """Elements of `buffer` at offset + sum(index * stride)."""
+
+    buffer: Buffer
+    shape: Shape
+    strides: Shape
+    offset: IntExpr
+
+    def at(self, em: Emitter, index: Index) -> Node:
+        flat = self.offset
+        for i, stride in zip(index, self.strides, strict=True):
+            flat = flat + i * stride
+        return em.read(self.buffer, flat)
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Lazy:
+    """A formula; `cost` counts its operators, `reads` its loads (both upper bounds).
+
+    `base` and `view` are set where the value is a view of another one: it is then realised by realising the
+    base.
+    """
+
+    at: Formula
+    cost: int = 0
+    reads: int = 0
+    base: Value | None = None
+    view: View | None = None
+
+
+@final
+@dataclass(eq=False)
+class Value:
+    """A lowered tensor of `shape` and torch `dtype`.
+
+    `layout` are the strides that it gets when it becomes a buffer (None: row-major).
+    """
+
+    shape: Shape
+    dtype: torch.dtype
+    impl: Strided | Lazy
+    device: torch.device
+    owner: BufferFactory
+    layout: Shape | None = None
+    origins: tuple[str, ...] = ()
+
+    @property
+    def scalar(self) -> DType:
+        """The compute type of its elements."""
+        return compute_type(from_torch(self.dtype))
+
+    def at(self, em: Emitter, index: Index) -> Node:
+        """The scalar node at `index`."""
+        return self.impl.at(em, index)
+
+    def realize(self) -> Strided:
+        """The value in memory."""
+        if isinstance(self.impl, Strided):
+            return self.impl
+        view = _realize_view(self.impl)
+        self.impl = view if view is not None else self.owner.materialize(self)
+        return self.impl
+
+    def buffer(self) -> Buffer | None:
+        """The buffer that it is in, if it is."""
+        return self.impl.buffer if isinstance(self.impl, Strided) else None
+
+    def view(self, shape: Shape, view: View, layout: Shape | None = None) -> Value:
+        """A view of this value; free if it is strided and the view affine."""
+        impl = self.impl
+        if isinstance(impl, Strided):
+            moved = view.strided(impl.shape, impl.strides, impl.offset)
+            if moved is not None:
+                made: Strided | Lazy = Strided(impl.buffer, *moved)
+                return Value(shape, self.dtype, made, self.device, self.owner, layout)
+        cost, reads = (impl.cost, impl.reads) if isinstance(impl, Lazy) else (0, 1)
+        lazy = Lazy(lambda em, i: self.at(em, view.index(i)), cost, reads, self, view)
+        return Value(shape, self.dtype, lazy, self.device, self.owner, layout, self.origins)
+
+
+def _realize_view(lazy: Lazy) -> Strided | None:
+    """A lazy view as strides over its base's memory, if it is affine."""
+    if lazy.base is None or lazy.view is None:
+        return None
+    if isinstance(lazy.base.impl, Strided):
+        base: Strided = lazy.base.impl
+    else:
+        shape = lazy.base.shape
+        if lazy.view.strided(shape, lazy.base.layout or contiguous_strides(shape), 0) is None:
+            return None  # the base would be realised in vain
+        base = lazy.base.realize()
+    moved = lazy.view.strided(base.shape, base.strides, base.offset)
+    return None if moved is None else Strided(base.buffer, *moved)
+
+
+class BufferFactory(Protocol):
+    """What a value needs to become memory (the graph being lowered)."""
+
+    def materialize(self, value: Value) -> Strided:
+        """A new buffer defined by the value's formula."""
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Computed:
+    """Definition by a formula over a domain.
+
+    `dims` is the domain, in the order of the formula's index; `reduced[k]` says that dimension k is collapsed
+    (by `reduction`, a kind of the IR, of the formula's value). The buffer's element for a point is at
+    `store(point)`. `finish` maps the reduced node to the stored one (the division of a mean).
+    """
+
+    buffer: Buffer
+    dims: Shape
+    formula: Formula
+    store: Callable[[Emitter, Index], IntExpr]
+    reduction: str | None = None
+    reduced: tuple[bool, ...] = ()
+    finish: Callable[[Emitter, Node], Node] | None = None
+    mode: str = "assign"
+    origins: tuple[str, ...] = ()
+    updates: Buffer | None = None
+
+
+@final
+@dataclass(eq=False, slots=True)
+class ExternCall:
+    """Definition by a call of an ATen operator (or another Python callable).
+
+    `arguments` and `keywords` hold `Value`s (realised, strided), `IntExpr`s and constants, nested in lists.
+    `outputs` has one entry per tensor result, None for the others; a single result has one.
+    """
+
+    op: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    outputs: list[Buffer | None]
+    is_tuple: bool
+    origins: tuple[str, ...] = ()
+    reads: list[Buffer] = field(default_factory=list)
+
+
+Definition: TypeAlias = Computed | ExternCall

@@ -1,0 +1,127 @@
+"""The call sequence of a compiled graph, as Python source.
+
+Place in the pipeline: the last step of `compile_graph`. What it writes reads top to bottom:
+
+    def call(args):
+        in0, in1 = args
+        args.clear()
+        buf0 = empty_strided((512, 768), (768, 1), dtype=f32, device=cpu)
+        k0(in0, buf0)                                       # layer_norm  model.py:31
+        buf1 = mm(buf0, in1)
+        del buf0, in1
+        return [buf1]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.codegen.call_sequence import CallSequence, shape_text, tensor_text
+from weft.codegen.library_calls import spell_call
+from weft.codegen.loop_ir import Kernel
+from weft.codegen.lowering import GraphLowering
+from weft.codegen.memory import MemoryPlan, step_writes
+from weft.codegen.schedule import Group, Schedule
+from weft.codegen.values import Buffer, Value
+from weft.shapes.expr import Expr, symbols
+from weft.shapes.printing import python_text
+
+
+def write_calls(
+    lowered: GraphLowering, schedule: Schedule, plan: MemoryPlan, kernels: dict[int, tuple[Kernel, Any]]
+) -> CallSequence:
+    """The sequence; `kernels` has, for each group (by id), its kernel and the compiled callable."""
+    sequence = CallSequence(scope=dict(_GLOBALS))
+    sequence.scope.update(lowered.constants)
+    _unpack(sequence, lowered, plan)
+    for position, step in enumerate(schedule.steps):
+        if isinstance(step, Group):
+            _allocate(sequence, plan, step_writes(step, schedule.needed))
+            _launch(sequence, *kernels[step.id])
+        else:
+            spell_call(sequence, step)
+        dead = [n for n in plan.dead_after.get(position, []) if n not in plan.reuse.values()]
+        if dead:
+            sequence.lines.append(f"del {', '.join(dead)}")
+    returned = [_result(sequence, v) for v in lowered.outputs]
+    sequence.lines.append(f"return [{', '.join(returned)}]")
+    return sequence
+
+
+_GLOBALS = {
+    "empty_strided": torch.empty_strided,
+    "as_strided": torch.as_strided,
+}
+
+
+def _unpack(sequence: CallSequence, lowered: GraphLowering, plan: MemoryPlan) -> None:
+    """Name the inputs, and bind the symbols of their sizes."""
+    names: list[str] = []
+    for number, item in enumerate(lowered.inputs):
+        if isinstance(item, Expr) and item.atom is not None:
+            names.append(str(item))
+        else:
+            names.append(f"in{number}")
+    if names:
+        sequence.lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = args")
+    sequence.lines.append("args.clear()")
+    bound = set(names)
+    for item in lowered.inputs:
+        if isinstance(item, Buffer):
+            _bind_sizes(sequence, item, bound)
+    unused = plan.dead_after.get(-1, [])
+    if unused:
+        sequence.lines.append(f"del {', '.join(unused)}")
+
+
+def _bind_sizes(sequence: CallSequence, buffer: Buffer, bound: set[str]) -> None:
+    """Read symbols that are a whole size or stride of an input."""
+    for method, values in (("size", buffer.shape), ("stride", buffer.strides)):
+        for dim, value in enumerate(values):
+            if isinstance(value, Expr) and value.atom is not None and str(value) not in bound:
+                if symbols(value) == {value}:
+                    bound.add(str(value))
+                    sequence.lines.append(f"{value} = {buffer.name}.{method}({dim})")
+
+
+def _allocate(sequence: CallSequence, plan: MemoryPlan, buffers: list[Buffer]) -> None:
+    for buffer in buffers:
+        old = plan.reuse.get(buffer.name)
+        if old is None:
+            sequence.lines.append(f"{buffer.name} = {_empty(sequence, buffer)}")
+        elif _same_form(plan.buffers[old], buffer):
+            sequence.lines.append(f"{buffer.name} = {old}; del {old}  # reuse")
+        else:
+            form = f"{shape_text(buffer.shape)}, {shape_text(buffer.strides)}"
+            sequence.lines.append(f"{buffer.name} = as_strided({old}, {form}); del {old}  # reuse")
+
+
+def _same_form(old: Buffer, new: Buffer) -> bool:
+    return old.shape == new.shape and old.strides == new.strides
+
+
+def _empty(sequence: CallSequence, buffer: Buffer) -> str:
+    dtype = sequence.name("dtype", buffer.dtype)
+    form = f"{shape_text(buffer.shape)}, {shape_text(buffer.strides)}, dtype={dtype}"
+    if buffer.device.type == "cpu":
+        return f"empty_strided({form})"
+    return f"empty_strided({form}, device={sequence.name('device', buffer.device)})"
+
+
+def _launch(sequence: CallSequence, kernel: Kernel, compiled: Any) -> None:
+    sequence.scope[kernel.name] = compiled
+    arguments = [b.name for b in kernel.buffers] + [str(s) for s in kernel.sizes]
+    origin = f"  # {'; '.join(kernel.origins[-2:])}" if kernel.origins else ""
+    sequence.lines.append(f"{kernel.name}({', '.join(arguments)}){origin}")
+
+
+def _result(sequence: CallSequence, item: Any) -> str:
+    if isinstance(item, Value):
+        return tensor_text(item.realize())
+    if isinstance(item, Expr):
+        return python_text(item)
+    if item is None or isinstance(item, (int, float, bool)):
+        return repr(item)
+    return sequence.name("constant", item)

@@ -1,0 +1,107 @@
+"""What ends in one kernel, and what the loops of the kernels look like."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from tests.codegen.compiling import check
+
+
+def test_pointwise_chain_is_one_kernel() -> None:
+    artifact = check(lambda x: (x.relu() + x.sigmoid()) * x.tanh(), torch.randn(4, 5, 6))
+    assert len(artifact.kernels) == 1
+    assert len(artifact.kernels[0].outer) == 1  # contiguous dimensions are merged
+
+
+def test_softmax_is_one_kernel() -> None:
+    artifact = check(lambda x: torch.softmax(x, -1), torch.randn(4, 5, 6))
+    assert len(artifact.kernels) == 1
+    assert [str(v.extent) for v in artifact.kernels[0].outer] == ["20"]
+
+
+def test_norm_activation_and_residual_are_one_kernel() -> None:
+    def block(x, w, b):
+        return x + F.gelu(F.layer_norm(x, (64,), w, b))
+
+    artifact = check(block, torch.randn(3, 7, 64), torch.randn(64), torch.randn(64))
+    assert len(artifact.kernels) == 1
+
+
+def test_log_softmax_and_loss_are_few_kernels() -> None:
+    def loss(x, target):
+        return F.cross_entropy(x, target)
+
+    artifact = check(loss, torch.randn(16, 50), torch.randint(0, 50, (16,)))
+    assert len(artifact.kernels) <= 2
+
+
+def test_pointwise_before_a_reduction_is_not_stored() -> None:
+    artifact = check(lambda x, y: (x * y).sum(1), torch.randn(8, 9), torch.randn(8, 9))
+    assert [b.name for b in artifact.kernels[0].buffers] == ["in0", "in1", "buf0"]
+
+
+def test_views_between_operators_do_not_cut() -> None:
+    def split_heads(x, y):
+        return (x.relu().view(4, 6, 2, 8).permute(0, 2, 1, 3) + y).exp()
+
+    artifact = check(split_heads, torch.randn(4, 6, 16), torch.randn(4, 2, 6, 8))
+    assert len(artifact.kernels) == 1
+
+
+def test_two_outputs_over_the_same_input_share_a_kernel() -> None:
+    artifact = check(lambda x: (x.sin(), x.cos()), torch.randn(100))
+    assert len(artifact.kernels) == 1
+
+
+def test_group_norm_and_swish_are_one_kernel() -> None:
+    def block(x, w, b):
+        return F.silu(F.group_norm(x, 4, w, b))
+
+    artifact = check(block, torch.randn(2, 8, 5, 5), torch.randn(8), torch.randn(8))
+    assert len(artifact.kernels) == 1
+
+
+def test_a_library_call_between_keeps_the_order() -> None:
+    def chain(x, w):
+        y = x.relu()
+        return (y @ w).relu() + y
+
+    artifact = check(chain, torch.randn(8, 8), torch.randn(8, 8))
+    assert artifact.extern_ops == ["aten.mm.default"]
+    assert len(artifact.kernels) == 2
+
+
+def test_no_fusion_across_a_third_step() -> None:
+    """z needs y and mm(y): fusing z with y would need mm's result before it exists."""
+
+    def diamond(x, w):
+        y = x.exp()
+        return (y @ w) + y, y.sum(1)
+
+    check(diamond, torch.randn(8, 8), torch.randn(8, 8))
+
+
+def test_transposed_operand() -> None:
+    check(lambda x, y: x.t() + y, torch.randn(7, 5), torch.randn(5, 7))
+
+
+def test_channels_last_input_keeps_its_layout() -> None:
+    x = torch.randn(2, 8, 5, 5).to(memory_format=torch.channels_last)
+    artifact = check(lambda x, w: (x * w).relu(), x, torch.randn(1, 8, 1, 1))
+    assert len(artifact.kernels[0].outer) == 2  # (n, h, w) merged, and c
+
+
+def test_the_log_tells_why() -> None:
+    artifact = check(lambda x, y: (x.sum(1), y.sum(0)), torch.randn(4, 5), torch.randn(4, 5))
+    joined = check(lambda x: x.softmax(1), torch.randn(4, 5))
+    assert any("yes, producer" in d for d in joined.decisions)
+    assert not any(": yes" in d for d in artifact.decisions)
+
+
+def test_dead_code_is_not_computed() -> None:
+    def function(x):
+        (x @ x).exp()
+        return x + 1
+
+    artifact = check(function, torch.randn(4, 4))
+    assert "mm" not in artifact.source

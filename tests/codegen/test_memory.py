@@ -1,0 +1,55 @@
+"""Buffers: reuse, in place of dead ones, outputs that never share memory."""
+
+from __future__ import annotations
+
+import torch
+from tests.codegen.compiling import check, compiled
+
+
+def test_a_dead_buffer_is_reused() -> None:
+    def chain(x, w):
+        y = (x @ w).relu()
+        y = (y @ w).relu()
+        return (y @ w).relu()
+
+    artifact = check(chain, torch.randn(16, 16), torch.randn(16, 16))
+    assert "# reuse" in artifact.source
+
+
+def test_inputs_are_never_overwritten() -> None:
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    before = x.clone(), w.clone()
+    check(lambda x, w: ((x.relu() @ w).exp() @ w).tanh(), x, w)
+    assert torch.equal(x, before[0]) and torch.equal(w, before[1])
+
+
+def test_outputs_do_not_share_memory() -> None:
+    def function(x):
+        y = x.relu()
+        return y, y.view(-1), y.clone()
+
+    with torch.no_grad():
+        call, _ = compiled(function, torch.randn(4, 4))
+        a, _, c = call([torch.randn(4, 4)])
+    assert a.data_ptr() != c.data_ptr()
+
+
+def test_the_list_of_inputs_is_cleared() -> None:
+    with torch.no_grad():
+        _, artifact = compiled(lambda x: x + 1, torch.randn(4))
+        inputs = [torch.randn(4)]
+        artifact(inputs)
+    assert inputs == []
+
+
+def test_a_view_at_an_offset_of_an_input_with_an_offset() -> None:
+    base = torch.randn(10, 8)
+    check(lambda x: x[1:4] @ x[4:].t(), base[2:, :])
+    check(lambda x, w: x[1:4] @ w, base[2:, :], torch.randn(8, 8))
+
+
+def test_non_dense_inputs() -> None:
+    base = torch.randn(10, 8)
+    check(lambda x: x.exp() + 1, base[:, ::2])
+    check(lambda x: x.exp() + 1, torch.randn(5, 1).expand(5, 4))
+    check(lambda x: x.sum(0), base.t()[::2])

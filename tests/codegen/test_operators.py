@@ -1,0 +1,97 @@
+"""Operators against eager: one line each, through the C++ target; and op_db through the oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.codegen.compiling import check
+
+X, Y = torch.linspace(-3, 3, 60).view(3, 4, 5), torch.linspace(0.1, 2, 60).view(3, 4, 5)
+INTS = torch.arange(-30, 30).view(3, 4, 5)
+IMAGE = torch.linspace(-1, 1, 2 * 4 * 6 * 6).view(2, 4, 6, 6)
+
+CASES: dict[str, Any] = {
+    "add alpha": (lambda x, y: torch.add(x, y, alpha=2), X, Y),
+    "rsub": (lambda x: 1 - x, X),
+    "integer division": (lambda x: (x // 7, x % 7, x.fmod(7)), INTS),
+    "true division of integers": (lambda x: x / 4, INTS),
+    "promotion": (lambda x, i: x + i, X, INTS),
+    "comparison with promotion": (lambda x, i: (x < i, i >= 1.5), X, INTS),
+    "pow": (lambda y: (y**2, y**0.5, y**-1, y**3.7, 2**y), Y),
+    "clamp": (lambda x: (x.clamp(-1, 1), x.clamp(min=0), x.clamp(max=0)), X),
+    "where": (lambda x, y: torch.where(x > 0, x, y), X, Y),
+    "masked_fill": (lambda x: x.masked_fill(x > 0, float("-inf")), X),
+    "activations": (lambda x: (F.gelu(x), F.silu(x), F.elu(x), F.softplus(x), F.hardswish(x)), X),
+    "tanh gelu": (lambda x: F.gelu(x, approximate="tanh"), X),
+    "nan_to_num": (lambda x: torch.nan_to_num(x / 0), X),
+    "broadcast": (lambda x, y: x + y, torch.randn(3, 1, 5), torch.randn(4, 1)),
+    "scalar tensor": (lambda x, y: x * y, X, torch.tensor(2.5)),
+    "sum": (lambda x: (x.sum(), x.sum(0), x.sum((0, 2), keepdim=True)), X),
+    "mean of a strided dimension": (lambda x: x.mean(1), X),
+    "extrema": (lambda x: (x.amax(1), x.amin(-1, keepdim=True), x.max(), x.min()), X),
+    "max with index": (lambda x: x.max(1), X),
+    "argmax": (lambda x: (x.argmax(), x.argmin(2)), X),
+    "any all": (lambda x: ((x > 1).any(1), (x > -9).all()), X),
+    "integer sum": (lambda i: (i.sum(1), i.prod(0)), INTS % 3),
+    "var": (lambda x: (x.var(1), x.std(2, correction=0), torch.var_mean(x, 1)), X),
+    "softmax over a middle dimension": (lambda x: F.softmax(x, 1), X),
+    "log_softmax": (lambda x: F.log_softmax(x, -1), X),
+    "logsumexp": (lambda x: torch.logsumexp(x, (0, 2)), X),
+    "norms": (lambda x: (x.norm(), x.norm(1, 2), F.normalize(x, dim=1)), X),
+    "cat": (lambda x, y: torch.cat([x, y.exp(), x], 1), X, Y),
+    "cat of views": (lambda x: torch.cat([-x[..., 2:], x[..., :2]], -1) * 2, X),
+    "stack": (lambda x, y: torch.stack([x, y], 1) + 1, X, Y),
+    "pad": (lambda x: F.pad(x, (1, 2, 0, 3), value=2.0), X),
+    "negative pad": (lambda x: F.pad(x, (-1, 2)), X),
+    "flip and roll": (lambda x: (x.flip(0, 2), x.roll(2, 1)), X),
+    "slices": (lambda x: (x[1:, ::2, -3:] + 1, x[:, 1] * 2), X),
+    "split": (lambda x: [p * 2 for p in x.split(2, 1)] + [p + 1 for p in x.unbind(0)], X),
+    "expand": (lambda x: x[:, :1].expand(3, 4, 5) + 1, X),
+    "reshape of a transpose": (lambda x: x.transpose(0, 2).reshape(10, 6) + 1, X),
+    "embedding": (lambda w, i: F.embedding(i, w), torch.randn(9, 5), torch.tensor([[1, 8], [0, 3]])),
+    "index": (lambda x, i: (x[i], x[:, i], x[i, i], x[i, :, i]), X, torch.tensor([0, -1, 2])),
+    "gather": (lambda x, i: x.gather(1, i), X, torch.randint(0, 4, (3, 2, 5))),
+    "index_select": (lambda x, i: x.index_select(2, i), X, torch.tensor([4, 0])),
+    "triangles": (lambda x: (x.tril(), x.triu(1), x.tril(-1)), X),
+    "arange": (lambda x: x + torch.arange(5) * torch.arange(0, 1, 0.2), X),
+    "constants": (lambda x: torch.full((5,), 2.0) + torch.ones(4, 1) + torch.zeros_like(x), X),
+    "casts": (lambda x: (x.to(torch.int32), x.bool(), x.double().exp(), x.half() * 2), X),
+    "bfloat16": (lambda x: (x.bfloat16() * 2).float() + 1, X),
+    "unfold": (lambda x: x.unfold(1, 2, 1) * 2, X),
+    "diagonal": (lambda x: torch.diagonal(x, 1, 1, 2) + 1, X),
+    "upsample": (lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), IMAGE),
+    "batch norm": (lambda x, m, v: F.batch_norm(x, m, v), IMAGE, torch.ones(4), torch.ones(4)),
+    "group norm": (lambda x: F.group_norm(x, 2), IMAGE),
+    "convolution": (lambda x, w: F.conv2d(x, w).relu(), IMAGE, torch.randn(3, 4, 3, 3)),
+    "pooling": (lambda x: (F.max_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1)), IMAGE),
+    "complex goes to ATen": (lambda x: torch.view_as_real(torch.complex(x, x) * 2), X),
+    "sorting goes to ATen": (lambda x: (x.sort(1), x.topk(2)), X),
+    "cumsum": (lambda x: x.cumsum(1) + 1, X),
+    "empty": (lambda x: (x[:0] + 1, x[:0].sum(), torch.cat([x, x[:0]])), X),
+    "scalars": (lambda x: (x.sum() * 2 + 1).sqrt(), Y),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operator(name: str) -> None:
+    function, *inputs = CASES[name]
+    check(function, *inputs)
+
+
+def test_an_index_out_of_range_raises_as_in_eager() -> None:
+    with pytest.raises(IndexError):
+        check_bad = torch.tensor([1, 9])
+        from_table = torch.randn(9, 5)
+        _run(lambda w, i: F.embedding(i, w) + 1, from_table, check_bad)
+
+
+def _run(function: Any, *inputs: torch.Tensor) -> Any:
+    from tests.codegen.compiling import compiled
+
+    valid = [torch.zeros_like(t) if not t.is_floating_point() else t for t in inputs]
+    with torch.no_grad():
+        call, _ = compiled(function, *valid)
+        return call(list(inputs))
