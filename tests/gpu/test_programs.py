@@ -1,0 +1,127 @@
+"""Whole programs on a GPU: `weft.compile` against eager, with kernel counts where fusion is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+import weft
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    weft.reset()
+    torch.manual_seed(0)
+    with weft.config.patch(strict=True):
+        yield
+
+
+def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=dtype)
+
+
+def check(fn: Callable[..., Any], *args: Any, tolerance: float = 1e-4, kernels: int | None = None,
+          **options: Any) -> None:  # fmt: skip
+    compiled = weft.compile(fn, **options)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(*args), fn(*args), rtol=tolerance, atol=tolerance)
+    if kernels is not None:
+        assert weft.stats()["kernels"] == kernels
+
+
+def test_relu_plus_sigmoid_is_one_kernel() -> None:
+    check(lambda x: x.relu() + x.sigmoid(), rand(1000), kernels=1)
+
+
+def test_softmax_is_one_kernel() -> None:
+    check(lambda x: x.softmax(-1), rand(64, 777), kernels=1)
+
+
+def test_residual_norm_gelu_is_one_kernel() -> None:
+    norm = nn.LayerNorm(512, device="cuda")
+    with torch.no_grad():
+        check(lambda x, y: F.gelu(norm(x + y)), rand(64, 512), rand(64, 512), kernels=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types(dtype: torch.dtype) -> None:
+    check(lambda x: (x * 2).tanh().mean(-1), rand(30, 50, dtype=dtype), tolerance=2e-2)
+
+
+def test_full_reduction() -> None:
+    check(lambda x: (x * x).sum(), rand(1000, 1000), tolerance=1e-3)
+
+
+def test_embedding_and_cross_entropy() -> None:
+    table, target = rand(100, 32), torch.randint(0, 100, (8, 16), device="cuda")
+
+    def program(tokens: torch.Tensor) -> torch.Tensor:
+        logits = F.embedding(tokens, table) @ table.T
+        return F.cross_entropy(logits.view(-1, 100), target.view(-1))
+
+    check(program, torch.randint(0, 100, (8, 16), device="cuda"), tolerance=1e-3)
+
+
+def test_convolution_batch_norm_relu() -> None:
+    layers = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+                           nn.MaxPool2d(2)).cuda().eval()  # fmt: skip
+    with torch.no_grad():
+        check(layers, rand(2, 3, 32, 32), tolerance=1e-3)
+
+
+def test_views_and_transposes() -> None:
+    check(lambda x: (x.transpose(0, 2).flip(1).contiguous() + 1).view(-1)[::3], rand(5, 6, 7))
+
+
+def test_training_step() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 8)).cuda()
+    x, y = rand(16, 32), rand(16, 8)
+    loss = F.mse_loss(model(x), y)
+    expected = torch.autograd.grad(loss, list(model.parameters()))
+    compiled = weft.compile(model)
+    got = torch.autograd.grad(F.mse_loss(compiled(x), y), list(model.parameters()))
+    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_transformer_block_in_bf16() -> None:
+    block = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+    block = block.cuda().bfloat16().eval()
+    with torch.no_grad():
+        check(block, rand(2, 16, 64, dtype=torch.bfloat16), tolerance=5e-2)
+
+
+def test_dynamic_shapes() -> None:
+    compiled = weft.compile(lambda x: x.softmax(-1).mean(0), dynamic=True)
+    for rows, columns in ((8, 100), (16, 333), (31, 2000)):
+        x = rand(rows, columns)
+        torch.testing.assert_close(compiled(x), x.softmax(-1).mean(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_modes(mode: str) -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)).cuda()
+    compiled = weft.compile(model, mode=mode)
+    held = []
+    with torch.no_grad():
+        for _ in range(6):
+            x = rand(16, 32)
+            held.append((compiled(x), model(x)))
+    for got, expected in held:
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_other_stream() -> None:
+    compiled = weft.compile(lambda x: (x * 2 + 1).exp())
+    x = rand(100_000)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        result = compiled(x)
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.testing.assert_close(result, (x * 2 + 1).exp())
