@@ -157,6 +157,15 @@ class Frame:
         del self.stack[-n:]
         return values
 
+    def handled_exception(self) -> SymbolicValue | None:
+        """What `sys.exception()` gives: the exception being handled here, or in a caller."""
+        frame: Frame | None = self
+        while frame is not None:
+            if frame.handled:
+                return frame.handled[-1]
+            frame = frame.caller
+        return None
+
     def where(self) -> SourceLine:
         """The line under way."""
         return SourceLine(self.program.file, self.current.line, self.code.co_qualname)

@@ -28,7 +28,7 @@ from weft.capture.state import GlobalState
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant
-from weft.capture.values.exceptions import new_exception
+from weft.capture.values.exceptions import link_context, new_exception
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import IDENTITY, wrapper_of
 from weft.config import config
@@ -129,6 +129,7 @@ class Interpreter:
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:
         """Goes on at the exception's handler in this frame, or raises it to the caller."""
+        link_context(error.value, frame.handled_exception())
         row = frame.program.handler_of(frame.current.index)
         if row is None:
             raise error

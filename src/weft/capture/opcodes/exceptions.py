@@ -29,15 +29,6 @@ class HandledMarker(SymbolicValue):
         self.exception = exception
 
 
-def handled_exception(frame: Frame | None) -> SymbolicValue | None:
-    """The exception being handled here, or in a caller (`sys.exception()`)."""
-    while frame is not None:
-        if frame.handled:
-            return frame.handled[-1]
-        frame = frame.caller
-    return None
-
-
 # -- raising --------------------------------------------------------------------------------------
 
 
@@ -49,18 +40,10 @@ def instantiate(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     return made
 
 
-def raised(frame: Frame, value: SymbolicValue) -> ObservedException:
-    """The signal; the exception handled now becomes the new one's context."""
-    current = handled_exception(frame)
-    if current is not None and current is not value and isinstance(value, ExceptionValue):
-        value.context = current
-    return ObservedException(value)
-
-
 @opcode("RAISE_VARARGS")
 def raise_varargs(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if ins.arg == 0:
-        current = handled_exception(frame)
+        current = frame.handled_exception()
         if current is None:
             raise tx.error(RuntimeError, "No active exception to reraise")
         raise ObservedException(current)
@@ -69,7 +52,7 @@ def raise_varargs(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if cause is not None and isinstance(value, ExceptionValue):
         is_none = cause.is_constant and cause.constant() is None
         value.cause = NONE if is_none else instantiate(tx, cause)
-    raise raised(frame, value)
+    raise ObservedException(value)
 
 
 @opcode("RERAISE")

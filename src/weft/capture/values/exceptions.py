@@ -77,6 +77,17 @@ def new_exception(cls: type[BaseException], args: list[SymbolicValue]) -> Except
     return ExceptionValue(cls, args)
 
 
+def link_context(value: SymbolicValue, handled: SymbolicValue | None) -> None:
+    """An exception raised while another one is handled has that one as its context."""
+    if isinstance(value, ExceptionValue) and value.context is NONE and handled is not None:
+        link: SymbolicValue = handled
+        while isinstance(link, ExceptionValue):
+            if link is value:
+                return
+            link = link.context
+        value.context = handled
+
+
 def is_exception(value: SymbolicValue) -> bool:
     """Whether the value is an exception object."""
     return isinstance(value, ExceptionValue)
