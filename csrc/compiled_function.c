@@ -289,14 +289,28 @@ static PyObject *compiled_get(PyObject *self, PyObject *object, PyObject *Py_UNU
     return PyMethod_New(self, object);
 }
 
+/* These exist on the type, so that looking them up would not get to the function by itself. */
+static bool is_mirrored(PyObject *name)
+{
+    return PyUnicode_Check(name) && (PyUnicode_CompareWithASCIIString(name, "__doc__") == 0 ||
+                                     PyUnicode_CompareWithASCIIString(name, "__module__") == 0);
+}
+
 /* What the object lacks, the function has: __name__, __code__, __defaults__, attributes set on it. */
 static PyObject *compiled_getattro(PyObject *object, PyObject *name)
 {
+    CompiledFunction *self = (CompiledFunction *)object;
+    if (is_mirrored(name)) {
+        PyObject *own = self->dict != NULL ? PyDict_GetItemWithError(self->dict, name) : NULL;
+        if (own != NULL || PyErr_Occurred())
+            return Py_XNewRef(own);
+        return PyObject_GetAttr(self->fn, name);
+    }
     PyObject *found = PyObject_GenericGetAttr(object, name);
     if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
         return found;
     PyErr_Clear();
-    return PyObject_GetAttr(((CompiledFunction *)object)->fn, name);
+    return PyObject_GetAttr(self->fn, name);
 }
 
 static PyObject *compiled_repr(PyObject *object)
@@ -304,31 +318,7 @@ static PyObject *compiled_repr(PyObject *object)
     return PyUnicode_FromFormat("<compiled %R>", ((CompiledFunction *)object)->fn);
 }
 
-/* These exist on every type, so that looking them up never gets to the function by itself. */
-static PyObject *mirrored(PyObject *object, void *name)
-{
-    CompiledFunction *self = (CompiledFunction *)object;
-    if (self->dict != NULL) {
-        PyObject *own = PyDict_GetItemString(self->dict, name);
-        if (own != NULL)
-            return Py_NewRef(own);
-    }
-    return PyObject_GetAttrString(self->fn, name);
-}
-
-static int set_mirrored(PyObject *object, PyObject *value, void *name)
-{
-    CompiledFunction *self = (CompiledFunction *)object;
-    if (value == NULL)
-        return PyErr_Format(PyExc_AttributeError, "cannot delete %s", (char *)name), -1;
-    if (self->dict == NULL && (self->dict = PyDict_New()) == NULL)
-        return -1;
-    return PyDict_SetItemString(self->dict, name, value);
-}
-
 static PyGetSetDef compiled_getset[] = {
-    {"__doc__", mirrored, set_mirrored, NULL, "__doc__"},
-    {"__module__", mirrored, set_mirrored, NULL, "__module__"},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

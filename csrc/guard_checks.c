@@ -27,28 +27,26 @@ static bool tuple_equal(PyObject *a, PyObject *b)
     return true;
 }
 
-static bool set_holds(PyObject *set, PyObject *wanted)
+/* Whether some item of the tuple equals `wanted`. */
+static bool tuple_holds(PyObject *items, PyObject *wanted)
 {
-    PyObject *item;
-    Py_hash_t hash;
-    Py_ssize_t at = 0;
-    while (_PySet_NextEntry(set, &at, &item, &hash))
-        if (constant_equal(item, wanted))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); i++)
+        if (constant_equal(PyTuple_GET_ITEM(items, i), wanted))
             return true;
     return false;
 }
 
 static bool frozenset_equal(PyObject *a, PyObject *b)
 {
-    PyObject *item;
-    Py_hash_t hash;
-    Py_ssize_t at = 0;
-    if (PySet_GET_SIZE(a) != PySet_GET_SIZE(b))
+    if (PySet_GET_SIZE(a) != PySet_GET_SIZE(b) || PyObject_RichCompareBool(a, b, Py_EQ) != 1)
         return false;
-    while (_PySet_NextEntry(a, &at, &item, &hash))
-        if (PySet_Contains(b, item) != 1 || !set_holds(b, item))
-            return false;
-    return true;
+    PyObject *left = PySequence_Tuple(a), *right = PySequence_Tuple(b);
+    bool equal = left != NULL && right != NULL;
+    for (Py_ssize_t i = 0; equal && i < PyTuple_GET_SIZE(left); i++)
+        equal = tuple_holds(right, PyTuple_GET_ITEM(left, i)); /* 1 and True are equal, not the same */
+    Py_XDECREF(left);
+    Py_XDECREF(right);
+    return equal;
 }
 
 static bool is_plain_constant_type(PyTypeObject *type)

@@ -1,0 +1,34 @@
+"""Run the tests of this folder that need neither torch nor pytest, under any interpreter:
+
+    python3.13 setup.py build_ext --inplace && python3.13 -m tests.frame.plain
+"""
+
+import importlib
+import sys
+import time
+import traceback
+
+MODULES = ("test_binding", "test_guards", "test_compiled_function", "test_frame_hook", "test_leaks")
+
+
+def main() -> int:
+    failed = 0
+    for name in MODULES:
+        module = importlib.import_module(f"tests.frame.{name}")
+        for label, test in sorted(vars(module).items()):
+            if not label.startswith("test_") or not callable(test):
+                continue
+            start = time.perf_counter()
+            try:
+                test()
+            except BaseException:
+                failed += 1
+                traceback.print_exc()
+                print(f"FAILED {name}.{label}")
+            else:
+                print(f"ok {name}.{label} {time.perf_counter() - start:.2f}s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
