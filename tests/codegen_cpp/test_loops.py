@@ -154,6 +154,56 @@ def test_long_float_sums_are_accurate() -> None:
             check(kernel, {**buffers, "x": x})
 
 
+@pytest.mark.parametrize("kind", ["argmax", "max", "sum"])
+def test_few_points_share_their_long_reduction_between_threads(kind: str) -> None:
+    cases = []
+    for dtype in ("f32", "i64"):
+        for shape in ((1, 70_001), (5, 40_000)):
+            for contiguous in ("inner", "outer"):
+                cases.append(reduction_case(kind, dtype, *shape, contiguous))
+    check_all(cases)
+
+
+def test_symbolic_full_reduction() -> None:
+    n = symbol("s0", 0)
+    b = builder([], [n])
+    x = b.load("x", "f32", b.inner[0].symbol)
+    b.store("o", "f32", 0, b.reduce("sum", x))
+    kernel = b.build("total")
+    for size in (1, 5, 100_003):
+        check_all([(kernel, {"x": values(size), "o": zeros(1, "f32")})], {"s0": size})
+
+
+def test_comparisons_of_the_vectorised_variable_cut_the_loop() -> None:
+    """Rotary embedding, concatenation: halves of a row come from different places."""
+
+    def case(n: int, cut: int) -> tuple[Kernel, Buffers]:
+        b = builder([3, n])
+        i, j = (v.symbol for v in b.outer)
+        left = b.op("lt", b.index(j), b.const(cut, "i64"))
+        with b.masked(left, 0.0):
+            x = b.load("x", "f32", i * cut + j)
+        with b.masked(b.op("not_", left), 0.0):
+            y = b.load("y", "f32", i * (n - cut) + j - cut)
+        late = b.op("ge", b.const(n - 5, "i64"), b.index(j))
+        z = b.op("where", late, b.op("where", left, x, b.op("neg", y)), b.const(9.0, "f32"))
+        b.store("o", "f32", i * n + j, z)
+        buffers = {"x": values(3 * cut), "y": values(3 * (n - cut)), "o": zeros(3 * n, "f32")}
+        return b.build("cat"), buffers
+
+    check_all([case(n, cut) for n, cut in ((64, 32), (50, 7), (10_000, 4100), (9, 2))])
+
+
+def test_causal_mask_compares_two_loop_variables() -> None:
+    b = builder([20], [37])
+    (i,), (r,) = (v.symbol for v in b.outer), (v.symbol for v in b.inner)
+    seen = b.op("le", b.index(r), b.index(i + 5))
+    x = b.op("where", seen, b.load("x", "f32", i * 37 + r), b.const(-float("inf"), "f32"))
+    e = b.op("exp", b.op("sub", x, b.reduce("max", x)))
+    b.store("o", "f32", i * 37 + r, b.op("div", e, b.reduce("sum", e)))
+    check(b.build("causal"), {"x": values(740), "o": zeros(740, "f32")})
+
+
 def test_reduction_over_two_loops() -> None:
     b = builder([6], [4, 50])
     (i,), (r, q) = (v.symbol for v in b.outer), (v.symbol for v in b.inner)

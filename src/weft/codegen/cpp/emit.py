@@ -30,14 +30,19 @@ from math import prod
 from typing import Final, final
 
 from weft.codegen.cpp.plan import (
+    COMPARISONS,
+    CHUNK_WORK,
     HEAVY,
+    MAX_CHUNKS,
     STRIP_TRIPS,
     Plan,
     Stage,
     make_plan,
     position_type,
     stride,
+    trips,
 )
+from weft.codegen.cpp.segments import known_values, segments
 from weft.codegen.cpp.spelling import C_TYPE, FUNCTION, HEADER, REDUCTION, literal
 from weft.codegen.dtypes import FLOAT_TYPES
 from weft.codegen.loop_ir import (
@@ -78,6 +83,7 @@ class _Emitter:
         self.memory = {b.name: C_TYPE[b.dtype] for b in self.kernel.buffers}
         self.rows: dict[int, str] = {}  # node -> its row buffer, while it is read
         self.done: set[int] = set()
+        self.known: dict[int, bool] = {}  # boolean nodes that are constant where we print
         self.vector_name = self.names[_name(plan.vector)] if plan.vector else ""
 
     # -- the file -------------------------------------------------------------------------------------
@@ -90,15 +96,69 @@ class _Emitter:
         self.line("using namespace weft;")
         lanes = f"L = {plan.lanes}, P = {plan.parts}, S = L * P"
         self.line(f"[[maybe_unused]] static constexpr int {lanes};")
-        with self.block("static void body(Arguments& a, int64_t begin, int64_t end)"):
+        if plan.split is not None:
+            self.split_bodies()
+        else:
+            with self.body("body"):
+                self.point()
+        self.entry_point()
+        return "\n".join(self.lines) + "\n"
+
+    @contextmanager
+    def body(self, name: str, count: str = "") -> Iterator[None]:
+        """A function over a range of points; with `count`, each point is divided into that many."""
+        self.done.clear()
+        with self.block(f"static void {name}(Arguments& a, int64_t begin, int64_t end)"):
             self.parameters()
             dependent = _loop_dependent(self.kernel)
             self.outer_nodes(lambda n: n.id not in dependent)
             with self.block("for (int64_t point = begin; point < end; ++point)"):
-                self.point_indices()
-                self.point()
-        self.entry_point()
-        return "\n".join(self.lines) + "\n"
+                self.point_indices(count)
+                yield
+
+    # -- reductions divided between threads -----------------------------------------------------------
+
+    def split_bodies(self) -> None:
+        """`partial` reduces one chunk of one point into scratch memory; `body` combines the chunks."""
+        stage = self.plan.stages[0]
+        with self.block("struct Partial", ";"):
+            for r in stage.reductions:
+                self.line(f"decltype({self.begin(r)}) acc{r.id};")
+        with self.body("partial", "a.chunks"):
+            self.line("Partial& partial = ((Partial*)a.scratch)[point];")
+            self.chunk_bounds()
+            self.point(lambda: self.partial(stage))
+        with self.body("body"):
+            self.line("const Partial* const partials = (const Partial*)a.scratch + point * a.chunks;")
+            self.point(lambda: self.combine(stage))
+
+    def chunk_bounds(self) -> None:
+        assert self.plan.split is not None
+        extent, unit = self.index(self.plan.split.extent), self.split_unit()
+        self.line(f"const int64_t units = (({extent}) + {unit - 1}) / {unit};")
+        self.line(f"const int64_t chunk_begin = units * chunk / a.chunks * {unit};")
+        self.line(
+            f"const int64_t chunk_end = weft_min(units * (chunk + 1) / a.chunks * {unit}, {extent});")
+
+    def split_unit(self) -> int:
+        """Chunks begin at multiples of this."""
+        return self.plan.step if self.plan.split is self.plan.vector else 1
+
+    def partial(self, stage: Stage) -> None:
+        self.outer_nodes(lambda n: not self.plan.stage_of[n.id])
+        for number, name in self.accumulators(stage).items():
+            self.line(f"partial.acc{number} = {name};")
+
+    def combine(self, stage: Stage) -> None:
+        for r in stage.reductions:
+            self.line(f"auto acc{r.id} = {self.begin(r)};")
+        with self.block("for (int64_t chunk = 0; chunk < a.chunks; ++chunk)"):
+            for r in stage.reductions:
+                kind = REDUCTION[r.kind]
+                self.line(f"acc{r.id} = {kind}::combine(acc{r.id}, partials[chunk].acc{r.id});")
+        for r in stage.reductions:
+            self.finish(r, f"acc{r.id}")
+        self.after_stages()
 
     def parameters(self) -> None:
         for i, buffer in enumerate(self.kernel.buffers):
@@ -117,7 +177,19 @@ class _Emitter:
             self.sizes("sizes")
             counts = [self.index(v.extent) for v in self.plan.points]
             points = _product([*counts, self.blocks()] if self.plan.block else counts)
-            self.line(f"return run(body, buffers, sizes, {points}, {self.cost()});")
+            if self.plan.split is None:
+                self.line(f"return run(body, buffers, sizes, {points}, {self.cost()});")
+            else:
+                self.split_entry(points)
+
+    def split_entry(self, points: str) -> None:
+        self.line(f"const int64_t points = {points}, cost = {self.cost()};")
+        self.line(f"alignas(64) Partial scratch[{MAX_CHUNKS}];")
+        self.line(f"const int64_t most = weft_min({MAX_CHUNKS} / weft_max(points, 1), cost / {CHUNK_WORK});")
+        self.line("Arguments a{buffers, sizes, 0, scratch, weft_max(most, 1)};")
+        self.line("run(partial, a, points * a.chunks, cost / a.chunks);")
+        self.line("if (!a.error) body(a, 0, points);")
+        self.line("return a.error;")
 
     def cost(self) -> str:
         """Work of one point, in about the time of one element; 0 keeps the kernel on one thread."""
@@ -138,11 +210,13 @@ class _Emitter:
 
     # -- levels ---------------------------------------------------------------------------------------
 
-    def point_indices(self) -> None:
+    def point_indices(self, chunks: str = "") -> None:
         """The loop variables of one point, from its number."""
         variables = [(self.names[_name(v)], self.index(v.extent)) for v in self.plan.points]
         if self.plan.block:
             variables.append(("block", self.blocks()))
+        if chunks:
+            variables.append(("chunk", chunks))
         rest = "point"
         for position, (name, extent) in reversed(list(enumerate(variables))):
             if position == 0:
@@ -151,24 +225,28 @@ class _Emitter:
                 self.line(f"[[maybe_unused]] const int64_t {name} = {rest} % ({extent});")
                 rest = f"{rest} / ({extent})"
 
-    def point(self) -> None:
+    def point(self, lanes: Callable[[], None] | None = None) -> None:
         """One point: all of it, or a run of the vectorised outer loop."""
-        plan = self.plan
+        plan, lanes = self.plan, lanes or self.lanes
         if plan.vector is None or plan.vector_inner:
-            self.lanes()
+            lanes()
             return
         self.outer_nodes(lambda n: not plan.varies(n) and not plan.stage_of[n.id])
         extent = self.index(plan.vector.extent)
         low, high = "0", extent
         if plan.block:
             low, high = f"block * {plan.block}", f"weft_min(block * {plan.block} + {plan.block}, {extent})"
-        self.vector_loop(plan.vector, low, high, self.lanes)
+        self.vector_loop(plan.vector, low, high, lanes)
 
     def lanes(self) -> None:
         """Everything of one point, or of the lanes of one vector of points."""
         for number, stage in enumerate(self.plan.stages):
             self.outer_nodes(lambda n, known=number: self.plan.stage_of[n.id] <= known)  # type: ignore[misc]
             self.stage(stage)
+        self.after_stages()
+
+    def after_stages(self) -> None:
+        """What follows the inner loops: the rest of the outer level and its stores."""
         self.outer_nodes(lambda n: True)
         for store in self.kernel.stores:
             if not store.inner:
@@ -185,41 +263,52 @@ class _Emitter:
 
     def stage(self, stage: Stage) -> None:
         """One run over the inner loops."""
+        names = self.accumulators(stage)
+        for reduction in stage.reductions:
+            self.finish(reduction, names[reduction.id])
+
+    def accumulators(self, stage: Stage) -> dict[int, str]:
+        """The inner loops of a stage; the names of the accumulators that they leave."""
         saved = set(self.done)
         for node in stage.kept:
             self.line(f"alignas(64) {_row_type(node)} row{node.id}[{self.row_length()}];")
         flushed = [r for r in stage.reductions if self.is_flushed(r)]
+        names = {r.id: f"{'total' if r in flushed else 'acc'}{r.id}" for r in stage.reductions}
         for reduction in stage.reductions:
-            name = "total" if reduction in flushed else "acc"
-            self.line(f"auto {name}{reduction.id} = {self.begin(reduction)};")
+            self.line(f"auto {names[reduction.id]} = {self.begin(reduction)};")
         self.inner_loops(list(self.plan.loops), stage, flushed)
         self.done = saved
-        for reduction in stage.reductions:
-            self.finish(reduction, "total" if reduction in flushed else "acc")
+        return names
 
     def inner_loops(self, loops: list[LoopVar], stage: Stage, flushed: list[Reduce]) -> None:
         """The sequential loops around, then the innermost one: vectorised, or in strips."""
         plan = self.plan
         if len(loops) > (0 if plan.vector_inner else 1):
-            name, extent = self.names[_name(loops[0])], self.index(loops[0].extent)
-            with self.block(f"for (int64_t {name} = 0; {name} < {extent}; ++{name})"):
+            name, (low, high) = self.names[_name(loops[0])], self.bounds(loops[0])
+            with self.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"):
                 self.inner_loops(loops[1:], stage, flushed)
             return
         innermost = plan.vector if plan.vector_inner else loops[0] if loops else None
         if innermost is None:
             self.stage_body(stage)
             return
-        extent = self.index(innermost.extent)
+        low, high = self.bounds(innermost)
         if not flushed:
-            self.innermost(innermost, "0", extent, stage)
+            self.innermost(innermost, low, high, stage)
             return
         length = STRIP_TRIPS * (plan.step if plan.vector_inner else 1)
-        with self.block(f"for (int64_t strip = 0; strip < {extent}; strip += {length})"):
+        with self.block(f"for (int64_t strip = {low}; strip < {high}; strip += {length})"):
             for r in flushed:
                 self.line(f"auto acc{r.id} = {self.begin(r)};")
-            self.innermost(innermost, "strip", f"weft_min(strip + {length}, {extent})", stage)
+            self.innermost(innermost, "strip", f"weft_min(strip + {length}, {high})", stage)
             for r in flushed:
                 self.line(f"total{r.id} = Sum::combine(total{r.id}, acc{r.id});")
+
+    def bounds(self, variable: LoopVar) -> tuple[str, str]:
+        """Where an inner loop begins and ends."""
+        if variable is self.plan.split:
+            return "chunk_begin", "chunk_end"
+        return "0", self.index(variable.extent)
 
     def innermost(self, variable: LoopVar, low: str, high: str, stage: Stage) -> None:
         if self.plan.vector_inner:
@@ -230,16 +319,35 @@ class _Emitter:
             self.stage_body(stage)
 
     def vector_loop(self, variable: LoopVar, low: str, high: str, body: Callable[[], None]) -> None:
-        step, extent = self.plan.step, variable.extent
-        divisible = isinstance(extent, int) and extent % step == 0
-        name = self.names[_name(variable)]
-        if isinstance(extent, int) and extent < step and low == "0":
-            with self.block(f"[&]([[maybe_unused]] int64_t {name}, auto n) LAMBDA", f"(0, {extent});"):
+        """The vectorised loop, once per segment in which all comparisons of its variable are known."""
+        parts = segments(self.kernel, variable) if self.plan.step < trips(variable.extent) else []
+        if not parts:
+            self.vector_segment(variable.extent, low, high, body)
+            return
+        whole = low == "0" and high == self.index(variable.extent)
+        for start, end in parts:
+            self.known = known_values(self.kernel, variable, start)
+            saved = set(self.done)
+            first, last = str(start), str(end)
+            if not whole:
+                first, last = f"weft_max({low}, {start})", f"weft_min({high}, {end})"
+            aligned = start % self.plan.step == 0 == end % self.plan.step
+            self.vector_segment(end - start if whole or aligned else None, first, last, body)
+            self.done, self.known = saved, {}
+
+    def vector_segment(
+        self, length: IntExpr | None, low: str, high: str, body: Callable[[], None]
+    ) -> None:
+        """A loop over [low, high), of `length` points if that is known."""
+        step = self.plan.step
+        name = f"[[maybe_unused]] int64_t {self.vector_name}, [[maybe_unused]] auto n"
+        if isinstance(length, int) and length < step and low.isdecimal() and high.isdecimal():
+            with self.block(f"[&]({name}) LAMBDA", f"({low}, {length});"):
                 body()
             return
+        divisible = isinstance(length, int) and length % step == 0
         loop = "full_loop" if divisible else "vector_loop"
-        head = f"{loop}<S>({low}, {high}, [&]([[maybe_unused]] int64_t {name}, [[maybe_unused]] auto n) LAMBDA"
-        with self.block(head, ");"):
+        with self.block(f"{loop}<S>({low}, {high}, [&]({name}) LAMBDA", ");"):
             body()
 
     def stage_body(self, stage: Stage) -> None:
@@ -342,8 +450,8 @@ class _Emitter:
         assert step is not None
         return f"steps<L, P>({text}, {self.index(step)})"
 
-    def finish(self, reduction: Reduce, name: str) -> None:
-        accumulator, kind = f"{name}{reduction.id}", REDUCTION[reduction.kind]
+    def finish(self, reduction: Reduce, accumulator: str) -> None:
+        kind = REDUCTION[reduction.kind]
         if self.plan.vector_inner or (reduction.kind.startswith("arg") and not self.is_wide(reduction)):
             self.define(reduction, f"{kind}::fold({accumulator})")
         elif reduction.kind.startswith("arg"):
@@ -354,8 +462,11 @@ class _Emitter:
     # -- nodes ----------------------------------------------------------------------------------------
 
     def node(self, node: Node) -> None:
-        """Define one node's value."""
-        _PRINT[type(node)](self, node)
+        """Define one node's value, unless it is known here."""
+        if node.id in self.known:
+            self.done.add(node.id)
+        else:
+            _PRINT[type(node)](self, node)
 
     def define(self, node: Node, text: str) -> None:
         self.line(f"const auto v{node.id} = {text};")
@@ -363,6 +474,8 @@ class _Emitter:
 
     def use(self, node: Node) -> str:
         """A node's value as it is: a vector if it varies, else a scalar."""
+        if node.id in self.known:
+            return f"scalar({str(self.known[node.id]).lower()})"
         if isinstance(node, Const):
             return f"scalar<{C_TYPE[node.dtype]}>({literal(node.value, node.dtype)})"
         return f"v{node.id}"
@@ -370,22 +483,24 @@ class _Emitter:
     def wide(self, node: Node) -> str:
         """A node's value as a vector."""
         text = self.use(node)
-        return text if self.plan.varies(node) else f"splat<L, P>({text})"
+        varies = self.plan.varies(node) and node.id not in self.known
+        return text if varies else f"splat<L, P>({text})"
 
     def const(self, node: Const) -> None:
         self.done.add(node.id)  # printed where it is used
 
     def index_value(self, node: IndexValue) -> None:
+        kind = "int32_t" if node.id in self.plan.narrow else "int64_t"
+        start = f"scalar<{kind}>({self.index(node.expr)})"
         if not self.plan.varies(node):
-            self.define(node, f"scalar<int64_t>({self.index(node.expr)})")
+            self.define(node, start)
             return
         assert self.plan.vector is not None
         step = stride(node.expr, self.plan.vector.symbol)
         if step is not None:
-            start = f"scalar<int64_t>({self.index(node.expr)})"
             self.define(node, f"steps<L, P>({start}, {self.index(step)})")
         else:
-            self.define(node, f"make<int64_t, L, P>({self.per_lane(node.expr, ())})")
+            self.define(node, f"make<{kind}, L, P>({self.per_lane(node.expr, ())})")
 
     def indirect(self, node: Indirect) -> None:
         wide = self.plan.varies(node)
@@ -402,26 +517,44 @@ class _Emitter:
         self.done.add(node.id)
 
     def load(self, node: Load) -> None:
+        if node.mask is not None and node.mask.id in self.known:
+            if self.known[node.mask.id]:
+                self.unmasked_load(node)
+            else:
+                text = f"scalar<{C_TYPE[node.dtype]}>({literal(node.other, node.dtype)})"
+                self.define(node, f"splat<L, P>({text})" if self.plan.varies(node) else text)
+            return
         address = f"{self.buffers[node.buffer]} + ({self.index(node.index, node.indirect)})"
         if not self.plan.varies(node):
             self.define(node, self.guarded(node, f"load1({address})"))
             return
-        masked = node.mask is not None and self.plan.varies(node.mask)
-        step = self.step_of(node.index, node.indirect)
-        kind = self.memory[node.buffer]
-        if step == 0:
-            text = f"splat<L, P>(load1({address}))" if not masked else None
+        if node.mask is None or not self.plan.varies(node.mask):
+            self.define(node, self.guarded(node, self.vector_load(node)))
+        elif self.step_of(node.index, node.indirect) == 1:
+            self.define(node, f"load_masked<L, P>({address}, n, {self.mask_arguments(node)})")
         else:
-            text = f"load<L, P>({address}, n)" if step == 1 else None
-        if step == 1 and masked:
-            text = f"load_masked<L, P>({address}, n, {self.mask_arguments(node)})"
-        if text is None:
             at = self.per_lane(node.index, node.indirect, self.buffers[node.buffer])
-            if masked:
-                text = f"gather_masked<L, P, {kind}>({at}, n, {self.mask_arguments(node)})"
-            else:
-                text = f"gather<L, P, {kind}>({at}, n)"
-        self.define(node, text if masked else self.guarded(node, text))
+            kind = self.memory[node.buffer]
+            text = f"gather_masked<L, P, {kind}>({at}, n, {self.mask_arguments(node)})"
+            self.define(node, text)
+
+    def unmasked_load(self, node: Load) -> None:
+        if self.plan.varies(node):
+            self.define(node, self.vector_load(node))
+        else:
+            address = f"{self.buffers[node.buffer]} + ({self.index(node.index, node.indirect)})"
+            self.define(node, f"load1({address})")
+
+    def vector_load(self, node: Load) -> str:
+        """A vector of elements: beside each other, the same one, or gathered."""
+        address = f"{self.buffers[node.buffer]} + ({self.index(node.index, node.indirect)})"
+        step = self.step_of(node.index, node.indirect)
+        if step == 1:
+            return f"load<L, P>({address}, n)"
+        if step == 0:
+            return f"splat<L, P>(load1({address}))"
+        at = self.per_lane(node.index, node.indirect, self.buffers[node.buffer])
+        return f"gather<L, P, {self.memory[node.buffer]}>({at}, n)"
 
     def mask_arguments(self, node: Load) -> str:
         assert node.mask is not None
@@ -444,11 +577,25 @@ class _Emitter:
 
     def op(self, node: Op) -> None:
         wide = self.plan.varies(node)
-        arguments = ", ".join(self.wide(a) if wide else self.use(a) for a in node.args)
+        spelled = self.wide if wide else self.use
+        if node.name == "where" and node.args[0].id in self.known:
+            self.define(node, spelled(node.args[1 if self.known[node.args[0].id] else 2]))
+            return
+        if node.name in COMPARISONS and any(a.id in self.plan.narrow for a in node.args):
+            arguments = ", ".join(self.narrow(a, wide) for a in node.args)
+        else:
+            arguments = ", ".join(spelled(a) for a in node.args)
         name = FUNCTION.get(node.name, node.name)
         if node.name == "cast":
             name = f"cast<{C_TYPE[node.dtype]}>"
         self.define(node, f"{name}({arguments})")
+
+    def narrow(self, node: Node, wide: bool) -> str:
+        """An operand of a comparison of 32-bit indices."""
+        if not isinstance(node, Const):
+            return self.wide(node) if wide else self.use(node)
+        text = f"scalar<int32_t>({int(node.value)})"
+        return f"splat<L, P>({text})" if wide else text
 
     # -- stores ---------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from weft.codegen.loop_ir import (
     operands,
 )
 from weft.shapes.expr import Expr, IntExpr, split_linear, symbols
+from weft.shapes.printing import fits_int32
 
 ASSUMED_EXTENT: Final = 512
 """Trip count that the cost model assumes for loops of unknown size."""
@@ -38,9 +39,16 @@ BLOCK_ELEMENTS: Final = 4096
 """Points of a vectorised outer loop that one thread takes at a time."""
 STRIP_TRIPS: Final = 256
 """Additions to one accumulator before it is flushed: keeps long float sums accurate."""
+FEW_POINTS: Final = 16
+"""Points up to which a long reduction is divided between threads."""
+MAX_CHUNKS: Final = 64
+CHUNK_WORK: Final = 16384
+"""Elements that are worth a chunk of their own."""
 ROW_BUFFER_BYTES: Final = 128 << 10
 KEEP_COST: Final = 6
 """Cost of recomputing a value above which it is kept in a row buffer."""
+
+COMPARISONS: Final = ("lt", "le", "gt", "ge", "eq", "ne")
 
 HEAVY: Final = {
     **dict.fromkeys(
@@ -91,6 +99,8 @@ class Plan:
     loops: tuple[LoopVar, ...]
     stages: list[Stage]
     stage_of: dict[int, int]  # outer-level node or reduction -> after how many stages it is known
+    narrow: frozenset[int]  # ids of index values that 32 bits hold wherever they are used
+    split: LoopVar | None = None  # the inner variable whose range threads share
 
     @property
     def step(self) -> int:
@@ -120,11 +130,12 @@ def make_plan(kernel: Kernel, vector_bytes: int) -> Plan:
         kernel, vector, vector_inner, lanes, 1, varying,
         points=tuple(v for v in kernel.outer if v is not vector),
         loops=tuple(v for v in kernel.inner if v is not vector),
-        stages=[], stage_of=stage_of,
+        stages=[], stage_of=stage_of, narrow=narrow_indices(kernel),
     )  # fmt: skip
     if vector is not None:
         plan.parts = _parts(plan, vector)
     plan.stages = _fill_stages(plan)
+    plan.split = _split_variable(plan)
     return plan
 
 
@@ -226,12 +237,38 @@ def _node_weight(node: Node) -> float:
 def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int) -> int:
     """Lanes such that the widest varying type fills a register."""
     widest = 4
+    narrow = narrow_indices(kernel)
     for node in kernel.nodes:
-        if node.id in varying and not isinstance(node, Indirect):
+        if node.id in varying and node.id not in narrow and not isinstance(node, Indirect):
             widest = max(widest, ITEM_SIZE[node.dtype])
         if isinstance(node, Reduce) and node.kind.startswith("arg"):
             widest = max(widest, ITEM_SIZE[position_type(kernel, node)])
     return vector_bytes // widest
+
+
+def narrow_indices(kernel: Kernel) -> frozenset[int]:
+    """Index values that are only compared with such or cast, and that fit in 32 bits."""
+    found = {n.id for n in kernel.nodes if isinstance(n, IndexValue) and fits_int32(n.expr)}
+    if not found:
+        return frozenset()
+    other_uses = [n for s in kernel.stores for n in (s.value, *s.indirect)]
+    for node in kernel.nodes:
+        if not (isinstance(node, Op) and node.name in COMPARISONS):
+            is_cast = isinstance(node, Op) and node.name == "cast" and node.dtype != "bool"
+            other_uses += () if is_cast else operands(node)
+    found -= {n.id for n in other_uses}
+    pairs = [n.args for n in kernel.nodes if isinstance(n, Op) and n.name in COMPARISONS]
+    while True:
+        wrong = {a.id for pair in pairs for a in pair if not all(_fits(b, found) for b in pair)}
+        if wrong.isdisjoint(found):
+            return frozenset(found)
+        found -= wrong
+
+
+def _fits(node: Node, narrow: set[int]) -> bool:
+    if isinstance(node, Const):
+        return node.dtype == "i64" and fits_int32(int(node.value))
+    return node.id in narrow
 
 
 def position_type(kernel: Kernel, node: Reduce) -> str:
@@ -253,6 +290,23 @@ def _parts(plan: Plan, vector: LoopVar) -> int:
         while wanted > 1 and (registers % wanted and registers < 8 * wanted):
             wanted //= 2
     return wanted
+
+
+def _split_variable(plan: Plan) -> LoopVar | None:
+    """The inner loop to divide between threads, where points alone are too few for them."""
+    if len(plan.stages) != 1 or plan.stages[0].stores or not plan.stages[0].reductions:
+        return None
+    counts = [v.extent for v in plan.points]
+    if plan.vector is not None and not plan.vector_inner:
+        extent = plan.vector.extent
+        counts.append(-(-extent // plan.step) if isinstance(extent, int) else extent)
+    if not all(isinstance(c, int) for c in counts) or prod(map(trips, counts)) > FEW_POINTS:
+        return None
+    sizes = [v.extent for v in plan.kernel.inner]
+    if all(isinstance(e, int) for e in sizes) and prod(map(trips, sizes)) < 2 * CHUNK_WORK:
+        return None
+    variables = [*plan.loops, *([plan.vector] if plan.vector and plan.vector_inner else [])]
+    return max(variables, key=lambda v: trips(v.extent), default=None)
 
 
 # ---- stages -----------------------------------------------------------------------------------------

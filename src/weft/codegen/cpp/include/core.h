@@ -537,35 +537,38 @@ extern "C" int omp_get_max_threads();
 extern "C" int omp_in_parallel();
 extern "C" int omp_get_thread_num();
 
-// What every kernel body gets: buffers, sizes, and where it reports a bad index.
+// What every kernel body gets: buffers, sizes, where it reports a bad index, and, for a reduction which threads
+// share, memory for the partial results of each point's chunks.
 struct Arguments {
   void* const* buffers;
   const int64_t* sizes;
   int error;
+  void* scratch;
+  int64_t chunks;
 };
 typedef void Range(Arguments& a, int64_t begin, int64_t end);
 
 constexpr int64_t GRAIN = 32768;  // work (about one element) that pays for waking a thread
 
 // Runs `body` over [0, n) on as many threads as the work of n points of `cost` each deserves.
-static __attribute__((noinline, unused)) int run(Range* body, void* const* buffers, const int64_t* sizes, int64_t n, int64_t cost) {
-  Arguments a{buffers, sizes, 0};
-  if (n <= 0) return 0;
+static __attribute__((noinline, unused)) void run(Range* body, Arguments& a, int64_t n, int64_t cost) {
+  if (n <= 0) return;
   int64_t threads = n * cost / GRAIN;
   if (threads > 1) {
     int64_t available = omp_in_parallel() ? 1 : omp_get_max_threads();
     if (threads > available) threads = available;
     if (threads > n) threads = n;
   }
-  if (threads <= 1) {
-    body(a, 0, n);
-    return a.error;
-  }
+  if (threads <= 1) return body(a, 0, n);
 #pragma omp parallel num_threads(threads)
   {
     int64_t t = omp_get_thread_num();
     body(a, n * t / threads, n * (t + 1) / threads);
   }
+}
+INLINE int run(Range* body, void* const* buffers, const int64_t* sizes, int64_t n, int64_t cost) {
+  Arguments a{buffers, sizes, 0, nullptr, 1};
+  run(body, a, n, cost);
   return a.error;
 }
 
