@@ -35,19 +35,9 @@ from weft.shapes.floats import (
 from weft.shapes.guard import AnyCondition, ShapeGuard
 from weft.shapes.layout import Layout
 from weft.shapes.relation import EQ, Condition, condition_symbols, not_, relation, substitute
-from weft.shapes.symnode import SymNode
+from weft.shapes.symnode import SymNode, UndecidedValue
 
 Hint = int | float
-
-
-class UndecidedValue(RuntimeError):
-    """A branch depends on a value that is known only when the program runs; breaks the graph."""
-
-    def __init__(self, value: object, line: SourceLine | None) -> None:
-        where = f" at {line}" if line is not None else ""
-        super().__init__(f"the value of {value!r} depends on data{where}")
-        self.value = value
-        self.line = line
 
 
 @final

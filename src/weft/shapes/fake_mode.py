@@ -43,6 +43,7 @@ from weft._torch import (
     stride_incorrect_op,
     torch_decomp_decompositions,
 )
+from weft.shapes.symnode import UndecidedValue
 
 _META: Final = torch.device("meta")
 _KNOWN_TORCH: Final = torch.__version__.startswith(("2.11.", "2.12.", "2.13."))
@@ -115,7 +116,17 @@ class _Same:
 
 
 _Output = _Fresh | _View | _Same | None
-_Entry = _Output | tuple[_Output, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Many:
+    """The outputs of an operator that returns a tuple or list of tensors."""
+
+    kind: type[tuple[Any, ...]] | type[list[Any]]
+    outputs: tuple[_Output, ...]
+
+
+_Entry = _Output | _Many
 
 _MISSING: Final[Any] = object()
 _static_entries: dict[Hashable, _Entry] = {}
@@ -164,7 +175,12 @@ class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         entry = entries.get(key, _MISSING)
         if entry is not _MISSING:
             return _rebuild(entry, self, reader.tensors)
-        result = self._compute(func, types, args, kwargs or {}, reader)
+        try:
+            result = self._compute(func, types, args, kwargs or {}, reader)
+        except (RuntimeError, TypeError) as error:
+            if not reader.symbolic or not _may_specialize(func, error):
+                raise
+            return self._specialized(func, types, args, kwargs or {})
         self._remember(entries, key, reader, result)
         return result
 
@@ -187,6 +203,23 @@ class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 return result
         return super().dispatch(func, types, args, kwargs)
+
+    def _specialized(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        """The result for the sizes of this call, fixed by guards.
+
+        For operators whose meta kernels take no symbolic sizes. Other errors (sizes that do not
+        fit) come again.
+        """
+        with in_kernel_invocation(self):
+            plain_args = [_concrete(arg, self) for arg in args]
+            plain_kwargs = {name: _concrete(value, self) for name, value in kwargs.items()}
+        return self.dispatch(func, types, plain_args, plain_kwargs)
 
     def _remember(
         self, entries: dict[Hashable, _Entry], key: Hashable, reader: _KeyReader, result: Any
@@ -222,13 +255,30 @@ def _initialise(mode: FakeTensorMode) -> None:
     mode.nt_tensor_id_initial_count = mode.nt_tensor_id_counter = 0
 
 
+def _may_specialize(func: OpOverload, error: Exception) -> bool:
+    return not (func.is_view or func._schema.is_mutable or isinstance(error, UndecidedValue))
+
+
+def _concrete(value: Any, mode: FakeTensorMode) -> Any:
+    """An argument with ints (guarded) in place of symbolic ones."""
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    if isinstance(value, list | tuple):
+        return [_concrete(item, mode) for item in value]
+    if type(value) is not FakeTensor or not value._has_symbolic_sizes_strides:
+        return value
+    size, stride = [int(n) for n in value.size()], [int(n) for n in value.stride()]
+    meta = torch.empty_strided(size, stride, dtype=value.dtype, device=_META)
+    return FakeTensor(mode, meta, value.fake_device)
+
+
 @cache
 def _run_meta_kernels_without_dynamo() -> None:
     """Spare the first meta kernel the loading of torch._dynamo.
 
-    PyTorch wraps Python meta kernels so that torch.compile leaves them alone: the wrapper looks for
-    a memo on the function and, finding none, loads torch._dynamo to make one. Where nobody has
-    loaded that yet, the memo is set to the function itself.
+    PyTorch wraps Python meta kernels so that torch.compile leaves them alone: the wrapper looks
+    for a memo on the function and, finding none, loads torch._dynamo to make one. Where nobody
+    has loaded that yet, the memo is set to the function itself.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -394,25 +444,30 @@ def _may_cache(func: OpOverload) -> bool:
         or queries
         or any(tag in func.tags for tag in _NEVER_TAGS)
         or any(argument.is_out for argument in func._schema.arguments)
-        or not func._schema.returns
+        or not _returns_tensors(func)
         or name in ("aten::resize_", "aten::resize_as_")
     )
 
 
+def _returns_tensors(func: OpOverload) -> bool:
+    returns = func._schema.returns
+    return bool(returns) and all("Tensor" in str(value.type) for value in returns)
+
+
 def _rebuild(entry: _Entry, mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> Any:
-    if isinstance(entry, tuple):
-        return tuple(None if e is None else e.make(mode, tensors) for e in entry)
+    if isinstance(entry, _Many):
+        return entry.kind(None if e is None else e.make(mode, tensors) for e in entry.outputs)
     return None if entry is None else entry.make(mode, tensors)
 
 
 def _describe_result(result: Any, reader: _KeyReader) -> _Entry:
-    if not isinstance(result, tuple):
+    if not isinstance(result, tuple | list):
         return _describe(result, reader)
-    outputs = tuple(_describe(item, reader) for item in result)
-    storages = [r.untyped_storage()._cdata for r in result if isinstance(r, torch.Tensor)]
-    if len(set(storages)) != len(storages):
-        raise _Unknown  # outputs that share a storage with each other
-    return outputs
+    outputs = tuple([_describe(item, reader) for item in result])
+    fresh = [r for r, o in zip(result, outputs, strict=True) if isinstance(o, _Fresh)]
+    if len({tensor.untyped_storage()._cdata for tensor in fresh}) != len(fresh):
+        raise _Unknown  # new tensors that share a storage with each other
+    return _Many(list if isinstance(result, list) else tuple, outputs)
 
 
 def _describe(output: Any, reader: _KeyReader) -> _Output:

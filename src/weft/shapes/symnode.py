@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
+from weft.errors import SourceLine
 from weft.shapes import expr, floats, layout, relation
 from weft.shapes.expr import IntExpr
 from weft.shapes.floats import FloatExpr, FloatRelation, FloatSymbol, FloatValue
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
 
 _FLOATS: Final = (float, FloatExpr, FloatSymbol)
+
+
+class UndecidedValue(RuntimeError):
+    """A branch depends on a value that is known only when the program runs; breaks the graph."""
+
+    def __init__(self, value: object, line: SourceLine | None) -> None:
+        where = f" at {line}" if line is not None else ""
+        super().__init__(f"the value of {value!r} depends on data{where}")
+        self.value = value
+        self.line = line
 
 
 @final
