@@ -268,8 +268,6 @@ class Interpreter:
         for index, obj in enumerate(locals):
             name = code.co_varnames[index]
             values[name] = LazyValue(self.tree.local(index, name), obj)
-        for name in code.co_cellvars:
-            boxes[name] = CellValue(values.pop(name, None))
         for index, cell in enumerate(cells):
             name = code.co_freevars[index]
             boxes[name] = CellValue.outside(self, cell, self.tree.cell(index, name), name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextvars
 import copy
 import functools
+import inspect
 import logging
 import sys
 import threading
@@ -21,7 +22,7 @@ from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue
 from weft.capture.values.constant import NONE, constant
-from weft.capture.values.functions import rule
+from weft.capture.values.functions import BoundMethodValue, rule
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
 
@@ -325,6 +326,25 @@ def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if hasattr(value, "m_copy"):
         return value.m_copy(tx, [], {})  # type: ignore[no-any-return]
     raise graph_break("unknown-operation", f"copy of {value!r}")
+
+
+@rule(inspect.signature)
+def _signature(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Of functions that exist outside: a fixed object."""
+    function, *before = _real_callable(args[0])
+    name = tx.frame.current.argval if tx.frame is not None else ""
+    if function is MISSING or kwargs or before:
+        raise graph_break("unknown-operation", f"inspecting {args[0]!r} {name}")
+    return tx.wrap_fixed(inspect.signature(function), "signature")
+
+
+def _real_callable(value: SymbolicValue) -> list[Any]:
+    if isinstance(value, BoundMethodValue):
+        owner, function = value.owner.real(), value.function.real()
+        if owner is MISSING or function is MISSING:
+            return [MISSING]
+        return [types.MethodType(function, owner)]
+    return [value.real()]
 
 
 @rule(threading.get_ident, threading.current_thread)

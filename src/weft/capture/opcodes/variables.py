@@ -126,10 +126,7 @@ def store_fast_store_fast(tx: Interpreter, frame: Frame, ins: Instruction) -> No
 
 @opcode("MAKE_CELL")
 def make_cell(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """The frame has its cells from the start; inlined comprehensions make theirs later."""
-    name = ins.argval
-    if name not in frame.cells or name in frame.locals:
-        frame.cells[name] = CellValue(frame.locals.pop(name, None))
+    frame.cells[ins.argval] = CellValue(frame.locals.pop(ins.argval, None))
 
 
 @opcode("COPY_FREE_VARS")

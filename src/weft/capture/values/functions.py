@@ -115,8 +115,7 @@ class FunctionValue(SymbolicValue):
         """A frame with the arguments bound."""
         locals = self.bind(tx, args, kwargs)
         code = self.code
-        cells = {name: CellValue(locals.pop(name, None)) for name in code.co_cellvars}
-        cells.update(zip(code.co_freevars, self.closure, strict=True))
+        cells = dict(zip(code.co_freevars, self.closure, strict=True))
         frame = Frame(code, tx.globals_of(self.globals), locals, cells, tx.frame)
         frame.function = self
         return frame
@@ -205,7 +204,7 @@ class FunctionValue(SymbolicValue):
             return TupleValue(self.closure) if self.closure else constant(None)
         if name == "__class__":
             return tx.wrap_fixed(types.FunctionType, "function")
-        if hasattr(types.FunctionType, name) and self.original is not MISSING:
+        if hasattr(self.original, name) and self.original is not MISSING:
             assert self.source is not None
             return tx.wrap(getattr(self.original, name), self.source.attribute(name))
         raise tx.error(AttributeError, f"'function' object has no attribute '{name}'")

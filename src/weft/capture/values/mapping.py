@@ -501,7 +501,16 @@ class DictView(MethodTable):
         return boolean(not any(self.contains(tx, item) for item in tx.unpack(args[0])))
 
 
-@wraps(dict, OrderedDict, Counter, types.MappingProxyType)
+@wraps(types.MappingProxyType)
+def _wrap_proxy(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    """A read-only view: guarded through a copy, since C checks want a dict."""
+    if source is None:
+        source = tx.tree.object(obj, "mappingproxy")
+    tx.guards.add(source, "type_is", types.MappingProxyType)
+    return DictValue(source.call(dict, source.name), dict(obj), cls=types.MappingProxyType)
+
+
+@wraps(dict, OrderedDict, Counter)
 def _wrap_dict(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is None:
         value = DictValue(cls=type(obj))
