@@ -22,7 +22,7 @@ from weft import backends, capture
 from weft.config import MODES, CompileOptions, check_options, config
 from weft.diagnostics import events, failures, statistics
 from weft.diagnostics.explanation import Explanation
-from weft.errors import BadValue, NotCallable, UnknownMode
+from weft.errors import BackendError, BadValue, NotCallable, UnknownMode, WeftError
 from weft.module import CompiledModule
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,7 +66,7 @@ def compile(
     Raises NotCallable, UnknownBackend, UnknownMode, UnknownOption or BadValue at once.
     """
     settings = _checked_options(fullgraph, dynamic, mode, options)
-    chosen = backends.resolve(backend)
+    chosen = _resolved(backend)
     if model is None:
         return functools.partial(_compile, options=settings, backend=chosen, disable=disable)
     return _compile(model, settings, chosen, disable)
@@ -86,6 +86,29 @@ def _checked_options(
         raise BadValue(f"options must be a dict of settings, got {type(options).__name__}")
     overrides = {**MODES[mode or "default"], **check_options(options or {})}
     return CompileOptions(fullgraph, dynamic, mode, overrides)
+
+
+def _resolved(backend: str | Backend) -> Backend:
+    """The backend of a name; a user's callable with its errors told apart from weft's."""
+    chosen = backends.resolve(backend)
+    if isinstance(backend, str):
+        return chosen
+
+    def users_backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        name = getattr(backend, "__name__", type(backend).__name__)
+        try:
+            made = chosen(gm, example_inputs)
+        except WeftError:
+            raise
+        except Exception as error:
+            raise BackendError(f"the backend {name} raised {type(error).__name__}: {error}",
+                               do="fix the backend, or compile with another one") from error
+        if not callable(made):
+            raise BackendError(f"the backend {name} returned {type(made).__name__}",
+                               do="return a callable that takes the graph's inputs")
+        return made
+
+    return users_backend
 
 
 def _compile(model: Any, options: CompileOptions, backend: Backend, disable: bool) -> Any:

@@ -101,7 +101,8 @@ def test_recompile_limit_runs_eager_after_one_warning():
 
 
 def test_stats_and_reset():
-    weft.compile(lambda x: x + 1)(torch.ones(3))
+    f = weft.compile(lambda x: x + 1)
+    f(torch.ones(3))
     stats = weft.stats()
     assert stats["cache_entries"] == 1
     assert stats["compile_seconds"]["total"] > 0
@@ -180,12 +181,39 @@ def test_no_compiler_warns_once_and_runs_eager(monkeypatch, tmp_path):
         assert len([w for w in seen if w.category is errors.CompilerMissingWarning]) == 1
 
 
-def test_failure_inside_weft_runs_eager_with_one_warning(tmp_path):
+@pytest.mark.parametrize("made", [None, 3])
+def test_a_failing_backend_of_the_user_surfaces(made):
     def broken(gm, example_inputs):
-        raise AssertionError("unreachable in the message of a user's backend")
+        if made is None:
+            raise ZeroDivisionError("my own mistake")
+        return made
 
-    with pytest.raises(errors.BackendError), weft.config.patch(strict=True):
-        weft.compile(lambda x: x + 1, backend=broken)(torch.ones(2))
+    message = "returned int" if made else "broken raised ZeroDivisionError: my own mistake"
+    for strict in (True, False):
+        f = weft.compile(lambda x: x + 1, backend=broken)
+        with weft.config.patch(strict=strict), pytest.raises(errors.BackendError, match=message):
+            f(torch.ones(2))
+
+
+def test_a_failure_inside_weft_runs_eager_with_one_warning(tmp_path, monkeypatch):
+    from weft.backends import inductor
+
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(inductor, "compile_graph", fail)
+    x = torch.randn(5)
+    f = weft.compile(lambda x: x.relu() * 3)
+    with weft.config.patch(strict=True), pytest.raises(ZeroDivisionError):
+        f(x)
+    weft.reset()
+    with weft.config.patch(strict=False, report_dir=str(tmp_path)), \
+            pytest.warns(errors.FallbackWarning, match=str(tmp_path)) as seen:
+        g = weft.compile(lambda x: x.relu() * 3)
+        for _ in range(3):
+            torch.testing.assert_close(g(x), x.relu() * 3)
+    assert len(seen) == 1
+    assert "planted" in next(tmp_path.iterdir()).read_text()
 
 
 def test_nothing_is_warned_of_in_ordinary_use():

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, final
 
 import torch
@@ -159,6 +160,13 @@ def _source_lines(stack: Any) -> tuple[SourceLine, ...]:
     return tuple(line for line in stack or () if isinstance(line, SourceLine))
 
 
+def code_name(code: Any) -> str:
+    """A code object in the user's words: name, file and line; other values as text."""
+    if isinstance(code, CodeType):
+        return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+    return str(code)
+
+
 def operator_count(gm: Any) -> int:
     """Operators in a graph, inputs and output left out."""
     if not isinstance(gm, torch.fx.GraphModule):
@@ -176,7 +184,8 @@ def graph_text(gm: Any) -> str:
 
 def _take_graph(made: Explanation, fields: dict[str, Any]) -> None:
     gm = fields.get("gm")
-    made.graphs.append(Graph(str(fields.get("code", "")), operator_count(gm), graph_text(gm)))
+    made.graphs.append(
+        Graph(code_name(fields.get("code", "")), operator_count(gm), graph_text(gm)))
 
 
 def _take_break(made: Explanation, fields: dict[str, Any]) -> None:
@@ -190,7 +199,7 @@ def _take_guards(made: Explanation, fields: dict[str, Any]) -> None:
 
 
 def _take_recompile(made: Explanation, fields: dict[str, Any]) -> None:
-    made.recompiles.append(f"{fields.get('code', '')}: {fields.get('reason', '')}")
+    made.recompiles.append(f"{code_name(fields.get('code', ''))}: {fields.get('reason', '')}")
 
 
 def _take_kernel(made: Explanation, fields: dict[str, Any]) -> None:

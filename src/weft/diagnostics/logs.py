@@ -22,7 +22,7 @@ from rich.text import Text
 
 from weft.diagnostics import events
 from weft.diagnostics.events import Event
-from weft.diagnostics.explanation import graph_text
+from weft.diagnostics.explanation import code_name, graph_text
 from weft.errors import UnknownArtifact
 
 Fields = Mapping[str, Any]
@@ -30,15 +30,15 @@ Format = Callable[[Fields], str]
 
 
 def _graph(f: Fields) -> str:
-    return f"captured graph of {f.get('code', '')}\n{graph_text(f.get('gm'))}"
+    return f"captured graph of {code_name(f.get('code', ''))}\n{graph_text(f.get('gm'))}"
 
 
 def _guards(f: Fields) -> str:
-    return "\n".join([f"guards of {f.get('code', '')}", *(f"  {g}" for g in f.get("guards", ()))])
+    return "\n".join([f"guards of {code_name(f.get('code', ''))}", *(f"  {g}" for g in f.get("guards", ()))])
 
 
 def _recompile(f: Fields) -> str:
-    return f"recompiling {f.get('code', '')}: {f.get('reason', '')}"
+    return f"recompiling {code_name(f.get('code', ''))}: {f.get('reason', '')}"
 
 
 def _break(f: Fields) -> str:
@@ -48,7 +48,7 @@ def _break(f: Fields) -> str:
 
 
 def _bytecode(f: Fields) -> str:
-    return f"replacement of {f.get('code', '')}\n{f.get('source', '')}"
+    return f"replacement of {code_name(f.get('code', ''))}\n{f.get('source', '')}"
 
 
 def _aot(f: Fields) -> str:
@@ -69,7 +69,7 @@ def _kernel(f: Fields) -> str:
 
 
 def _limit(f: Fields) -> str:
-    return f"no more variants of {f.get('code', '')}: {f.get('reason', '')}"
+    return f"no more variants of {code_name(f.get('code', ''))}: {f.get('reason', '')}"
 
 
 def _stage(f: Fields) -> str:
