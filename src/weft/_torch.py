@@ -36,6 +36,9 @@ from torch._subclasses.fake_impls import (
     stride_incorrect_op,
 )
 
+# aot: a GraphModule that generates its Python code only when asked for it.
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+
 # capture: an operator's result depends on data; shapes.fake, aot: runs an operator's meta kernel on
 # tensors that have sizes but no data.
 from torch._subclasses.fake_tensor import (
@@ -69,6 +72,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorConverter",
     "FakeTensorMode",
+    "LazyGraphModule",
     "OpOverload",
     "TorchDispatchMode",
     "autograd_sequence",

@@ -70,6 +70,7 @@ class FunctionSpec:
     saved_values: tuple[int, ...]
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
     gradient_inputs: tuple[int, ...]
+    depends_on: tuple[frozenset[int], ...]  # the values whose tangents each gradient is made of
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
     weak_inputs: tuple[int, ...]  # held weakly, for double backward
     redo: Callable[[list[Any], dict[int, torch.Tensor]], list[torch.Tensor | None]]
@@ -118,24 +119,39 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
                 layout.fit(grads[k], size)
                 for (k, layout), size in zip(layouts, ctx.sizes, strict=True)
             ]
+            given = _given(grads, spec.layouts)
             saved = list(ctx.saved_tensors)
             if torch.is_grad_enabled():
-                return _differentiably(spec, ctx, saved[n_saved:], saved, tangents)
+                return _differentiably(spec, ctx, saved[n_saved:], saved, tangents, given)
             ctx.maybe_clear_saved_tensors()
             del saved[n_saved:], grads
             saved += tangents
             del tangents
-            return _placed(spec, spec.backward(saved))
+            return _placed(spec, spec.backward(saved), given)
 
     return CompiledFunction
 
 
-def _placed(spec: FunctionSpec, gradients: Sequence[Any]) -> tuple[Any, ...]:
-    """Gradients at the positions of their inputs."""
+def _placed(
+    spec: FunctionSpec, gradients: Sequence[Any], given: frozenset[int] | None
+) -> tuple[Any, ...]:
+    """Gradients at the positions of their inputs; None where no given tangent reaches (as eager).
+
+    `given`: the values that have a tangent, or None if all have.
+    """
     result = [None] * spec.n_inputs
-    for i, gradient in zip(spec.gradient_inputs, gradients, strict=True):
-        result[i] = gradient
+    for i, gradient, values in zip(
+        spec.gradient_inputs, gradients, spec.depends_on, strict=True
+    ):
+        if given is None or values & given:
+            result[i] = gradient
     return tuple(result)
+
+
+def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> frozenset[int] | None:
+    """The values that have a tangent; None if all have."""
+    given = frozenset(k for k in layouts if grads[k] is not None)
+    return None if len(given) == len(layouts) else given
 
 
 def _others(inputs: Sequence[Any], kept: tuple[int, ...], weak: tuple[int, ...]) -> dict[int, Any]:
@@ -149,7 +165,8 @@ def _others(inputs: Sequence[Any], kept: tuple[int, ...], weak: tuple[int, ...])
 
 
 def _differentiably(
-    spec: FunctionSpec, ctx: Any, extra: list[Any], saved: list[Any], tangents: list[torch.Tensor]
+    spec: FunctionSpec, ctx: Any, extra: list[Any], saved: list[Any],
+    tangents: list[torch.Tensor], given: frozenset[int] | None,
 ) -> tuple[Any, ...]:
     """The gradients through autograd, on the original inputs."""
     inputs: list[Any] = [None] * spec.n_inputs
@@ -160,7 +177,7 @@ def _differentiably(
     for i, other in ctx.others.items():
         inputs[i] = _revived(other) if isinstance(other, tuple) else other
     by_value = dict(zip(spec.layouts, tangents, strict=True))
-    return _placed(spec, spec.redo(inputs, by_value))
+    return _placed(spec, spec.redo(inputs, by_value), given)
 
 
 def _revived(held: tuple[Any, int]) -> torch.Tensor:

@@ -23,6 +23,7 @@ from weft._torch import FakeTensor, OpOverload
 from weft.aot.decompositions import Decomposition, find
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Functionalizer
+from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.record import Recorder
 from weft.aot.views import Unsupported, restride
@@ -121,14 +122,13 @@ class _Expander:
         self.count += 1
 
     def _copy(self, inner: Node, env: dict[Node, Node], origin: Node) -> Node:
-        made = self.graph.create_node(
-            "call_function",
+        return add_node(
+            self.graph,
             inner.target,
             map_arg(inner.args, env.__getitem__),
             map_arg(inner.kwargs, env.__getitem__),
+            {**origin.meta, "val": inner.meta["val"]},
         )
-        made.meta = {**origin.meta, "val": inner.meta["val"]}
-        return made
 
 
 def _record(node: Node, decomposition: Decomposition, evaluator: Evaluator) -> Template:

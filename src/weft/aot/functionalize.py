@@ -20,6 +20,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.evaluate import Evaluator, Result
+from weft.aot.nodes import add_node
 from weft.aot.views import Unsupported, ViewStep, restride
 
 aten = torch.ops.aten
@@ -83,14 +84,13 @@ class Functionalizer:
 
     def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
         """Appends an operator whose result's metadata is known."""
-        node = self.graph.create_node("call_function", op, args, kwargs)
-        node.meta = {"val": value, "stack": self.stack, "phase": self.phase}
-        return node
+        meta = {"val": value, "stack": self.stack, "phase": self.phase}
+        return add_node(self.graph, op, args, kwargs, meta)
 
     def placeholder(self, name: str, value: Any) -> Node:
         """Appends a graph input."""
         node = self.graph.create_node("placeholder", name)
-        node.meta = {"val": value, "stack": (), "phase": "forward"}
+        node.meta.update(val=value, stack=(), phase="forward")
         return node
 
     # -- tensors -----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import FakeTensor, OpOverload
+from weft._torch import FakeTensor, LazyGraphModule, OpOverload
 from weft.aot.operators import Kind, facts
 from weft.errors import VerificationError
 
@@ -28,7 +28,7 @@ AtenGraph = GraphModule
 
 def make(graph: Graph) -> AtenGraph:
     """The graph module of a graph."""
-    return GraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
+    return LazyGraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
 
 
 def outputs(gm: AtenGraph) -> tuple[Any, ...]:

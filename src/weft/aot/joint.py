@@ -34,11 +34,14 @@ class JointGraph:
     gradient_inputs: list[int]  # index of the input that each gradient belongs to
 
 
-def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph:
-    """Records the backward of `traced` and closes its graph."""
+def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
+    """Records the backward of `traced` and closes its graph; None if nothing needs a gradient."""
     primals = {
         i: p for i, p in enumerate(tracer.primals) if p is not None and p.requires_grad
     }
+    if not primals or not traced.differentiable:
+        traced.close()
+        return None
     placeholders, tangents = _add_tangents(tracer, traced)
     gradients = _run_backward(tracer, traced, list(primals.values()), tangents)
     wanted = [(i, g) for i, g in zip(primals, gradients, strict=True) if g is not None]
@@ -73,8 +76,6 @@ def _run_backward(
 ) -> list[torch.Tensor | None]:
     """The gradients of the primals, recorded."""
     values = list(traced.differentiable.values())
-    if not primals or not values:
-        return [None] * len(primals)
     tracer.tensors.phase = "backward"
     tracer.recorder.locate = _Locator(tracer)
     with tracer.recorder:

@@ -28,6 +28,7 @@ from weft._mincut import min_cut
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.graph import output_node
 from weft.aot.joint import JointGraph
+from weft.aot.nodes import copy_node
 from weft.aot.operators import Kind, facts
 
 aten = torch.ops.aten
@@ -88,6 +89,7 @@ class _Roles:
         self.input_index = {n: i for i, n in enumerate(self.inputs)}
         self.mutated = {self.inputs[i] for i in mutated}
         self.free = {self.inputs[i] for i in free}
+        self.wanted = {g for g in self.gradients if isinstance(g, Node)}
         self.late = self._descendants(tangents)
         self.early = _ancestors(self.values)
 
@@ -95,13 +97,13 @@ class _Roles:
         """Nodes that depend on tangents: they run in the backward."""
         found = set(start)
         for node in self.nodes:
-            if any(a in found for a in node.all_input_nodes):
+            if not found.isdisjoint(node.all_input_nodes):
                 found.add(node)
         return found
 
     def read_late(self, node: Node) -> bool:
         """Whether an operator of the backward reads `node`, or it is a gradient itself."""
-        return any(u in self.late for u in node.users) or any(node is g for g in self.gradients)
+        return node in self.wanted or not self.late.isdisjoint(node.users)
 
 
 def _ancestors(values: Iterable[Any]) -> set[Node]:
@@ -232,9 +234,8 @@ def _backward(roles: _Roles, saved: list[Node], graph: Graph) -> None:
     """The gradients from saved values and tangents; what is recomputed runs right before its use."""
     env: dict[Node, Node] = {}
     for node in (*saved, *roles.tangents):
-        made = graph.create_node("placeholder", node.name)
-        made.meta = dict(node.meta)
-        env[node] = made
+        env[node] = made = graph.create_node("placeholder", node.name)
+        made.meta.update(node.meta)
     wanted = _ancestors(roles.gradients)
     for node in roles.nodes:
         if node in roles.late and node in wanted:
@@ -263,9 +264,7 @@ def _emit(node: Node, env: dict[Node, Node], graph: Graph) -> None:
 def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
     args = map_arg(node.args, env.__getitem__)
     kwargs = map_arg(node.kwargs, env.__getitem__)
-    made = graph.create_node(node.op, node.target, args, kwargs, node.name)
-    made.meta = dict(node.meta)
-    return made
+    return copy_node(graph, node, args, kwargs)
 
 
 def _mapped(values: list[Any], env: dict[Node, Node]) -> list[Any]:

@@ -38,14 +38,12 @@ def compile_aot(
     with events.stage("aot"):
         try:
             tracer, traced = trace(gm, example_inputs)
-            joint = trace_backward(tracer, traced) if traced.differentiable else None
+            joint = trace_backward(tracer, traced)
         except Unsupported as reason:
             events.record("perf", text=f"graph runs without aot: {reason}")
             return run_captured(gm)
-    if joint is not None and joint.gradient_inputs:
+    if joint is not None:
         return training.compile_joint(gm, tracer, traced, joint, compiler, lowered)
-    if joint is None:
-        traced.close()
     aten_gm = optimize(traced.graph, lowered)
     return wrap(traced, compiler(finish(aten_gm)))
 

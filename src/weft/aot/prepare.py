@@ -18,6 +18,7 @@ from weft._torch import OpOverload
 from weft.aot import graph as aten_graph
 from weft.aot.expand import Lowered, expand
 from weft.aot.graph import AtenGraph
+from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.runtime_wrapper import Boxed
 from weft.config import config
@@ -68,8 +69,7 @@ def _own(graph: Graph, output: Node, value: Node, taken: set[Node]) -> Node:
         taken.add(owner)
         return value
     with graph.inserting_before(output):
-        copy = graph.create_node("call_function", aten.clone.default, (value,))
-    copy.meta = dict(value.meta)
+        copy = add_node(graph, aten.clone.default, (value,), {}, value.meta)
     taken.add(copy)
     return copy
 

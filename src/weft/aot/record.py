@@ -102,7 +102,7 @@ class Recorder(TorchDispatchMode):
             self.tensors.add_base(made, node)
             return made
         if isinstance(value, (tuple, list)):
-            return type(value)(self.fresh(item) for item in self.items(node))
+            return type(value)(self._plain(item) for item in self.items(node))
         return value
 
     def items(self, node: Node) -> list[Any]:

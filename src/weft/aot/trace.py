@@ -11,7 +11,8 @@ of what the caller must see besides: which inputs were mutated, which outputs al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -90,6 +91,7 @@ class Tracer:
         self.primals: list[Any] = []  # leaves that gradients are taken for
         self.shapes: list[Any] = []
         self.grad_fns: list[Any] = []  # of what the captured graph sees, before it runs
+        self.state: list[tuple[Any, str, torch.Tensor, FakeTensor]] = []
         self.sequence: list[tuple[int, Any]] = []  # autograd's next number after each node
         self.result: Any = None
 
@@ -108,6 +110,27 @@ class Tracer:
                 self.inputs.append(value)
                 self.primals.append(None)
                 self.grad_fns.append(None)
+
+    def add_state(self) -> None:
+        """Lifts parameters and buffers of a graph module that holds its own (`compile_fx`)."""
+        if not any(n.op in ("get_attr", "call_module") for n in self.gm.graph.nodes):
+            return
+        for module in self.gm.modules():
+            for table in (module._parameters, module._buffers):
+                for name, tensor in table.items():
+                    if tensor is not None:
+                        self.state.append((table, name, tensor, self._lift(tensor)))
+
+    @contextmanager
+    def _fake_state(self) -> Iterator[None]:
+        """The module's parameters and buffers are their fakes meanwhile."""
+        try:
+            for table, name, _, fake in self.state:
+                table[name] = fake
+            yield
+        finally:
+            for table, name, tensor, _ in self.state:
+                table[name] = tensor
 
     def _fake_input(self, example: torch.Tensor, value: Any) -> FakeTensor:
         if value is not None and any(type(s) is not int for s in value.size()):
@@ -151,7 +174,8 @@ class Tracer:
         """Context: nodes go behind the placeholders."""
         graph = self.tensors.graph
         if self.last_placeholder is None:
-            return graph.inserting_before(next(iter(graph.nodes)))
+            first = next(iter(graph.nodes), None)
+            return nullcontext() if first is None else graph.inserting_before(first)
         return graph.inserting_after(self.last_placeholder)
 
     # -- running -----------------------------------------------------------------------------------
@@ -162,7 +186,7 @@ class Tracer:
         inputs = iter(self.inputs)
         grad_mode = torch.is_grad_enabled()
         try:
-            with self.recorder:
+            with self._fake_state(), self.recorder:
                 for node in self.gm.graph.nodes:
                     self.tensors.stack = node.meta.get("stack", ())
                     if node.op == "placeholder":
@@ -302,6 +326,7 @@ def trace(gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Tracer, Trace
     """The functional ATen graph of a captured graph for the given inputs, not yet closed."""
     tracer = Tracer(gm, example_inputs)
     tracer.add_inputs()
+    tracer.add_state()
     tracer.run()
     return tracer, tracer.finish()
 

@@ -42,7 +42,7 @@ def compile_joint(
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
         sources = _gradient_sources(parts)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
-    spec = _spec(tracer, traced, joint, parts, leaves)
+    spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves)
     redo = Redo(gm, traced, joint.gradient_inputs, _stale(joint, joint_gm.graph, traced),
                 _is_random(joint_gm.graph))  # fmt: skip
     forward = compiler(finish(aten_graph.make(parts.forward)))
@@ -63,7 +63,8 @@ def _leaf_inputs(tracer: Tracer) -> set[int]:
 
 
 def _spec(
-    tracer: Tracer, traced: Traced, joint: JointGraph, parts: Partition, leaves: set[int]
+    tracer: Tracer, traced: Traced, joint: JointGraph, joint_graph: Graph, parts: Partition,
+    leaves: set[int],
 ) -> dict[str, Any]:
     """The static parts of the function's description."""
     values = [n.meta["val"] for n in joint.tangents]
@@ -77,9 +78,24 @@ def _spec(
         "saved_values": tuple(parts.saved_values),
         "layouts": layouts,
         "gradient_inputs": tuple(joint.gradient_inputs),
+        "depends_on": _tangents_of_gradients(joint, joint_graph),
         "extra_inputs": tuple(i for i in unsaved if i in leaves and i not in traced.mutated),
         "weak_inputs": tuple(i for i in unsaved if i not in leaves or i in traced.mutated),
     }
+
+
+def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[int], ...]:
+    """For each gradient, the values whose tangents it depends on."""
+    reach: dict[Node, frozenset[int]] = {
+        n: frozenset((k,)) for n, k in zip(joint.tangents, joint.tangent_values, strict=True)
+    }
+    none: frozenset[int] = frozenset()
+    for node in graph.nodes:
+        if node not in reach:
+            found = {reach.get(a, none) for a in node.all_input_nodes}
+            reach[node] = found.pop() if len(found) == 1 else none.union(*found)
+    results: Any = aten_graph.output_node(graph).args[0]
+    return tuple(reach.get(g, none) for g in results[joint.n_values :])
 
 
 # -- gradients that need no operator ---------------------------------------------------------------

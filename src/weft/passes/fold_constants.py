@@ -79,7 +79,7 @@ def _fold(gm: GraphModule, node: Node, uniform: dict[Node, Any]) -> Node | None:
             "call_function", aten.full.default, (list(value.size()), number),
             {"dtype": value.dtype, "device": value.device, "pin_memory": False},
         )  # fmt: skip
-    made.meta = dict(node.meta)
+    made.meta.update(node.meta)
     node.replace_all_uses_with(made)
     gm.graph.erase_node(node)
     uniform[made] = number

@@ -1,0 +1,48 @@
+"""Appends nodes to torch.fx graphs, quickly.
+
+`Graph.create_node` searches every argument for symbolic sizes in order to warn of them, which takes
+longer than the rest; ATen graphs hold symbolic sizes on purpose (docs/architecture.md, contract 4).
+
+    node = add_node(graph, torch.ops.aten.add.Tensor, (x, 1), {}, {"val": fake})
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from torch.fx import Graph, Node
+
+
+def add_node(
+    graph: Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: dict[str, Any]
+) -> Node:
+    """A `call_function` node at the graph's insertion point."""
+    return _add(graph, "call_function", target, args, kwargs, _base_name(target), meta)
+
+
+def copy_node(graph: Graph, node: Node, args: Any, kwargs: Any) -> Node:
+    """A copy of `node` with other arguments, under its name if that is free."""
+    return _add(graph, node.op, node.target, args, kwargs, node.name, node.meta)
+
+
+def _add(
+    graph: Graph, op: str, target: Any, args: Any, kwargs: Any, name: str, meta: dict[str, Any]
+) -> Node:
+    names = graph._graph_namespace
+    name = names.create_name(name, None)
+    node = Node(graph, name, op, target, args, kwargs)
+    names.associate_name_with_obj(name, node)
+    graph._insert(node)  # type: ignore[no-untyped-call]
+    graph._find_nodes_lookup_table.insert(node)
+    graph._len += 1
+    node.meta.update(meta)
+    return node
+
+
+@cache
+def _base_name(target: Any) -> str:
+    """`add` for `aten.add.Tensor`."""
+    schema = getattr(target, "_schema", None)
+    name = schema.name.split("::")[1] if schema is not None else target.__name__
+    return str(name).strip("_") or "op"
