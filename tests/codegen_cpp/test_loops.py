@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.codegen_cpp.checking import Buffers, builder, check, check_all, flat
-from weft.codegen.cpp import compile_kernels
+from weft.codegen.cpp import compile_kernels, source_of
 from weft.codegen.dtypes import to_torch
 from weft.codegen.loop_ir import Kernel, KernelBuilder
 from weft.codegen.scalar_ops import REDUCTIONS
@@ -54,6 +54,32 @@ def test_broadcast_strided_and_transposed_loads() -> None:
     check(b.build("mixed"), {
         "row": values(33), "column": values(7), "plane": values(5), "transposed": values(n),
         "every_third": values(3 * n), "reversed": values(n), "o": zeros(n, "f32")})  # fmt: skip
+
+
+def test_transposed_loads_go_through_tiles() -> None:
+    def transpose(b_: int, m: int, n: int, dtype: str) -> tuple[Kernel, Buffers]:
+        b = builder([b_, m, n])
+        i, j, k = (v.symbol for v in b.outer)
+        x = b.load("x", dtype, i * m * n + k * m + j)
+        b.store("o", dtype, flat(b.outer), b.op("maximum", x, b.load("y", dtype, flat(b.outer))))
+        assert "load_tile" in source_of(kernel := b.build("transpose"))
+        size = b_ * m * n
+        return kernel, {"x": values(size, dtype), "y": values(size, dtype), "o": zeros(size, dtype)}
+
+    check_all([transpose(2, 70, 150, "f32"), transpose(1, 64, 64, "f32"), transpose(3, 100, 33, "bf16"),
+               transpose(2, 40, 90, "f64"), transpose(1, 50, 70, "u8"), transpose(1, 50, 70, "bool")])
+
+
+def test_norm_over_strided_channels_goes_through_tiles() -> None:
+    b = builder([2, 49], [96])
+    (n, h), (c,) = (v.symbol for v in b.outer), (v.symbol for v in b.inner)
+    x = b.load("x", "f32", n * 4704 + c * 49 + h)
+    d = b.op("sub", x, b.op("mul", b.reduce("sum", x), b.const(1 / 96, "f32")))
+    scale = b.op("rsqrt", b.reduce("sum", b.op("mul", d, d)))
+    b.store("o", "f32", n * 4704 + h * 96 + c, b.op("mul", d, scale))
+    kernel = b.build("channels_last_norm")
+    assert "load_tile" in source_of(kernel)
+    check(kernel, {"x": values(9408), "o": zeros(9408, "f32")})
 
 
 def test_index_with_division_and_remainder() -> None:
@@ -160,7 +186,9 @@ def test_few_points_share_their_long_reduction_between_threads(kind: str) -> Non
     for dtype in ("f32", "i64"):
         for shape in ((1, 70_001), (5, 40_000)):
             for contiguous in ("inner", "outer"):
-                cases.append(reduction_case(kind, dtype, *shape, contiguous))
+                kernel, buffers = reduction_case(kind, dtype, *shape, contiguous)
+                x = buffers["x"].abs() if kind == "sum" else buffers["x"]  # no cancellation
+                cases.append((kernel, {**buffers, "x": x}))
     check_all(cases)
 
 

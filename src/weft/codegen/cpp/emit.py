@@ -44,6 +44,7 @@ from weft.codegen.cpp.plan import (
 )
 from weft.codegen.cpp.segments import known_values, segments
 from weft.codegen.cpp.spelling import C_TYPE, FUNCTION, HEADER, REDUCTION, literal
+from weft.codegen.cpp.tiles import Tile
 from weft.codegen.dtypes import FLOAT_TYPES
 from weft.codegen.loop_ir import (
     Const,
@@ -83,6 +84,7 @@ class _Emitter:
         self.memory = {b.name: C_TYPE[b.dtype] for b in self.kernel.buffers}
         self.rows: dict[int, str] = {}  # node -> its row buffer, while it is read
         self.done: set[int] = set()
+        self.in_tile = False
         self.known: dict[int, bool] = {}  # boolean nodes that are constant where we print
         self.vector_name = self.names[_name(plan.vector)] if plan.vector else ""
 
@@ -91,7 +93,8 @@ class _Emitter:
     def text(self) -> str:
         """The whole file: headers, body, entry point."""
         plan = self.plan
-        for header in sorted(_headers(self.kernel)):
+        headers = _headers(self.kernel) | ({"tile.h"} if plan.tile else set())
+        for header in sorted(headers):
             self.line(f'#include "{header}"')
         self.line("using namespace weft;")
         lanes = f"L = {plan.lanes}, P = {plan.parts}, S = L * P"
@@ -176,7 +179,11 @@ class _Emitter:
         with self.block(f"{exported} int {ENTRY}(void* const* buffers, const int64_t* sizes)"):
             self.sizes("sizes")
             counts = [self.index(v.extent) for v in self.plan.points]
-            points = _product([*counts, self.blocks()] if self.plan.block else counts)
+            if self.plan.tile is not None:
+                counts.append(self.row_blocks(self.plan.tile))
+            if self.plan.block:
+                counts.append(self.blocks())
+            points = _product(counts)
             if self.plan.split is None:
                 self.line(f"return run(body, buffers, sizes, {points}, {self.cost()});")
             else:
@@ -199,6 +206,8 @@ class _Emitter:
         per_element = sum(HEAVY.get(n.name, 1) for n in self.kernel.nodes if isinstance(n, Op))
         factors: list[str] = [str(1 + per_element // 4)]
         factors += [self.index(v.extent) for v in self.kernel.inner]
+        if plan.tile is not None:
+            factors.append(str(plan.tile.height))
         if plan.vector is not None and not plan.vector_inner:
             factors.append(str(plan.block) if plan.block else self.index(plan.vector.extent))
         return _product(factors)
@@ -213,6 +222,8 @@ class _Emitter:
     def point_indices(self, chunks: str = "") -> None:
         """The loop variables of one point, from its number."""
         variables = [(self.names[_name(v)], self.index(v.extent)) for v in self.plan.points]
+        if self.plan.tile is not None:
+            variables.append(("row_block", self.row_blocks(self.plan.tile)))
         if self.plan.block:
             variables.append(("block", self.blocks()))
         if chunks:
@@ -228,15 +239,58 @@ class _Emitter:
     def point(self, lanes: Callable[[], None] | None = None) -> None:
         """One point: all of it, or a run of the vectorised outer loop."""
         plan, lanes = self.plan, lanes or self.lanes
+        if plan.tile is not None and not self.in_tile:
+            self.tile(plan.tile)
+            return
         if plan.vector is None or plan.vector_inner:
             lanes()
             return
         self.outer_nodes(lambda n: not plan.varies(n) and not plan.stage_of[n.id])
-        extent = self.index(plan.vector.extent)
-        low, high = "0", extent
-        if plan.block:
-            low, high = f"block * {plan.block}", f"weft_min(block * {plan.block} + {plan.block}, {extent})"
-        self.vector_loop(plan.vector, low, high, lanes)
+        self.vector_loop(plan.vector, *self.block_bounds(), lanes)
+
+    def block_bounds(self) -> tuple[str, str]:
+        """The part of a vectorised outer loop that belongs to one point."""
+        assert self.plan.vector is not None
+        extent, block = self.index(self.plan.vector.extent), self.plan.block
+        if not block:
+            return "0", extent
+        return f"block * {block}", f"weft_min(block * {block} + {block}, {extent})"
+
+    # -- tiles of transposed loads --------------------------------------------------------------------
+
+    def row_blocks(self, tile: Tile) -> str:
+        return f"(({self.index(tile.rows.extent)}) + {tile.height - 1}) / {tile.height}"
+
+    def tile(self, tile: Tile) -> None:
+        """Copy the tiles of one block of rows, then go through its rows."""
+        assert self.plan.vector is not None
+        row, extent = self.names[_name(tile.rows)], self.index(tile.rows.extent)
+        self.line(f"const int64_t row_begin = row_block * {tile.height};")
+        self.line(f"const int64_t row_end = weft_min(row_begin + {tile.height}, {extent});")
+        low, high = self.block_bounds() if self.plan.block else ("0", self.index(self.plan.vector.extent))
+        self.line(f"const int64_t column_begin = {low}, column_end = {high};")
+        corner = {_name(tile.rows): "row_begin", _name(self.plan.vector): "column_begin"}
+        for node in self.kernel.nodes:
+            if isinstance(node, Load) and node.id in tile.loads:
+                self.copy_tile(node, tile, corner)
+        with self.block(f"for (int64_t {row} = row_begin; {row} < row_end; ++{row})"):
+            self.in_tile = True
+            self.point()
+            self.in_tile = False
+
+    def copy_tile(self, node: Load, tile: Tile, corner: dict[str, str]) -> None:
+        assert self.plan.vector is not None
+        step = stride(node.index, self.plan.vector.symbol)
+        assert step is not None
+        source = f"{self.buffers[node.buffer]} + ({c_text(node.index, self.names | corner)})"
+        self.line(f"alignas(64) {self.memory[node.buffer]} tile{node.id}[{tile.height * tile.width}];")
+        size = "row_end - row_begin, column_end - column_begin"
+        self.line(f"load_tile<{tile.width}>(tile{node.id}, {source}, {self.index(step)}, {size});")
+
+    def tile_load(self, node: Load, tile: Tile) -> str:
+        row = self.names[_name(tile.rows)]
+        offset = f"({row} - row_begin) * {tile.width} + {self.vector_name} - column_begin"
+        return f"load<L, P>(tile{node.id} + ({offset}), n)"
 
     def lanes(self) -> None:
         """Everything of one point, or of the lanes of one vector of points."""
@@ -547,6 +601,8 @@ class _Emitter:
 
     def vector_load(self, node: Load) -> str:
         """A vector of elements: beside each other, the same one, or gathered."""
+        if self.plan.tile is not None and node.id in self.plan.tile.loads:
+            return self.tile_load(node, self.plan.tile)
         address = f"{self.buffers[node.buffer]} + ({self.index(node.index, node.indirect)})"
         step = self.step_of(node.index, node.indirect)
         if step == 1:

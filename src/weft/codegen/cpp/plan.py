@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final, final
 
+from weft.codegen.cpp.tiles import COST as TILE_COST
+from weft.codegen.cpp.tiles import Tile, choose_tile
 from weft.codegen.dtypes import ITEM_SIZE
 from weft.codegen.loop_ir import (
     Const,
@@ -65,11 +67,12 @@ HEAVY: Final = {
 @final
 @dataclass(frozen=True)
 class Access:
-    """One load or store: its index, its level, and whether lanes must be gathered anyway."""
+    """One load or store (node -1): its index and level."""
 
     index: IntExpr
     indirect: tuple[Indirect, ...]
     inner: bool
+    node: int = -1
 
 
 @final
@@ -100,6 +103,7 @@ class Plan:
     stages: list[Stage]
     stage_of: dict[int, int]  # outer-level node or reduction -> after how many stages it is known
     narrow: frozenset[int]  # ids of index values that 32 bits hold wherever they are used
+    tile: Tile | None = None
     split: LoopVar | None = None  # the inner variable whose range threads share
 
     @property
@@ -112,6 +116,8 @@ class Plan:
         """Points of a vectorised outer loop in one block; 0: it is not divided."""
         if self.vector is None or self.vector_inner:
             return 0
+        if self.tile is not None:
+            return self.tile.width
         size = self.step if self.kernel.inner else max(self.step, BLOCK_ELEMENTS)
         extent = self.vector.extent
         return 0 if isinstance(extent, int) and extent <= size else size
@@ -134,6 +140,9 @@ def make_plan(kernel: Kernel, vector_bytes: int) -> Plan:
     )  # fmt: skip
     if vector is not None:
         plan.parts = _parts(plan, vector)
+        plan.tile = choose_tile(kernel, vector, varying)
+        if plan.tile is not None:
+            plan.points = tuple(v for v in plan.points if v is not plan.tile.rows)
     plan.stages = _fill_stages(plan)
     plan.split = _split_variable(plan)
     return plan
@@ -146,7 +155,7 @@ def accesses(kernel: Kernel) -> Iterator[Access]:
     """All loads and stores."""
     for node in kernel.nodes:
         if isinstance(node, Load):
-            yield Access(node.index, node.indirect, node.inner)
+            yield Access(node.index, node.indirect, node.inner, node.id)
     for store in kernel.stores:
         yield Access(store.index, store.indirect, store.inner)
 
@@ -206,9 +215,12 @@ def _cost(kernel: Kernel, v: LoopVar, varying: frozenset[int], vector_bytes: int
     extent = max(1, trips(v.extent))
     waste = -(-extent // lanes) * lanes / extent
     total = 0.0
+    tile = choose_tile(kernel, v, varying)
     for access in accesses(kernel):
         weight = 1.0 if access.inner or not kernel.inner else 1 / inner_total
-        total += weight * _access_cost(access, v.symbol, varying, lanes) * waste
+        tiled = tile is not None and access.node in tile.loads
+        cost = TILE_COST if tiled else _access_cost(access, v.symbol, varying, lanes)
+        total += weight * cost * waste
     for node in kernel.nodes:
         if isinstance(node, Op):
             weight = 1.0 if node.inner or not kernel.inner else 1 / inner_total
@@ -294,7 +306,7 @@ def _parts(plan: Plan, vector: LoopVar) -> int:
 
 def _split_variable(plan: Plan) -> LoopVar | None:
     """The inner loop to divide between threads, where points alone are too few for them."""
-    if len(plan.stages) != 1 or plan.stages[0].stores or not plan.stages[0].reductions:
+    if plan.tile is not None or len(plan.stages) != 1 or plan.stages[0].stores or not plan.stages[0].reductions:
         return None
     counts = [v.extent for v in plan.points]
     if plan.vector is not None and not plan.vector_inner:
@@ -400,7 +412,7 @@ def _recompute_cost(plan: Plan, node: Node) -> float:
     total = 0.0
     for other in _closure([node]).values():
         if isinstance(other, Load):
-            access = Access(other.index, other.indirect, True)
+            access = Access(other.index, other.indirect, True, other.id)
             total += 8.0 if _is_gathered(plan, access) else 1.5
         else:
             total += _node_weight(other)
@@ -408,6 +420,6 @@ def _recompute_cost(plan: Plan, node: Node) -> float:
 
 
 def _is_gathered(plan: Plan, access: Access) -> bool:
-    if plan.vector is None:
+    if plan.vector is None or (plan.tile is not None and access.node in plan.tile.loads):
         return False
     return _access_cost(access, plan.vector.symbol, plan.varying, plan.lanes) > 1

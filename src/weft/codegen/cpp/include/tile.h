@@ -1,0 +1,55 @@
+// Copies of transposed tiles: in blocks that are transposed in registers.
+#pragma once
+#include "core.h"
+
+namespace weft {
+
+template <class T, int N> struct Block { Part<T, N> row[N]; };
+
+// Exchanges the off-diagonal quarters of every 2D x 2D square, then goes on with D / 2 (Eklundh's algorithm).
+template <int D, class T, int N> INLINE void transpose_steps(Block<T, N>& b) {
+  typedef Part<IntLike<T>, N> I;
+  I even, odd;
+  UNROLL for (int i = 0; i < N; ++i) {
+    even[i] = i & D ? N + i - D : i;
+    odd[i] = i & D ? N + i : i + D;
+  }
+  UNROLL for (int i = 0; i < N; ++i) {
+    if (i & D) continue;
+    auto x = b.row[i], y = b.row[i + D];
+    b.row[i] = __builtin_shuffle(x, y, even);
+    b.row[i + D] = __builtin_shuffle(x, y, odd);
+  }
+  if constexpr (D > 1) transpose_steps<D / 2>(b);
+}
+
+#if defined(WEFT_AVX512)
+template <class T> constexpr int transpose_size = sizeof(T) == 8 ? 8 : sizeof(T) == 1 ? 0 : 16;
+#elif defined(WEFT_AVX2)
+template <class T> constexpr int transpose_size = sizeof(T) == 8 ? 4 : sizeof(T) == 1 ? 0 : 8;
+#else
+template <class T> constexpr int transpose_size = 0;
+#endif
+
+// to[r * W + c] = from[c * stride + r] for r < rows, c < columns.
+template <int W, class T>
+static __attribute__((noinline)) void load_tile(T* to, const T* from, int64_t stride, int64_t rows, int64_t columns) {
+  constexpr int N = transpose_size<T>;
+  int64_t full_rows = 0, full_columns = 0;
+  if constexpr (N > 0) {
+    full_rows = rows / N * N;
+    full_columns = columns / N * N;
+    typedef Word<T> U;
+    for (int64_t c = 0; c < full_columns; c += N)
+      for (int64_t r = 0; r < full_rows; r += N) {
+        Block<U, N> b;
+        UNROLL for (int i = 0; i < N; ++i) b.row[i] = load_part<U, N>((const U*)from + (c + i) * stride + r);
+        transpose_steps<N / 2>(b);
+        UNROLL for (int i = 0; i < N; ++i) store_part<U, N>((U*)to + (r + i) * W + c, b.row[i]);
+      }
+  }
+  for (int64_t c = 0; c < columns; ++c)
+    for (int64_t r = c < full_columns ? full_rows : 0; r < rows; ++r) to[r * W + c] = from[c * stride + r];
+}
+
+}  // namespace weft

@@ -1,0 +1,86 @@
+"""Transposed loads: copied in tiles, so that neither the reads nor the vectors are strided.
+
+Place in the pipeline: decided by `plan.py`, printed by `emit.py`.
+
+A load whose stride along the vectorised variable is long, but which is contiguous along another outer
+variable (the tile's rows), is copied for a block of rows at once: `out[i, j] = x[j, i]` becomes
+
+    for each block of 64 rows i and 64 columns j:
+        tile[i][j] = x[j][i]                  # reads runs of 64 elements; 16 x 16 transposes in registers
+        for i in block: for j in block: out[i, j] = tile[i][j]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from weft.codegen.dtypes import ITEM_SIZE
+from weft.codegen.loop_ir import Kernel, Load, LoopVar
+from weft.shapes.expr import Expr, IntExpr, split_linear
+
+TILE_BYTES: Final = 48 << 10
+"""Space of all tiles of a kernel: they stay in the caches next to the core."""
+COLUMNS: Final = 64
+"""Columns of a tile where the vectorised variable is an outer one."""
+HEIGHTS: Final = (64, 32, 16)
+COST: Final = 0.25
+"""Cost of a tiled load per element; 1.5 is that of a strided one."""
+
+
+@final
+@dataclass(frozen=True)
+class Tile:
+    """`height` rows along the outer variable `rows`, `width` columns, for each of `loads`."""
+
+    rows: LoopVar
+    height: int
+    width: int
+    loads: frozenset[int]  # node ids
+
+
+def choose_tile(kernel: Kernel, v: LoopVar, varying: frozenset[int]) -> Tile | None:
+    """The best tile when `v` is vectorised; None without transposed loads."""
+    width = _width(kernel, v)
+    candidates = [u for u in kernel.outer if u is not v]
+    if not width or not candidates:
+        return None
+    found = {u: _transposed(kernel, v.symbol, u.symbol, varying) for u in candidates}
+    rows = max(candidates, key=lambda u: len(found[u]))
+    loads = found[rows]
+    if not loads or (isinstance(rows.extent, int) and rows.extent < HEIGHTS[-1] // 2):
+        return None
+    row_bytes = sum(width * ITEM_SIZE[load.dtype] for load in loads)
+    height = next((h for h in HEIGHTS if h * row_bytes <= TILE_BYTES), None)
+    if height is None:
+        return None
+    return Tile(rows, height, width, frozenset(load.id for load in loads))
+
+
+def _width(kernel: Kernel, v: LoopVar) -> int:
+    """Columns of a tile; 0 where tiles are not possible."""
+    if not kernel.inner:
+        return COLUMNS
+    only = kernel.inner == (v,)
+    return v.extent if only and isinstance(v.extent, int) and v.extent > 1 else 0
+
+
+def _transposed(kernel: Kernel, v: Expr, u: Expr, varying: frozenset[int]) -> list[Load]:
+    """Loads that are contiguous along `u` and strided along `v`."""
+    return [
+        node
+        for node in kernel.nodes
+        if isinstance(node, Load) and node.id in varying and node.mask is None
+        and not any(i.id in varying for i in node.indirect)
+        and not node.indirect
+        and _slope(node.index, u) == 1 and _is_long(_slope(node.index, v))
+    ]  # fmt: skip
+
+
+def _slope(index: IntExpr, variable: Expr) -> IntExpr | None:
+    parts = split_linear(index, variable)
+    return None if parts is None else parts[0]
+
+
+def _is_long(step: IntExpr | None) -> bool:
+    return step is not None and not (isinstance(step, int) and step in (0, 1))
