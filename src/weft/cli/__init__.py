@@ -27,10 +27,20 @@ app = typer.Typer(
 app.add_typer(cache.app, name="cache", help="The disk cache of compiled kernels.")
 
 
+PIPE_WIDTH = 110
+"""Columns of tables that do not go to a terminal."""
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, or wide enough for the tables in a pipe."""
+    made = Console()
+    return made if made.is_terminal else Console(width=PIPE_WIDTH)
+
+
 @app.command("doctor")
 def doctor_command() -> None:
     """Say what works on this machine, what is missing, and what to do about it."""
-    raise typer.Exit(0 if doctor.examine(Console()) else 1)
+    raise typer.Exit(0 if doctor.examine(console()) else 1)
 
 
 @app.command("demo")
@@ -40,7 +50,7 @@ def demo_command(
     quick: Annotated[bool, typer.Option(help="Fewer rounds of measurement.")] = False,
 ) -> None:
     """Compile real models; show graphs, kernels, times, speed against eager, and the error."""
-    raise typer.Exit(0 if demo.run(Console(), only or list(demo.MODELS), quick=quick) else 1)
+    raise typer.Exit(0 if demo.run(console(), only or list(demo.MODELS), quick=quick) else 1)
 
 
 @app.command("explain", context_settings={"allow_extra_args": True,
@@ -50,7 +60,7 @@ def explain_command(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python program.")],
 ) -> None:
     """Run a program that uses weft.compile and tell what was captured and compiled."""
-    raise typer.Exit(program.explain(Console(), file, context.args))
+    raise typer.Exit(program.explain(console(), file, context.args))
 
 
 @app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -190,16 +190,16 @@ def show(console: Console, outcome: Outcome) -> None:
 def summary(outcomes: list[Outcome]) -> Table:
     """One row a model."""
     table = Table(title="weft demo", title_justify="left")
-    for column in ("model", "graphs", "breaks", "guards", "kernels", "ATen calls", "first call s",
-                   "eager ms", "weft ms", "speed-up", "error"):
-        table.add_column(column, justify="left" if column == "model" else "right")
+    for column in ("model", "graphs", "breaks", "guards", "kernels", "ATen", "first call",
+                   "eager", "weft", "speed-up", "error"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     for o in outcomes:
         e, times = o.explanation, o.times
         table.add_row(
             o.name, str(len(e.graphs)), str(len(e.graph_breaks)), str(len(e.guards)),
-            str(len(e.kernels)), str(len(e.extern_calls)), f"{o.first_call:.2f}",
-            f"{times['eager'].median * 1e3:.2f}", f"{times['weft'].median * 1e3:.2f}",
-            f"{1 / ratio(times, 'weft', 'eager'):.2f} x", f"{o.error:.1e}")
+            str(len(e.kernels)), str(len(e.extern_calls)), f"{o.first_call:.2f} s",
+            f"{times['eager'].median * 1e3:.1f} ms", f"{times['weft'].median * 1e3:.1f} ms",
+            f"{1 / ratio(times, 'weft', 'eager'):.2f} x", f"{o.error:.0e}")
     return table
 
 
