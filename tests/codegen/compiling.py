@@ -1,6 +1,6 @@
 """Compiles a Python function of tensors through aot and codegen, for tests of codegen alone.
 
-    artifact = check(lambda x: x.relu() + 1, torch.randn(3))     # equal to eager, strides too
+artifact = check(lambda x: x.relu() + 1, torch.randn(3))     # equal to eager, strides too
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def compiled(function: Callable[..., Any], *inputs: Any) -> tuple[Callable[..., 
 def check(
     function: Callable[..., Any], *inputs: Any, oracle: bool = False, **tolerance: float
 ) -> Artifact:
-    """Compile, run twice and compare with eager; `oracle`: by the interpreter, not the C++ target."""
+    """Compile, run twice and compare with eager; `oracle`: by the interpreter, not the C++
+    target.
+    """
     with torch.no_grad():
         expected = tree_flatten(function(*inputs))[0]
         saved, targets.interpret = targets.interpret, oracle

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+
 from tests.codegen.compiling import check
 
 X, Y = torch.linspace(-3, 3, 60).view(3, 4, 5), torch.linspace(0.1, 2, 60).view(3, 4, 5)
@@ -51,7 +52,11 @@ CASES: dict[str, Any] = {
     "split": (lambda x: [p * 2 for p in x.split(2, 1)] + [p + 1 for p in x.unbind(0)], X),
     "expand": (lambda x: x[:, :1].expand(3, 4, 5) + 1, X),
     "reshape of a transpose": (lambda x: x.transpose(0, 2).reshape(10, 6) + 1, X),
-    "embedding": (lambda w, i: F.embedding(i, w), torch.randn(9, 5), torch.tensor([[1, 8], [0, 3]])),
+    "embedding": (
+        lambda w, i: F.embedding(i, w),
+        torch.randn(9, 5),
+        torch.tensor([[1, 8], [0, 3]]),
+    ),
     "index": (lambda x, i: (x[i], x[:, i], x[i, i], x[i, :, i]), X, torch.tensor([0, -1, 2])),
     "gather": (lambda x, i: x.gather(1, i), X, torch.randint(0, 4, (3, 2, 5))),
     "index_select": (lambda x, i: x.index_select(2, i), X, torch.tensor([4, 0])),

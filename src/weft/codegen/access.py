@@ -1,7 +1,7 @@
 """What a definition reads and writes, and where: its formula evaluated once, symbolically.
 
-Place in the pipeline: between `lowering/` and `schedule.py`, which compares accesses, and `kernels.py`, which evaluates
-the formulas again over the loops of the finished kernel.
+Place in the pipeline: between `lowering/` and `schedule.py`, which compares accesses, and
+`kernels.py`, which evaluates the formulas again over the loops of the finished kernel.
 """
 
 from __future__ import annotations
@@ -36,12 +36,16 @@ def natural_domain(definition: Computed) -> Domain:
 
 
 def formula_index(dims: Shape, variables: Sequence[IntExpr]) -> list[IntExpr]:
-    """The index for a formula over `dims`, given one variable for each dimension that is not of size 1."""
+    """The index for a formula over `dims`, given one variable for each dimension that is not of
+    size 1.
+    """
     remaining = iter(variables)
     return [0 if _is_one(n) else next(remaining) for n in dims]
 
 
-def evaluate(definition: Computed, em: Emitter, variables: Sequence[IntExpr]) -> tuple[Node, IntExpr]:
+def evaluate(
+    definition: Computed, em: Emitter, variables: Sequence[IntExpr]
+) -> tuple[Node, IntExpr]:
     """The node that the definition stores, and where, with its loop variables given."""
     index = formula_index(definition.dims, variables)
     node = definition.formula(em, index)

@@ -80,7 +80,9 @@ def _report(
     events.count("kernels", len(kernels))
     events.count("extern_calls", len(lowered.extern_ops))
     for kernel in kernels:
-        events.record("kernel", name=kernel.name, stack=(), source=kernel, target="", ops=kernel.origins)
+        events.record(
+            "kernel", name=kernel.name, stack=(), source=kernel, target="", ops=kernel.origins
+        )
     for op in lowered.extern_ops:
         events.record("extern_call", op=op, stack=())
     events.record("schedule", text="\n".join(schedule.decisions))

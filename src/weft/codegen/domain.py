@@ -1,12 +1,13 @@
 """Iteration domains of fused kernels: common refinements of shapes.
 
-Place in the pipeline: used by `schedule.py`. Definitions can share a kernel when their domains are the same set of
-points under different shapes; the *refinement* is the coarsest shape of which both are row-major groupings:
+Place in the pipeline: used by `schedule.py`. Definitions can share a kernel when their domains are
+the same set of points under different shapes; the *refinement* is the coarsest shape of which both
+are row-major groupings:
 
     (4, 128, 768) and (512, 768)   →  (4, 128, 768): the second one's index 0 is 128*d0 + d1
 
-A domain's dimensions may be marked inner (reduced). Symbols are canonical - dimension k of extent n is always
-`loop_index("dk", n)` - so that equal accesses in equal domains are the same `Expr`.
+A domain's dimensions may be marked inner (reduced). Symbols are canonical - dimension k of extent
+n is always `loop_index("dk", n)` - so that equal accesses in equal domains are the same `Expr`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Refinement:
 def refine(left: Domain, right: Domain) -> Refinement | None:
     """The joint domain of two, or None.
 
-    A domain without reduction joins one with a reduction either over all its points or over its outer ones.
+    A domain without reduction joins one with a reduction either over all its points or over its
+    outer ones.
     """
     if left == right:
         same: dict[Expr, IntExpr] = {s: s for s in left.symbols()}
@@ -96,7 +98,7 @@ def _refine_outer(left: Domain, right: Domain) -> Refinement | None:
             extents.append(n)
             owner.append(k)
             continue
-        for piece, (size, dim) in enumerate(zip(outer_extents, left_owner, strict=True)):
+        for size, dim in zip(outer_extents, left_owner, strict=True):
             if outer[dim] == k:
                 positions.append(len(extents))
                 extents.append(size)

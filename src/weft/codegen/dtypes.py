@@ -2,9 +2,10 @@
 
 Place in the pipeline: the lowest module of `codegen/`; every other one imports it.
 
-The IR names an element type by a short string (`"f32"`, `"i64"`, …): kernels are plain data that can be
-hashed, printed and cached without torch. A *memory type* is what a buffer holds; a *compute type* is what
-a scalar node has. They differ only for the half types, which are loaded as `f32` and rounded when stored:
+The IR names an element type by a short string (`"f32"`, `"i64"`, …): kernels are plain data that
+can be hashed, printed and cached without torch. A *memory type* is what a buffer holds; a *compute
+type* is what a scalar node has. They differ only for the half types, which are loaded as `f32` and
+rounded when stored:
 
 >>> compute_type("bf16")
 'f32'

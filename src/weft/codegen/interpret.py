@@ -1,9 +1,11 @@
 """Runs a loop IR kernel with NumPy: slow, simple, and the oracle for every target.
 
-Place in the pipeline: tests only. Each node is evaluated over the whole iteration domain at once, as an array
-with one axis per loop variable (outer ones first), of size 1 where the node does not vary.
+Place in the pipeline: tests only. Each node is evaluated over the whole iteration domain at once,
+as an array with one axis per loop variable (outer ones first), of size 1 where the node does not
+vary.
 
->>> run_kernel(kernel, {"in0": x, "out0": out}, {"s0": 8})     # buffers: flat NumPy arrays, outputs filled in
+>>> run_kernel(kernel, {"in0": x, "out0": out}, {"s0": 8})     # buffers: flat NumPy arrays,
+outputs filled in
 
 bf16 buffers are `uint16` arrays holding the bits (NumPy has no bfloat16); see `from_torch_tensor`.
 """
@@ -19,11 +21,10 @@ import torch
 
 from weft.codegen.loop_ir import (
     Const,
-    Indirect,
     IndexValue,
+    Indirect,
     Kernel,
     Load,
-    Node,
     Op,
     Reduce,
     Store,
@@ -48,7 +49,9 @@ def run_kernel(
 
 
 def from_torch_tensor(tensor: torch.Tensor) -> Array:
-    """A flat array sharing the memory of a tensor, from its first element to the end of its storage."""
+    """A flat array sharing the memory of a tensor, from its first element to the end of its
+    storage.
+    """
     flat = tensor.as_strided((_reach(tensor),), (1,))
     if tensor.dtype == torch.bfloat16:
         return flat.view(torch.uint16).numpy()
@@ -218,7 +221,9 @@ def _torch(function: Callable[..., torch.Tensor]) -> Callable[..., Array]:
     return call
 
 
-def _shift(function: Callable[..., Array], overflow: Callable[[Array], Array]) -> Callable[..., Array]:
+def _shift(
+    function: Callable[..., Array], overflow: Callable[[Array], Array]
+) -> Callable[..., Array]:
     def call(a: Array, b: Array) -> Array:
         width = a.dtype.itemsize * 8
         bad = (b < 0) | (b >= width) if a.dtype != np.uint8 else b >= width
@@ -245,7 +250,9 @@ def _true_divide_ints(round_: Callable[..., Array]) -> Callable[..., Array]:
 
 def _floor_divide(a: Array, b: Array) -> Array:
     if np.asarray(a).dtype.kind == "f":
-        return _torch(lambda x, y: torch.div(x, y, rounding_mode="floor"))(*np.broadcast_arrays(a, b))
+        return _torch(lambda x, y: torch.div(x, y, rounding_mode="floor"))(
+            *np.broadcast_arrays(a, b)
+        )
     return _true_divide_ints(np.floor_divide)(a, b)
 
 
@@ -268,7 +275,7 @@ def _half(dtype: torch.dtype) -> Callable[..., Array]:
 _NUMPY: Final[dict[str, Callable[..., Array]]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": np.negative, "abs": np.abs,
     "div": np.divide, "floordiv": _floor_divide, "truncdiv": _trunc_divide, "mod": _modulo,
-    "fmod": lambda a, b: np.fmod(a, b), "pow": _power, "fma": lambda a, b, c: a * b + c,
+    "fmod": np.fmod, "pow": _power, "fma": lambda a, b, c: a * b + c,
     "maximum": np.maximum, "minimum": np.minimum,
     "sign": lambda a: np.where(a > 0, 1, np.where(a < 0, -1, 0)),
     "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a), "reciprocal": lambda a: 1 / a,
@@ -283,7 +290,7 @@ _NUMPY: Final[dict[str, Callable[..., Array]]] = {
     "signbit": np.signbit, "eq": np.equal, "ne": np.not_equal, "lt": np.less,
     "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "and_": np.bitwise_and,
     "or_": np.bitwise_or, "xor": np.bitwise_xor, "not_": np.invert,
-    "shl": _shift(np.left_shift, lambda a: np.zeros_like(a)),
+    "shl": _shift(np.left_shift, np.zeros_like),
     "shr": _shift(np.right_shift, lambda a: np.where(a < 0, -1, 0)),
     "where": np.where, "round_bf16": _half(torch.bfloat16), "round_f16": _half(torch.float16),
 }  # fmt: skip

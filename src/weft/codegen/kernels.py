@@ -1,7 +1,8 @@
 """A scheduled group as a kernel of the loop IR.
 
-Place in the pipeline: after `schedule.py`. The members' formulas are evaluated over the group's domain in order; what
-one member computes is handed to the next ones as a node, and only buffers that somebody else reads are stored.
+Place in the pipeline: after `schedule.py`. The members' formulas are evaluated over the group's
+domain in order; what one member computes is handed to the next ones as a node, and only buffers
+that somebody else reads are stored.
 """
 
 from __future__ import annotations

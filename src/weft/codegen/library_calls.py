@@ -1,8 +1,8 @@
 """Spelling of ATen calls in the call sequence.
 
-Place in the pipeline: used by `wrapper.py`. An operator with a fast public binding is called through it (`torch.mm`
-costs a third of `torch.ops.aten.mm.default`); results whose strides ATen may choose are brought to the
-promised ones.
+Place in the pipeline: used by `wrapper.py`. An operator with a fast public binding is called
+through it (`torch.mm` costs a third of `torch.ops.aten.mm.default`); results whose strides ATen
+may choose are brought to the promised ones.
 """
 
 from __future__ import annotations
@@ -55,12 +55,16 @@ def _check_strides(sequence: CallSequence, buffer: Buffer) -> None:
     """Kernels index memory by the promised strides: restore them where ATen chose others."""
     sequence.scope["with_strides"] = with_strides
     want = shape_text(buffer.strides)
-    line = f"if {buffer.name}.stride() != {want}: {buffer.name} = with_strides({buffer.name}, {want})"
+    line = (
+        f"if {buffer.name}.stride() != {want}: {buffer.name} = with_strides({buffer.name}, {want})"
+    )
     sequence.lines.append(line)
 
 
 def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The tensor itself if its strides differ only where that has no meaning, else a copy laid out so."""
+    """The tensor itself if its strides differ only where that has no meaning, else a copy laid out
+    so.
+    """
     pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
     if tensor.numel() == 0 or all(n == 1 or a == b for n, a, b in pairs):
         return tensor

@@ -1,11 +1,12 @@
 """The loop IR: what a kernel computes, independent of the target that will spell it.
 
-Place in the pipeline: `schedule.py` makes `Kernel`s from lowered ATen nodes; `cpp/` and `triton/` turn them
-into source text; `interpret.py` runs them with NumPy and is the oracle for both.
+Place in the pipeline: `schedule.py` makes `Kernel`s from lowered ATen nodes; `cpp/` and `triton/`
+turn them into source text; `interpret.py` runs them with NumPy and is the oracle for both.
 
-A `Kernel` is an iteration domain - outer (parallel) loop variables and inner (reduction) ones, possibly
-none -, buffers, and a DAG of scalar nodes. A `Reduce` collapses *all* inner variables; its result is an
-outer-level value which may be used again at inner level, so softmax over rows is one kernel:
+A `Kernel` is an iteration domain - outer (parallel) loop variables and inner (reduction) ones,
+possibly none -, buffers, and a DAG of scalar nodes. A `Reduce` collapses *all* inner variables;
+its result is an outer-level value which may be used again at inner level, so softmax over rows is
+one kernel:
 
     def kernel(in0: f32, out0: f32):
         for i0 in parallel(4096):
@@ -19,25 +20,25 @@ outer-level value which may be used again at inner level, so softmax over rows i
             out0[768*i0 + r0] = v5             # inner
 
 Rules:
-- Index expressions are `shapes.Expr` over loop variables, size symbols (`Kernel.sizes`) and symbols of
-  `Indirect` nodes; they are flat element offsets from the buffer's data pointer.
-- Node order is topological (operands first). Nodes are hash-consed by their `KernelBuilder`: two nodes of
-  one kernel with equal contents are the same object, so `is` compares.
-- `node.inner` says whether a value varies with the inner variables. A store is executed once per point
-  of its level's domain: at outer level once per outer point, after the reductions it needs.
-- Different points of the domain are independent: no kernel reads an element which another point writes
-  (in-place buffers are read and written at the same index by the same point), except `mode="add"`, which is
-  an atomic accumulation.
-- bf16/f16 exist in memory only: loads give f32, stores round. A visible rounding in between is an explicit
-  `round_bf16`/`round_f16` op.
+- Index expressions are `shapes.Expr` over loop variables, size symbols (`Kernel.sizes`) and
+  symbols of `Indirect` nodes; they are flat element offsets from the buffer's data pointer.
+- Node order is topological (operands first). Nodes are hash-consed by their `KernelBuilder`: two
+  nodes of one kernel with equal contents are the same object, so `is` compares.
+- `node.inner` says whether a value varies with the inner variables. A store is executed once per
+  point of its level's domain: at outer level once per outer point, after the reductions it needs.
+- Different points of the domain are independent: no kernel reads an element which another point
+  writes (in-place buffers are read and written at the same index by the same point), except
+  `mode="add"`, which is an atomic accumulation.
+- bf16/f16 exist in memory only: loads give f32, stores round. A visible rounding in between is an
+  explicit `round_bf16`/`round_f16` op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, cast, final
+from typing import Any, Final, TypeAlias, cast, final
 
 from weft.codegen.dtypes import FLOAT_TYPES, INT_TYPES, ITEM_SIZE, DType, compute_type
 from weft.codegen.scalar_ops import OPS, REDUCTIONS
@@ -77,9 +78,9 @@ class IndexValue:
 class Indirect:
     """An integer value used inside index expressions, where `symbol` stands for it.
 
-    With `wrap` a negative value gets `size` added first. With `check` a result outside [0, size) must end the
-    kernel with eager's IndexError; points where `mask` is false are not checked (and the symbol is not used
-    there). Without `check` the producer has proved the range.
+    With `wrap` a negative value gets `size` added first. With `check` a result outside [0, size)
+    must end the kernel with eager's IndexError; points where `mask` is false are not checked (and
+    the symbol is not used there). Without `check` the producer has proved the range.
     """
 
     id: int
@@ -96,7 +97,9 @@ class Indirect:
 @final
 @dataclass(eq=False, slots=True)
 class Load:
-    """`buffer[index]` in the buffer's compute type; where `mask` is false, `other`, and memory is not read."""
+    """`buffer[index]` in the buffer's compute type; where `mask` is false, `other`, and memory is
+    not read.
+    """
 
     id: int
     dtype: DType
@@ -125,8 +128,8 @@ class Op:
 class Reduce:
     """A reduction of `value` over all inner variables, `kind` of `scalar_ops.REDUCTIONS`.
 
-    `value` may itself be an outer-level value (sum of a constant). argmax/argmin yield the flat position
-    in the inner domain (row-major in the order of `Kernel.inner`), dtype i64.
+    `value` may itself be an outer-level value (sum of a constant). argmax/argmin yield the flat
+    position in the inner domain (row-major in the order of `Kernel.inner`), dtype i64.
     """
 
     id: int
@@ -164,7 +167,9 @@ class LoopVar:
 @final
 @dataclass(frozen=True, slots=True)
 class BufferArg:
-    """A buffer parameter; `mode` is "in", "out" or "inout" (read and written, or accumulated into)."""
+    """A buffer parameter; `mode` is "in", "out" or "inout" (read and written, or accumulated
+    into).
+    """
 
     name: str
     dtype: DType
@@ -191,14 +196,14 @@ class Kernel:
 
 def operands(node: Node) -> tuple[Node, ...]:
     """The nodes that `node` directly depends on."""
-    return _OPERANDS[type(node)](node)  # type: ignore[operator]
+    return _OPERANDS[type(node)](node)
 
 
 def _masked(node: Load | Indirect) -> tuple[Node, ...]:
     return () if node.mask is None else (node.mask,)
 
 
-_OPERANDS: Final = {
+_OPERANDS: Final[dict[type, Callable[[Any], tuple[Node, ...]]]] = {
     Const: lambda n: (),
     IndexValue: lambda n: (),
     Indirect: lambda n: (n.value, *_masked(n)),
@@ -305,7 +310,9 @@ class KernelBuilder:
 
     @contextmanager
     def masked(self, mask: Node, other: Scalar) -> Iterator[None]:
-        """Loads made inside are guarded by `mask` (and the masks around it) and yield `other` elsewhere."""
+        """Loads made inside are guarded by `mask` (and the masks around it) and yield `other`
+        elsewhere.
+        """
         saved = self.mask, self.other
         self.mask = mask if self.mask is None else self.op("and_", self.mask, mask)
         self.other = other
@@ -324,7 +331,9 @@ class KernelBuilder:
         inner: bool | None = None,
         mode: str = "assign",
     ) -> None:
-        """Store `value` (cast to the compute type of `dtype`); `inner` defaults to where it varies."""
+        """Store `value` (cast to the compute type of `dtype`); `inner` defaults to where it
+        varies.
+        """
         self.dtypes[buffer] = dtype
         indirect = self._find_indirect(index)
         value = self.cast(value, compute_type(dtype))
@@ -369,7 +378,7 @@ def _typed(value: Scalar, dtype: DType) -> Scalar:
         return typed
     bits = 8 * ITEM_SIZE[dtype]
     low = 0 if dtype == "u8" else -(1 << (bits - 1))
-    return (typed - low) % (1 << bits) + low  # type: ignore[return-value]
+    return (typed - low) % (1 << bits) + low
 
 
 def _live_nodes(nodes: list[Node], stores: list[Store]) -> list[Node]:
@@ -419,7 +428,7 @@ def _size_symbols(
     return tuple(sorted(found, key=str))
 
 
-# --- verification ------------------------------------------------------------------------------------
+# --- verification
 
 
 def verify(kernel: Kernel) -> None:
@@ -427,7 +436,7 @@ def verify(kernel: Kernel) -> None:
     _verify_order(kernel)
     _verify_symbols(kernel)
     for node in kernel.nodes:
-        _VERIFY.get(type(node), _nothing_to_verify)(node)  # type: ignore[arg-type]
+        _VERIFY.get(type(node), _nothing_to_verify)(node)
     dtypes = {b.name: b.dtype for b in kernel.buffers}
     modes = {b.name: b.mode for b in kernel.buffers}
     for store in kernel.stores:
@@ -529,7 +538,7 @@ def _verify_indirect(node: Indirect) -> None:
     _require(node.value.dtype in INT_TYPES, f"index of type {node.value.dtype}")
 
 
-_VERIFY: Final = {
+_VERIFY: Final[dict[type, Callable[[Any], None]]] = {
     Op: _verify_op,
     Reduce: _verify_reduce,
     Load: _verify_load,
@@ -546,7 +555,7 @@ def _verify_store(store: Store, dtypes: dict[str, DType], modes: dict[str, str])
     _require(store.value.dtype == expected, f"store of {store.value.dtype} where {expected}")
 
 
-# --- printing ----------------------------------------------------------------------------------------
+# --- printing
 
 
 def print_kernel(kernel: Kernel) -> str:
@@ -574,7 +583,7 @@ def _body_lines(kernel: Kernel) -> list[tuple[str, bool]]:
             names[node.id] = f"{node.dtype}({node.value!r})"
             continue
         names[node.id] = f"v{len(lines)}"
-        lines.append((f"{names[node.id]} = {_PRINT[type(node)](node, names)}", node.inner))  # type: ignore[operator]
+        lines.append((f"{names[node.id]} = {_PRINT[type(node)](node, names)}", node.inner))
     for store in kernel.stores:
         sign = "+=" if store.mode == "add" else "="
         lines.append((f"{store.buffer}[{store.index}] {sign} {names[store.value.id]}", store.inner))
@@ -598,7 +607,7 @@ def _print_indirect(node: Indirect, names: dict[int, str]) -> str:
     return f"{node.symbol} = index({names[node.value.id]}, {node.size}{flags}){guard}"
 
 
-_PRINT: Final = {
+_PRINT: Final[dict[type, Callable[[Any, dict[int, str]], str]]] = {
     IndexValue: lambda n, names: f"i64({n.expr})",
     Indirect: _print_indirect,
     Load: _print_load,

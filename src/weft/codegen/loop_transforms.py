@@ -1,7 +1,7 @@
 """Kernel → kernel: loop order by strides, and merging of loops that walk memory in one stride.
 
-Place in the pipeline: after `kernels.py` has evaluated a group's formulas over its domain, before a target sees
-the kernel.
+Place in the pipeline: after `kernels.py` has evaluated a group's formulas over its domain, before
+a target sees the kernel.
 
     for d0 in parallel(4):                      for i0 in parallel(393216):
         for d1 in parallel(128):        →           v0 = in0[i0]
@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cmp_to_key
 
-from weft.codegen.loop_ir import Indirect, IndexValue, Kernel, Load, LoopVar, Reduce
+from weft.codegen.loop_ir import IndexValue, Indirect, Kernel, Load, LoopVar, Reduce
 from weft.shapes.expr import Expr, IntExpr, loop_index, split_linear, subs, symbols
 
 Loops = list[LoopVar]
 
 
 def simplify_loops(kernel: Kernel) -> Kernel:
-    """Reorder, merge and rename the loops of a freshly built kernel (its nodes are changed in place)."""
+    """Reorder, merge and rename the loops of a freshly built kernel (its nodes are changed in
+    place).
+    """
     exprs = _index_exprs(kernel)
     table = _Strides(exprs)
     fixed = any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in kernel.nodes)
@@ -57,7 +59,9 @@ def _slope(expr: Expr, variable: Expr) -> IntExpr | None:
 
 
 def _access_exprs(kernel: Kernel) -> list[IntExpr]:
-    """Indices of loads and stores (a store counts twice: partial cache lines written are dearest)."""
+    """Indices of loads and stores (a store counts twice: partial cache lines written are
+    dearest).
+    """
     loads = [n.index for n in kernel.nodes if isinstance(n, Load)]
     return loads + [s.index for s in kernel.stores for _ in range(2)]
 
@@ -118,13 +122,10 @@ def _is_one_stride(outer: LoopVar, inner: LoopVar, table: _Strides) -> bool:
     return True
 
 
-def _rename(
-    runs: list[list[LoopVar]] | Loops, prefix: str, mapping: dict[Expr, IntExpr]
-) -> tuple[LoopVar, ...]:
+def _rename(runs: list[Loops], prefix: str, mapping: dict[Expr, IntExpr]) -> tuple[LoopVar, ...]:
     """One loop for each run; the run's last variable becomes it, the others zero."""
     result: list[LoopVar] = []
-    for number, run in enumerate(runs):
-        loops = run if isinstance(run, list) else [run]
+    for number, loops in enumerate(runs):
         extent: IntExpr = 1
         for loop in loops:
             extent = extent * loop.extent

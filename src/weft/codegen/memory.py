@@ -1,8 +1,8 @@
 """When buffers live and which dead one's memory a new one takes.
 
-Place in the pipeline: after `schedule.py`; `wrapper.py` follows the plan. Buffers that a kernel or an `out=` call fills
-may take over memory of the same size that nothing needs any more; memory that ATen returned may be taken over too
-unless it could alias something (views).
+Place in the pipeline: after `schedule.py`; `wrapper.py` follows the plan. Buffers that a kernel or
+an `out=` call fills may take over memory of the same size that nothing needs any more; memory that
+ATen returned may be taken over too unless it could alias something (views).
 
     plan = plan_memory(schedule, outputs)
     plan.reuse["buf7"] == "buf2"      # buf7 takes buf2's memory
@@ -101,7 +101,11 @@ def _take_over(plan: MemoryPlan, buffer: Buffer, free: dict[object, list[str]]) 
 
 
 def _retire(
-    plan: MemoryPlan, position: int, names: list[str], fixed: set[str], free: dict[object, list[str]]
+    plan: MemoryPlan,
+    position: int,
+    names: list[str],
+    fixed: set[str],
+    free: dict[object, list[str]],
 ) -> None:
     for name in names:
         buffer = plan.buffers.get(name)

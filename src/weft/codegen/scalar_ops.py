@@ -1,12 +1,15 @@
 """The fixed table of scalar operators of the loop IR, with their exact semantics.
 
-Place in the pipeline: `loop_ir.Op` nodes name an entry of `OPS`; lowerings build them, targets spell them
-(C++, Triton) and `interpret.py` runs them with NumPy. An operator not in the table does not exist.
+Place in the pipeline: `loop_ir.Op` nodes name an entry of `OPS`; lowerings build them, targets
+spell them (C++, Triton) and `interpret.py` runs them with NumPy. An operator that is not in the
+table does not exist.
 
 Rules common to all:
-- Operands all have the same compute type, which is the result's too, unless the entry says otherwise.
+- Operands all have the same compute type, which is the result's too, unless the entry says
+  otherwise.
 - Floating point follows IEEE 754 (NaN, infinities, signed zeros); nothing may assume finite values.
-- Integers wrap modulo 2^n in their own type (`u8`: 255 + 1 = 0). Integer division by zero is undefined
+- Integers wrap modulo 2^n in their own type (`u8`: 255 + 1 = 0). Integer division by zero is
+  undefined
   (the C++ target must not crash: it yields 0).
 - `bool` is 0/1; `and_/or_/xor/not_` on it are logical.
 
@@ -25,8 +28,9 @@ from typing import Final, final
 class ScalarOp:
     """One operator. `operands` and `result` are type classes.
 
-    operands: "float" (f32, f64), "int" (the integer types), "integral" (int or bool), "number" (float or
-    int), "any"; result: "same" (as the operands), "bool", "given" (the node's own dtype).
+    operands: "float" (f32, f64), "int" (the integer types), "integral" (int or bool),
+    "number" (float or int), "any"; result: "same" (as the operands), "bool", "given" (the node's
+    own dtype).
     """
 
     name: str
@@ -44,11 +48,11 @@ _TABLE: Final = [
     ("neg", 1, "number", "same", "-a"),
     ("abs", 1, "number", "same", "|a|; the most negative integer maps to itself"),
     ("div", 2, "float", "same", "IEEE quotient"),
-    ("floordiv", 2, "number", "same", "rounds towards -inf; floats as torch.div(rounding_mode='floor')"),
+    ("floordiv", 2, "number", "same", "towards -inf; as torch.div(rounding_mode='floor')"),
     ("truncdiv", 2, "number", "same", "rounds towards zero"),
     ("mod", 2, "number", "same", "remainder with the sign of b (Python's %)"),
     ("fmod", 2, "number", "same", "remainder with the sign of a (C's fmod and %)"),
-    ("pow", 2, "number", "same", "C pow; integers by repeated squaring, negative exponents: 1/a^|b| truncated"),
+    ("pow", 2, "number", "same", "C pow; integers: negative exponents give 1/a^|b| truncated"),
     ("fma", 3, "float", "same", "a * b + c, one rounding or two (the target may choose)"),
     ("maximum", 2, "any", "same", "greater one; NaN if either is NaN"),
     ("minimum", 2, "any", "same", "smaller one; NaN if either is NaN"),
@@ -108,7 +112,7 @@ _TABLE: Final = [
     ("shr", 2, "int", "same", "arithmetic a >> b; all sign bits if b < 0 or b >= width"),
     # choice and conversion
     ("where", 3, "where", "same", "a ? b : c; a is bool, b and c have the result's type"),
-    ("cast", 1, "any", "given", "value conversion: float to int truncates, anything to bool is a != 0"),
+    ("cast", 1, "any", "given", "float to int truncates, anything to bool is a != 0"),
     ("round_bf16", 1, "float", "same", "f32 only: rounds to the nearest bf16 value (ties to even)"),
     ("round_f16", 1, "float", "same", "f32 only: rounds to the nearest f16 value (ties to even)"),
     # random numbers (counter based; see runtime's Philox 4x32-10)
@@ -125,7 +129,7 @@ REDUCTIONS: Final[dict[str, str]] = {
     "min": "minimum, NaN if any is NaN",
     "any": "or over bool",
     "all": "and over bool",
-    "argmax": "flat index (i64) over the inner variables of the maximum; first one wins; NaN is greatest",
+    "argmax": "flat index (i64) over the inner variables; first one wins; NaN is greatest",
     "argmin": "the same for the minimum; NaN is smallest",
 }
-"""Reduction kinds. Over an empty domain: sum 0, prod 1, any 0, all 1; the others are not allowed."""
+"""Reduction kinds. Over an empty domain: sum 0, prod 1, any 0, all 1; others are not allowed."""

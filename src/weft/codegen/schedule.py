@@ -1,14 +1,15 @@
 """Which definitions share a kernel, in which order everything runs.
 
-Place in the pipeline: after `lowering/`, before `memory.py`. Every formula starts as a group of its own; groups are
-merged while that saves memory traffic and is legal:
+Place in the pipeline: after `lowering/`, before `memory.py`. Every formula starts as a group of
+its own; groups are merged while that saves memory traffic and is legal:
 
 - their domains have a common refinement (`domain.py`);
-- wherever one reads a buffer that the other writes, it reads it at the very point where it is written;
+- wherever one reads a buffer that the other writes, it reads it at the very point where it is
+  written;
 - no third group has to run between them.
 
-First producers with consumers (best saving first), then groups that read the same buffers. Each decision is kept
-with its reason in `Schedule.decisions`.
+First producers with consumers (best saving first), then groups that read the same buffers. Each
+decision is kept with its reason in `Schedule.decisions`.
 
     schedule = make_schedule(lowered)
     for step in schedule.steps: ...      # Group (one kernel) or ExternCall, in execution order
@@ -135,7 +136,9 @@ def _needed_definitions(
 
 
 def _has_effect(definition: Definition) -> bool:
-    """Must it run even if nobody uses its result? (Operators without tensor results: assertions.)"""
+    """Must it run even if nobody uses its result? (Operators without tensor results:
+    assertions.)
+    """
     return isinstance(definition, ExternCall) and not written_by(definition)
 
 
@@ -201,7 +204,9 @@ class _Fusion:
         return {n for n in found if n != number and isinstance(self.steps[n], Group)}
 
     def fuse_siblings(self) -> None:
-        """Merge consumers into producers again (more is possible now), then readers of the same buffer."""
+        """Merge consumers into producers again (more is possible now), then readers of the same
+        buffer.
+        """
         for number in sorted(self.steps):
             while number in self.steps and isinstance(self.steps[number], Group):
                 if self._absorb_one(number) is None:
@@ -221,7 +226,9 @@ class _Fusion:
         left, right = self.steps[first], self.steps[second]
         assert isinstance(left, Group) and isinstance(right, Group)
         if left.domain == right.domain:
-            return any(left.reads[n] & right.reads[n] for n in left.reads.keys() & right.reads.keys())
+            return any(
+                left.reads[n] & right.reads[n] for n in left.reads.keys() & right.reads.keys()
+            )
         return (product(left.domain.extents) - product(right.domain.extents)) == 0
 
     def _saving(self, producer: int, consumer: int) -> int:
@@ -346,15 +353,21 @@ def _join(left: Group, right: Group, joint: Refinement) -> Group | str:
     )
     for produced, consumed in ((writes[0], reads[1]), (writes[1], reads[0])):
         for name in produced.keys() & consumed.keys():
-            if any(expr is not produced[name] and expr != produced[name] for expr in consumed[name]):
+            if any(
+                expr is not produced[name] and expr != produced[name] for expr in consumed[name]
+            ):
                 return f"{name} is read at other points than it is written"
     members = [_remapped(m, joint.left) for m in left.members]
     members += [_remapped(m, joint.right) for m in right.members]
     members.sort(key=lambda m: m.order)
-    all_reads = {n: reads[0].get(n, set()) | reads[1].get(n, set()) for n in {**reads[0], **reads[1]}}
+    all_reads = {
+        n: reads[0].get(n, set()) | reads[1].get(n, set()) for n in {**reads[0], **reads[1]}
+    }
     operators = left.operators + right.operators
     position = max(left.position, right.position)
-    return Group(left.id, joint.domain, members, all_reads, writes[0] | writes[1], operators, position)
+    return Group(
+        left.id, joint.domain, members, all_reads, writes[0] | writes[1], operators, position
+    )
 
 
 def _moved(

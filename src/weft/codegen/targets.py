@@ -1,7 +1,7 @@
 """Which target compiles a kernel.
 
-Place in the pipeline: between the loop IR and `cpp/` (CPU) or `triton/` (GPU). Targets are imported when
-first needed: a process that only uses the CPU never loads Triton.
+Place in the pipeline: between the loop IR and `cpp/` (CPU) or `triton/` (GPU). Targets are
+imported when first needed: a process that only uses the CPU never loads Triton.
 """
 
 from __future__ import annotations

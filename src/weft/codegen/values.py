@@ -1,11 +1,11 @@
 """Lowered tensors: buffers in memory, and values that are still formulas.
 
-Place in the pipeline: `lowering/` turns each ATen node into a `Value`; those that need memory become `Buffer`s
-with a `Definition`; `schedule.py` groups definitions into kernels.
+Place in the pipeline: `lowering/` turns each ATen node into a `Value`; those that need memory
+become `Buffer`s with a `Definition`; `schedule.py` groups definitions into kernels.
 
-A `Value` is either *strided* (elements of a buffer at affine positions, so any view of it costs nothing) or
-*lazy* (a function from an index to a scalar node, computed again wherever it is used). `realize()` turns the
-second into the first, once, for everyone who holds the value:
+A `Value` is either *strided* (elements of a buffer at affine positions, so any view of it costs
+nothing) or *lazy* (a function from an index to a scalar node, computed again wherever it is used).
+`realize()` turns the second into the first, once, for everyone who holds the value:
 
     x = graph.input("x", …)                         # strided
     y = Value.lazy(x.shape, "f32", lambda em, i: em.op("exp", x.at(em, i)))
@@ -50,8 +50,8 @@ def contiguous_strides(shape: Sequence[IntExpr]) -> Shape:
 class Emitter(KernelBuilder):
     """A kernel builder that knows which buffers are computed at the same point of the same kernel.
 
-    `forwards` maps (buffer, flat index) to the node that was just computed there, so that a consumer fused
-    with its producer takes the value and not the memory.
+    `forwards` maps (buffer, flat index) to the node that was just computed there, so that a
+    consumer fused with its producer takes the value and not the memory.
     """
 
     forwards: dict[tuple[str, IntExpr], Node]
@@ -122,8 +122,8 @@ class Strided:
 class Lazy:
     """A formula; `cost` counts its operators, `reads` its loads (both upper bounds).
 
-    `base` and `view` are set where the value is a view of another one: it is then realised by realising the
-    base.
+    `base` and `view` are set where the value is a view of another one: it is then realised by
+    realising the base.
     """
 
     at: Formula
@@ -210,9 +210,10 @@ class BufferFactory(Protocol):
 class Computed:
     """Definition by a formula over a domain.
 
-    `dims` is the domain, in the order of the formula's index; `reduced[k]` says that dimension k is collapsed
-    (by `reduction`, a kind of the IR, of the formula's value). The buffer's element for a point is at
-    `store(point)`. `finish` maps the reduced node to the stored one (the division of a mean).
+    `dims` is the domain, in the order of the formula's index; `reduced[k]` says that dimension k
+    is collapsed (by `reduction`, a kind of the IR, of the formula's value). The buffer's element
+    for a point is at `store(point)`. `finish` maps the reduced node to the stored one (the
+    division of a mean).
     """
 
     buffer: Buffer
@@ -232,8 +233,9 @@ class Computed:
 class ExternCall:
     """Definition by a call of an ATen operator (or another Python callable).
 
-    `arguments` and `keywords` hold `Value`s (realised, strided), `IntExpr`s and constants, nested in lists.
-    `outputs` has one entry per tensor result, None for the others; a single result has one.
+    `arguments` and `keywords` hold `Value`s (realised, strided), `IntExpr`s and constants, nested
+    in lists. `outputs` has one entry per tensor result, None for the others; a single result has
+    one.
     """
 
     op: Any

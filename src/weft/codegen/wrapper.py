@@ -30,7 +30,10 @@ from weft.shapes.printing import python_text
 
 
 def write_calls(
-    lowered: GraphLowering, schedule: Schedule, plan: MemoryPlan, kernels: dict[int, tuple[Kernel, Any]]
+    lowered: GraphLowering,
+    schedule: Schedule,
+    plan: MemoryPlan,
+    kernels: dict[int, tuple[Kernel, Any]],
 ) -> CallSequence:
     """The sequence; `kernels` has, for each group (by id), its kernel and the compiled callable."""
     sequence = CallSequence(scope=dict(_GLOBALS))
@@ -80,10 +83,9 @@ def _bind_sizes(sequence: CallSequence, buffer: Buffer, bound: set[str]) -> None
     """Read symbols that are a whole size or stride of an input."""
     for method, values in (("size", buffer.shape), ("stride", buffer.strides)):
         for dim, value in enumerate(values):
-            if isinstance(value, Expr) and value.atom is not None and str(value) not in bound:
-                if symbols(value) == {value}:
-                    bound.add(str(value))
-                    sequence.lines.append(f"{value} = {buffer.name}.{method}({dim})")
+            if isinstance(value, Expr) and symbols(value) == {value} and str(value) not in bound:
+                bound.add(str(value))
+                sequence.lines.append(f"{value} = {buffer.name}.{method}({dim})")
 
 
 def _allocate(sequence: CallSequence, plan: MemoryPlan, buffers: list[Buffer]) -> None:

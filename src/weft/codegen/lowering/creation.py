@@ -27,7 +27,9 @@ def constant(cx: LoweringContext, number: Any) -> Value:
         return cx.pointwise(lambda b, u: u, number, cost=0)
     if not isinstance(number, (int, float, bool)):
         raise NotLowered(f"constant {number!r}")
-    return cx.lazy(cx.shape, cx.dtype, lambda em, index: em.const(number, scalar), 0, 0, cx.layouts[0])
+    return cx.lazy(
+        cx.shape, cx.dtype, lambda em, index: em.const(number, scalar), 0, 0, cx.layouts[0]
+    )
 
 
 @lowering(aten.full.default, aten.full_like.default, aten.new_full.default)
@@ -67,7 +69,9 @@ def prims_iota(cx: LoweringContext, length: Any, *, start: Any, step: Any, **_: 
 
 
 def iota(cx: LoweringContext, start: Any, step: Any) -> Value:
-    """start + i * step in the node's type (floats: computed in that type, as eager's accumulates in double)."""
+    """start + i * step in the node's type (floats: computed in that type, as eager's accumulates
+    in double).
+    """
     scalar = compute_type(from_torch(cx.dtype))
 
     def formula(em: Emitter, index: Index) -> Node:

@@ -1,7 +1,8 @@
 """Calls of ATen operators for whatever has no formula: matmul, convolution, attention, sorting, …
 
-Place in the pipeline: part of `lowering/`. Tensor arguments are realised; results become buffers with the shapes and
-strides that the node's metadata promises (the wrapper checks strides where ATen may choose otherwise).
+Place in the pipeline: part of `lowering/`. Tensor arguments are realised; results become buffers
+with the shapes and strides that the node's metadata promises (the wrapper checks strides where
+ATen may choose otherwise).
 """
 
 from __future__ import annotations
@@ -14,9 +15,15 @@ from weft.codegen.values import Buffer, ExternCall, Value
 
 
 def call_aten(
-    cx: LoweringContext, args: tuple[Any, ...], keywords: dict[str, Any], present: list[bool], is_tuple: bool
+    cx: LoweringContext,
+    args: tuple[Any, ...],
+    keywords: dict[str, Any],
+    present: list[bool],
+    is_tuple: bool,
 ) -> list[Value | None]:
-    """Record the call; one `Value` per tensor result (`present` marks which results are tensors)."""
+    """Record the call; one `Value` per tensor result (`present` marks which results are
+    tensors).
+    """
     reads: list[Buffer] = []
     call = ExternCall(
         cx.target,
@@ -33,7 +40,9 @@ def call_aten(
             continue
         buffer = cx.graph.new_extern_buffer(cx, position, call)
         call.outputs.append(buffer)
-        results.append(Value(buffer.shape, buffer.dtype, strided_of(buffer), buffer.device, cx.graph))
+        results.append(
+            Value(buffer.shape, buffer.dtype, strided_of(buffer), buffer.device, cx.graph)
+        )
         position += 1
     cx.graph.record(call)
     return results

@@ -1,7 +1,8 @@
 """Walks an ATen graph and lowers it node by node.
 
-Place in the pipeline: first step of `compile_graph`. The result is a list of definitions (formulas over domains, and
-ATen calls) in an order that respects data flow only approximately: `schedule.py` sorts.
+Place in the pipeline: first step of `compile_graph`. The result is a list of definitions (formulas
+over domains, and ATen calls) in an order that respects data flow only approximately: `schedule.py`
+sorts.
 
     lowered = GraphLowering.of(gm)
     lowered.definitions, lowered.outputs, lowered.inputs
@@ -33,7 +34,8 @@ from weft.codegen.values import (
     contiguous_strides,
     product,
 )
-from weft.shapes.expr import Expr, IntExpr
+from weft.shapes.expr import IntExpr
+from weft.shapes.symnode import expr_of
 
 KERNEL_DEVICES = frozenset({"cpu", "cuda"})
 
@@ -233,8 +235,9 @@ def _has_formula(node: Node, results: list[torch.Tensor]) -> bool:
     tensors = list(results[:1])
     for argument in node.all_input_nodes:
         value = argument.meta.get("val")
-        tensors += value if isinstance(value, (list, tuple)) else [value]
-    return all(_is_plain(t) for t in tensors if isinstance(t, torch.Tensor))
+        values = value if isinstance(value, (list, tuple)) else [value]
+        tensors += [v for v in values if isinstance(v, torch.Tensor)]
+    return all(_is_plain(t) for t in tensors)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -263,9 +266,8 @@ def _lookup(item: Any, environment: dict[Node, Any]) -> Any:
     if isinstance(item, Node):
         return environment[item]
     if isinstance(item, (list, tuple)):
-        return type(item)([_lookup(i, environment) for i in item]) if isinstance(item, list) else tuple(
-            _lookup(i, environment) for i in item
-        )
+        items = [_lookup(i, environment) for i in item]
+        return items if isinstance(item, list) else tuple(items)
     if isinstance(item, dict):
         return {k: _lookup(v, environment) for k, v in item.items()}
     if isinstance(item, torch.SymInt):
@@ -275,11 +277,7 @@ def _lookup(item: Any, environment: dict[Node, Any]) -> Any:
 
 def to_expr(value: Any) -> IntExpr:
     """A size as an expression."""
-    if isinstance(value, torch.SymInt):
-        expr = value.node.expr
-        assert isinstance(expr, (int, Expr))
-        return expr
-    return int(value)
+    return expr_of(value) if isinstance(value, torch.SymInt) else int(value)
 
 
 def to_shape(sizes: Sequence[Any]) -> Shape:

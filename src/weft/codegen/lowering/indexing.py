@@ -1,7 +1,7 @@
 """Gathering by computed indices, concatenation, padding, nearest upsampling.
 
-Place in the pipeline: part of `lowering/`. An index read from a tensor becomes an `Indirect` symbol in the load's
-index expression, with eager's wrap of negative values and its IndexError.
+Place in the pipeline: part of `lowering/`. An index read from a tensor becomes an `Indirect`
+symbol in the load's index expression, with eager's wrap of negative values and its IndexError.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def index_tensor(cx: LoweringContext, x: Value, indices: list[Value | None]) -> 
         at: list[IntExpr] = []
         for d in range(len(x.shape)):
             tensor = indices[d] if d < len(indices) else None
-            at.append(next(rest) if tensor is None else _indirect(em, tensor, point, x.shape[d], check))
+            at.append(
+                next(rest) if tensor is None else _indirect(em, tensor, point, x.shape[d], check)
+            )
         return x.at(em, at)
 
     return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x, *tensors), cx.layouts[0])
@@ -161,9 +163,11 @@ def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) 
     before: list[IntExpr] = [0] * len(x.shape)
     for k in range(len(pad) // 2):
         before[len(x.shape) - 1 - k] = pad[2 * k]
-    padded = [d for d in range(len(x.shape)) if not (x.shape[d] is cx.shape[d] or x.shape[d] == cx.shape[d])
-              or not _is_zero(before[d])]  # fmt: skip
-    if isinstance(value, (bool, int, float)) is False:
+    padded = [
+        d for d, (n, m) in enumerate(zip(x.shape, cx.shape, strict=True))
+        if n != m or not _is_zero(before[d])
+    ]  # fmt: skip
+    if not isinstance(value, (bool, int, float)):
         raise NotLowered("padding value")
 
     def formula(em: Emitter, index: Index) -> Node:
@@ -183,7 +187,9 @@ def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) 
     return cx.lazy(cx.shape, cx.dtype, formula, cost + 2 * len(padded), reads, cx.layouts[0])
 
 
-@lowering(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default, aten.upsample_nearest2d.vec)
+@lowering(
+    aten.upsample_nearest2d.default, aten.upsample_nearest1d.default, aten.upsample_nearest2d.vec
+)
 def upsample_nearest(cx: LoweringContext, x: Value, *_: Any) -> Value:
     spatial = range(2, len(x.shape))
     ratios: list[int] = []
@@ -208,7 +214,7 @@ def roll(cx: LoweringContext, x: Value, shifts: Any, dims: Any = ()) -> Value:
     moves = {normalize_dim(d, len(x.shape)): s for d, s in zip(dims, shifts, strict=True)}
     if len(moves) != len(dims) or not all(isinstance(x.shape[d], int) for d in moves):
         raise NotLowered("roll along one dimension twice, or of unknown size")
-    offsets = {d: -s % x.shape[d] for d, s in moves.items()}  # type: ignore[operator]
+    offsets = {d: -s % x.shape[d] for d, s in moves.items()}
 
     def formula(em: Emitter, index: Index) -> Node:
         at = [(i + offsets[d]) % x.shape[d] if d in offsets else i for d, i in enumerate(index)]

@@ -1,7 +1,7 @@
 """Softmax and norms as compositions of reductions and pointwise formulas.
 
-Place in the pipeline: part of `lowering/`, for graphs where `aot` has left these operators whole. Scheduling joins the
-parts again into one kernel, since they share the domain.
+Place in the pipeline: part of `lowering/`, for graphs where `aot` has left these operators whole.
+Scheduling joins the parts again into one kernel, since they share the domain.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def _normalized(
     return cx.pointwise(body, x, average, inverse, dtype=wide, shape=x.shape), average, inverse
 
 
-def _affine(cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, wide: torch.dtype) -> Value:
+def _affine(
+    cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, wide: torch.dtype
+) -> Value:
     """x * weight + bias in `wide`, rounded to the node's type."""
     if weight is not None:
         x = cx.pointwise(lambda b, u, w: b.op("mul", u, w), x, weight, dtype=wide, shape=x.shape)
@@ -117,7 +119,8 @@ def _like(cx: LoweringContext, position: int, x: Value) -> Value:
 
 @lowering(aten.native_layer_norm.default)
 def layer_norm(
-    cx: LoweringContext, x: Value, normalized: list[Any], weight: Value | None, bias: Value | None, eps: float
+    cx: LoweringContext, x: Value, normalized: list[Any], weight: Value | None, bias: Value | None,
+    eps: float
 ) -> list[Value]:  # fmt: skip
     axes = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
     wide = _wide(x.dtype)
@@ -129,15 +132,17 @@ def layer_norm(
 
 @lowering(aten.native_group_norm.default)
 def group_norm(
-    cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, n: Any, c: Any, hw: Any,
-    groups: int, eps: float,
+    cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, n: Any, c: Any, hw:
+    Any, groups: int, eps: float,
 ) -> list[Value]:  # fmt: skip
     wide = _wide(x.dtype)
     grouped: Shape = (n, groups, c // groups, hw)
     view = x.view(grouped, Reshape(x.shape, grouped))
     scaled, average, inverse = _normalized(cx, view, (2, 3), eps, wide)
     columns: Shape = (1, groups, c // groups, 1)
-    shaped = [v if v is None else v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias)]
+    shaped = [
+        v if v is None else v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias)
+    ]
     affine = _affine(cx, scaled, shaped[0], shaped[1], wide)
     back = affine.view(x.shape, Reshape(grouped, x.shape))
     result = cx.pointwise(lambda b, u: u, back, compute=wide, cost=0)
@@ -146,17 +151,21 @@ def group_norm(
 
 @lowering(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_inference(
-    cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value,
-    momentum: float, eps: float,
+    cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, mean: Value, var:
+    Value, momentum: float, eps: float,
 ) -> list[Value]:  # fmt: skip
     wide = _wide(x.dtype)
     columns: Shape = (1, x.shape[1], *((1,) * (len(x.shape) - 2)))
-    operands = [v if v is None else v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias, mean, var)]
+    operands = [
+        v if v is None else v.view(columns, Reshape(v.shape, columns))
+        for v in (weight, bias, mean, var)
+    ]
 
     def body(b: Emitter, u: Node, m: Node, v: Node) -> Node:
         inverse = b.op("rsqrt", b.op("add", v, b.const(eps, v.dtype)))
         return b.op("mul", b.op("sub", u, m), inverse)
 
+    assert operands[2] is not None and operands[3] is not None
     scaled = cx.pointwise(body, x, operands[2], operands[3], dtype=wide, shape=x.shape, cost=4)
     affine = _affine(cx, scaled, operands[0], operands[1], wide)
     result = cx.pointwise(lambda b, u: u, affine, compute=wide, cost=0)
@@ -165,7 +174,9 @@ def batch_norm_inference(
 
 
 @lowering(aten.native_dropout.default)
-def native_dropout(cx: LoweringContext, x: Value, p: float, train: bool | None = None) -> list[Value]:
+def native_dropout(
+    cx: LoweringContext, x: Value, p: float, train: bool | None = None
+) -> list[Value]:
     if train or train is None:
         raise NotLowered("random mask: drawn by ATen")
     ones = cx.lazy(x.shape, torch.bool, lambda em, index: em.const(True, "bool"))

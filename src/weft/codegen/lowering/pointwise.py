@@ -1,10 +1,12 @@
 """Pointwise operators: one table, each entry a formula over scalar nodes.
 
-Place in the pipeline: part of `lowering/`. An entry is `operator: (rule, body)` where `body(b, *operands)` builds nodes
-and the rule says in which type:
+Place in the pipeline: part of `lowering/`. An entry is `operator: (rule, body)` where `body(b,
+*operands)` builds nodes and the rule says in which type:
 
-- OUT: operands are converted to the result's type (torch's promotion, which the node's metadata has);
-- COMMON: operands are converted to their common type, the result is what the body gives (comparisons).
+- OUT: operands are converted to the result's type (torch's promotion, which the node's metadata
+  has);
+- COMMON: operands are converted to their common type, the result is what the body gives
+  (comparisons).
 
     aten.tanh.default: (OUT, unary("tanh"))
     aten.lt.Tensor:    (COMMON, binary("lt"))
@@ -81,6 +83,10 @@ def _false(b: Emitter, x: Node) -> Node:
 
 def _if_float(body: Body, otherwise: Body) -> Body:
     return lambda b, x: body(b, x) if is_float(x) else otherwise(b, x)
+
+
+def _signbit(b: Emitter, x: Node) -> Node:
+    return _false(b, x) if x.dtype == "bool" else b.op("signbit", x)
 
 
 def _isfinite(b: Emitter, x: Node) -> Node:
@@ -220,16 +226,20 @@ def _silu_backward(b: Emitter, grad: Node, x: Node) -> Node:
     return b.op("mul", grad, b.op("mul", s, slope))
 
 
+_FLOAT_FUNCTIONS: Final = (
+    "sqrt", "rsqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p",
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
+    "erf", "erfc", "lgamma", "sigmoid",
+)  # fmt: skip
+_ROUNDINGS: Final = ("floor", "ceil", "trunc", "round")
+
 _TABLE: Final[dict[Any, tuple[str, Body]]] = {
     # unary, floating point results
     **{
         getattr(aten, name).default: (OUT, unary(name))
-        for name in (
-            "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh "
-            "tanh asinh acosh atanh erf erfc lgamma sigmoid"
-        ).split()
+        for name in _FLOAT_FUNCTIONS
     },
-    **{getattr(aten, name).default: (OUT, _float_only(name)) for name in ("floor", "ceil", "trunc", "round")},
+    **{getattr(aten, name).default: (OUT, _float_only(name)) for name in _ROUNDINGS},
     aten.neg.default: (OUT, _neg),
     aten.abs.default: (OUT, lambda b, x: x if x.dtype == "bool" else b.op("abs", x)),
     aten.sign.default: (OUT, lambda b, x: x if x.dtype == "bool" else b.op("sign", x)),
@@ -247,7 +257,7 @@ _TABLE: Final[dict[Any, tuple[str, Body]]] = {
     aten.isnan.default: (COMMON, _if_float(unary("isnan"), _false)),
     aten.isinf.default: (COMMON, _if_float(unary("isinf"), _false)),
     aten.isfinite.default: (COMMON, _if_float(_isfinite, lambda b, x: b.const(True, "bool"))),
-    aten.signbit.default: (COMMON, lambda b, x: _false(b, x) if x.dtype == "bool" else b.op("signbit", x)),
+    aten.signbit.default: (COMMON, _signbit),
     # binary, in the result's type
     aten.mul.Tensor: (OUT, _multiply),
     aten.mul.Scalar: (OUT, _multiply),
@@ -327,7 +337,9 @@ def common_type(operands: Any) -> torch.dtype:
     scalars = [o for o in operands if not isinstance(o, Value)]
     if not scalars and len({v.dtype for v in tensors}) == 1:
         return tensors[0].dtype
-    stand_ins = [torch.empty((1,) * min(len(v.shape), 1), dtype=v.dtype, device="meta") for v in tensors]
+    stand_ins: list[Any] = [
+        torch.empty((1,) * min(len(v.shape), 1), dtype=v.dtype, device="meta") for v in tensors
+    ]
     stand_ins += [1 if isinstance(s, Expr) else s for s in scalars]
     result = stand_ins[0]
     if len(stand_ins) == 1:
@@ -335,7 +347,7 @@ def common_type(operands: Any) -> torch.dtype:
     return torch.result_type(result, stand_ins[1])
 
 
-# --- operators with more to them than a table entry ------------------------------------------------------
+# --- operators with more to them than a table entry
 
 
 def _scaled(alpha: Any) -> Callable[[Emitter, Node], Node]:
@@ -383,7 +395,9 @@ def gelu(cx: LoweringContext, x: Value, *, approximate: str = "none") -> Value:
 
 
 @lowering(aten.gelu_backward.default)
-def gelu_backward(cx: LoweringContext, grad: Value, x: Value, *, approximate: str = "none") -> Value:
+def gelu_backward(
+    cx: LoweringContext, grad: Value, x: Value, *, approximate: str = "none"
+) -> Value:
     body = _gelu_tanh_backward if approximate == "tanh" else _gelu_erf_backward
     return cx.pointwise(body, grad, x, cost=8)
 
@@ -470,7 +484,9 @@ def leaky_relu(cx: LoweringContext, x: Value, slope: float = 0.01) -> Value:
 
 
 @lowering(aten.elu.default)
-def elu(cx: LoweringContext, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
+def elu(
+    cx: LoweringContext, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1
+) -> Value:
     def body(b: Emitter, u: Node) -> Node:
         bent = b.op("expm1", b.op("mul", u, _const(b, input_scale, u)))
         negative = b.op("mul", bent, _const(b, alpha * scale, u))
@@ -529,12 +545,20 @@ def nan_to_num(
     if not x.dtype.is_floating_point:
         return cx.copy(x)
     limits = torch.finfo(x.dtype)
-    values = (nan or 0.0, limits.max if posinf is None else posinf, limits.min if neginf is None else neginf)
+    values = (
+        nan or 0.0,
+        limits.max if posinf is None else posinf,
+        limits.min if neginf is None else neginf,
+    )
 
     def body(b: Emitter, u: Node) -> Node:
         result = b.op("where", b.op("isnan", u), _const(b, values[0], u), u)
-        result = b.op("where", b.op("eq", u, _const(b, math.inf, u)), _const(b, values[1], u), result)
-        return b.op("where", b.op("eq", u, _const(b, -math.inf, u)), _const(b, values[2], u), result)
+        result = b.op(
+            "where", b.op("eq", u, _const(b, math.inf, u)), _const(b, values[1], u), result
+        )
+        return b.op(
+            "where", b.op("eq", u, _const(b, -math.inf, u)), _const(b, values[2], u), result
+        )
 
     return cx.pointwise(body, x, cost=6)
 

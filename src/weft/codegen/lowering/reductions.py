@@ -1,8 +1,9 @@
 """Reductions: sum, mean, extrema, any/all, arg-extrema, variance, norms.
 
-Place in the pipeline: part of `lowering/`. A reduction is always a buffer of its own with a `Computed` definition whose
-domain is the *input's* shape, dimensions flagged as reduced; scheduling then puts it into one kernel with whatever
-shares that domain. Variance takes two passes (mean, then squared differences), as accurate as eager's.
+Place in the pipeline: part of `lowering/`. A reduction is always a buffer of its own with a
+`Computed` definition whose domain is the *input's* shape, dimensions flagged as reduced;
+scheduling then puts it into one kernel with whatever shares that domain. Variance takes two passes
+(mean, then squared differences), as accurate as eager's.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def reduce_value(
     prepare: Body | None = None,
     finish: Body | None = None,
 ) -> Value:
-    """Collapse `dims` of `x` (converted to `compute`, then `prepare`d); the result, `finish`ed, has `dtype`."""
+    """Collapse `dims` of `x` (converted to `compute`, then `prepare`d); the result, `finish`ed,
+    has `dtype`.
+    """
     if not x.shape:
         x = x.view((1,), Reshape((), (1,)))
         dims, keepdim = (0,), False
@@ -84,13 +87,16 @@ def reduce_value(
         return flat
 
     flags = tuple(d in dims for d in range(len(x.shape)))
-    return cx.graph.define(
+    made: Value = cx.graph.define(
         Computed(buffer, x.shape, formula, store, kind, flags, finish, origins=cx.origins)
     )
+    return made
 
 
 def _simple(kind: str, compute_bool: bool = False) -> Any:
-    def lower(cx: LoweringContext, x: Value, dims: Any = None, keepdim: bool = False, **_: Any) -> Value:
+    def lower(
+        cx: LoweringContext, x: Value, dims: Any = None, keepdim: bool = False, **_: Any
+    ) -> Value:
         axes = reduced_dims(dims, len(x.shape))
         compute = torch.bool if compute_bool else None
         return reduce_value(cx, kind, x, axes, keepdim, compute=compute)
@@ -119,7 +125,11 @@ def mean(cx: LoweringContext, x: Value, dims: Any = None, keepdim: bool = False,
 
 
 def mean_value(
-    cx: LoweringContext, x: Value, dims: Sequence[int], keepdim: bool, dtype: torch.dtype | None = None
+    cx: LoweringContext,
+    x: Value,
+    dims: Sequence[int],
+    keepdim: bool,
+    dtype: torch.dtype | None = None,
 ) -> Value:
     """The mean over `dims`."""
     count = count_of(x, dims)
@@ -136,9 +146,11 @@ def divide_by(count: IntExpr) -> Body:
 
     def body(b: Emitter, total: Node) -> Node:
         if isinstance(count, int):
-            return b.op("mul", total, b.const(1 / count, total.dtype)) if _is_power_of_two(
-                count
-            ) else b.op("div", total, b.const(count, total.dtype))
+            return (
+                b.op("mul", total, b.const(1 / count, total.dtype))
+                if _is_power_of_two(count)
+                else b.op("div", total, b.const(count, total.dtype))
+            )
         return b.op("div", total, b.cast(b.index(count), total.dtype))
 
     return body
@@ -149,14 +161,18 @@ def _is_power_of_two(count: int) -> bool:
 
 
 @lowering(aten.argmax.default, aten.argmin.default)
-def arg_extremum(cx: LoweringContext, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+def arg_extremum(
+    cx: LoweringContext, x: Value, dim: int | None = None, keepdim: bool = False
+) -> Value:
     kind = "argmax" if cx.target is aten.argmax.default else "argmin"
     axes = reduced_dims(dim, len(x.shape))
     return reduce_value(cx, kind, x, axes, keepdim, dtype=torch.int64, compute=x.dtype)
 
 
 @lowering(aten.max.dim, aten.min.dim)
-def extremum_with_index(cx: LoweringContext, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
+def extremum_with_index(
+    cx: LoweringContext, x: Value, dim: int, keepdim: bool = False
+) -> list[Value]:
     kind = "max" if cx.target is aten.max.dim else "min"
     axes = reduced_dims(dim, len(x.shape))
     cx.share(x)
@@ -166,8 +182,8 @@ def extremum_with_index(cx: LoweringContext, x: Value, dim: int, keepdim: bool =
 
 
 def variance(
-    cx: LoweringContext, x: Value, dims: Sequence[int], correction: float, keepdim: bool, root: bool,
-    dtype: torch.dtype,
+    cx: LoweringContext, x: Value, dims: Sequence[int], correction: float, keepdim: bool, root:
+    bool, dtype: torch.dtype,
 ) -> tuple[Value, Value]:  # fmt: skip
     """(variance or its square root, mean with kept dimensions)."""
     cx.share(x)
@@ -194,7 +210,14 @@ def _count_less(b: Emitter, count: IntExpr, correction: float, like: Node) -> No
     return b.op("maximum", less, b.const(0, like.dtype))
 
 
-@lowering(aten.var.correction, aten.std.correction, aten.var.dim, aten.std.dim, aten.var.default, aten.std.default)
+@lowering(
+    aten.var.correction,
+    aten.std.correction,
+    aten.var.dim,
+    aten.std.dim,
+    aten.var.default,
+    aten.std.default,
+)
 def var(
     cx: LoweringContext, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False, *,
     correction: float | None = None,
@@ -234,8 +257,12 @@ def logsumexp(cx: LoweringContext, x: Value, dims: Any, keepdim: bool = False) -
     cx.share(x)
     top = reduce_value(cx, "max", x, axes, True, dtype=x.dtype)
     finite = cx.pointwise(_zero_if_infinite, top, dtype=x.dtype, shape=top.shape)
-    shifted = cx.pointwise(lambda b, u, m: b.op("exp", b.op("sub", u, m)), x, finite, dtype=x.dtype, shape=x.shape)
-    total = reduce_value(cx, "sum", shifted, axes, True, dtype=x.dtype, finish=lambda b, s: b.op("log", s))
+    shifted = cx.pointwise(
+        lambda b, u, m: b.op("exp", b.op("sub", u, m)), x, finite, dtype=x.dtype, shape=x.shape
+    )
+    total = reduce_value(
+        cx, "sum", shifted, axes, True, dtype=x.dtype, finish=lambda b, s: b.op("log", s)
+    )
     result = cx.pointwise(lambda b, s, m: b.op("add", s, m), total, finite, shape=total.shape)
     return result.view(cx.shape, Reshape(total.shape, cx.shape))
 

@@ -1,8 +1,9 @@
 """The table of lowerings, and what a lowering function gets to work with.
 
-Place in the pipeline: part of `lowering/`. A lowering is a function from a context and the node's arguments (tensors
-as `Value`s, symbolic sizes as `IntExpr`s, the rest as in the graph) to the node's `Value`, a list of
-them for several results. It may raise `NotLowered`: ATen is then called instead.
+Place in the pipeline: part of `lowering/`. A lowering is a function from a context and the node's
+arguments (tensors as `Value`s, symbolic sizes as `IntExpr`s, the rest as in the graph) to the
+node's `Value`, a list of them for several results. It may raise `NotLowered`: ATen is then called
+instead.
 
     @lowering(aten.relu.default)
     def relu(cx, x):
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, TypeVar, final
 
 import torch
 
@@ -22,7 +23,8 @@ from weft.codegen.loop_ir import Node, Scalar
 from weft.codegen.values import Buffer, Emitter, Index, Lazy, Shape, Strided, Value
 from weft.shapes.expr import Expr, IntExpr, is_nonnegative, maximum, minimum
 
-Lowering: TypeAlias = Callable[..., Value | list[Value]]
+Lowering: TypeAlias = Callable[..., Any]
+"""Gives a `Value`, or a list of them for operators with several results."""
 Body: TypeAlias = Callable[..., Node]
 """A scalar formula: (emitter, one node per operand) -> node."""
 
@@ -33,10 +35,13 @@ class NotLowered(Exception):
     """This call has no formula (its dtype, arguments or layout): ATen is called."""
 
 
-def lowering(*operators: Any) -> Callable[[Lowering], Lowering]:
+F = TypeVar("F", bound=Lowering)
+
+
+def lowering(*operators: Any) -> Callable[[F], F]:
     """Register a lowering for operators."""
 
-    def register(function: Lowering) -> Lowering:
+    def register(function: F) -> F:
         for operator in operators:
             LOWERINGS[operator] = function
         return function
@@ -49,7 +54,8 @@ def lowering(*operators: Any) -> Callable[[Lowering], Lowering]:
 class LoweringContext:
     """The node being lowered: its target and what is known of its results.
 
-    `shapes`, `dtypes`, `layouts` (strides) have one entry per tensor result; `shape`, `dtype` are the first's.
+    `shapes`, `dtypes`, `layouts` (strides) have one entry per tensor result; `shape`, `dtype` are
+    the first's.
     """
 
     graph: Any
@@ -87,7 +93,8 @@ class LoweringContext:
     ) -> Value:
         """`body` over operands broadcast to `shape` (default: the node's).
 
-        Operands are converted to `compute` first (default: the result's `dtype`), the result to `dtype`.
+        Operands are converted to `compute` first (default: the result's `dtype`), the result to
+        `dtype`.
         """
         shape = self.shape if shape is None else shape
         dtype = self.dtype if dtype is None else dtype
@@ -157,9 +164,7 @@ def _reader(operand: Any, scalar: str, shape: Shape) -> Callable[[Emitter, Index
     raise NotLowered(f"operand {operand!r}")
 
 
-def _value_reader(
-    value: Value, scalar: str, rank: int
-) -> Callable[[Emitter, Index], Node]:
+def _value_reader(value: Value, scalar: str, rank: int) -> Callable[[Emitter, Index], Node]:
     skip = rank - len(value.shape)
     ones = tuple(isinstance(n, int) and n == 1 for n in value.shape)
     if not any(ones):

@@ -1,7 +1,8 @@
 """View operators: index maps, free on values in memory.
 
-Place in the pipeline: part of `lowering/`. Each map is a small class with two forms (see `values.View`): on an
-index, for values that are still formulas, and on shape/strides/offset, for values in memory.
+Place in the pipeline: part of `lowering/`. Each map is a small class with two forms (see
+`values.View`): on an index, for values that are still formulas, and on shape/strides/offset, for
+values in memory.
 
     x.permute(0, 2, 1)      Permute((0, 2, 1))
     x.view(512, 768)        Reshape((4, 128, 768), (512, 768))
@@ -10,6 +11,7 @@ index, for values that are still formulas, and on shape/strides/offset, for valu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, final
 
 import torch
@@ -135,7 +137,7 @@ def _joint_stride(dims: list[tuple[IntExpr, IntExpr]]) -> IntExpr | None:
     kept = [(size, stride) for size, stride in dims if not is_one(size)]
     if not kept:
         return 1
-    for (_, outer), (size, inner) in zip(kept, kept[1:], strict=False):
+    for (_, outer), (size, inner) in pairwise(kept):
         if (outer - inner * size) != 0:
             return None
     return kept[-1][1]
@@ -233,7 +235,7 @@ def normalize_dim(dim: int, rank: int) -> int:
     return dim + max(rank, 1) if dim < 0 else dim
 
 
-# --- operators ---------------------------------------------------------------------------------------
+# --- operators
 
 
 @lowering(aten.permute.default)
@@ -324,9 +326,7 @@ def flip(cx: LoweringContext, x: Value, dims: list[int]) -> Value:
 
 
 @lowering(aten.diagonal.default)
-def diagonal(
-    cx: LoweringContext, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> Value:
+def diagonal(cx: LoweringContext, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     first, second = normalize_dim(dim1, len(x.shape)), normalize_dim(dim2, len(x.shape))
     rest = tuple(d for d in range(len(x.shape)) if d not in (first, second))
     return x.view(cx.shape, Diagonal(rest, first, second, max(0, -offset), max(0, offset)))
