@@ -8,6 +8,7 @@ that were changed. The number of graphs and breaks can be stated::
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import io
@@ -51,7 +52,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         return (a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad
                 and torch.allclose(a.detach(), b.detach(), equal_nan=True))
-    if isinstance(a, (list, tuple)):
+    if isinstance(a, (list, tuple, collections.deque)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[k], b[k]) for k in a)

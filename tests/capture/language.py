@@ -1,5 +1,5 @@
 """Programs in Python's language with tensors; every `stop()` may be a graph break."""
-# ruff: noqa: C4, RUF005, RUF015, UP031, PGH004  (each form is here on purpose)
+# ruff: noqa: C4, RUF005, RUF015, UP031  (each form is here on purpose)
 
 from __future__ import annotations
 
@@ -576,6 +576,84 @@ def data_dependent(x):
     return y, n, y.tolist() == y.tolist(), bool((x == x).all())
 
 
+def deques(x):
+    d = collections.deque([x, 1, 2], maxlen=3)
+    d.append(4)
+    d.appendleft(x + 1)
+    d.rotate(1)
+    stop()
+    e = collections.deque()
+    e.extendleft([1, 2, 3])
+    e += [5]
+    a = e.popleft()
+    b = e.pop()
+    del e[0]
+    f = d.copy()
+    f.clear()
+    return (
+        list(d),
+        d,
+        e,
+        a,
+        b,
+        len(f),
+        d.maxlen,
+        e == collections.deque([1]),
+        list(reversed(e)),
+        1 in e,
+        d[-1],
+        bool(f),
+        [v for v in e],
+    )
+
+
+class History:
+    def __init__(self):
+        self.past = collections.deque(maxlen=2)
+
+    def __call__(self, x):
+        self.past.append(x.sum())
+        return x * len(self.past)
+
+
+def outside_deque(x, h):
+    y = h(x)
+    stop()
+    y = h(y)
+    y = h(y)
+    return y, h.past
+
+
+def getters(x):
+    s = Stack([x, 5])
+    g = operator.itemgetter(1, 0)
+    h = operator.attrgetter("top", "items")
+    m = operator.methodcaller("mul", 3)
+    k = operator.methodcaller("sum", dim=0)
+    stop()
+    return (
+        g([1, 2]),
+        h(s)[0],
+        m(x),
+        k(x),
+        sorted([(1, "b"), (2, "a")], key=operator.itemgetter(1)),
+        operator.attrgetter("shape")(x),
+    )
+
+
+def iters(x):
+    it = iter([1, 2, 3])
+    a = it.__next__()
+    b = next(it)
+    z = zip([x], [1])
+    n = z.__next__()
+    try:
+        next(z)
+    except StopIteration as e:
+        s = "stopped"
+    return a, b, list(it), n, s, next(it, "end"), list(map(str, range(2))).__iter__().__next__()
+
+
 X = torch.arange(16.0).reshape(4, 4) / 3 - 1
 CASES = [
     (arith, (X, X.T + 1)),
@@ -603,4 +681,8 @@ CASES = [
     *[(errors, (X, k)) for k in range(7)],
     (data_dependent, (X,)),
     (data_dependent, (-X,)),
+    (deques, (X,)),
+    (outside_deque, (X, History())),
+    (getters, (X,)),
+    (iters, (X,)),
 ]

@@ -5,5 +5,13 @@ anything else is tried. One file for each library; importing this package regist
 """
 
 from weft.capture.handlers import builtin_functions, constructors, standard_library, torch_library
+from weft.capture.values import deques, getters
 
-__all__ = ["builtin_functions", "constructors", "standard_library", "torch_library"]
+__all__ = [
+    "builtin_functions",
+    "constructors",
+    "deques",
+    "getters",
+    "standard_library",
+    "torch_library",
+]

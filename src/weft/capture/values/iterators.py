@@ -9,15 +9,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
-from weft.capture.values.base import SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.methods import MethodTable
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
 
 
+class IteratorValue(MethodTable):
+    """What iterators share: the methods that a program may call by name."""
+
+    __slots__ = ()
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        return self
+
+    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self
+
+    def m___next__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        item = self.next(tx)
+        if item is None:
+            raise tx.error(StopIteration)
+        return item
+
+
 @final
-class ItemsIterator(SymbolicValue):
+class ItemsIterator(IteratorValue):
     """Over a live sequence: items added while iterating are seen."""
 
     __slots__ = ("position", "sequence")
@@ -29,9 +48,6 @@ class ItemsIterator(SymbolicValue):
 
     def python_type(self) -> type:
         return type(iter(self.sequence.python_type()()))
-
-    def iter(self, tx: Interpreter) -> SymbolicValue:
-        return self
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         if self.position >= len(self.sequence.items):
@@ -50,7 +66,7 @@ class ItemsIterator(SymbolicValue):
 
 
 @final
-class LazyIterator(SymbolicValue):
+class LazyIterator(IteratorValue):
     """Driven by a Python generator over values; `kind` is the type the program sees."""
 
     __slots__ = ("kind", "produce", "pure", "started")
@@ -65,9 +81,6 @@ class LazyIterator(SymbolicValue):
 
     def python_type(self) -> type:
         return self.kind
-
-    def iter(self, tx: Interpreter) -> SymbolicValue:
-        return self
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         if self.started is None:

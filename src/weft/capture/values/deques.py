@@ -1,0 +1,187 @@
+"""collections.deque.
+
+Place in the pipeline: a value family, a list with two ends and perhaps a greatest length. A changed
+outside deque is written back whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
+from weft.capture.values.classes import constructor
+from weft.capture.values.constant import NONE, constant
+from weft.capture.values.registry import wraps
+from weft.capture.values.sequences import SequenceValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class DequeValue(SequenceValue):
+    """A deque; `maxlen` is None or the length at which it drops items from the other end."""
+
+    __slots__ = ("maxlen", "original")
+    kind = deque
+
+    def __init__(
+        self, items: Iterable[SymbolicValue], maxlen: int | None = None,
+        source: Source | None = None, original: Any = MISSING,
+    ) -> None:  # fmt: skip
+        super().__init__(items, source)
+        self.maxlen = maxlen
+        self.original = original
+        self._drop(from_left=True)
+
+    def _drop(self, *, from_left: bool) -> None:
+        extra = 0 if self.maxlen is None else max(len(self.items) - self.maxlen, 0)
+        if extra:
+            self.items = self.items[extra:] if from_left else self.items[:-extra]
+
+    def real(self) -> Any:
+        return self.original
+
+    def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
+        return DequeValue(items, self.maxlen)
+
+    def build(self, items: list[Any]) -> Any:
+        return deque(items, self.maxlen)
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        return self.at(tx, self.index_of(tx, key))
+
+    def _concatenates(self, other: SequenceValue) -> bool:
+        return isinstance(other, DequeValue)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        return constant(self.maxlen) if name == "maxlen" else super().getattr(tx, name)
+
+    # -- what becomes of it -----------------------------------------------------------------------
+
+    def _changed(self, tx: Interpreter) -> SymbolicValue:
+        if self.source is not None:
+            tx.effects.touch(self)
+        return NONE
+
+    def replay(self, emit: Emitter) -> None:
+        target = emit.value(self)
+        items = ", ".join(emit.value(item) for item in self.items)
+        emit.line(f"{target}.clear()")
+        emit.line(f"{target}.extend([{items}])")
+
+    def rebuild(self, emit: Emitter) -> str:
+        name = emit.bind(self, f"{emit.constant(deque)}((), {self.maxlen})")
+        items = ", ".join(emit.value(item) for item in self.items)
+        if items:
+            emit.line(f"{name}.extend([{items}])")
+        return name
+
+    # -- changes ----------------------------------------------------------------------------------
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op == "iadd" and not reflected:
+            self.m_extend(tx, [other], {})
+            return self
+        return super().binary(tx, op, other, reflected)
+
+    def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
+        self.items[self.index_of(tx, key)] = value
+        self._changed(tx)
+
+    def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
+        del self.items[self.index_of(tx, key)]
+        self._changed(tx)
+
+    def m_append(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.m_extend(tx, [_one(args)], kwargs)
+
+    def m_appendleft(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.m_extendleft(tx, [_one(args)], kwargs)
+
+    def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items.extend(tx.unpack(args[0]))
+        self._drop(from_left=True)
+        return self._changed(tx)
+
+    def m_extendleft(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items[:0] = reversed(tx.unpack(args[0]))
+        self._drop(from_left=False)
+        return self._changed(tx)
+
+    def m_insert(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if len(self.items) == self.maxlen:
+            raise tx.error(IndexError, "deque already at its maximum size")
+        self.items.insert(args[0].constant(), args[1])
+        return self._changed(tx)
+
+    def _pop(self, tx: Interpreter, where: int) -> SymbolicValue:
+        if not self.items:
+            raise tx.error(IndexError, "pop from an empty deque")
+        item = self.at(tx, where)
+        del self.items[where]
+        self._changed(tx)
+        return item
+
+    def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._pop(tx, -1)
+
+    def m_popleft(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._pop(tx, 0)
+
+    def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        del self.items[self.m_index(tx, args, {}).constant()]
+        return self._changed(tx)
+
+    def m_rotate(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        turned = deque(self.items)
+        turned.rotate(args[0].constant() if args else 1)
+        self.items = list(turned)
+        return self._changed(tx)
+
+    def m_reverse(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items.reverse()
+        return self._changed(tx)
+
+    def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.items.clear()
+        return self._changed(tx)
+
+    def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return DequeValue(self.items, self.maxlen)
+
+
+def _one(args: Args) -> SymbolicValue:
+    return SequenceValue([args[0]])
+
+
+@constructor(deque)
+def _make_deque(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    given = dict(zip(("iterable", "maxlen"), args, strict=False)) | kwargs
+    maxlen = given["maxlen"].constant() if "maxlen" in given else None
+    return DequeValue(tx.unpack(given["iterable"]) if "iterable" in given else [], maxlen)
+
+
+@functools.lru_cache(maxsize=1024)
+def _item_getter(index: int) -> Callable[[Any], Any]:
+    return operator.itemgetter(index)
+
+
+@wraps(deque)
+def _wrap_deque(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is None:
+        return DequeValue([tx.wrap_new(item) for item in obj], obj.maxlen)
+    tx.guards.add(source, "type_is", deque)
+    tx.guards.add(source, "len", len(obj))
+    tx.wrap(obj.maxlen, source.attribute("maxlen"))
+    items = [
+        LazyValue(source.call(_item_getter(i), f"{source.name}[{i}]"), item)
+        for i, item in enumerate(obj)
+    ]
+    return DequeValue(items, obj.maxlen, source, obj)
