@@ -245,6 +245,8 @@ static PyObject *compiled_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     self->vectorcall = compiled_call;
     self->fn = Py_NewRef(fn);
     self->on_miss = Py_NewRef(on_miss);
+    if (present_cache(self) == NULL) /* owns the code's entries from the start, called or not */
+        Py_CLEAR(self);
     return (PyObject *)self;
 }
 

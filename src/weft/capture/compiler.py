@@ -10,9 +10,11 @@ None as its answer means: run this call eagerly.
 
 from __future__ import annotations
 
+import gc
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, final
 
 import torch
@@ -28,17 +30,31 @@ from weft.capture.interpreter import BreakHere, Interpreter
 from weft.capture.recompiles import Variant, recompile_reasons
 from weft.capture.replacement import Emitter, restore_grad_mode
 from weft.capture.resumption import Resumption, can_translate
+from weft.capture.shape_guards import add_shape_guards
 from weft.capture.skips import is_skipped_code
 from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle
 from weft.errors import GraphBreakError, RecompileLimitWarning
 from weft.shapes.fake import FakeContext
+from weft.shapes.policy import DynamicPolicy
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 _MAX_SKIPS: Final = 3
 """Failed captures of a code object (the program raised, ...) after which it is left alone."""
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Captures make many objects that live on; a collection of a large heap costs more than all."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @final
@@ -50,6 +66,7 @@ class FrameCompiler:
         self.backend = backend
         self._codes: dict[types.CodeType, types.CodeType] = {}
         self._skips: dict[types.CodeType, int] = {}
+        self._policies: dict[types.CodeType, DynamicPolicy] = {}
 
     # -- entry points -----------------------------------------------------------------------------
 
@@ -69,7 +86,7 @@ class FrameCompiler:
             if self._over_limit(code, locals, cells, globals):
                 return None
             try:
-                with events.stage("capture"):
+                with events.stage("capture"), _no_collection():
                     return self._compile(code, locals, cells, globals, compiled is not None)
             except SkipFrame as skip:
                 self._note_skip(code, always=skip.always)
@@ -85,6 +102,14 @@ class FrameCompiler:
         if code not in self._codes:
             self._codes[code] = code.replace()
         return self._codes[code]
+
+    def policy(self, code: types.CodeType) -> DynamicPolicy:
+        """What is known of the code's sizes from earlier captures."""
+        found = self._policies.get(code)
+        if found is None:
+            found = self._policies[code] = DynamicPolicy(
+                self.options.dynamic, automatic=config.automatic_dynamic)
+        return found
 
     # -- limits -----------------------------------------------------------------------------------
 
@@ -129,6 +154,7 @@ class FrameCompiler:
         graph, inputs = self._graph(tx, emit, code)
         replacement, text = emit.finish(graph, inputs, code.co_qualname)
         with events.stage("guards"):
+            add_shape_guards(tx)
             nodes, tree_checks, n_slots = tx.guards.lower(state)
             tree = _frame.GuardTree(nodes, tree_checks, n_slots)
         entry = _frame.Entry(tree, replacement, globals, signal is not None)
@@ -169,7 +195,8 @@ class Attempt:
         break_at = -1
         reason: GraphBreak | None = None
         while True:
-            tx = Interpreter(self.code, self.globals, FakeContext(), break_at=break_at)
+            policy = self.compiler.policy(self.code)
+            tx = Interpreter(self.code, self.globals, FakeContext(), policy, break_at=break_at)
             tx.own_code = self.compiler.own_code
             frame = tx.root_frame(self.locals, self.cells)
             emit = Emitter(tx)

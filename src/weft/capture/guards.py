@@ -62,6 +62,7 @@ _TEXT: dict[str, Callable[[Guard], str]] = {
     "missing_key": lambda g: f"{g.args[0]!r} not in {g.source}",
     "same_as_slot": lambda g: f"{g.source} is the same object as before",
     "tensor": _tensor_text,
+    "shape": lambda g: str(g.args[0]),
 }
 
 
@@ -104,6 +105,11 @@ class GuardSet:
             if order[id(first)] > order[id(second)]:
                 first, second = second, first
             self.add(second, "same_as_slot", first.collect())
+
+    def shape(self, check: Any) -> None:
+        """Require a condition on collected sizes (a `ShapeCheck`)."""
+        self._distinct.append(("shape", check.holds, len(self.all)))
+        self.all.append(Guard(None, "shape", (check,), ()))
 
     def lower(self, modes: Any = None) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
         """`(nodes, tree_checks, n_slots)` for `GuardTree`; `modes` as when the frame began."""
@@ -190,5 +196,6 @@ _EXPLAIN: dict[str, Callable[[Guard, Any], str]] = {
     "len": lambda g, a: f"'{g.source}' had length {g.args[0]}, now {_short(a)}",
     "dict_keys": lambda g, a: f"the keys of '{g.source}' changed",
     "missing_key": lambda g, a: f"{g.args[0]!r} is now in '{g.source}'",
+    "shape": lambda g, a: f"{g.args[0].failure()} does not hold",
     "global_state": lambda g, a: "a global mode changed (grad mode, autocast, default dtype, ...)",
 }

@@ -33,7 +33,9 @@ from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import IDENTITY, wrapper_of
 from weft.config import config
 from weft.errors import SourceLine
+from weft.shapes.context import ShapeContext
 from weft.shapes.fake import FakeContext
+from weft.shapes.policy import DynamicPolicy
 
 Args = list[SymbolicValue]
 Kwargs = dict[str, SymbolicValue]
@@ -54,7 +56,7 @@ class Interpreter:
 
     def __init__(
         self, code: types.CodeType, globals: dict[str, Any], fakes: FakeContext,
-        *, break_at: int = -1,
+        policy: DynamicPolicy, *, break_at: int = -1,
     ) -> None:
         self.tree = SourceTree()
         self.guards = GuardSet(self.tree)
@@ -63,6 +65,12 @@ class Interpreter:
         self.effects = SideEffects()
         self.fakes = fakes
         self.state = GlobalState()
+        self.shapes = ShapeContext(line=self.line)
+        self.policy = policy
+        self.numbers: dict[Source, SymbolicValue] = {}
+        """Python numbers from outside that are symbolic."""
+        self.number_nodes: dict[Any, Any] = {}
+        """Graph nodes of symbolic numbers, by expression."""
         self.break_at = break_at
         self.own_code: Callable[[types.CodeType], types.CodeType] = lambda code: code
         """Gives the code object to make continuations from."""

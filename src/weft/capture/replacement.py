@@ -118,7 +118,9 @@ class Emitter:
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         namespace: dict[str, Any] = {}
         exec(compile(text, file, "exec"), namespace)
-        return namespace["make"](graph, *self.constants.values()), text
+        function = namespace["make"](graph, *self.constants.values())
+        function.__weft_constants__ = self.constants  # also those that the text does not mention
+        return function, text
 
     def _graph_call(self, graph: Callable[..., Any] | None, inputs: list[GraphInput]) -> list[str]:
         if graph is None:

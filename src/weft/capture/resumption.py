@@ -393,6 +393,7 @@ class Resumption:
                                    closure=closure or None)
         if not closure:
             return self.emit.constant(self.make(function))
+        self.emit.constant(self.make(function))  # entries live as long as one function of the code
         cells = "".join(f"{self.emit.value(self._cell(frame, n))}, " for n in code.co_freevars)
         make = self.emit.constant(types.FunctionType)
         parts = (f"{make}({self.emit.constant(function.__code__)}, {self.emit.constant(globals)}, "

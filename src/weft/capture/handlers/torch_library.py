@@ -34,7 +34,7 @@ def _false(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return FALSE
 
 
-@rule(torch._C._get_tracing_state)
+@rule(torch._C._get_tracing_state, torch._C._log_api_usage_once)
 def _none(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return NONE
 

@@ -162,6 +162,9 @@ def boolean(value: Any) -> ConstantValue:
 
 @wraps(*_BY_EQUALITY)
 def _wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    symbolic = tx.wrap_symbolic_number(obj, source)
+    if symbolic is not None:
+        return symbolic
     if source is not None:
         tx.guards.add(source, "eq", obj)
     return ConstantValue(obj)

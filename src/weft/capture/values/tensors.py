@@ -213,16 +213,21 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     versions = [_version(fake) for fake in fakes]
     result = _run_fake(tx, op, target, fakes, named_fakes)
     changed = versions != [_version(fake) for fake in fakes]
-    if result is None or isinstance(result, FakeTensor):
-        for arg in args:
-            if isinstance(arg, TensorValue) and arg.example is result:
-                tx.builder.call(op, target, nodes, named_nodes, result, tx.stack()).meta[
-                    "effect"] = True
-                return arg
+    same = next((a for a in args if isinstance(a, TensorValue) and a.example is result), None)
+    if same is not None and not changed and not _in_place(target):
+        return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     node = tx.builder.call(op, target, nodes, named_nodes, result, tx.stack())
-    if changed or result is None:
+    if changed or result is None or same is not None:
         node.meta["effect"] = True
+    if same is not None:
+        return same
     return wrap_result(tx, node, result)
+
+
+def _in_place(target: Any) -> bool:
+    """By its name; inference tensors have no version that would tell."""
+    name = _name(target)
+    return name.endswith("_") or name.startswith("i") and name in vars(operator)
 
 
 def _version(fake: Any) -> int:

@@ -1,0 +1,270 @@
+"""Symbolic numbers: sizes that change between calls, Python numbers that do, and what is computed of them.
+
+Place in the pipeline: beside constants. The value holds a ``torch.SymInt`` (``SymFloat``, ``SymBool``) of the
+capture's `ShapeContext`; arithmetic is Python's on those, a branch records a guard. Where a plain
+number is needed (a list index, ``range``, a format string) the value becomes constant, by a guard.
+
+    x.shape[0] * 2          # graph: a placeholder for the size, operator.mul
+    return x.shape[0] + 1   # replacement: `v[3]+1`
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+from torch import fx
+
+from weft.capture.source import Source
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
+from weft.capture.values.registry import wraps
+from weft.shapes.expr import (
+    Atom,
+    Expr,
+    FloorDiv,
+    IntExpr,
+    Max,
+    Min,
+    Mod,
+    Symbol,
+    operands,
+    symbol_of,
+)
+from weft.shapes.floats import FloatExpr, FloatSymbol, number_symbols, text
+from weft.shapes.symnode import expr_of, float_of
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+SymbolicNumber = torch.SymInt | torch.SymFloat | torch.SymBool
+
+_TYPES: Final[Mapping[type, type]] = {
+    torch.SymInt: int,
+    torch.SymFloat: float,
+    torch.SymBool: bool,
+}
+
+
+@final
+class SymbolicNumberValue(SymbolicValue):
+    """An int, float or bool that depends on sizes or numbers of the call."""
+
+    __slots__ = ("example", "tx")
+    is_constant = True  # `constant` makes it one
+
+    def __init__(
+        self, tx: Interpreter, example: SymbolicNumber, source: Source | None = None
+    ) -> None:
+        super().__init__(source)
+        self.tx = tx
+        self.example = example
+
+    def python_type(self) -> type:
+        return _TYPES[type(self.example)]
+
+    def constant(self) -> int | float | bool:
+        return self.python_type()(self.example)  # type: ignore[no-any-return]
+
+    def real(self) -> Any:
+        return self.constant()
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return self.constant()
+
+    def truth(self, tx: Interpreter) -> bool:
+        return evaluate(tx, lambda: bool(self.example))  # type: ignore[no-any-return]
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        return ConstantValue(self.constant()).getattr(tx, name)
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return ConstantMethod(constant(self.constant()), name).call(tx, args, kwargs)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        right = operand(other)
+        if right is None:
+            return None
+        function = getattr(operator, op)
+        pair = (right, self.example) if reflected else (self.example, right)
+        return tx.wrap_new(evaluate(tx, lambda: function(*pair)))
+
+    def unary(self, tx: Interpreter, function: Callable[[Any], Any]) -> SymbolicValue:
+        """``function(self)`` for ``-x``, ``abs``, ``float``, ``math.sqrt`` and the like."""
+        return tx.wrap_new(evaluate(tx, lambda: function(self.example)))
+
+    def proxy(self, tx: Interpreter) -> Any:
+        if isinstance(self.example, torch.SymBool):
+            return self.constant()
+        return _Nodes(tx).number(_value_of(self.example))
+
+    def fake(self, tx: Interpreter) -> Any:
+        return self.example
+
+    def rebuild(self, emit: Emitter) -> str:
+        if isinstance(self.example, torch.SymBool):
+            return repr(self.constant())
+        value = _value_of(self.example)
+        names = {_name(s): _slot(self.tx, s) for s in number_symbols(value)}
+        return text(value, names)
+
+    def __repr__(self) -> str:
+        return f"{self.python_type().__name__} {self.example}"
+
+
+def operand(value: SymbolicValue) -> Any:
+    """The Python or symbolic number for arithmetic; None for other values."""
+    if isinstance(value, SymbolicNumberValue):
+        return value.example
+    if isinstance(value, ConstantValue) and isinstance(value.value, int | float):
+        return value.value
+    return None
+
+
+def _value_of(example: SymbolicNumber) -> Any:
+    return expr_of(example) if isinstance(example, torch.SymInt) else float_of(example)
+
+
+def _name(symbol: Expr | FloatSymbol) -> str:
+    return symbol.name if isinstance(symbol, FloatSymbol) else symbol_of(symbol).name
+
+
+def _source(tx: Interpreter, symbol: Expr | FloatSymbol) -> Source:
+    source = tx.shapes.sources[symbol][0]
+    assert isinstance(source, Source)
+    return source
+
+
+def _slot(tx: Interpreter, symbol: Expr | FloatSymbol) -> str:
+    return f"v[{_source(tx, symbol).collect()}]"
+
+
+@final
+class _Nodes:
+    """Graph nodes that compute symbolic numbers from the placeholders of their symbols."""
+
+    def __init__(self, tx: Interpreter) -> None:
+        self.tx = tx
+        self.memo: dict[Any, Any] = tx.number_nodes
+
+    def number(self, value: Any) -> Any:
+        """The node (or plain number) for an int or float expression."""
+        if isinstance(value, int | float):
+            return value
+        if value not in self.memo:
+            self.memo[value] = _NODE_RULES[type(value)](self, value)
+        return self.memo[value]
+
+    def symbol(self, symbol: Expr | FloatSymbol) -> fx.Node:
+        context = self.tx.shapes
+        if isinstance(symbol, FloatSymbol):
+            example: Any = torch.SymFloat(context.float_node(symbol))  # type: ignore[no-untyped-call]
+        else:
+            example = context.sym_int(symbol)
+        source, hint = _source(self.tx, symbol), context.hints[symbol]
+        return self.tx.builder.placeholder(source, example, hint)
+
+    def polynomial(self, value: Expr) -> fx.Node:
+        atom = value.atom
+        if isinstance(atom, Symbol):
+            return self.symbol(value)
+        if atom is not None:
+            return self.atom(atom)
+        total: Any = None
+        for monomial, coefficient in value.terms.items():
+            term = self.product(monomial, coefficient)
+            total = term if total is None else self.call(operator.add, total, term)
+        return self.call(operator.add, total, value.const) if value.const else total
+
+    def product(self, monomial: tuple[Atom, ...], coefficient: int) -> Any:
+        result: Any = None
+        for atom in monomial:
+            factor = self.number(atom.expr)
+            result = factor if result is None else self.call(operator.mul, result, factor)
+        return result if coefficient == 1 else self.call(operator.mul, result, coefficient)
+
+    def atom(self, atom: Atom) -> fx.Node:
+        function = _ATOM_FUNCTIONS[type(atom)]
+        first, *others = map(self.number, operands(atom))
+        for other in others:
+            first = self.call(function, first, other)
+        return first  # type: ignore[no-any-return]
+
+    def floating(self, value: FloatExpr) -> fx.Node:
+        return self.call(_FLOAT_FUNCTIONS[value.op], *map(self.number, value.args))
+
+    def call(self, function: Callable[..., Any], *args: Any) -> fx.Node:
+        examples = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in args]
+        stack = self.tx.stack()
+        node = self.tx.builder.call("call_function", function, args, {}, function(*examples), stack)
+        self.tx.builder.n_calls -= 1  # numbers alone are not worth a graph
+        return node
+
+
+_NODE_RULES: Final[Mapping[type, Callable[[_Nodes, Any], Any]]] = {
+    Expr: _Nodes.polynomial,
+    FloatSymbol: _Nodes.symbol,
+    FloatExpr: _Nodes.floating,
+}
+_ATOM_FUNCTIONS: Final[Mapping[type[Atom], Callable[..., Any]]] = {
+    FloorDiv: operator.floordiv,
+    Mod: operator.mod,
+    Min: torch.sym_min,
+    Max: torch.sym_max,
+}
+_FLOAT_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "truediv": operator.truediv,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "pow": operator.pow,
+    "min": torch.sym_min,
+    "max": torch.sym_max,
+    "neg": operator.neg,
+    "abs": abs,
+    "float": torch.sym_float,
+    **{
+        name: getattr(torch, f"_sym_{name}")
+        for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan")
+    },
+}
+
+
+@wraps(torch.SymInt, torch.SymFloat, torch.SymBool)
+def _wrap_symbolic(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    node = obj.node
+    if node.constant is not None:
+        return ConstantValue(node.constant)
+    known = expr_of(obj) if isinstance(obj, torch.SymInt) else None
+    if isinstance(known, int):
+        return ConstantValue(known)
+    return SymbolicNumberValue(tx, obj, source)
+
+
+def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue | None:
+    """A Python number from outside, if it is one that changes between calls."""
+    if source is None or type(obj) not in (int, float):
+        return None
+    known = tx.numbers.get(source)
+    if known is not None:
+        return known
+    if not tx.policy.is_symbolic(source.name, obj):
+        return None
+    tx.guards.add(source, "type_is", type(obj))
+    make = tx.shapes.integer if type(obj) is int else tx.shapes.number
+    value = tx.numbers[source] = SymbolicNumberValue(tx, make(obj, source), source)
+    return value
+
+
+def number_of(value: IntExpr) -> Any:
+    """Plain ints stay; for use where a size may be either."""
+    return value
+
+
+__all__ = ["SymbolicNumberValue", "math", "number_of", "operand", "wrap_number"]
