@@ -1,5 +1,5 @@
 """Programs in Python's language with tensors; every `stop()` may be a graph break."""
-# ruff: noqa: C4, RUF005, RUF015, UP031  (each form is here on purpose)
+# ruff: noqa: C405, C408, C416, RUF005, RUF015, UP031  (each form is here on purpose)
 
 from __future__ import annotations
 
@@ -554,7 +554,7 @@ def errors(x, kind):
     if kind == 2:
         return {}["k"]
     if kind == 3:
-        return undefined_name  # noqa
+        return undefined_name  # noqa: F821
     if kind == 4:
         return x.nope
     if kind == 5:

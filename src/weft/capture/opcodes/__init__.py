@@ -1,7 +1,8 @@
 """One function for each byte code instruction, registered under its name for every Python version.
 
-Place in the pipeline: called by the interpreter's loop. Each file is a family: `variables`, `stack`,
-`operators`, `containers`, `control`, `calls`, `functions`, `exceptions`, `generators`, `matching`.
+Place in the pipeline: called by the interpreter's loop. Each file is a family: `variables`,
+`stack`, `operators`, `containers`, `control`, `calls`, `functions`, `exceptions`, `generators`,
+`matching`.
 A handler takes the interpreter, the frame and the instruction, and works on the frame's stack; only
 those that leave the frame return a value. Names do not change their meaning between versions; where
 one does, the handler asks `TABLE` (`bytecode/py31x.py`)::

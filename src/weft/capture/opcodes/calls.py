@@ -42,9 +42,7 @@ def pop_callable(frame: Frame) -> tuple[SymbolicValue, Args]:
     return (second, []) if first is NULL else (first, [second])
 
 
-def call_with_names(
-    tx: Interpreter, frame: Frame, count: int, names: tuple[str, ...]
-) -> None:
+def call_with_names(tx: Interpreter, frame: Frame, count: int, names: tuple[str, ...]) -> None:
     """A call with `count` arguments on the stack, the last ones by keyword."""
     args = frame.popn(count)
     kwargs = dict(zip(names, args[count - len(names) :], strict=True))

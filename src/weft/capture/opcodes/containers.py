@@ -119,7 +119,7 @@ def unpack_sequence(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("UNPACK_EX")
 def unpack_ex(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """`first, *rest, last = ...`: the low byte counts those before the star, the next those after."""
+    """`first, *rest, last = ...`: the low byte counts those before the star."""
     before, after = ins.arg & 255, ins.arg >> 8
     items = [tx.force(item) for item in frame.pop().iterate(tx)]
     if len(items) < before + after:

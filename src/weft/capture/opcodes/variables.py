@@ -98,7 +98,7 @@ def load_fast_and_clear(tx: Interpreter, frame: Frame, ins: Instruction) -> None
     if saved is None and name in frame.code.co_cellvars:
         saved = frame.cells.pop(name, None)
     if saved.__class__ is LazyValue:
-        saved = tx.force(saved)  # type: ignore[arg-type]
+        saved = tx.force(saved)
     frame.stack.append(NULL if saved is None else saved)
 
 
