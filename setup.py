@@ -31,6 +31,7 @@ setup(
             "csrc/global_state.c",
             "csrc/guard_checks.c",
             "csrc/guards.c",
+            "csrc/guard_memo.c",
             "csrc/code_cache.c",
             "csrc/compiled_function.c",
             "csrc/frame_hook.c",

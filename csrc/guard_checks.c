@@ -434,18 +434,18 @@ typedef struct {
     check_fn run;
 } CheckKind;
 
-static const CheckKind kinds[] = {
-    {"tensor", 8, prepare_tensor, check_tensor},
-    {"type_is", 1, prepare_object, check_type_is},
-    {"eq", 1, prepare_constant, check_eq},
-    {"is", 1, prepare_object, check_is},
-    {"is_not", 1, prepare_object, check_is_not},
-    {"len", 1, prepare_number, check_len},
-    {"dict_keys", 1, prepare_tuple, check_dict_keys},
-    {"missing_key", 1, prepare_object, check_missing_key},
-    {"no_attr", 1, prepare_object, check_no_attr},
-    {"same_as_slot", 1, prepare_slot, check_same_as_slot},
-    {"py", 1, prepare_object, check_py},
+static const CheckKind kinds[N_CHECK_KINDS] = {
+    [CHECK_TENSOR] = {"tensor", 8, prepare_tensor, check_tensor},
+    [CHECK_TYPE_IS] = {"type_is", 1, prepare_object, check_type_is},
+    [CHECK_EQ] = {"eq", 1, prepare_constant, check_eq},
+    [CHECK_IS] = {"is", 1, prepare_object, check_is},
+    [CHECK_IS_NOT] = {"is_not", 1, prepare_object, check_is_not},
+    [CHECK_LEN] = {"len", 1, prepare_number, check_len},
+    [CHECK_DICT_KEYS] = {"dict_keys", 1, prepare_tuple, check_dict_keys},
+    [CHECK_MISSING_KEY] = {"missing_key", 1, prepare_object, check_missing_key},
+    [CHECK_NO_ATTR] = {"no_attr", 1, prepare_object, check_no_attr},
+    [CHECK_SAME_AS_SLOT] = {"same_as_slot", 1, prepare_slot, check_same_as_slot},
+    [CHECK_PY] = {"py", 1, prepare_object, check_py},
 };
 
 static const CheckKind *find_kind(PyObject *name)
@@ -472,6 +472,7 @@ int check_parse(PyObject *tuple, Py_ssize_t n_slots, Check *check)
                      kind->n_args);
         return -1;
     }
+    check->kind = (CheckKindId)(kind - kinds);
     check->run = kind->run;
     check->guard_id = Py_NewRef(PyTuple_GET_ITEM(tuple, size - 1));
     return kind->prepare(tuple, n_slots, check);

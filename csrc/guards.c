@@ -8,20 +8,6 @@
  */
 #include "weft_frame.h"
 
-typedef struct Node Node;
-/* The value (new reference); NULL without an exception when it is not there. */
-typedef PyObject *(*access_fn)(const Node *node, PyObject *parent, const FrameValues *frame);
-
-struct Node {
-    access_fn access;
-    PyObject *operand; /* name, key, fixed object or callable */
-    Py_ssize_t number; /* index or dimension */
-    Py_ssize_t slot;   /* -1: not collected */
-    Py_ssize_t n_checks, n_children;
-    Check *checks;
-    Node *children;
-};
-
 typedef struct TreeCheck TreeCheck;
 struct TreeCheck {
     int (*run)(const TreeCheck *check, PyObject *collected);
@@ -186,22 +172,22 @@ typedef struct {
     access_fn access;
 } AccessorKind;
 
-static const AccessorKind accessors[] = {
-    {"local", NUMBER_OPERAND, true, access_local},
-    {"cell", NUMBER_OPERAND, true, access_cell},
-    {"cell_object", NUMBER_OPERAND, true, access_cell_object},
-    {"global", OBJECT_OPERAND, true, access_global},
-    {"builtin", OBJECT_OPERAND, true, access_builtin},
-    {"object", OBJECT_OPERAND, true, access_object},
-    {"attr", OBJECT_OPERAND, false, access_attr},
-    {"instance_dict", NO_OPERAND, false, access_instance_dict},
-    {"dict_item", OBJECT_OPERAND, false, access_dict_item},
-    {"list_item", NUMBER_OPERAND, false, access_list_item},
-    {"tuple_item", NUMBER_OPERAND, false, access_tuple_item},
-    {"type", NO_OPERAND, false, access_type},
-    {"size", NUMBER_OPERAND, false, access_size},
-    {"stride", NUMBER_OPERAND, false, access_stride},
-    {"call", OBJECT_OPERAND, false, access_call},
+static const AccessorKind accessors[N_ACCESSORS] = {
+    [FROM_LOCAL] = {"local", NUMBER_OPERAND, true, access_local},
+    [FROM_CELL] = {"cell", NUMBER_OPERAND, true, access_cell},
+    [FROM_CELL_OBJECT] = {"cell_object", NUMBER_OPERAND, true, access_cell_object},
+    [FROM_GLOBAL] = {"global", OBJECT_OPERAND, true, access_global},
+    [FROM_BUILTIN] = {"builtin", OBJECT_OPERAND, true, access_builtin},
+    [FROM_OBJECT] = {"object", OBJECT_OPERAND, true, access_object},
+    [FROM_ATTR] = {"attr", OBJECT_OPERAND, false, access_attr},
+    [FROM_INSTANCE_DICT] = {"instance_dict", NO_OPERAND, false, access_instance_dict},
+    [FROM_DICT_ITEM] = {"dict_item", OBJECT_OPERAND, false, access_dict_item},
+    [FROM_LIST_ITEM] = {"list_item", NUMBER_OPERAND, false, access_list_item},
+    [FROM_TUPLE_ITEM] = {"tuple_item", NUMBER_OPERAND, false, access_tuple_item},
+    [FROM_TYPE] = {"type", NO_OPERAND, false, access_type},
+    [FROM_SIZE] = {"size", NUMBER_OPERAND, false, access_size},
+    [FROM_STRIDE] = {"stride", NUMBER_OPERAND, false, access_stride},
+    [FROM_CALL] = {"call", OBJECT_OPERAND, false, access_call},
 };
 
 /* ---- the walk ----------------------------------------------------------------------------------- */
@@ -217,13 +203,6 @@ static int absorb_exception(void)
     return 0;
 }
 
-typedef struct {
-    const FrameValues *frame;
-    PyObject **slots;
-    PyObject *failed; /* borrowed id of the first guard that failed; only if `explain` */
-    bool explain;
-} Walk;
-
 /* The first guard at or below a node, to name when its value cannot be read at all. */
 static PyObject *first_guard(const Node *node)
 {
@@ -237,22 +216,7 @@ static PyObject *first_guard(const Node *node)
     return NULL;
 }
 
-static int walk_value(Walk *walk, const Node *node, PyObject *value);
-
-static int walk_node(Walk *walk, const Node *node, PyObject *parent)
-{
-    PyObject *value = node->access(node, parent, walk->frame);
-    if (value == NULL) {
-        if (walk->explain)
-            walk->failed = first_guard(node);
-        return absorb_exception();
-    }
-    int passed = walk_value(walk, node, value);
-    Py_DECREF(value);
-    return passed;
-}
-
-static int walk_value(Walk *walk, const Node *node, PyObject *value)
+static int run_checks(Walk *walk, const Node *node, PyObject *value)
 {
     for (Py_ssize_t i = 0; i < node->n_checks; i++) {
         const Check *check = &node->checks[i];
@@ -265,12 +229,63 @@ static int walk_value(Walk *walk, const Node *node, PyObject *value)
     }
     if (node->slot >= 0)
         Py_XSETREF(walk->slots[node->slot], Py_NewRef(value));
-    for (Py_ssize_t i = 0; i < node->n_children; i++) {
-        int passed = walk_node(walk, &node->children[i], value);
-        if (passed != 1)
-            return passed;
-    }
     return 1;
+}
+
+static int walk_children(Walk *walk, const Node *node, PyObject *value)
+{
+    int passed = 1;
+    for (Py_ssize_t i = 0; i < node->n_children && passed == 1; i++)
+        passed = walk_node(walk, &node->children[i], value);
+    return passed;
+}
+
+/* What is below a value, without walking it if nothing on the way has changed since last time. */
+static int walk_memoised(Walk *walk, const Node *node, PyObject *value)
+{
+    Memo *memo = node->memo;
+    if (walk->explain)
+        return walk_children(walk, node, value);
+    int known = memo_replay(memo, walk, value);
+    if (known < 0)
+        return absorb_exception();
+    if (known == 1 || !memo_start_recording(memo, value))
+        return known == 1 ? 1 : walk_children(walk, node, value);
+    walk->recording = memo;
+    int passed = walk_children(walk, node, value);
+    walk->recording = NULL;
+    memo_stop_recording(memo, passed == 1);
+    return passed;
+}
+
+static int walk_below(Walk *walk, const Node *node, PyObject *parent, PyObject *value)
+{
+    if (node->memo != NULL)
+        return walk_memoised(walk, node, value);
+    Memo *recording = walk->recording;
+    if (recording == NULL)
+        return walk_children(walk, node, value);
+    memo_note(recording, node, parent, value);
+    if (memo_is_replayed_by_walking(node, parent, value))
+        walk->recording = NULL;
+    int passed = walk_children(walk, node, value);
+    walk->recording = recording;
+    return passed;
+}
+
+int walk_node(Walk *walk, const Node *node, PyObject *parent)
+{
+    PyObject *value = node->access(node, parent, walk->frame);
+    if (value == NULL) {
+        if (walk->explain)
+            walk->failed = first_guard(node);
+        return absorb_exception();
+    }
+    int passed = run_checks(walk, node, value);
+    if (passed == 1)
+        passed = walk_below(walk, node, parent, value);
+    Py_DECREF(value);
+    return passed;
 }
 
 static int run_tree_checks(const GuardTree *self, PyObject *collected, bool before, Walk *walk);
@@ -381,6 +396,7 @@ static int parse_accessor(PyObject *accessor, bool root, Node *node)
         PyErr_Format(PyExc_ValueError, "accessor %R: wrong place or arguments", accessor);
         return -1;
     }
+    node->accessor = (AccessorId)(kind - accessors);
     node->access = kind->access;
     if (kind->operand == OBJECT_OPERAND)
         node->operand = Py_NewRef(PyTuple_GET_ITEM(accessor, 1));
@@ -447,6 +463,8 @@ static int parse_node(PyObject *tuple, bool root, Py_ssize_t n_slots, Node *node
         return -1;
     int result = parse_children(children, false, n_slots, &node->children, &node->n_children);
     Py_LeaveRecursiveCall();
+    if (result == 0 && root)
+        node->memo = memo_new(node);
     return result;
 }
 
@@ -527,6 +545,7 @@ static void clear_nodes(Node **nodes, Py_ssize_t *n_nodes)
         for (Py_ssize_t j = 0; j < old[i].n_checks; j++)
             check_clear(&old[i].checks[j]);
         PyMem_Free(old[i].checks);
+        memo_free(old[i].memo);
         clear_nodes(&old[i].children, &old[i].n_children);
     }
     PyMem_Free(old);
@@ -541,6 +560,9 @@ static int traverse_nodes(const Node *nodes, Py_ssize_t n_nodes, visitproc visit
             if (result)
                 return result;
         }
+        int known = memo_traverse(nodes[i].memo, visit, arg);
+        if (known)
+            return known;
         int result = traverse_nodes(nodes[i].children, nodes[i].n_children, visit, arg);
         if (result)
             return result;

@@ -5,6 +5,7 @@
  *   global_state.c       torch's global modes as one comparable value
  *   guard_checks.c       one check on one value
  *   guards.c             GuardTree: the checks of a captured frame, evaluated in one walk
+ *   guard_memo.c         what need not be walked again because no dictionary on the way changed
  *   code_cache.c         Entry {guards, replacement}; the entries of each code object
  *   compiled_function.c  CompiledFunction: binds arguments, tries entries, calls the replacement
  *   frame_hook.c         the same for nested Python frames (PEP 523)
@@ -42,6 +43,11 @@ PyObject *global_state_now(void);            /* new GlobalState object */
 int global_state_matches(PyObject *state);   /* 1, 0, or -1 with an exception */
 
 /* ---- guard_checks.c ---------------------------------------------------------------------------- */
+typedef enum { /* in the order of `kinds` in guard_checks.c */
+    CHECK_TENSOR, CHECK_TYPE_IS, CHECK_EQ, CHECK_IS, CHECK_IS_NOT, CHECK_LEN, CHECK_DICT_KEYS,
+    CHECK_MISSING_KEY, CHECK_NO_ATTR, CHECK_SAME_AS_SLOT, CHECK_PY, N_CHECK_KINDS
+} CheckKindId;
+
 typedef struct Check Check;
 typedef int (*check_fn)(const Check *check, PyObject *value, PyObject *const *slots);
 
@@ -62,6 +68,7 @@ typedef struct {
 } TensorSpec;
 
 struct Check {
+    CheckKindId kind;
     check_fn run; /* 1 passes, 0 fails, -1 exception */
     PyObject *operand;
     Py_ssize_t number;
@@ -81,6 +88,50 @@ typedef struct {
     PyObject *closure;       /* tuple of cells, or NULL */
     PyObject *globals;
 } FrameValues;
+
+typedef enum { /* in the order of `accessors` in guards.c */
+    FROM_LOCAL, FROM_CELL, FROM_CELL_OBJECT, FROM_GLOBAL, FROM_BUILTIN, FROM_OBJECT, FROM_ATTR,
+    FROM_INSTANCE_DICT, FROM_DICT_ITEM, FROM_LIST_ITEM, FROM_TUPLE_ITEM, FROM_TYPE, FROM_SIZE,
+    FROM_STRIDE, FROM_CALL, N_ACCESSORS
+} AccessorId;
+
+typedef struct Node Node;
+typedef struct Memo Memo;
+/* The value (new reference); NULL without an exception when it is not there. */
+typedef PyObject *(*access_fn)(const Node *node, PyObject *parent, const FrameValues *frame);
+
+struct Node {
+    AccessorId accessor;
+    access_fn access;
+    PyObject *operand; /* name, key, fixed object or callable */
+    Py_ssize_t number; /* index or dimension */
+    Py_ssize_t slot;   /* -1: not collected */
+    Py_ssize_t n_checks, n_children;
+    Check *checks;
+    Node *children;
+    Memo *memo; /* of a root below which there are dictionaries or lists; else NULL */
+};
+
+typedef struct {
+    const FrameValues *frame;
+    PyObject **slots;
+    PyObject *failed; /* borrowed id of the first guard that failed; only if `explain` */
+    bool explain;
+    Memo *recording;  /* what is walked is noted here; or NULL */
+} Walk;
+
+int walk_node(Walk *walk, const Node *node, PyObject *parent);
+
+/* ---- guard_memo.c ------------------------------------------------------------------------------ */
+Memo *memo_new(const Node *root);            /* NULL when it would not pay */
+void memo_free(Memo *memo);
+int memo_traverse(const Memo *memo, visitproc visit, void *arg);
+bool memo_start_recording(Memo *memo, PyObject *value); /* false: do not record now */
+void memo_note(Memo *memo, const Node *node, PyObject *parent, PyObject *value);
+bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *value);
+void memo_stop_recording(Memo *memo, bool passed);
+/* 1: all below the root holds, slots filled; 0: unknown, walk; -1: an exception. */
+int memo_replay(Memo *memo, Walk *walk, PyObject *value);
 
 extern PyTypeObject *GuardTree_Type;
 /* 1: passes, *collected is a new list; 0: fails; -1: an exception that must not be swallowed. */

@@ -8,7 +8,8 @@ import sys
 import time
 import traceback
 
-MODULES = ("test_binding", "test_guards", "test_compiled_function", "test_frame_hook", "test_leaks")
+MODULES = ("test_binding", "test_guards", "test_memo", "test_compiled_function", "test_frame_hook",
+           "test_leaks")
 
 
 def main() -> int:

@@ -72,7 +72,8 @@ def test_random_signatures_and_calls() -> None:
         for _ in range(12):
             args, kwargs = make_call(rng)
             want = expected(function, args, kwargs)
-            assert bound(function, args, kwargs) == want, (function.__code__.co_varnames, args, kwargs)
+            got = bound(function, args, kwargs)
+            assert got == want, (function.__code__.co_varnames, args, kwargs)
             fitting += not isinstance(want, str)
     assert fitting > 500
 

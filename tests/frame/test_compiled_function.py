@@ -13,7 +13,8 @@ from tests.frame.extension import frame
 def guard_eq(values: list[Any], slots: bool = True) -> Any:
     """A tree that wants just these values and collects them."""
     nodes = tuple(
-        (("local", i), (("eq", value, i),), i if slots else -1, ()) for i, value in enumerate(values)
+        (("local", i), (("eq", value, i),), i if slots else -1, ())
+        for i, value in enumerate(values)
     )
     return frame.GuardTree(nodes, (), len(values) if slots else 0)
 
@@ -26,7 +27,8 @@ class Compiler:
         self.answer = answer
         self.options = options
 
-    def __call__(self, compiled: Any, fn: Any, code: Any, values: Any, cells: Any, space: Any) -> Any:
+    def __call__(self, compiled: Any, fn: Any, code: Any, values: Any, cells: Any, space: Any,
+                 ) -> Any:
         self.asked.append((fn.__name__, *values))
         return frame.Entry(guard_eq(values), self.answer, space, **self.options)
 
@@ -178,12 +180,11 @@ def test_what_entries_hold_dies_with_the_compiled_function() -> None:
 
     held = Held()
     watch = weakref.ref(held)
-    nodes = ((("local", 0), (("is", held, 0),), 0, ()),)
-    compiled = frame.CompiledFunction(
-        private(f), lambda *args: frame.Entry(frame.GuardTree(nodes, (), 1), lambda v: v[0])
-    )
+    tree = frame.GuardTree(((("local", 0), (("is", held, 0),), 0, ()),), (), 1)
+    entries = [frame.Entry(tree, lambda v: v[0])]
+    compiled = frame.CompiledFunction(private(f), lambda *args: entries.pop())
     assert compiled(held) is held
-    del nodes
+    del tree
     held.compiled = compiled  # type: ignore[attr-defined]  # a cycle through the entries
     del compiled, held
     gc.collect()

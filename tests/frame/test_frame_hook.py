@@ -15,7 +15,8 @@ class Asked:
         self.names: list[str] = []
         self.answers = answers
 
-    def __call__(self, compiled: Any, fn: Any, code: Any, values: Any, cells: Any, space: Any) -> Any:
+    def __call__(self, compiled: Any, fn: Any, code: Any, values: Any, cells: Any, space: Any,
+                 ) -> Any:
         assert compiled is None and fn.__code__ is code and not frame.is_hooked()
         self.names.append(code.co_name)
         answer = self.answers.get(code.co_name)
@@ -67,7 +68,8 @@ def test_parameters_cells_and_globals_are_those_of_the_frame() -> None:
     with frame.hook(on_miss):
         f(1, c=3)
         f(1, 4, 5, c=6, d=7)
-    assert seen == [([1, 2, 3, (), {}], ["free"], True), ([1, 4, 6, (5,), {"d": 7}], ["free"], True)]
+    assert seen == [([1, 2, 3, (), {}], ["free"], True),
+                    ([1, 4, 6, (5,), {"d": 7}], ["free"], True)]
 
 
 def test_generators_coroutines_and_bodies_are_left_alone() -> None:
@@ -266,8 +268,8 @@ def test_settrace_and_setprofile_still_see_every_frame() -> None:
         events: list[str] = []
 
         def trace(where: Any, event: str, arg: Any) -> Any:
-            events.append(f"{where.f_code.co_name} {event}")  # noqa: B023
-            return trace  # noqa: B023
+            events.append(f"{where.f_code.co_name} {event}")
+            return trace
 
         previous = sys.gettrace() if setter is sys.settrace else sys.getprofile()
         with frame.hook(Asked(double=lambda v: -1)):
@@ -332,7 +334,7 @@ def test_replacements_that_recurse_raise_recursion_error() -> None:
 
 
 def test_frames_on_a_fresh_data_stack_chunk() -> None:
-    """Many locals: frames start new chunks of the thread's data stack, which a hit has to give back."""
+    """Frames that start new chunks of the thread's data stack; a hit has to give them back."""
     names = ", ".join(f"a{i}=0" for i in range(200))
     space: dict[str, Any] = {}
     exec(f"def wide({names}):\n    return -1", space)

@@ -1,4 +1,4 @@
-"""The torch-free tests on each other supported Python of this machine, the extension built for it."""
+"""The torch-free tests on each other supported Python, with the extension built for it."""
 
 from __future__ import annotations
 

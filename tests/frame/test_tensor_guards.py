@@ -218,3 +218,38 @@ def test_dispatch_modes_are_guarded() -> None:
     with TorchDispatchMode():
         assert not state.matches_now()
     assert state.matches_now()
+
+
+def test_remembered_parameters_are_still_looked_at() -> None:
+    linear = torch.nn.Linear(3, 3)
+    weight = (("dict_item", "weight"), (tensor_check(linear.weight),), 0, ())
+    parameters = (("dict_item", "_parameters"), (), -1, (weight,))
+    node = (("local", 0), (), -1, ((("instance_dict",), (), -1, (parameters,)),))
+    guards = frame.GuardTree((node,), (), 1)
+
+    def holds() -> bool:
+        return guards.check([linear], (), {}) == [linear.weight]
+
+    assert holds() and holds() and holds()
+    linear.weight.requires_grad_(False)
+    assert not holds()
+    linear.weight.requires_grad_(True)
+    assert holds() and holds()
+    linear.weight.data = torch.zeros(4, 3)
+    assert not holds()
+    linear.weight.data = torch.zeros(3, 3)
+    assert holds() and holds()
+    linear.weight.data.resize_(2, 3)
+    assert holds()  # `.data` is another tensor
+    torch.utils.swap_tensors(linear.weight, torch.nn.Parameter(torch.zeros(5, 5)))
+    assert not holds()
+    linear.weight = torch.nn.Parameter(torch.zeros(3, 3))
+    assert holds() and holds()
+    del linear.weight
+    assert guards.check([linear], (), {}) is None
+    linear.weight = torch.nn.Parameter(torch.zeros(3, 3))
+    assert holds() and holds()
+    linear.double()
+    assert not holds()
+    linear.float()
+    assert holds() and holds()
