@@ -30,6 +30,7 @@ from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant
 from weft.capture.values.exceptions import link_context, new_exception
 from weft.capture.values.mapping import DictValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue, wrap_number
 from weft.capture.values.registry import IDENTITY, wrapper_of
 from weft.config import config
 from weft.errors import SourceLine
@@ -194,9 +195,17 @@ class Interpreter:
             value = special[1]()
         else:
             value = wrapper_of(type(obj))(self, obj, source)
-        if not value.is_constant:
+        if not value.is_constant and not isinstance(value, SymbolicNumberValue):
             self.remember(obj, value)
         return value
+
+    def wrap_symbolic_number(self, obj: Any, source: Source | None) -> SymbolicValue | None:
+        """The value of an int or float from outside that changes between calls, else None."""
+        return wrap_number(self, obj, source)
+
+    def line(self) -> SourceLine | None:
+        """The user's line being interpreted."""
+        return None if self.frame is None else self.frame.where()
 
     def remember(self, obj: Any, value: SymbolicValue) -> None:
         """From now on `obj` is `value`."""

@@ -71,7 +71,8 @@ class ShapeContext:
         self.sources: dict[Expr | FloatSymbol, list[Hashable]] = {}
         self.hints: dict[object, Hint] = {}
         self.fake_tensor_cache: dict[object, object] = {}
-        self._by_hint: dict[int, Expr] = {}
+        self.bindings: list[tuple[Hashable, IntExpr]] = []
+        self._shared: dict[Hashable, Expr] = {}
         self._counts: dict[str, int] = {}
         self._hinted: dict[IntExpr, int | None] = {}
         self._float_answers: dict[FloatRelation, bool] = {}
@@ -88,22 +89,25 @@ class ShapeContext:
         *,
         lo: int | None = None,
         hi: int = INF,
-        share: bool = True,
+        group: Hashable = None,
     ) -> int | torch.SymInt:
         """A symbolic size that is ``hint`` in this call; an int for 0 and 1 if those specialise.
 
-        Sizes with equal hints share a symbol (``share=False``: not this one).
+        Sizes with equal hints, limits and ``group`` share a symbol.
         """
         if hint < 2 and self.specialize_zero_one:
             return hint
-        least = (2 if self.specialize_zero_one else 0) if lo is None else lo
-        plain = lo is None and hi == INF
-        shared = self._by_hint.get(hint) if share and plain and self.share_equal_hints else None
-        made = self._symbol("s", "size", least, hi, hint) if shared is None else shared
-        if plain and share:
-            self._by_hint.setdefault(hint, made)
+        key = (hint, lo, hi, group)
+        made = self._shared.get(key) if self.share_equal_hints else None
+        if made is None:
+            least = (2 if self.specialize_zero_one else 0) if lo is None else lo
+            made = self._shared[key] = self._symbol("s", "size", least, hi, hint)
         self.sources.setdefault(made, []).append(source)
         return self.sym_int(made)
+
+    def bind(self, value: IntExpr, source: Hashable) -> None:
+        """Require that ``source`` (a stride) equals an expression of sizes."""
+        self.bindings.append((source, value))
 
     def integer(self, hint: int, source: Hashable) -> torch.SymInt:
         """A Python int that changes between calls: any value, never shared."""

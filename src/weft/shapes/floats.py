@@ -8,7 +8,7 @@ as Python would.
     >>> from weft.shapes.expr import symbol
     >>> half = apply("truediv", symbol("n", 2), 2)
     >>> half, evaluate(half, {symbol("n", 2): 7})
-    ((n / 2), 3.5)
+    (((n) / 2), 3.5)
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final, final
 from weakref import WeakValueDictionary
 
 from weft.shapes.expr import Expr, subs, symbols
+from weft.shapes.printing import python_text
 
 
 @final
@@ -177,11 +178,14 @@ def number_symbols(value: Number | FloatRelation) -> frozenset[Expr | FloatSymbo
     return frozenset().union(*map(number_symbols, args))
 
 
-def text(value: Number) -> str:
-    """Python source of the value, over its symbols' names and the module ``math``."""
+def text(value: Number, names: Mapping[str, str] | None = None) -> str:
+    """Python source of the value, over the module ``math`` and its symbols' names.
+
+    ``names`` maps symbol names to other text.
+    """
     if not isinstance(value, FloatExpr):
-        return _leaf_text(value)
-    args = [text(arg) for arg in value.args]
+        return _leaf_text(value, names or {})
+    args = [text(arg, names) for arg in value.args]
     spelling = OPERATIONS[value.op][1]
     if spelling.isidentifier() or spelling.startswith("math."):
         return f"{spelling}({', '.join(args)})"
@@ -190,7 +194,11 @@ def text(value: Number) -> str:
     return f"({args[0]} {spelling} {args[1]})"
 
 
-def _leaf_text(value: Number) -> str:
+def _leaf_text(value: Number, names: Mapping[str, str]) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
-    return f"({value!r})" if isinstance(value, Expr) and value.atom is None else repr(value)
+    if isinstance(value, FloatSymbol):
+        return names.get(value.name, value.name)
+    if isinstance(value, Expr):
+        return f"({python_text(value, names)})"
+    return repr(value)

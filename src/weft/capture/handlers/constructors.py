@@ -24,6 +24,7 @@ from weft.capture.values.functions import BoundMethodValue, FunctionValue, Parti
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.sequences import (
     ListValue, NamedTupleValue, SizeValue, TupleValue, make_slice,
 )
@@ -149,6 +150,8 @@ def _bool(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 def _number(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if args:
         _data(tx, args[0], cls.__name__)
+    if len(args) == 1 and isinstance(args[0], SymbolicNumberValue) and cls in (int, float):
+        return args[0].method(tx, f"__{cls.__name__}__", [], {})
     objects = [python_object(tx, a) for a in args]
     named = {k: python_object(tx, v) for k, v in kwargs.items()}
     if any(o is MISSING for o in (*objects, *named.values())):

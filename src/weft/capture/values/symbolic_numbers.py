@@ -10,7 +10,6 @@ number is needed (a list index, ``range``, a format string) the value becomes co
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
@@ -26,7 +25,6 @@ from weft.shapes.expr import (
     Atom,
     Expr,
     FloorDiv,
-    IntExpr,
     Max,
     Min,
     Mod,
@@ -55,7 +53,6 @@ class SymbolicNumberValue(SymbolicValue):
     """An int, float or bool that depends on sizes or numbers of the call."""
 
     __slots__ = ("example", "tx")
-    is_constant = True  # `constant` makes it one
 
     def __init__(
         self, tx: Interpreter, example: SymbolicNumber, source: Source | None = None
@@ -70,8 +67,9 @@ class SymbolicNumberValue(SymbolicValue):
     def constant(self) -> int | float | bool:
         return self.python_type()(self.example)  # type: ignore[no-any-return]
 
-    def real(self) -> Any:
-        return self.constant()
+    def copied(self, tx: Interpreter) -> int | float | bool:
+        """The plain number, for Python code that works on constants."""
+        return evaluate(tx, self.constant)  # type: ignore[no-any-return]
 
     def dict_key(self, tx: Interpreter) -> Any:
         return self.constant()
@@ -83,6 +81,9 @@ class SymbolicNumberValue(SymbolicValue):
         return ConstantValue(self.constant()).getattr(tx, name)
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        function = _METHODS.get(name)
+        if function is not None:
+            return tx.wrap_new(evaluate(tx, lambda: function(self.example)))
         return ConstantMethod(constant(self.constant()), name).call(tx, args, kwargs)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
@@ -92,10 +93,6 @@ class SymbolicNumberValue(SymbolicValue):
         function = getattr(operator, op)
         pair = (right, self.example) if reflected else (self.example, right)
         return tx.wrap_new(evaluate(tx, lambda: function(*pair)))
-
-    def unary(self, tx: Interpreter, function: Callable[[Any], Any]) -> SymbolicValue:
-        """``function(self)`` for ``-x``, ``abs``, ``float``, ``math.sqrt`` and the like."""
-        return tx.wrap_new(evaluate(tx, lambda: function(self.example)))
 
     def proxy(self, tx: Interpreter) -> Any:
         if isinstance(self.example, torch.SymBool):
@@ -114,6 +111,22 @@ class SymbolicNumberValue(SymbolicValue):
 
     def __repr__(self) -> str:
         return f"{self.python_type().__name__} {self.example}"
+
+
+def _as_int(number: SymbolicNumber) -> Any:
+    return torch.sym_int(number)
+
+
+_METHODS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "__neg__": operator.neg,
+    "__pos__": operator.pos,
+    "__abs__": abs,
+    "__int__": _as_int,
+    "__index__": _as_int,
+    "__trunc__": _as_int,
+    "__float__": torch.sym_float,
+}
+"""Methods whose result stays symbolic."""
 
 
 def operand(value: SymbolicValue) -> Any:
@@ -261,10 +274,3 @@ def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     value = tx.numbers[source] = SymbolicNumberValue(tx, make(obj, source), source)
     return value
 
-
-def number_of(value: IntExpr) -> Any:
-    """Plain ints stay; for use where a size may be either."""
-    return value
-
-
-__all__ = ["SymbolicNumberValue", "math", "number_of", "operand", "wrap_number"]

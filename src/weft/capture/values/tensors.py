@@ -21,6 +21,8 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, evaluate
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.symbolic_tensors import symbolic_fake
 from weft.capture.values.sequences import (
     ListValue, NamedTupleValue, SizeValue, TupleValue,
 )
@@ -101,7 +103,7 @@ class TensorValue(SymbolicValue):
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "shape":
-            return shape_value(self.example.shape)
+            return shape_value(tx, self.example.shape)
         if name in METADATA:
             return tx.wrap_new(evaluate(tx, lambda: getattr(self.example, name)))
         if name in TENSOR_ATTRIBUTES:
@@ -161,7 +163,7 @@ class TensorValue(SymbolicValue):
             return run(tx, "call_method", name, [self, *args], kwargs)
         result = evaluate(tx, lambda: getattr(self.example, name)(*objects, **named))
         if isinstance(result, torch.Size):
-            return shape_value(result)
+            return shape_value(tx, result)
         return tx.wrap_new(result)
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
@@ -190,6 +192,8 @@ class TensorValue(SymbolicValue):
 
 
 def _number(value: SymbolicValue) -> bool:
+    if isinstance(value, SymbolicNumberValue):
+        return True
     return value.is_constant and isinstance(value.constant(), (int, float, complex))
 
 
@@ -197,9 +201,9 @@ TENSOR_METHODS: dict[str, Any] = {}
 """Methods with a rule of their own: (tx, tensor, args, kwargs) -> value."""
 
 
-def shape_value(size: torch.Size) -> SizeValue:
+def shape_value(tx: Interpreter, size: torch.Size) -> SizeValue:
     """The value of a shape."""
-    return SizeValue([constant(int(n)) for n in size])
+    return SizeValue([constant(n) if type(n) is int else tx.wrap_new(n) for n in size])
 
 
 def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -260,7 +264,7 @@ def wrap_result(tx: Interpreter, node: fx.Node, result: Any) -> SymbolicValue:
     if isinstance(result, torch.Tensor):
         return TensorValue(result, node)
     if isinstance(result, torch.Size):
-        return shape_value(result)
+        return shape_value(tx, result)
     if isinstance(result, (tuple, list)):
         items = [_wrap_item(tx, node, i, item) for i, item in enumerate(result)]
         if type(result) in (tuple, list):
@@ -286,8 +290,11 @@ def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
         source = tx.tree.object(obj, "tensor")
     if obj.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(obj):
         raise graph_break("unknown-value", "a tensor that is not plain and strided")
-    tx.guards.add(source, "tensor", *tensor_guard(obj))
-    return TensorValue(tx.fakes.fake(obj), None, source, obj)
+    fake = symbolic_fake(tx, obj, source)
+    if fake is None:
+        tx.guards.add(source, "tensor", *tensor_guard(obj))
+        fake = tx.fakes.fake(obj)
+    return TensorValue(fake, None, source, obj)
 
 
 def _is_buffer(kind: type) -> bool:

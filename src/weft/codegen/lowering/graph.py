@@ -237,7 +237,7 @@ def _has_formula(node: Node, results: list[torch.Tensor]) -> bool:
         value = argument.meta.get("val")
         values = value if isinstance(value, (list, tuple)) else [value]
         tensors += [v for v in values if isinstance(v, torch.Tensor)]
-    return all(_is_plain(t) for t in tensors)
+    return all(_is_plain(t) for t in tensors) and len({t.device for t in tensors}) <= 1
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -1,0 +1,107 @@
+"""Tensors from outside with symbolic dimensions: their fakes and their guards.
+
+Place in the pipeline: called by the tensor family when it reads a tensor; `DynamicPolicy` says which
+dimensions are symbolic. Sizes get symbols; strides of a dense tensor follow from its sizes (one guard
+each), other strides stay as they are::
+
+    x: (16, 128) row-major, dimension 0 symbolic   → sizes (s0, 128), strides (128, 1)
+    x: (16, 128) column-major, dimension 0 symbolic → sizes (s0, 128), strides (1, s0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.capture.guards import tensor_guard
+from weft.capture.source import Source
+from weft.markers import dynamic_marks
+from weft.shapes.policy import DimensionRange
+from weft.shapes.symnode import expr_of
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+Size = int | torch.SymInt
+
+
+def symbolic_fake(tx: Interpreter, tensor: torch.Tensor, source: Source) -> Any:
+    """The fake with symbolic sizes, its guards added; None where all of it is static."""
+    ranges = _ranges(tx, tensor, source)
+    if not ranges:
+        return None
+    sizes = _sizes(tx, tensor, source, ranges)
+    if all(type(size) is int for size in sizes):
+        return None
+    strides = _strides(tensor, sizes)
+    *fixed, _, _ = tensor_guard(tensor)
+    tx.guards.add(source, "tensor", *fixed, _known(sizes), _known(strides))
+    for d, stride in enumerate(strides):
+        if not isinstance(stride, int):
+            tx.shapes.bind(expr_of(stride), stride_source(source, d))
+    return tx.fakes.fake(tensor, sizes=sizes, strides=strides)
+
+
+def _ranges(
+    tx: Interpreter, tensor: torch.Tensor, source: Source
+) -> Mapping[int, DimensionRange]:
+    marks = {
+        d: None if mark is None else (mark.min, mark.max)
+        for d, mark in dynamic_marks(tensor).items()
+    }
+    fixed = isinstance(tensor, torch.nn.Parameter) or _is_buffer(source)
+    return tx.policy.dimensions(source.name, tuple(tensor.shape), marks, parameter=fixed)
+
+
+def _is_buffer(source: Source) -> bool:
+    owner = source.base
+    return owner is not None and owner.accessor == ("dict_item", "_buffers")
+
+
+def _sizes(
+    tx: Interpreter,
+    tensor: torch.Tensor,
+    source: Source,
+    ranges: Mapping[int, DimensionRange],
+) -> list[Size]:
+    sizes: list[Size] = list(tensor.shape)
+    for d, limits in sorted(ranges.items()):
+        sizes[d] = tx.shapes.size(
+            tensor.size(d),
+            size_source(source, d),
+            lo=limits.lo,
+            hi=limits.hi,
+            group=limits.history,
+        )
+    return sizes
+
+
+def size_source(source: Source, d: int) -> Source:
+    return source.child(("size", d), ("size", d), f"{source.name}.size({d})")
+
+
+def stride_source(source: Source, d: int) -> Source:
+    return source.child(("stride", d), ("stride", d), f"{source.name}.stride({d})")
+
+
+def _strides(tensor: torch.Tensor, sizes: Sequence[Size]) -> list[Size]:
+    """Strides as formulas of the sizes, where each is a product of inner sizes; else as they are."""
+    strides: list[Size] = list(tensor.stride())
+    order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d))
+    step = 1
+    expected: Size = 1
+    for d in order:
+        if tensor.size(d) == 1 and type(sizes[d]) is int:
+            continue
+        if tensor.stride(d) != step:
+            return list(tensor.stride())
+        strides[d] = expected
+        step, expected = step * tensor.size(d), expected * sizes[d]
+    return strides
+
+
+def _known(extents: Sequence[Size]) -> tuple[int | None, ...]:
+    """What the tensor guard itself compares; None for what is symbolic."""
+    return tuple(extent if isinstance(extent, int) else None for extent in extents)

@@ -1,0 +1,102 @@
+"""Which sizes and numbers become symbolic.
+
+Place in the pipeline: capture keeps one `DynamicPolicy` per code object and asks it for each tensor and
+number that it reads from outside. With ``dynamic=None`` everything is static at first; at a recompile, a
+dimension (or a Python int or float) whose value differs from the last capture's becomes symbolic and
+stays so. ``dynamic=True`` makes all dimensions symbolic at once, ``False`` none but marked ones.
+
+    policy = DynamicPolicy(None)
+    policy.dimensions("x", (8, 128), {})       # {}: static
+    policy.dimensions("x", (16, 128), {})      # {0: DimensionRange(history=(8, 16))}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from weft.shapes.expr import INF
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DimensionRange:
+    """A symbolic dimension: its limits, and the sizes seen at the last two captures.
+
+    Dimensions with the same history share a symbol: they have changed together.
+    """
+
+    history: tuple[int, ...]
+    lo: int | None = None
+    hi: int = INF
+    marked: bool = False
+
+
+@final
+class DynamicPolicy:
+    """What was seen at earlier captures of one code object, and what follows from it."""
+
+    def __init__(self, dynamic: bool | None, *, automatic: bool = True) -> None:
+        self.dynamic = dynamic
+        self.automatic = automatic and dynamic is not False
+        self._last: dict[str, tuple[int, ...]] = {}
+        self._before: dict[str, tuple[int, ...]] = {}
+        self._changed: dict[str, set[int]] = {}
+        self._numbers: dict[str, int | float] = {}
+        self._changed_numbers: set[str] = set()
+
+    def dimensions(
+        self,
+        name: str,
+        sizes: tuple[int, ...],
+        marks: Mapping[int, tuple[int, int | None] | None],
+        *,
+        parameter: bool = False,
+    ) -> dict[int, DimensionRange]:
+        """The symbolic dimensions of the tensor called ``name``.
+
+        ``marks``: dimension to (least, greatest size) where the user marked it dynamic, to None
+        where static. Parameters and buffers are static unless they changed.
+        """
+        self._note(name, sizes)
+        chosen = set(self._changed.get(name, ())) if self.automatic else set()
+        if self.dynamic and not parameter:
+            chosen = set(range(len(sizes)))
+        ranges = {d: DimensionRange(self._history(name, d, sizes[d])) for d in chosen}
+        for d, mark in marks.items():
+            if mark is None:
+                ranges.pop(d, None)
+            else:
+                ranges[d] = _marked(self._history(name, d, sizes[d]), *mark)
+        return ranges
+
+    def is_symbolic(self, name: str, value: int | float) -> bool:
+        """Whether the Python number called ``name`` has had another value at an earlier capture."""
+        last = self._numbers.setdefault(name, value)
+        if type(last) is not type(value) or (last != value and last == last):
+            self._changed_numbers.add(name)
+        self._numbers[name] = value
+        return self.automatic and name in self._changed_numbers
+
+    def _note(self, name: str, sizes: tuple[int, ...]) -> None:
+        last = self._last.get(name)
+        if last == sizes:
+            return
+        if last is not None and len(last) == len(sizes):
+            differs = {d for d, (a, b) in enumerate(zip(last, sizes, strict=True)) if a != b}
+            self._changed.setdefault(name, set()).update(differs)
+            self._before[name] = last
+        else:
+            self._changed.pop(name, None)
+            self._before.pop(name, None)
+        self._last[name] = sizes
+
+    def _history(self, name: str, d: int, size: int) -> tuple[int, ...]:
+        before = self._before.get(name)
+        return (size,) if before is None else (before[d], size)
+
+
+def _marked(history: tuple[int, ...], least: int, greatest: int | None) -> DimensionRange:
+    hi = INF if greatest is None else greatest
+    return DimensionRange(history, least if least > 2 else None, hi, marked=True)
