@@ -30,6 +30,7 @@ setup(
             "csrc/tensor_access.c",
             "csrc/global_state.c",
             "csrc/guard_checks.c",
+            "csrc/shape_program.c",
             "csrc/guards.c",
             "csrc/guard_memo.c",
             "csrc/code_cache.c",

@@ -14,6 +14,7 @@ struct TreeCheck {
     PyObject *operand;
     Py_ssize_t n_numbers;
     Py_ssize_t *numbers;
+    ShapeProgram *program;
     PyObject *guard_id;
 };
 
@@ -347,6 +348,8 @@ static int tree_distinct(const TreeCheck *check, PyObject *collected)
 
 static int tree_shape(const TreeCheck *check, PyObject *collected)
 {
+    if (check->program != NULL)
+        return shape_program_run(check->program, ((PyListObject *)collected)->ob_item);
     PyObject *answer = PyObject_CallOneArg(check->operand, collected);
     if (answer == NULL)
         return -1;
@@ -512,7 +515,11 @@ static int parse_tree_check(PyObject *tuple, Py_ssize_t n_slots, TreeCheck *chec
     if (operand != NULL && PyUnicode_CompareWithASCIIString(kind, "shape") == 0) {
         check->run = tree_shape;
         check->operand = Py_NewRef(operand);
-        return 0;
+        if (PyTuple_Check(operand))
+            check->program = shape_program_parse(operand, n_slots);
+        else if (!PyCallable_Check(operand))
+            PyErr_SetString(PyExc_TypeError, "shape guard: neither a program nor callable");
+        return PyErr_Occurred() ? -1 : 0;
     }
     PyErr_Format(PyExc_ValueError, "unknown tree check %R", tuple);
     return -1;
@@ -591,6 +598,7 @@ static int tree_clear(PyObject *object)
         Py_XDECREF(checks[i].operand);
         Py_XDECREF(checks[i].guard_id);
         PyMem_Free(checks[i].numbers);
+        PyMem_Free(checks[i].program);
     }
     PyMem_Free(checks);
     clear_nodes(&self->nodes, &self->n_nodes);
@@ -692,7 +700,9 @@ static PyType_Slot tree_slots[] = {
                     "What must hold for a captured frame to be used again.\n\n"
                     "nodes: tuple of (accessor, checks, slot, children); see docs/architecture.md.\n"
                     "tree_checks: ('global_state'[, GlobalState], id), ('distinct', slots, id) or\n"
-                    "    ('shape', callable of the collected list, id).\n"
+                    "    ('shape', program or callable of the collected list, id); a program is a\n"
+                    "    postfix tuple of ('slot', i), ('const', c), '+', '-', '*', '//', '%', 'min',\n"
+                    "    'max', '==', '!=', '<', '<=', '>', '>=', 'and', 'or', 'not', 'neg'.\n"
                     "n_slots: length of the collected list.")},
     {Py_tp_new, tree_new},
     {Py_tp_methods, tree_methods},

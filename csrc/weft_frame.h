@@ -4,6 +4,7 @@
  *   tensor_access.c      reading a torch.Tensor's metadata without torch headers
  *   global_state.c       torch's global modes as one comparable value
  *   guard_checks.c       one check on one value
+ *   shape_program.c      relations between sizes, as a small program
  *   guards.c             GuardTree: the checks of a captured frame, evaluated in one walk
  *   guard_memo.c         what need not be walked again because no dictionary on the way changed
  *   code_cache.c         Entry {guards, replacement}; the entries of each code object
@@ -121,6 +122,11 @@ typedef struct {
 } Walk;
 
 int walk_node(Walk *walk, const Node *node, PyObject *parent);
+
+/* ---- shape_program.c --------------------------------------------------------------------------- */
+typedef struct ShapeProgram ShapeProgram; /* one block of PyMem_Malloc */
+ShapeProgram *shape_program_parse(PyObject *tuple, Py_ssize_t n_slots); /* NULL: exception */
+int shape_program_run(const ShapeProgram *program, PyObject *const *slots); /* 1, 0, -1 */
 
 /* ---- guard_memo.c ------------------------------------------------------------------------------ */
 Memo *memo_new(const Node *root);            /* NULL when it would not pay */

@@ -1,5 +1,6 @@
 """Each accessor and each kind of check accepts, rejects, and names the guard that failed."""
 
+import random
 from typing import Any
 
 from tests.frame.extension import frame
@@ -162,6 +163,74 @@ def test_shape_callable_reads_the_collected_list() -> None:
     guards = tree(local(slot=0), checks=(("shape", lambda v: v[0] % 8 == 0, 4),), slots=1)
     assert verdict(guards, 16) is None
     assert verdict(guards, 17) == 4
+
+
+OPERATORS: dict[str, Any] = {
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b, "%": lambda a, b: a % b, "min": min, "max": max,
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b,
+    "and": lambda a, b: bool(a and b), "or": lambda a, b: bool(a or b),
+}
+
+
+def shape_holds(program: Any, values: list[Any]) -> bool:
+    nodes = tuple((("local", i), (), i, ()) for i in range(len(values)))
+    guards = frame.GuardTree(nodes, (("shape", program, 1),), len(values))
+    return guards.check(values, (), {}) is not None
+
+
+def random_program(rng: random.Random, values: list[int], depth: int) -> tuple[Any, int]:
+    """A postfix program and what Python makes of it."""
+    if depth == 0 or rng.random() < 0.2:
+        if rng.random() < 0.5:
+            i = rng.randrange(len(values))
+            return (("slot", i),), values[i]
+        number = rng.randint(-9, 9)
+        return (("const", number),), number
+    if rng.random() < 0.1:
+        program, value = random_program(rng, values, depth - 1)
+        return (*program, "neg"), -value
+    if rng.random() < 0.1:
+        program, value = random_program(rng, values, depth - 1)
+        return (*program, "not"), not value
+    left, a = random_program(rng, values, depth - 1)
+    right, b = random_program(rng, values, depth - 1)
+    name = rng.choice(list(OPERATORS))
+    if b == 0 and name in ("//", "%"):
+        name = "+"
+    return (*left, *right, name), int(OPERATORS[name](a, b))
+
+
+def test_shape_programs_compute_as_python_does() -> None:
+    rng = random.Random(2)
+    for _ in range(3000):
+        values = [rng.randint(-20, 20) for _ in range(3)]
+        program, value = random_program(rng, values, 4)
+        if abs(value) < 2**62:
+            assert shape_holds((*program, ("const", value), "=="), values), (program, values)
+            assert not shape_holds((*program, ("const", value), "!="), values)
+
+
+def test_shape_programs_fail_on_what_they_cannot_compute() -> None:
+    slot = ("slot", 0)
+    assert shape_holds((slot, slot, "=="), [2**62])
+    for value in (2**63, -(2**63) - 1, "a", None, 1.5):
+        assert not shape_holds((slot, slot, "=="), [value])
+    for operator in ("//", "%"):
+        assert not shape_holds((slot, ("const", 0), operator, slot, "<="), [5])
+        assert not shape_holds((slot, ("const", 0), operator, slot, ">"), [5])
+    assert not shape_holds((slot, slot, "*", ("const", 0), ">="), [2**40])
+    deep = (*[slot] * 100, *["+"] * 99, ("const", 300), "==")
+    assert shape_holds(deep, [3])
+
+
+def test_bad_shape_programs_are_refused() -> None:
+    slot = ("slot", 0)
+    for program in [(), (slot, slot), ("+",), (slot, "+"), (slot, slot, "^"), (("slot", 1),),
+                    (("what", 1),), (slot, 3), (("slot",),), (("const", 2**70),)]:
+        raises((TypeError, ValueError, OverflowError), frame.GuardTree, (),  # type: ignore[arg-type]
+               (("shape", program, 0),), 1)
 
 
 def check_accessor(accessors: Any, good: Any, want: Any, bad: Any) -> None:
