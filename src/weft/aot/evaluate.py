@@ -20,7 +20,13 @@ from typing import Any, ClassVar, Final, final
 import torch
 import torch.fx
 
-from weft._torch import FakeTensor, OpOverload
+from weft._torch import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    OpOverload,
+)
+from weft.aot.views import Unsupported
 from weft.shapes.fake_mode import MemoFakeMode
 
 _LIMIT: Final = 50_000
@@ -116,7 +122,10 @@ class Evaluator:
     def _miss(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Result:
         values = [_value(a) for a in args]
         named = {k: _value(v) for k, v in kwargs.items()}
-        out = self.mode.dispatch(op, (FakeTensor,), values, named)
+        try:
+            out = self.mode.dispatch(op, (FakeTensor,), values, named)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise Unsupported(f"the result's metadata depends on data: {error}") from error
         if isinstance(out, FakeTensor):
             return Result(self.intern(out), out.storage_offset() * out.element_size())
         if isinstance(out, (tuple, list)):

@@ -22,6 +22,7 @@ from torch.fx.node import map_arg
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.decompositions import Decomposition, find
 from weft.aot.evaluate import Evaluator
+from weft.aot.graph import output_node
 from weft.aot.functionalize import Functionalizer
 from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
@@ -43,14 +44,22 @@ def expand(graph: Graph, lowered: Lowered) -> int:
 
 @final
 class Template:
-    """A recorded decomposition: a graph with one placeholder per tensor argument, in order."""
+    """A recorded decomposition: a graph with one placeholder per tensor argument, in order.
 
-    __slots__ = ("graph", "outputs", "placeholders")
+    Its output is a node, or a list of nodes and None, as the operator has one result or several.
+    """
+
+    __slots__ = ("graph", "placeholders")
 
     def __init__(self, graph: Graph, placeholders: list[Node], outputs: Any) -> None:
         self.graph = graph
         self.placeholders = placeholders
-        self.outputs = outputs  # a node, or a list of nodes and None
+        graph.output(outputs)
+
+    @property
+    def outputs(self) -> Any:
+        """The results' nodes (those that later expansion put in place of the first ones)."""
+        return output_node(self.graph).args[0]
 
 
 @final
@@ -113,10 +122,11 @@ class _Expander:
             for inner in template.graph.nodes:
                 if inner.op == "call_function":
                     env[inner] = self._copy(inner, env, node)
-        if isinstance(template.outputs, Node):
-            node.replace_all_uses_with(env[template.outputs])
+        outputs = template.outputs
+        if isinstance(outputs, Node):
+            node.replace_all_uses_with(env[outputs])
         else:
-            _replace_items(node, [o if o is None else env[o] for o in template.outputs])
+            _replace_items(node, [o if o is None else env[o] for o in outputs])
         if not node.users:
             self.graph.erase_node(node)
         self.count += 1
@@ -149,12 +159,21 @@ def _record(node: Node, decomposition: Decomposition, evaluator: Evaluator) -> T
         fakes[placeholder] = live
         return live
 
-    args = map_arg(node.args, fake_of)
-    kwargs = map_arg(node.kwargs, fake_of)
+    args = _thawed(map_arg(node.args, fake_of))
+    kwargs = _thawed(map_arg(node.kwargs, fake_of))
     with torch.no_grad(), recorder:
         result = decomposition(*args, **kwargs)
         outputs = _outputs(result, node.meta["val"], recorder)
     return Template(graph, placeholders, outputs)
+
+
+def _thawed(value: Any) -> Any:
+    """Plain lists and dictionaries for fx's immutable ones, which decompositions may change."""
+    if isinstance(value, dict):
+        return {k: _thawed(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_thawed(v) for v in value]
+    return tuple(_thawed(v) for v in value) if isinstance(value, tuple) else value
 
 
 def _no_lifting(tensor: torch.Tensor) -> FakeTensor:
@@ -180,7 +199,16 @@ def _output(result: Any, expected: Any, recorder: Recorder) -> Node | None:
     node = recorder.node(result)
     if node.op == "placeholder":
         node = recorder.emit(torch.ops.aten.clone.default, node)
-    return restride(recorder.emit, node, expected.stride())
+    node = restride(recorder.emit, node, expected.stride())
+    if not _same_strides(node.meta["val"], expected):
+        raise Unsupported("a decomposition with a result of other strides than its operator")
+    return node
+
+
+def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether elements lie alike; strides of dimensions of size 1 say nothing."""
+    sizes, strides = a.size(), zip(a.stride(), b.stride(), strict=True)
+    return a.numel() == 0 or all(s == t for n, (s, t) in zip(sizes, strides, strict=True) if n != 1)
 
 
 def _replace_items(node: Node, values: list[Node | None]) -> None:

@@ -20,6 +20,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import current_autograd_node
 from weft.aot.trace import Traced, Tracer
+from weft.aot.views import Unsupported
 
 
 @final
@@ -39,9 +40,12 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     primals = {
         i: p for i, p in enumerate(tracer.primals) if p is not None and p.requires_grad
     }
-    if not primals or not traced.differentiable:
+    if not traced.differentiable:
+        traced.runs_below_autograd = bool(primals) and torch.is_grad_enabled()
         traced.close()
         return None
+    if not primals:
+        raise Unsupported("a gradient of something that is made inside the graph")
     placeholders, tangents = _add_tangents(tracer, traced)
     gradients = _run_backward(tracer, traced, list(primals.values()), tangents)
     wanted = [(i, g) for i, g in zip(primals, gradients, strict=True) if g is not None]

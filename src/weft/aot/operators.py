@@ -53,10 +53,7 @@ class OpFacts:
 
 # In-place operators whose functional variant is not "the same name without the underscore".
 _RENAMED: Final[dict[Any, Any]] = {
-    aten.bernoulli_.float: aten.bernoulli.p,
     aten.normal_.default: aten.normal_functional.default,
-    aten.pow_.Tensor: aten.pow.Tensor_Tensor,
-    aten.floor_divide_.Tensor: aten.floor_divide.default,
     aten.fill_diagonal_.default: None,
 }
 
@@ -126,10 +123,10 @@ def _functional_variant(op: OpOverload, is_out: bool) -> OpOverload | None:
     namespace = getattr(torch.ops, op.namespace)
     if is_out:
         return _matching_overload(getattr(namespace, name, None), op)
-    return _by_name(namespace, name, op._overloadname)
+    return _by_name(namespace, name, op)
 
 
-def _by_name(namespace: Any, name: str, overload: str) -> OpOverload | None:
+def _by_name(namespace: Any, name: str, op: OpOverload) -> OpOverload | None:
     """`add_` → `add`, `__iand__` → `__and__`, `rrelu_with_noise` → `rrelu_with_noise_functional`."""
     if name.startswith("__i") and name.endswith("__"):
         name = f"__{name[3:]}"
@@ -138,24 +135,23 @@ def _by_name(namespace: Any, name: str, overload: str) -> OpOverload | None:
     else:
         name = f"{name}_functional"
     packet = getattr(namespace, name, None)
-    found = getattr(packet, overload, None) if packet is not None else None
-    if found is None or any(
-        a.alias_info is not None and a.alias_info.is_write for a in found._schema.arguments
-    ):
-        return None
-    return found  # type: ignore[no-any-return]
+    found: OpOverload | None = getattr(packet, op._overloadname, None)
+    if found is not None and _takes_the_same(found, op):
+        return found
+    return _matching_overload(packet, op)
 
 
 def _matching_overload(packet: Any, op: OpOverload) -> OpOverload | None:
     """The overload of `packet` with the arguments of `op` less the `out=` ones."""
-    if packet is None:
-        return None
-    wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
-    for name in packet.overloads():
-        candidate: OpOverload = getattr(packet, name)
-        arguments = candidate._schema.arguments
-        if [(a.name, str(a.type)) for a in arguments] == wanted and not any(
-            a.alias_info is not None and a.alias_info.is_write for a in arguments
-        ):
-            return candidate
-    return None
+    names = packet.overloads() if packet is not None else ()
+    candidates: list[OpOverload] = [getattr(packet, name) for name in names]
+    return next((c for c in candidates if _takes_the_same(c, op)), None)
+
+
+def _takes_the_same(candidate: OpOverload, op: OpOverload) -> bool:
+    """Whether `candidate` writes nothing and takes arguments of the types that `op` takes."""
+    theirs = candidate._schema.arguments
+    if any(a.alias_info is not None and a.alias_info.is_write for a in theirs):
+        return False
+    wanted = [str(a.type) for a in op._schema.arguments if not a.is_out]
+    return [str(a.type) for a in theirs] == wanted

@@ -213,10 +213,11 @@ def _split(roles: _Roles, saved: set[Node]) -> Partition:
 
 def _forward(roles: _Roles, extra: list[Node], graph: Graph) -> None:
     """All that values and saved values need, in the original order."""
-    needed = _ancestors([*roles.values, *extra])
+    effects = [n for n in roles.nodes if _has_effect(n, roles)]
+    needed = _ancestors([*roles.values, *extra, *effects])
     env: dict[Node, Node] = {}
     for node in roles.nodes:
-        if node in needed or node in roles.input_index or _has_effect(node, roles):
+        if node in needed or node in roles.input_index:
             env[node] = _copy(graph, node, env)
     graph.output(tuple(_mapped([*roles.values, *extra], env)))
 

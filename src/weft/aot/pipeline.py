@@ -45,7 +45,7 @@ def compile_aot(
     if joint is not None:
         return training.compile_joint(gm, tracer, traced, joint, compiler, lowered)
     aten_gm = optimize(traced.graph, lowered)
-    return wrap(traced, compiler(finish(aten_gm)))
+    return wrap(traced, compiler(finish(aten_gm)), run_captured(gm))
 
 
 def run_captured(gm: GraphModule) -> Callable[..., Any]:

@@ -182,6 +182,18 @@ def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
     return rec.fresh(out), rec.fresh(save_mean), rec.fresh(save_invstd)
 
 
+@_handles(aten.native_batch_norm_backward.default)
+def _batch_norm_backward(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """In training the running statistics are not read: nothing of them need be kept."""
+    nodes = [rec.nodes(a) for a in args]
+    if args[7]:
+        nodes[3] = nodes[4] = None
+    node, _ = rec.tensors.append(op, tuple(nodes), kwargs)
+    return rec.fresh(node)
+
+
 @_handles(aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default)
 def _vendor_batch_norm(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]

@@ -24,18 +24,38 @@ from weft.aot.views import ViewStep
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
-def wrap(traced: Traced, artifact: Boxed) -> Boxed:
-    """A boxed callable that runs `artifact` and shows the caller what eager would have shown."""
-    source = _Source(traced, artifact)
-    return source.compiled()
+def wrap(traced: Traced, artifact: Boxed, captured: Callable[..., Any]) -> Boxed:
+    """A boxed callable that runs `artifact` and shows the caller what eager would have shown.
+
+    `captured` runs instead where a written input shares memory with another one: then a write shows
+    elsewhere too, which the functional graph does not know.
+    """
+    return _Source(traced, artifact, captured).compiled()
+
+
+def distinct_storages(tensors: Sequence[Any], written: Sequence[int]) -> bool:
+    """Whether no tensor at a written position shares its storage with another tensor."""
+    owned = {tensors[i].untyped_storage()._cdata for i in written}
+    if len(owned) < len(written):
+        return False
+    others = set(range(len(tensors))).difference(written)
+    return not any(
+        isinstance(tensors[i], torch.Tensor) and tensors[i].untyped_storage()._cdata in owned
+        for i in others
+    )
 
 
 class _Source:
     """Writes the wrapper's source; objects it needs are globals of the written function."""
 
-    def __init__(self, traced: Traced, artifact: Boxed) -> None:
+    def __init__(self, traced: Traced, artifact: Boxed, captured: Callable[..., Any]) -> None:
         self.traced = traced
-        self.scope: dict[str, Any] = {"artifact": artifact, "no_grad": torch.no_grad}
+        self.scope: dict[str, Any] = {
+            "artifact": artifact,
+            "captured": captured,
+            "no_grad": torch.no_grad,
+            "distinct": distinct_storages,
+        }
 
     def compiled(self) -> Boxed:
         """The wrapper."""
@@ -49,25 +69,42 @@ class _Source:
     def text(self) -> str:
         """The wrapper's source."""
         return "\n    ".join(
-            ["def call(inputs):", *self._keep(), *self._call(), *self._mutate(), self._return()]
+            [
+                "def call(inputs):",
+                *self._lift(),
+                *self._check(),
+                *self._keep(),
+                *self._run(),
+                *self._mutate(),
+                self._return(),
+            ]
         )
+
+    def _run(self) -> list[str]:
+        """Without autograd: the graph has lost its `detach` and `no_grad`."""
+        if self.traced.runs_below_autograd:
+            return ["with no_grad():", "    outputs = artifact(inputs)"]
+        return ["outputs = artifact(inputs)"]
+
+    def _lift(self) -> list[str]:
+        """Lifted tensors follow the inputs."""
+        names = [f"lifted{i}" for i in range(len(self.traced.lifted))]
+        self.scope.update(zip(names, self.traced.lifted, strict=True))
+        return [f"inputs = [*inputs, {', '.join(names)}]"] if names else []
+
+    def _check(self) -> list[str]:
+        """Written inputs must not share memory with others."""
+        written = tuple(self.traced.mutated)
+        if not written:
+            return []
+        own = f"inputs[:{self.traced.n_inputs}]" if self.traced.lifted else "inputs"
+        return [f"if not distinct(inputs, {written}): return captured(*{own})"]
 
     def _keep(self) -> list[str]:
         """Inputs needed after the artifact has run (it may clear the list)."""
         used = {s.index for s in self.traced.outputs if s.kind == "input"}
         used.update(self.traced.mutated)
-        n = self.traced.n_inputs
-        lines = [f"in{i} = inputs[{i}]" for i in sorted(used) if i < n]
-        for i, tensor in enumerate(self.traced.lifted):
-            self.scope[f"lifted{i}"] = tensor
-            if n + i in used:
-                lines.append(f"in{n + i} = lifted{i}")
-        return lines
-
-    def _call(self) -> list[str]:
-        lifted = [f"lifted{i}" for i in range(len(self.traced.lifted))]
-        extend = [f"inputs = [*inputs, {', '.join(lifted)}]"] if lifted else []
-        return [*extend, "outputs = artifact(inputs)"]
+        return [f"in{i} = inputs[{i}]" for i in sorted(used)]
 
     def _mutate(self) -> list[str]:
         lines = []
@@ -97,7 +134,13 @@ class _Source:
         text = f"in{spec.index}" if spec.kind == "input" else f"outputs[{spec.index}]"
         for j, step in enumerate(spec.steps):
             text = self._view(f"view{k}_{j}", step, text)
-        return text
+        return f"{text}.detach()" if self._must_detach(spec) else text
+
+    def _must_detach(self, spec: OutputSpec) -> bool:
+        """Whether the caller gets without gradient what shares memory with something that has one."""
+        if spec.requires_grad or not spec.steps:
+            return False
+        return spec.kind == "input" or spec.index in self.traced.differentiable
 
     def _view(self, name: str, step: ViewStep, of: str) -> str:
         self.scope[name] = step.op

@@ -61,6 +61,8 @@ class Traced:
     values: list[Any] = field(default_factory=list)  # what the graph returns: nodes
     differentiable: dict[int, torch.Tensor] = field(default_factory=dict)  # by index in values
 
+    runs_below_autograd: bool = False  # autograd is on, an input has a gradient, no value has
+
     def add(self, node: Node, live: torch.Tensor | None) -> int:
         """One more value; `live` is the tensor that autograd knows it by, if it has a gradient."""
         if live is not None and live.requires_grad:
@@ -138,6 +140,8 @@ class Tracer:
         return self.context.fake(example)
 
     def _add_tensor(self, name: str, fake: FakeTensor) -> Any:
+        if fake.layout is not torch.strided:
+            raise Unsupported(f"a {fake.layout} input")
         index = len(self.primals)
         storage = fake.untyped_storage()._cdata
         if self.storages.setdefault(storage, index) != index:
@@ -182,23 +186,30 @@ class Tracer:
 
     def run(self) -> None:
         """Runs the captured graph inside the recorder; leaves its outputs in `result`."""
-        env: dict[Node, Any] = {}
-        inputs = iter(self.inputs)
         grad_mode = torch.is_grad_enabled()
         try:
             with self._fake_state(), self.recorder:
-                for node in self.gm.graph.nodes:
-                    self.tensors.stack = node.meta.get("stack", ())
-                    if node.op == "placeholder":
-                        env[node] = next(inputs)
-                    elif node.op == "output":
-                        self.result = _resolve(node.args[0], env)
-                    else:
-                        env[node] = self._call(node, env)
-                        if grad_mode:
-                            self.sequence.append((autograd_sequence(), self.tensors.stack))
+                self._run_nodes(count_autograd=grad_mode)
+        except RuntimeError as error:
+            if "data is not allocated" in str(error):  # C++ code that looks at values
+                raise Unsupported("an operator reads a tensor's value") from error
+            raise
         finally:
             torch.set_grad_enabled(grad_mode)
+
+    def _run_nodes(self, count_autograd: bool) -> None:
+        env: dict[Node, Any] = {}
+        inputs = iter(self.inputs)
+        for node in self.gm.graph.nodes:
+            self.tensors.stack = node.meta.get("stack", ())
+            if node.op == "placeholder":
+                env[node] = next(inputs)
+            elif node.op == "output":
+                self.result = _resolve(node.args[0], env)
+            else:
+                env[node] = self._call(node, env)
+                if count_autograd:
+                    self.sequence.append((autograd_sequence(), self.tensors.stack))
 
     def _call(self, node: Node, env: dict[Node, Any]) -> Any:
         """The value of one node."""

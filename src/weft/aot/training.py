@@ -50,7 +50,7 @@ def compile_joint(
     function = make_function(
         FunctionSpec(forward=forward, backward=_with_sources(backward, sources), redo=redo, **spec)
     )
-    return wrap(traced, function)
+    return wrap(traced, function, gm.forward)
 
 
 def _leaf_inputs(tracer: Tracer) -> set[int]:

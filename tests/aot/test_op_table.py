@@ -1,0 +1,31 @@
+"""A part of PyTorch's operator database, forward and gradients (`op_table.py` prints all of it)."""
+
+import warnings
+
+import pytest
+import torch
+from op_table import compare
+from torch.testing._internal.common_methods_invocations import op_db
+
+import weft
+
+OPS = op_db[::12]
+MAY_FALL_BACK = {
+    "allclose", "argwhere", "combinations", "corrcoef", "cov", "equal", "index_fill", "index_put",
+    "item", "linalg.lstsq", "masked_select", "narrow", "nn.functional.ctc_loss",
+    "nn.functional.gaussian_nll_loss", "nonzero", "resize_", "sparse.mm.reduce",
+    "sparse.sampled_addmm", "tensor_split", "unique", "unique_consecutive",
+}  # fmt: skip
+"""Operators that read values, or whose results' sizes depend on data: they run through autograd."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.formatted_name)
+def test_operator_equals_eager(op, dtype: torch.dtype) -> None:
+    with weft.config.patch(strict=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for outcome in compare(op, dtype, "aot_eager", samples=1):
+            allowed = ("equal", "eager fails")
+            if op.name in MAY_FALL_BACK:
+                allowed = (*allowed, "fallback")
+            assert outcome.startswith(allowed), outcome
