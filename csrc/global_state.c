@@ -8,26 +8,33 @@
  */
 #include "weft_frame.h"
 
-enum { N_AUTOCAST_DEVICES = 3 };
+enum { N_AUTOCAST_DEVICES = 3, OFF = -1 };
 enum { BACKEND_CUDA = 1, OPERATION_MATMUL = 3 }; /* at::Float32Backend, at::Float32Op */
 static const int8_t autocast_devices[N_AUTOCAST_DEVICES] = {0, 1, 12}; /* cpu, cuda, xpu */
 
+/* Read at each check. */
 typedef struct {
-    uint64_t included, excluded; /* dispatch keys of this thread */
+    uint64_t included, excluded; /* dispatch keys of this thread: inference mode, autocast on or off,
+                                    dispatch modes present or not, functorch levels, ... */
     int64_t function_modes;      /* depth of the __torch_function__ mode stack */
-    int64_t dispatch_modes;      /* depth of the __torch_dispatch__ mode stack */
     int8_t function_disabled;
-    int8_t grad, inference, default_dtype;
-    int8_t autocast[N_AUTOCAST_DEVICES]; /* dtype code, or -1: off */
+    int8_t grad, default_dtype, deterministic, matmul_precision;
+} Core;
+
+/* Read only while one of these modes is on, which the core tells. */
+typedef struct {
+    int64_t dispatch_modes;              /* depth of the __torch_dispatch__ mode stack */
+    int8_t autocast[N_AUTOCAST_DEVICES]; /* dtype code, or OFF */
     int8_t autocast_cache;
-    int8_t deterministic, deterministic_warn, deterministic_fill;
-    int8_t matmul_precision, cudnn, cudnn_benchmark;
-} StateWord;
+    int8_t deterministic_warn, deterministic_fill;
+} Details;
 
 typedef struct {
     PyObject_HEAD
-    StateWord word;
-    PyObject *modes; /* what the word cannot say, or NULL: see PYTHON_STATE */
+    Core core;
+    Details details;
+    bool detailed;   /* whether any of the modes in `details` is on */
+    PyObject *modes; /* what these cannot say, or NULL: see PYTHON_STATE */
 } GlobalState;
 
 PyTypeObject *GlobalState_Type;
@@ -39,7 +46,6 @@ static struct {
     PyObject *python_state;
     PyObject *python_modes;
     bool (*grad)(void);
-    bool (*inference)(void);
     int8_t (*default_dtype)(void);
     int64_t (*function_stack)(void);
     int64_t (*dispatch_stack)(void);
@@ -52,8 +58,6 @@ static struct {
     bool (*deterministic_warn)(void *context);
     bool (*deterministic_fill)(void *context);
     int (*float32_precision)(void *context, int backend, int operation); /* may be absent */
-    bool (*cudnn)(void *context);
-    bool (*cudnn_benchmark)(void *context);
 } torch_;
 
 static const char PYTHON_STATE[] =
@@ -70,8 +74,7 @@ static const char PYTHON_STATE[] =
     "            torch._C._len_torch_dispatch_stack(), torch._C._is_torch_function_enabled(),\n"
     "            torch.are_deterministic_algorithms_enabled(),\n"
     "            torch.is_deterministic_algorithms_warn_only_enabled(),\n"
-    "            torch.get_float32_matmul_precision(), torch.backends.cudnn.enabled,\n"
-    "            torch.backends.cudnn.benchmark)\n";
+    "            torch.get_float32_matmul_precision())\n";
 
 static bool find(void *pointer_to_function, const char *mangled)
 {
@@ -92,7 +95,6 @@ static bool find_context(void)
 static bool find_native(void)
 {
     return find(&torch_.grad, "_ZN3c108GradMode10is_enabledEv") &&
-           find(&torch_.inference, "_ZN3c1013InferenceMode10is_enabledEv") &&
            find(&torch_.default_dtype, "_ZN3c1031get_default_dtype_as_scalartypeEv") &&
            find(&torch_.function_stack, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv") &&
            find(&torch_.dispatch_stack, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv") &&
@@ -106,9 +108,7 @@ static bool find_native(void)
            find(&torch_.deterministic, "_ZNK2at7Context23deterministicAlgorithmsEv") &&
            find(&torch_.deterministic_warn, "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv") &&
            find(&torch_.deterministic_fill,
-                "_ZNK2at7Context36deterministicFillUninitializedMemoryEv") &&
-           find(&torch_.cudnn, "_ZNK2at7Context16userEnabledCuDNNEv") &&
-           find(&torch_.cudnn_benchmark, "_ZNK2at7Context14benchmarkCuDNNEv");
+                "_ZNK2at7Context36deterministicFillUninitializedMemoryEv");
 }
 
 /* The dispatch keys that this thread adds and removes: two words. The address of a thread-local is
@@ -152,41 +152,56 @@ static int find_torch(void)
     return 0;
 }
 
-static void read_word(StateWord *word)
+static void read_core(Core *core)
 {
-    memset(word, 0, sizeof(*word));
+    memset(core, 0, sizeof(*core)); /* compared as memory, padding included */
     if (!torch_.native)
         return;
     const uint64_t *keys = local_keys();
-    word->included = keys[0];
-    word->excluded = keys[1];
-    word->function_modes = torch_.function_stack();
-    word->dispatch_modes = torch_.dispatch_stack();
-    word->function_disabled = torch_.function_disabled();
-    word->grad = torch_.grad();
-    word->inference = torch_.inference();
-    word->default_dtype = torch_.default_dtype();
-    for (int i = 0; i < N_AUTOCAST_DEVICES; i++) {
-        int8_t device = autocast_devices[i];
-        word->autocast[i] = torch_.autocast_enabled(device) ? torch_.autocast_dtype(device) : -1;
-    }
-    word->autocast_cache = torch_.autocast_cache();
-    word->deterministic = torch_.deterministic(torch_.context);
-    word->deterministic_warn = torch_.deterministic_warn(torch_.context);
-    word->deterministic_fill = torch_.deterministic_fill(torch_.context);
+    core->included = keys[0];
+    core->excluded = keys[1];
+    core->function_modes = torch_.function_stack();
+    core->function_disabled = torch_.function_disabled();
+    core->grad = torch_.grad();
+    core->default_dtype = torch_.default_dtype();
+    core->deterministic = torch_.deterministic(torch_.context);
     if (torch_.float32_precision != NULL)
-        word->matmul_precision =
+        core->matmul_precision =
             (int8_t)torch_.float32_precision(torch_.context, BACKEND_CUDA, OPERATION_MATMUL);
-    word->cudnn = torch_.cudnn(torch_.context);
-    word->cudnn_benchmark = torch_.cudnn_benchmark(torch_.context);
 }
 
-/* New reference, or NULL: with an exception, or because the word says it all. */
-static PyObject *read_modes(const StateWord *word)
+static void read_details(Details *details)
 {
-    if (!torch_.torch || (torch_.native && word->function_modes == 0))
+    memset(details, 0, sizeof(*details));
+    if (!torch_.native)
+        return;
+    details->dispatch_modes = torch_.dispatch_stack();
+    for (int i = 0; i < N_AUTOCAST_DEVICES; i++) {
+        int8_t device = autocast_devices[i];
+        details->autocast[i] = torch_.autocast_enabled(device) ? torch_.autocast_dtype(device) : OFF;
+    }
+    details->autocast_cache = torch_.autocast_cache();
+    details->deterministic_warn = torch_.deterministic_warn(torch_.context);
+    details->deterministic_fill = torch_.deterministic_fill(torch_.context);
+}
+
+static bool any_detail(const Core *core, const Details *details)
+{
+    bool autocast = false;
+    for (int i = 0; i < N_AUTOCAST_DEVICES; i++)
+        autocast = autocast || details->autocast[i] != OFF;
+    return autocast || core->deterministic || details->dispatch_modes > 0;
+}
+
+/* New reference, or NULL: with an exception, or because the core says it all. */
+static PyObject *read_modes(const Core *core)
+{
+    if (!torch_.torch || (torch_.native && core->function_modes == 0))
         return NULL;
-    return PyObject_CallNoArgs(torch_.native ? torch_.python_modes : torch_.python_state);
+    PyObject *previous = hook_swap(NULL); /* our own Python is not to be compiled */
+    PyObject *modes = PyObject_CallNoArgs(torch_.native ? torch_.python_modes : torch_.python_state);
+    Py_XDECREF(hook_swap(previous));
+    return modes;
 }
 
 PyObject *global_state_now(void)
@@ -196,9 +211,11 @@ PyObject *global_state_now(void)
     GlobalState *self = PyObject_GC_New(GlobalState, GlobalState_Type);
     if (self == NULL)
         return NULL;
-    read_word(&self->word);
+    read_core(&self->core);
+    read_details(&self->details);
+    self->detailed = torch_.native && any_detail(&self->core, &self->details);
     self->modes = NULL;
-    self->modes = read_modes(&self->word);
+    self->modes = read_modes(&self->core);
     PyObject_GC_Track((PyObject *)self);
     if (PyErr_Occurred())
         Py_CLEAR(self);
@@ -208,13 +225,19 @@ PyObject *global_state_now(void)
 int global_state_matches(PyObject *state)
 {
     GlobalState *self = (GlobalState *)state;
-    StateWord word;
-    read_word(&word);
-    if (memcmp(&word, &self->word, sizeof(word)) != 0)
+    Core core;
+    Details details;
+    read_core(&core);
+    if (memcmp(&core, &self->core, sizeof(core)) != 0)
         return 0;
+    if (self->detailed) {
+        read_details(&details);
+        if (memcmp(&details, &self->details, sizeof(details)) != 0)
+            return 0;
+    }
     if (self->modes == NULL)
         return 1;
-    PyObject *modes = read_modes(&word);
+    PyObject *modes = read_modes(&core);
     if (modes == NULL)
         return PyErr_Occurred() ? -1 : 0;
     int same = PyObject_RichCompareBool(modes, self->modes, Py_EQ);

@@ -1,6 +1,6 @@
 """`frame`: the extension under test; loaded alone where torch is absent (plain interpreters).
 
-WEFT_FRAME_LIBRARY names the file to load then; else it is the one in src/weft.
+WEFT_FRAME_LIBRARY names a file to load instead of the one in src/weft.
 """
 
 import importlib.machinery
@@ -25,7 +25,7 @@ def _load_alone() -> ModuleType:
     return module
 
 
-if HAS_TORCH:
+if HAS_TORCH and "WEFT_FRAME_LIBRARY" not in os.environ:
     from weft import _frame as frame
 else:
     frame = _load_alone()

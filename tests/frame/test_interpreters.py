@@ -35,6 +35,22 @@ def sources() -> list[str]:
     return [str(ROOT / name) for name in re.findall(r'"(csrc/\w+\.c)"', body)]
 
 
+def build(library: Path, include: str, *flags: str) -> None:
+    command = ["gcc", "-std=c11", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror",
+               "-fvisibility=hidden", f"-I{include}", *flags, *sources(), "-ldl", "-o",
+               str(library)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def run(program: str, library: Path, *arguments: str, **environment: str) -> None:
+    variables = {**os.environ, "WEFT_FRAME_LIBRARY": str(library), "PYTHONPATH": str(ROOT)}
+    command = [program, "-m", "tests.frame.plain", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False,
+                          env=variables | environment, cwd=library.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_on(version: str, tmp_path: Path) -> None:
@@ -45,11 +61,31 @@ def test_on(version: str, tmp_path: Path) -> None:
         pytest.skip(f"no Python {version} with headers here")
     program, include, suffix = found
     library = tmp_path / f"_frame{suffix}"
-    build = ["gcc", "-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror",
-             "-fvisibility=hidden", f"-I{include}", *sources(), "-ldl", "-o", str(library)]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    environment = {**os.environ, "WEFT_FRAME_LIBRARY": str(library), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([program, "-m", "tests.frame.plain"], capture_output=True, text=True,
-                          check=False, env=environment, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    build(library, include, "-O2")
+    run(program, library)
+
+
+def sanitizers() -> str | None:
+    """The libraries to preload for -fsanitize=address,undefined."""
+    paths = []
+    for name in ("libasan.so", "libubsan.so"):
+        found = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True,
+                               check=False).stdout.strip()
+        if not Path(found).is_absolute():
+            return None
+        paths.append(found)
+    return " ".join(paths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_memory_errors(version: str, tmp_path: Path) -> None:
+    """No read or write outside of an object or after its end, as the address sanitizer sees it."""
+    found, preload = interpreter(version), sanitizers()
+    if found is None or preload is None:
+        pytest.skip(f"no Python {version} with headers, or no sanitizers")
+    program, include, suffix = found
+    library = tmp_path / f"_frame{suffix}"
+    build(library, include, "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment")
+    run(program, library, "--calls=1000", PYTHONMALLOC="malloc", LD_PRELOAD=preload,
+        ASAN_OPTIONS="detect_leaks=0")

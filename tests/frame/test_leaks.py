@@ -12,8 +12,9 @@ SLOW_CALLS = 10_000  # paths that make Python objects by the dozen
 BYTES = 20_000  # what the interpreter itself may keep: specialised code, free lists
 
 
-def assert_no_leak(call: Any, *watched: Any, calls: int = CALLS) -> None:
+def assert_no_leak(call: Any, *watched: Any, calls: int | None = None) -> None:
     """`call()` many times: no references to `watched`, no memory, no objects left over."""
+    calls = CALLS if calls is None else calls
     for _ in range(200):
         call()
     gc.collect()

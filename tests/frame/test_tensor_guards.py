@@ -164,6 +164,12 @@ def setting(change: Callable[[], Any], back: Callable[[], Any]) -> Iterator[None
         back()
 
 
+@contextmanager
+def nested(outer: Any, inner: Any) -> Iterator[None]:
+    with outer, inner:
+        yield
+
+
 MODES: dict[str, Callable[[], Any]] = {
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
@@ -179,13 +185,15 @@ MODES: dict[str, Callable[[], Any]] = {
     "deterministic warn only": lambda: setting(
         lambda: torch.use_deterministic_algorithms(True, warn_only=True),
         lambda: torch.use_deterministic_algorithms(False)),
-    "cudnn": lambda: setting(lambda: setattr(torch.backends.cudnn, "enabled", False),
-                             lambda: setattr(torch.backends.cudnn, "enabled", True)),
+    "matmul precision": lambda: setting(lambda: torch.set_float32_matmul_precision("high"),
+                                        lambda: torch.set_float32_matmul_precision("highest")),
+    "autocast in inference mode": lambda: nested(torch.inference_mode(), torch.autocast("cpu")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODES)
 def test_global_modes_are_guarded(name: str) -> None:
+    torch.set_float32_matmul_precision("highest")  # not the same to torch as never set
     guards = frame.GuardTree((), (("global_state", 5),), 0)
     assert guards.check([], (), {}) == []
     with MODES[name]():
@@ -203,6 +211,9 @@ def test_autocast_dtype_and_device_contexts_are_told_apart() -> None:
         assert not cast.matches_now()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert cast.matches_now()
+        with torch.autocast("cpu", enabled=False):
+            assert not cast.matches_now()
+    assert not cast.matches_now()
     with torch.device("meta"):
         meta = frame.global_state()
     with torch.device("cpu"):
