@@ -42,6 +42,10 @@ VALUE: Final = "v"
 NULL: Final = "n"
 #: What PUSH_EXC_INFO saved; passed is the exception that is being handled above it.
 HANDLED: Final = "e"
+#: Where the exception was raised, as handlers of `with` and `finally` want it; takes no argument.
+LASTI: Final = "l"
+
+_WITHOUT_ARGUMENT: Final = frozenset({NULL, LASTI})
 
 _GENERATOR_FLAGS: Final = (
     inspect.CO_GENERATOR
@@ -95,7 +99,7 @@ def resume_function(
     """The function that goes on in `code` at the instruction at byte `offset`.
 
     It is called with positional arguments only: the stack items from bottom to top (`stack` names
-    their kinds; NULLs take no argument; a number means that many values), the values of
+    their kinds; "n" and "l" take no argument; a number means that many values), the values of
     `locals_present` in that order, then the cell objects of `cells` in that order. Locals in
     neither list are unbound. `closure` is that of the function `code` belongs to.
 
@@ -155,6 +159,7 @@ def _build(code: CodeType, state: _State) -> CodeType:
         co_kwonlyargcount=0,
         co_varnames=slots.varnames,
         co_nlocals=len(slots.varnames),
+        co_consts=(*code.co_consts, int(bool(code.co_freevars))),
         co_flags=code.co_flags & ~_ARGUMENT_FLAGS,
         co_qualname=f"{code.co_qualname}.<resumed at line {start.line}>",
     )
@@ -175,7 +180,7 @@ def _check(code: CodeType, body: Bytecode, state: _State) -> None:
         )
     if any(i.opname == "RESUME" for i in body.instructions[body.at(state.offset).index + 1 :]):
         raise CannotResumeError(f"{code.co_qualname} has not begun at {state.offset}")
-    if not set(state.stack) <= {VALUE, NULL, HANDLED}:
+    if not set(state.stack) <= {VALUE, *_WITHOUT_ARGUMENT, HANDLED}:
         raise CannotResumeError(f"unknown kind of stack item in {state.stack!r}")
     passed = state.locals_present + state.cells
     unknown = set(passed) - set(code.co_varnames) - set(code.co_cellvars)
@@ -195,7 +200,7 @@ class _Slots:
     """
 
     def __init__(self, code: CodeType, state: _State) -> None:
-        self.parameters = [f".stack{n}" for n, k in enumerate(state.stack) if k != NULL]
+        self.parameters = [f".stack{n}" for n, k in enumerate(state.stack) if k not in _WITHOUT_ARGUMENT]
         self.first_local = len(self.parameters)
         self.parameters += state.locals_present
         self.first_cell = len(self.parameters)
@@ -254,6 +259,10 @@ def _prologue(
     for kind in state.stack:
         if kind == NULL:
             emit("PUSH_NULL")
+            continue
+        if kind == LASTI:
+            # The place is the RESUME above: it has the line of the resume point.
+            emit("LOAD_CONST", len(code.co_consts))
             continue
         take(parameter)
         parameter += 1

@@ -178,10 +178,17 @@ def _explain_tensor(guard: Guard, actual: Any) -> str:
     if not isinstance(actual, torch.Tensor):
         return f"'{guard.source}' was a tensor, now {type(actual).__name__}"
     for name, old, new in zip(_FIELDS, guard.args, tensor_guard(actual), strict=True):
-        if old != new:
+        if not _same_extents(old, new):
             return (f"tensor '{guard.source}' {name} mismatch: expected {_plain(old)}, "
                     f"got {_plain(new)}")
     return f"tensor '{guard.source}' changed"
+
+
+def _same_extents(old: Any, new: Any) -> bool:
+    """Equality of a field; None stands for any size or stride."""
+    if not isinstance(old, tuple) or not isinstance(new, tuple) or len(old) != len(new):
+        return bool(old == new)
+    return all(a is None or a == b for a, b in zip(old, new, strict=True))
 
 
 def _plain(value: Any) -> str:

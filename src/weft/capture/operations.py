@@ -32,6 +32,8 @@ def binary_operation(
         result = left.binary(tx, op, right, False)
         if result is None:
             result = right.binary(tx, op, left, True)
+    if result is None and plain_operator(op) != op:
+        return binary_operation(tx, plain_operator(op), left, right)
     if result is None and op in ("eq", "ne"):
         result = boolean((left is right) is (op == "eq"))
     if result is None:

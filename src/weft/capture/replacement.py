@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
@@ -87,6 +88,14 @@ class Emitter:
 
     def line(self, text: str) -> None:
         self.lines.append(text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Indents the lines of a compound statement."""
+        self.line(head)
+        first = len(self.lines)
+        yield
+        self.lines[first:] = [f"    {line}" for line in self.lines[first:]] or ["    pass"]
 
     def temporary(self, text: str) -> str:
         """Names the value of an expression."""

@@ -289,6 +289,16 @@ def _jump_if_false_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Oper
 
 
 @final
+@dataclass(slots=True)
+class Step:
+    """What one frame still does, in two parts that emit statements: `attempt` may raise into the
+    frame's exception handler and gives the name of its result; `resume` goes on with that."""
+
+    attempt: Callable[[], str]
+    resume: Callable[[str], str]
+
+
+@final
 class Resumption:
     """Emits everything from a break on."""
 
@@ -306,57 +316,83 @@ class Resumption:
         operation = translator(self.emit, frame, ins)
         stack = frame.stack[: len(frame.stack) - operation.taken]
         if operation.branches is None:
-            finish = self._plain(frame, stack, operation)
+            step = self._plain(frame, stack, operation)
         else:
-            finish = self._branch(frame, stack, operation)
-        outer = self._outer(frame.caller)
+            step = self._branch(frame, stack, operation)
+        step = self._protected(frame, step)
+        outer = frame.caller
+        while outer is not None:
+            step = self._protected(outer, self._link(outer, step))
+            outer = outer.caller
         self.tx.effects.replay(self.emit)
-        result = finish()
-        for link in outer:
-            result = link(result)
-        self.emit.line(f"return {result}")
+        self.emit.line(f"return {step.resume(step.attempt())}")
 
-    def _plain(self, frame: Frame, stack: list[SymbolicValue], operation: Operation
-               ) -> Callable[[], str]:
+    def _plain(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         index = frame.current.index + 1
         extra = [NULL] if operation.null_below else []
-        call = self._continuation(frame, index, [*stack, *extra], operation.pushes)
+        call = self._continuation(frame, index, [*stack, *extra], "v" * operation.pushes)
 
-        def finish() -> str:
-            if not operation.pushes:
-                self.emit.line(operation.text)
-                return self.emit.temporary(call(None))
-            return self.emit.temporary(call(self.emit.temporary(operation.text)))
+        def attempt() -> str:
+            if operation.pushes:
+                return self.emit.temporary(operation.text)
+            self.emit.line(operation.text)
+            return ""
 
-        return finish
+        return Step(attempt, lambda result: self.emit.temporary(call(result)))
 
-    def _branch(self, frame: Frame, stack: list[SymbolicValue], operation: Operation
-                ) -> Callable[[], str]:
+    def _branch(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         assert operation.branches is not None
         kept = frame.stack[-1:]
-        calls = [self._continuation(frame, index, [*stack, *kept[:keep]], False)
+        calls = [self._continuation(frame, index, [*stack, *kept[:keep]], "")
                  for index, keep in operation.branches]
 
-        def finish() -> str:
-            return self.emit.temporary(
-                f"{calls[0](None)} if {operation.text} else {calls[1](None)}")
+        def resume(condition: str) -> str:
+            return self.emit.temporary(f"{calls[0]('')} if {condition} else {calls[1]('')}")
 
-        return finish
+        return Step(lambda: self.emit.temporary(f"True if {operation.text} else False"), resume)
 
-    def _outer(self, frame: Frame | None) -> list[Callable[[str], str]]:
-        links = []
-        while frame is not None:
-            links.append(self._link(frame))
-            frame = frame.caller
-        return links
+    def _link(self, frame: Frame, inner: Step) -> Step:
+        """The caller's step: all that the inner frame still does, then the rest of the caller."""
+        call = self._continuation(frame, frame.current.index + 1, frame.stack, "v")
+        return Step(lambda: inner.resume(inner.attempt()),
+                    lambda result: self.emit.temporary(call(result)))
 
-    def _link(self, frame: Frame) -> Callable[[str], str]:
-        call = self._continuation(frame, frame.current.index + 1, frame.stack, True)
-        return lambda result: self.emit.temporary(call(result))
+    def _protected(self, frame: Frame, step: Step) -> Step:
+        """What the step attempts, under the exception handler of the frame's instruction: an error
+        is kept, and after the `try` (so that it is not being handled any more) goes on where
+        the handler begins."""
+        row = frame.program.handler_of(frame.current.index)
+        if row is None:
+            return step
+        suffix = "l" * row.lasti + "v"
+        handle = self._continuation(frame, row.target, frame.stack[: row.depth], suffix)
+        emit = self.emit
+        raised = ""
 
-    def _continuation(self, frame: Frame, index: int, stack: list[SymbolicValue], pushes: bool
-                      ) -> Callable[[str | None], str]:
-        """The call of the rest of `frame`, given the text of the pushed value."""
+        def attempt() -> str:
+            nonlocal raised
+            raised = emit.temporary("[]")
+            with emit.block("try:"):
+                result = step.attempt()
+            with emit.block("except BaseException as error:"):
+                emit.line(f"{raised}.append(error)")
+            return result
+
+        def resume(result: str) -> str:
+            name = emit.temporary("None")
+            with emit.block(f"if {raised}:"):
+                emit.line(f"{name} = {handle(f'{raised}.pop()')}")
+            with emit.block("else:"):
+                emit.line(f"{name} = {step.resume(result)}")
+            return name
+
+        return Step(attempt, resume)
+
+    def _continuation(self, frame: Frame, index: int, stack: list[SymbolicValue], suffix: str
+                      ) -> Callable[[str], str]:
+        """The call of the rest of `frame`, given the text of what is pushed; `suffix` is the stack
+        kinds of that: "" for nothing, "v" for a value, "lv" for an exception at a handler that
+        wants to know the raising instruction."""
         if frame.generator is not None:
             raise graph_break("unknown-operation", "a break inside a generator")
         code = self.tx.own_code(frame.code)
@@ -371,10 +407,10 @@ class Resumption:
         before = [self.emit.value(v) for v in stack if not isinstance(v, NullValue)]
         after = [self.emit.value(frame.locals[n]) for n in plain]
         after += [self.emit.value(frame.cells[n]) for n in boxes]
-        target = self._callable(frame, code, offset, shape + "v" * pushes, plain, boxes)
+        target = self._callable(frame, code, offset, shape + suffix, plain, boxes)
 
-        def call(pushed: str | None) -> str:
-            parts = [*before, *([pushed] if pushed is not None else []), *after]
+        def call(pushed: str) -> str:
+            parts = [*before, *([pushed] if pushed else []), *after]
             return f"{target}({', '.join(parts)})"
 
         return call

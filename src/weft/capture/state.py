@@ -23,6 +23,15 @@ _STATE: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
 )
 
 
+def _take_saved_tensor_hooks() -> list[Any]:
+    """Removes the hooks of checkpointing and the like, which must not see fakes."""
+    hooks = []
+    while (hook := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+        hooks.append(hook)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    return hooks
+
+
 @final
 class GlobalState:
     """The state when the capture began."""
@@ -33,9 +42,12 @@ class GlobalState:
     @contextmanager
     def saved(self) -> Iterator[None]:
         """Puts the state back at the end of the block."""
+        hooks = _take_saved_tensor_hooks()
         try:
             yield
         finally:
+            for hook in reversed(hooks):
+                torch._C._autograd._push_saved_tensors_default_hooks(*hook)
             for (read, write), value in zip(_STATE, self.before, strict=True):
                 if read() != value:
                     write(value)

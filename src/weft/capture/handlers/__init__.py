@@ -4,12 +4,19 @@ Place in the pipeline: above `values/`, looked up by C functions, classes and Py
 anything else is tried. One file for each library; importing this package registers them all.
 """
 
-from weft.capture.handlers import builtin_functions, constructors, standard_library, torch_library
+from weft.capture.handlers import (
+    builtin_functions,
+    constructors,
+    copying,
+    standard_library,
+    torch_library,
+)
 from weft.capture.values import deques, getters
 
 __all__ = [
     "builtin_functions",
     "constructors",
+    "copying",
     "deques",
     "getters",
     "standard_library",

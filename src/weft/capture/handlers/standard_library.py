@@ -6,7 +6,6 @@ Place in the pipeline: see `handlers/__init__`.
 from __future__ import annotations
 
 import contextvars
-import copy
 import functools
 import inspect
 import logging
@@ -316,16 +315,6 @@ def _wrap_opaque(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     if source is not None and source.accessor[0] != "object":
         tx.guards.add(source, "is", obj)
     return OpaqueValue(obj, source)
-
-
-@rule(copy.copy)
-def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    value = args[0]
-    if value.is_constant:
-        return value
-    if hasattr(value, "m_copy"):
-        return value.m_copy(tx, [], {})  # type: ignore[no-any-return]
-    raise graph_break("unknown-operation", f"copy of {value!r}")
 
 
 @rule(inspect.signature)

@@ -5,12 +5,14 @@ Place in the pipeline: see `handlers/__init__`. Graph operations need no rule (`
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from weft.capture.breaks import graph_break
+from weft.capture.polyfills import contexts
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant, evaluate, python_object
 from weft.capture.values.functions import DISABLED, FunctionValue, rule
@@ -59,7 +61,8 @@ for _name in ("is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype
 for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torch.xpu.is_available,
                   torch.distributed.is_available, torch._C._is_torch_function_enabled,
                   torch.amp.autocast_mode.is_autocast_available,
-                  torch._C._get_deterministic_algorithms):
+                  torch._C._get_deterministic_algorithms,
+                  torch._C._is_torch_function_mode_enabled):
     _state(_function)
 
 
@@ -187,6 +190,53 @@ def _tensor_setitem(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwa
                     ) -> SymbolicValue:
     value.setitem(tx, args[0], args[1])
     return NONE
+
+
+@_tensor_method("requires_grad_")
+def _requires_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
+                   ) -> SymbolicValue:
+    wanted = args[0] if args else kwargs.get("requires_grad", TRUE)
+    if wanted.truth(tx) == value.example.requires_grad:
+        return value
+    raise graph_break("state", "requires_grad_ that changes a tensor")
+
+
+def _scaled(name: str, polyfill: Any) -> None:
+    """addcdiv_ and addcmul_ read `value`; when that is a tensor it stays one."""
+
+    @_tensor_method(name)
+    def handler(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        scale = kwargs.get("value")
+        if isinstance(scale, TensorValue):
+            return tx.call_python(polyfill, value, *args, scale)
+        return run(tx, "call_method", name, [value, *args], kwargs)
+
+
+_scaled("addcdiv_", contexts.addcdiv_)
+_scaled("addcmul_", contexts.addcmul_)
+
+
+@constructor(torch.autograd.profiler.record_function, torch._C.DisableTorchFunctionSubclass,
+             torch._C.DisableTorchFunction, torch.profiler.record_function)
+def _null_context(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(contexts.NullContext, "NullContext").call(tx, [], {})
+
+
+@rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """An autograd function is one node: its forward runs on fakes here, on tensors later."""
+    return run(tx, "call_function", _applier(args[0].constant()), args[1:], kwargs)
+
+
+@functools.cache
+def _applier(cls: type[torch.autograd.Function]) -> Any:
+    """A function of its own name that applies the class: what the graph shows."""
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        return cls.apply(*args, **kwargs)
+
+    apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    return apply
 
 
 def _disabled(function: Any) -> bool:

@@ -322,6 +322,9 @@ class SizeValue(TupleValue):
     def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
         return SizeValue(items)
 
+    def proxy(self, tx: Interpreter) -> Any:
+        return tuple(item.proxy(tx) for item in self.all(tx))  # torch.Size holds numbers only
+
     def rebuild(self, emit: Emitter) -> str:
         items = "".join(f"{emit.value(item)}, " for item in self.items)
         return emit.bind(self, f"{emit.constant(torch.Size)}(({items}))")

@@ -93,8 +93,6 @@ def _strides(tensor: torch.Tensor, sizes: Sequence[Size]) -> list[Size]:
     step = 1
     expected: Size = 1
     for d in order:
-        if tensor.size(d) == 1 and type(sizes[d]) is int:
-            continue
         if tensor.stride(d) != step:
             return list(tensor.stride())
         strides[d] = expected

@@ -1,0 +1,141 @@
+"""Rules for `copy.copy` and `copy.deepcopy`.
+
+Place in the pipeline: see `handlers/__init__`. What the copy module does through `__reduce_ex__` is done
+on values directly: a new instance of the same class with the same (or copied) attributes.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.attributes import type_lookup
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.builtins import BuiltinValue
+from weft.capture.values.classes import ClassValue, make_instance
+from weft.capture.values.functions import FunctionValue, rule
+from weft.capture.values.mapping import DictValue
+from weft.capture.values.objects import ObjectValue
+from weft.capture.values.sequences import ListValue, NamedTupleValue, TupleValue
+from weft.capture.values.sets import SetValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+Memo = dict[int, SymbolicValue]
+CopyPart = Callable[[SymbolicValue], SymbolicValue]
+
+_ATOMIC: Final = (FunctionValue, ClassValue, BuiltinValue)
+_CUSTOM: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
+                  "__getnewargs__", "__getnewargs_ex__")
+
+
+@rule(copy.copy)
+def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    value = args[0]
+    if value.is_constant or isinstance(value, (*_ATOMIC, TupleValue)):
+        return value
+    if isinstance(value, ObjectValue):
+        method = type_lookup(value.cls, "__copy__")
+        if method is not MISSING:
+            return value.method(tx, "__copy__", [], {})
+        return _copy_object(tx, value, lambda part: part)
+    if hasattr(value, "m_copy"):
+        return value.m_copy(tx, [], {})  # type: ignore[no-any-return]
+    raise graph_break("unknown-operation", f"copy of {value!r}")
+
+
+@rule(copy.deepcopy)
+def _deepcopy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) > 1 or kwargs:
+        raise graph_break("unknown-operation", "deepcopy with a memo")
+    return _deep(tx, args[0], {})
+
+
+def _deep(tx: Interpreter, value: SymbolicValue, memo: Memo) -> SymbolicValue:
+    value = tx.force(value)
+    known = memo.get(id(value))
+    if known is not None:
+        return known
+    if value.is_constant or isinstance(value, _ATOMIC):
+        return value
+    copier = next((c for kind, c in _COPIERS if isinstance(value, kind)), None)
+    if copier is None:
+        raise graph_break("unknown-operation", f"deepcopy of {value!r}")
+    return copier(tx, value, memo)
+
+
+def _deep_list(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
+    made = memo[id(value)] = ListValue([])
+    made.items.extend(_deep(tx, item, memo) for item in value.all(tx))
+    return made
+
+
+def _deep_tuple(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
+    items = [_deep(tx, item, memo) for item in value.all(tx)]
+    if all(a is b for a, b in zip(items, value.items, strict=True)):
+        return value  # type: ignore[no-any-return]
+    named = isinstance(value, NamedTupleValue)
+    return NamedTupleValue(items, None, value.cls) if named else value.like(items)
+
+
+def _deep_dict(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
+    made = memo[id(value)] = DictValue(cls=value.cls, factory=value.factory)
+    for key, item in value.pairs(tx):
+        made.setitem(tx, _deep(tx, key, memo), _deep(tx, item, memo))
+    return made
+
+
+def _deep_set(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
+    return SetValue.of(tx, [_deep(tx, item, memo) for item in value.entries.values()], value.cls)
+
+
+def _deep_object(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
+    if type_lookup(value.cls, "__deepcopy__") is not MISSING:
+        made = value.method(tx, "__deepcopy__", [DictValue()], {})
+        memo[id(value)] = made
+        return made  # type: ignore[no-any-return]
+    return _copy_object(tx, value, lambda part: _deep(tx, part, memo), memo)
+
+
+_COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ...]] = (
+    (ListValue, _deep_list), (TupleValue, _deep_tuple), (DictValue, _deep_dict),
+    (SetValue, _deep_set), (ObjectValue, _deep_object),
+)
+
+
+def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo | None = None
+                 ) -> SymbolicValue:
+    """A new instance with the parts of the old one, as `object.__reduce_ex__` would have it."""
+    for name in _CUSTOM:
+        if isinstance(type_lookup(value.cls, name), types.FunctionType):
+            raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
+    if _has_slots(value.cls):
+        raise graph_break("unknown-operation", f"copying a {value.cls.__name__} with __slots__")
+    made = make_instance(tx, value.cls, [])
+    if not isinstance(made, ObjectValue) or type(made) is not type(value):
+        raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
+    if memo is not None:
+        memo[id(value)] = made
+    for key, item in value.attributes.pairs(tx):
+        made.attributes.setitem(tx, key, part(item))
+    _copy_contents(tx, value, made, part)
+    return made
+
+
+def _has_slots(cls: type) -> bool:
+    return any(vars(base).get("__slots__") for base in cls.__mro__)
+
+
+def _copy_contents(tx: Interpreter, value: ObjectValue, made: ObjectValue, part: CopyPart) -> None:
+    old, new = value.contents, made.contents
+    if isinstance(old, ListValue) and isinstance(new, ListValue):
+        new.items.extend(part(item) for item in old.all(tx))
+    elif isinstance(old, DictValue) and isinstance(new, DictValue):
+        for key, item in old.pairs(tx):
+            new.setitem(tx, part(key), part(item))
+    elif old is not None:
+        raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")

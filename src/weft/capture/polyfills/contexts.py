@@ -1,0 +1,33 @@
+"""Context managers that mean nothing while capturing: profiler ranges, torch function switches."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+
+class NullContext:
+    """Does nothing; takes any arguments; also a decorator."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> NullContext:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        pass
+
+    def __call__(self, function: Any) -> Any:
+        return function
+
+
+def addcdiv_(tensor: Any, first: Any, second: Any, value: Any) -> Any:
+    """`Tensor.addcdiv_` with a tensor as `value`, which the operator would read."""
+    return tensor.add_(first / second * value)
+
+
+def addcmul_(tensor: Any, first: Any, second: Any, value: Any) -> Any:
+    """`Tensor.addcmul_` with a tensor as `value`."""
+    return tensor.add_(first * second * value)
