@@ -13,8 +13,10 @@ from typing import Any, Final
 import torch
 
 from weft.codegen.call_sequence import CallSequence, shape_text, tensor_text
+from weft.codegen.gemm_calls import spell_gemm
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.shapes.expr import Expr
+from weft.shapes.floats import SYMBOLIC_FLOATS, text
 from weft.shapes.printing import python_text
 
 aten = torch.ops.aten
@@ -32,19 +34,23 @@ EXACT_STRIDES: Final = frozenset(FAST_BINDINGS)
 
 def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     """Append the lines of one ATen call."""
-    function = FAST_BINDINGS.get(call.op, call.op)
-    name = sequence.name(_short_name(call.op), function)
-    arguments = [spell(sequence, a) for a in call.arguments]
-    arguments += [f"{k}={spell(sequence, v)}" for k, v in call.keywords.items()]
     targets = [b.name if b is not None else "_" for b in call.outputs]
     origin = f"  # {'; '.join(call.origins)}" if call.origins else ""
     left = f"{', '.join(targets)}{',' if call.is_tuple and len(targets) == 1 else ''} = "
-    text = f"{name}({', '.join(arguments)}){origin}"
-    sequence.lines.append((left if targets else "") + text)
+    text = spell_gemm(sequence, call) or _spell_aten(sequence, call)
+    sequence.lines.append((left if targets else "") + text + origin)
     if call.op not in EXACT_STRIDES:
         for buffer in call.outputs:
             if buffer is not None:
                 _check_strides(sequence, buffer)
+
+
+def _spell_aten(sequence: CallSequence, call: ExternCall) -> str:
+    function = FAST_BINDINGS.get(call.op, call.op)
+    name = sequence.name(_short_name(call.op), function)
+    arguments = [spell(sequence, a) for a in call.arguments]
+    arguments += [f"{k}={spell(sequence, v)}" for k, v in call.keywords.items()]
+    return f"{name}({', '.join(arguments)})"
 
 
 def _short_name(op: Any) -> str:
@@ -78,6 +84,9 @@ def spell(sequence: CallSequence, item: Any) -> str:
         return tensor_text(item.realize())
     if isinstance(item, Expr):
         return python_text(item)
+    if isinstance(item, SYMBOLIC_FLOATS):
+        sequence.scope["math"] = math
+        return text(item)
     if isinstance(item, (list, tuple)):
         inside = ", ".join(spell(sequence, i) for i in item)
         if isinstance(item, tuple):

@@ -19,14 +19,14 @@ from typing import Any
 import torch
 
 from weft.codegen.call_sequence import CallSequence, shape_text, tensor_text
-from weft.codegen.library_calls import spell_call
+from weft.codegen.library_calls import spell, spell_call
 from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.memory import MemoryPlan, step_writes
 from weft.codegen.schedule import Group, Schedule
 from weft.codegen.values import Buffer, Value
 from weft.shapes.expr import Expr, symbols
-from weft.shapes.printing import python_text
+from weft.shapes.floats import SYMBOLIC_FLOATS, FloatSymbol
 
 
 def write_calls(
@@ -65,6 +65,8 @@ def _unpack(sequence: CallSequence, lowered: GraphLowering, plan: MemoryPlan) ->
     for number, item in enumerate(lowered.inputs):
         if isinstance(item, Expr) and item.atom is not None:
             names.append(str(item))
+        elif isinstance(item, FloatSymbol):
+            names.append(item.name)
         else:
             names.append(f"in{number}")
     if names:
@@ -90,18 +92,22 @@ def _bind_sizes(sequence: CallSequence, buffer: Buffer, bound: set[str]) -> None
 
 def _allocate(sequence: CallSequence, plan: MemoryPlan, buffers: list[Buffer]) -> None:
     for buffer in buffers:
-        old = plan.reuse.get(buffer.name)
-        if old is None:
-            sequence.lines.append(f"{buffer.name} = {_empty(sequence, buffer)}")
-        elif _same_form(plan.buffers[old], buffer):
-            sequence.lines.append(f"{buffer.name} = {old}; del {old}  # reuse")
+        name = buffer.name
+        if name in plan.in_place:
+            old = plan.in_place[name]
+            sequence.lines.append(f"{name} = {_as(plan.buffers[old], buffer)}  # in place")
+        elif name in plan.reuse:
+            old = plan.reuse[name]
+            sequence.lines.append(f"{name} = {_as(plan.buffers[old], buffer)}; del {old}  # reuse")
         else:
-            form = f"{shape_text(buffer.shape)}, {shape_text(buffer.strides)}"
-            sequence.lines.append(f"{buffer.name} = as_strided({old}, {form}); del {old}  # reuse")
+            sequence.lines.append(f"{name} = {_empty(sequence, buffer)}")
 
 
-def _same_form(old: Buffer, new: Buffer) -> bool:
-    return old.shape == new.shape and old.strides == new.strides
+def _as(old: Buffer, new: Buffer) -> str:
+    """The memory of one buffer in the form of another."""
+    if old.shape == new.shape and old.strides == new.strides:
+        return old.name
+    return f"as_strided({old.name}, {shape_text(new.shape)}, {shape_text(new.strides)})"
 
 
 def _empty(sequence: CallSequence, buffer: Buffer) -> str:
@@ -122,8 +128,8 @@ def _launch(sequence: CallSequence, kernel: Kernel, compiled: Any) -> None:
 def _result(sequence: CallSequence, item: Any) -> str:
     if isinstance(item, Value):
         return tensor_text(item.realize())
-    if isinstance(item, Expr):
-        return python_text(item)
+    if isinstance(item, (Expr, *SYMBOLIC_FLOATS)):
+        return spell(sequence, item)
     if item is None or isinstance(item, (int, float, bool)):
         return repr(item)
     return sequence.name("constant", item)

@@ -111,13 +111,13 @@ class ShapeContext:
 
     def integer(self, hint: int, source: Hashable) -> torch.SymInt:
         """A Python int that changes between calls: any value, never shared."""
-        made = self._symbol("k", "int", -INF, INF, hint)
+        made = self._symbol("z", "int", -INF, INF, hint)
         self.sources[made] = [source]
         return self.sym_int(made)
 
     def number(self, hint: float, source: Hashable) -> torch.SymFloat:
         """A Python float that changes between calls."""
-        made = FloatSymbol(f"f{self._next('f')}")
+        made = FloatSymbol(f"r{self._next('r')}")
         self.hints[made] = hint
         self.sources[made] = [source]
         return torch.SymFloat(self.float_node(made))  # type: ignore[no-untyped-call]

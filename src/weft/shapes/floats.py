@@ -74,6 +74,7 @@ class FloatRelation:
 
 FloatValue = float | FloatExpr | FloatSymbol
 Number = int | Expr | FloatValue
+SYMBOLIC_FLOATS: Final = (FloatExpr, FloatSymbol)
 
 OPERATIONS: Final[dict[str, tuple[Callable[..., float], str]]] = {
     "add": (operator.add, "+"),

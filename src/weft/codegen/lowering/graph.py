@@ -20,7 +20,13 @@ from torch.fx import GraphModule, Node
 
 from weft.codegen.dtypes import is_supported
 from weft.codegen.lowering.extern import call_aten
-from weft.codegen.lowering.registry import LOWERINGS, LoweringContext, NotLowered, strided_of
+from weft.codegen.lowering.registry import (
+    LOWERINGS,
+    NUMBER_OPERATORS,
+    LoweringContext,
+    NotLowered,
+    strided_of,
+)
 from weft.codegen.values import (
     Buffer,
     Computed,
@@ -35,7 +41,8 @@ from weft.codegen.values import (
     product,
 )
 from weft.shapes.expr import IntExpr
-from weft.shapes.symnode import expr_of
+from weft.shapes.floats import SYMBOLIC_FLOATS, FloatValue
+from weft.shapes.symnode import expr_of, float_of
 
 KERNEL_DEVICES = frozenset({"cpu", "cuda"})
 
@@ -45,7 +52,8 @@ KERNEL_DEVICES = frozenset({"cpu", "cuda"})
 class GraphLowering:
     """The state of lowering one graph, and its result."""
 
-    inputs: list[Buffer | IntExpr | None] = field(default_factory=list)
+    inputs: list[Buffer | IntExpr | FloatValue | None] = field(default_factory=list)
+    numbers: dict[Any, Value] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
     definitions: list[Definition] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -69,7 +77,7 @@ class GraphLowering:
     def _placeholder(self, node: Node, environment: dict[Node, Any], gm: GraphModule) -> Any:
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
-            number = to_expr(value) if isinstance(value, (int, torch.SymInt)) else None
+            number = to_number(value)
             self.inputs.append(number)
             return number if number is not None else value
         buffer = self._input_buffer(value)
@@ -95,8 +103,8 @@ class GraphLowering:
         if node.target is operator.getitem:
             return environment[node.args[0]][node.args[1]]  # type: ignore[index]
         value = node.meta["val"]
-        if isinstance(value, (int, torch.SymInt)):
-            return to_expr(value)
+        if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+            return to_number(value)
         args = _lookup(node.args, environment)
         keywords = _lookup(node.kwargs, environment)
         result = self._lower(node, value, args, keywords)
@@ -109,7 +117,7 @@ class GraphLowering:
         tensors = [v for v in results if isinstance(v, torch.Tensor)]
         cx = _context(self, node, tensors, args)
         function = LOWERINGS.get(node.target)
-        if function is not None and _has_formula(node, tensors):
+        if function is not None and _has_formula(node, tensors) and _takes(node, args, keywords):
             try:
                 return function(cx, *args, **keywords)
             except NotLowered:
@@ -165,6 +173,16 @@ class GraphLowering:
         buffer = self.new_buffer(cx.dtypes[position], shape, strides, cx.device)
         buffer.definition = call
         return buffer
+
+    def scalar(self, cx: LoweringContext, number: FloatValue) -> Value:
+        """A symbolic float in memory, as the double that eager's kernels are given."""
+        double = LoweringContext(
+            self, torch.scalar_tensor, [()], [torch.float64], [()], cx.device, cx.origins
+        )
+        keywords = {"dtype": torch.float64, "device": cx.device}
+        (value,) = call_aten(double, (number,), keywords, [True], False)
+        assert value is not None
+        return value
 
     def record(self, definition: Definition) -> None:
         """Add a definition whose buffers know it already."""
@@ -270,9 +288,23 @@ def _lookup(item: Any, environment: dict[Node, Any]) -> Any:
         return items if isinstance(item, list) else tuple(items)
     if isinstance(item, dict):
         return {k: _lookup(v, environment) for k, v in item.items()}
-    if isinstance(item, torch.SymInt):
-        return to_expr(item)
+    if isinstance(item, (torch.SymInt, torch.SymFloat)):
+        return to_number(item)
     return item
+
+
+def _takes(node: Node, args: Any, keywords: Any) -> bool:
+    """Whether a formula can be given these arguments: symbolic floats only as plain operands."""
+    if any(isinstance(value, SYMBOLIC_FLOATS) for value in keywords.values()):
+        return False
+    return node.target in NUMBER_OPERATORS or not any(isinstance(a, SYMBOLIC_FLOATS) for a in args)
+
+
+def to_number(value: Any) -> IntExpr | FloatValue | None:
+    """A Python or symbolic number as an expression; None for anything else."""
+    if isinstance(value, (int, torch.SymInt)):
+        return to_expr(value)
+    return float_of(value) if isinstance(value, (float, torch.SymFloat)) else None
 
 
 def to_expr(value: Any) -> IntExpr:

@@ -13,8 +13,8 @@ import torch
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.views import Reshape, normalize_dim
-from weft.codegen.values import Emitter, Index, Value
-from weft.shapes.expr import Expr, IntExpr
+from weft.codegen.values import Emitter, Index, Lazy, Value, product
+from weft.shapes.expr import IntExpr
 
 aten = torch.ops.aten
 
@@ -24,10 +24,21 @@ def _cost(*values: Value) -> tuple[int, int]:
     return cost + len(values), sum(getattr(v.impl, "reads", 1) for v in values)
 
 
+def _prepare_source(cx: LoweringContext, x: Value) -> None:
+    """Put what is gathered from in memory, unless computing just the gathered elements is cheaper."""
+    impl = x.impl
+    if not isinstance(impl, Lazy) or (impl.cost <= 4 and impl.reads <= 2):
+        return
+    picked, all_elements = product(cx.shape), product(x.shape)
+    if isinstance(picked, int) and isinstance(all_elements, int) and 4 * picked <= all_elements:
+        return
+    x.realize()
+
+
 @lowering(aten.embedding.default)
 def embedding(cx: LoweringContext, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
     rank = len(indices.shape)
-    weight.realize()
+    _prepare_source(cx, weight)
 
     def formula(em: Emitter, index: Index) -> Node:
         row = em.indirect(indices.at(em, index[:rank]), weight.shape[0], wrap=False, check=True)
@@ -41,7 +52,7 @@ def index_select(cx: LoweringContext, x: Value, dim: int, indices: Value) -> Val
     if not x.shape:
         raise NotLowered("index_select of a scalar")
     dim = normalize_dim(dim, len(x.shape))
-    x.realize()
+    _prepare_source(cx, x)
 
     def formula(em: Emitter, index: Index) -> Node:
         at = [index[dim]] if indices.shape else []
@@ -56,7 +67,7 @@ def gather(cx: LoweringContext, x: Value, dim: int, indices: Value, **_: Any) ->
     if not x.shape or not indices.shape:
         raise NotLowered("gather of scalars")
     dim = normalize_dim(dim, len(x.shape))
-    x.realize()
+    _prepare_source(cx, x)
 
     def formula(em: Emitter, index: Index) -> Node:
         chosen = em.indirect(indices.at(em, index), x.shape[dim], wrap=False, check=True)
@@ -75,7 +86,7 @@ def index_tensor(cx: LoweringContext, x: Value, indices: list[Value | None]) -> 
     together = given == list(range(given[0], given[0] + len(given)))
     start = given[0] if together else 0
     check = cx.target is aten.index.Tensor
-    x.realize()
+    _prepare_source(cx, x)
 
     def formula(em: Emitter, index: Index) -> Node:
         point = index[start : start + rank]
@@ -91,7 +102,7 @@ def index_tensor(cx: LoweringContext, x: Value, indices: list[Value | None]) -> 
     return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x, *tensors), cx.layouts[0])
 
 
-def _indirect(em: Emitter, tensor: Value, point: Index, size: IntExpr, check: bool) -> Expr:
+def _indirect(em: Emitter, tensor: Value, point: Index, size: IntExpr, check: bool) -> IntExpr:
     """The symbol of a (broadcast) index tensor's element at `point`."""
     skip = len(point) - len(tensor.shape)
     own = [

@@ -24,6 +24,7 @@ from weft.codegen.dtypes import FLOAT_TYPES, HALF_TYPES, from_torch, is_supporte
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.registry import (
     LOWERINGS,
+    NUMBER_OPERATORS,
     Body,
     LoweringContext,
     NotLowered,
@@ -32,6 +33,7 @@ from weft.codegen.lowering.registry import (
 from weft.codegen.values import Emitter, Value
 from weft.config import config
 from weft.shapes.expr import Expr
+from weft.shapes.floats import SYMBOLIC_FLOATS
 
 aten = torch.ops.aten
 
@@ -330,6 +332,13 @@ def _rounded(body: Body, dtype: torch.dtype) -> Body:
 for _operator, (_rule, _body) in _TABLE.items():
     _register(_operator, _rule, _body)
 
+NUMBER_OPERATORS.update(_TABLE)
+NUMBER_OPERATORS.update(
+    getattr(getattr(aten, name), overload)
+    for name in ("add", "sub", "rsub")
+    for overload in ("Tensor", "Scalar")
+)
+
 
 def common_type(operands: Any) -> torch.dtype:
     """torch's promoted type of tensors and Python scalars."""
@@ -340,7 +349,9 @@ def common_type(operands: Any) -> torch.dtype:
     stand_ins: list[Any] = [
         torch.empty((1,) * min(len(v.shape), 1), dtype=v.dtype, device="meta") for v in tensors
     ]
-    stand_ins += [1 if isinstance(s, Expr) else s for s in scalars]
+    stand_ins += [
+        1 if isinstance(s, Expr) else 1.0 if isinstance(s, SYMBOLIC_FLOATS) else s for s in scalars
+    ]
     result = stand_ins[0]
     if len(stand_ins) == 1:
         return tensors[0].dtype

@@ -22,6 +22,7 @@ from weft.codegen.dtypes import compute_type, from_torch
 from weft.codegen.loop_ir import Node, Scalar
 from weft.codegen.values import Buffer, Emitter, Index, Lazy, Shape, Strided, Value
 from weft.shapes.expr import Expr, IntExpr, is_nonnegative, maximum, minimum
+from weft.shapes.floats import SYMBOLIC_FLOATS
 
 Lowering: TypeAlias = Callable[..., Any]
 """Gives a `Value`, or a list of them for operators with several results."""
@@ -29,6 +30,9 @@ Body: TypeAlias = Callable[..., Node]
 """A scalar formula: (emitter, one node per operand) -> node."""
 
 LOWERINGS: Final[dict[Any, Lowering]] = {}
+
+NUMBER_OPERATORS: Final[set[Any]] = set()
+"""Operators whose formulas take symbolic floats as operands."""
 
 
 class NotLowered(Exception):
@@ -100,6 +104,7 @@ class LoweringContext:
         dtype = self.dtype if dtype is None else dtype
         scalar = compute_type(from_torch(compute or dtype))
         result = compute_type(from_torch(dtype))
+        operands = tuple([number_value(self, o) for o in operands])
         reads = [_reader(operand, scalar, shape) for operand in operands]
 
         def formula(em: Emitter, index: Index) -> Node:
@@ -139,6 +144,16 @@ class LoweringContext:
         if is_nonnegative(position):
             return position
         raise NotLowered("position of unknown sign")
+
+
+def number_value(cx: LoweringContext, operand: Any) -> Any:
+    """A symbolic float as a double in memory, made once per graph; other operands as they are."""
+    if not isinstance(operand, SYMBOLIC_FLOATS):
+        return operand
+    numbers = cx.graph.numbers
+    if operand not in numbers:
+        numbers[operand] = cx.graph.scalar(cx, operand)
+    return numbers[operand]
 
 
 def _cost_of(operands: Sequence[Any]) -> tuple[int, int]:
