@@ -28,6 +28,7 @@ setup(
             "weft._frame",
             "csrc/module.c",
             "csrc/tensor_access.c",
+            "csrc/storage_overlap.c",
             "csrc/global_state.c",
             "csrc/guard_checks.c",
             "csrc/shape_program.c",

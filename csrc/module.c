@@ -46,7 +46,7 @@ PyMODINIT_FUNC PyInit__frame(void)
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;
-    if (tensor_access_init(module) < 0 || global_state_init(module) < 0 || guards_init(module) < 0 ||
+    if (storage_overlap_init(module) < 0 || global_state_init(module) < 0 || guards_init(module) < 0 ||
         code_cache_init(module) < 0 || frame_hook_init(module) < 0 ||
         compiled_function_init(module) < 0)
         Py_CLEAR(module);

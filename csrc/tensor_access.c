@@ -18,6 +18,7 @@ static struct {
     Py_ssize_t sizes;        /* of {rank, inline sizes or pointer, ...} inside the TensorImpl */
     Py_ssize_t dtype_device; /* of {u16 dtype, i8 device type, i8 device index} */
     Py_ssize_t key_set;
+    Py_ssize_t storage;      /* of the pointer to the c10::StorageImpl */
     bool (*requires_grad)(const void *impl);
     PyTypeObject *tensor_type;
 } access_;
@@ -42,6 +43,11 @@ bool is_tensor(PyObject *value)
 void *tensor_impl(PyObject *tensor)
 {
     return *(void **)((char *)tensor + access_.cdata);
+}
+
+const void *tensor_storage(const void *impl)
+{
+    return *(const void *const *)((const char *)impl + access_.storage);
 }
 
 bool tensor_requires_grad(const void *impl)
@@ -105,6 +111,7 @@ static const char PROBES[] =
     "    with torch.enable_grad():\n"
     "        verify.append((verify[-2][0] * 2, 6, 0))\n"
     "cdata = [t._cdata for t in search]\n"
+    "storages = [t.untyped_storage()._cdata for t in search]\n"
     "expected = [(t, code | device << 16 | 0xff << 24, t.requires_grad, tuple(t.shape), t.stride())\n"
     "            for t, code, device in verify]\n"
     "tensor_type = torch.Tensor\n";
@@ -175,12 +182,27 @@ static bool find_key_set(const int64_t *const *impl)
     return false;
 }
 
+static bool find_storage(const int64_t *const *impl, PyObject *storages)
+{
+    for (int at = 1; at < IMPL_WORDS; at++) {
+        bool fits = true;
+        for (int i = 0; i < N_SEARCH && fits; i++)
+            fits = (void *)impl[i][at] == PyLong_AsVoidPtr(PyList_GET_ITEM(storages, i));
+        if (fits) {
+            access_.storage = at * (Py_ssize_t)sizeof(int64_t);
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool find_offsets(PyObject *probes)
 {
     PyObject *search = PyDict_GetItemString(probes, "search");
     PyObject *cdata = PyDict_GetItemString(probes, "cdata");
     const int64_t *impl[N_SEARCH];
-    if (search == NULL || cdata == NULL)
+    PyObject *storages = PyDict_GetItemString(probes, "storages");
+    if (search == NULL || cdata == NULL || storages == NULL)
         return false;
     for (Py_ssize_t i = 0; i < N_SEARCH; i++) {
         uintptr_t address = (uintptr_t)PyLong_AsVoidPtr(PyList_GET_ITEM(cdata, i));
@@ -190,7 +212,8 @@ static bool find_offsets(PyObject *probes)
         if ((uintptr_t)impl[i] != address)
             return false;
     }
-    return find_sizes(impl) && find_dtype_device(impl) && find_key_set(impl);
+    return find_sizes(impl) && find_dtype_device(impl) && find_key_set(impl) &&
+           find_storage(impl, storages);
 }
 
 static bool extents_equal(PyObject *tuple, const int64_t *values, Py_ssize_t rank)
@@ -257,12 +280,8 @@ bool tensor_access_calibrate(void)
 PyObject *tensor_access_describe(void)
 {
     tensor_access_calibrate();
-    return Py_BuildValue("{s:N,s:n,s:n,s:n,s:n}", "direct", PyBool_FromLong(access_.ready), "cdata",
+    return Py_BuildValue("{s:N,s:n,s:n,s:n,s:n,s:n}", "direct", PyBool_FromLong(access_.ready), "cdata",
                          access_.cdata, "sizes", access_.sizes, "dtype_device", access_.dtype_device,
-                         "key_set", access_.key_set);
-}
-
-int tensor_access_init(PyObject *Py_UNUSED(module))
-{
-    return 0;
+                         "key_set", access_.key_set,
+                         "storage", access_.storage);
 }

@@ -2,6 +2,7 @@
  *
  *   py_compat.h          what differs between CPython versions
  *   tensor_access.c      reading a torch.Tensor's metadata without torch headers
+ *   storage_overlap.c    whether tensors that are written share memory with others
  *   global_state.c       torch's global modes as one comparable value
  *   guard_checks.c       one check on one value
  *   shape_program.c      relations between sizes, as a small program
@@ -34,6 +35,7 @@ PyObject *tensor_access_describe(void);      /* dict of the offsets found, for w
 void *tensor_impl(PyObject *tensor);         /* of an object known to be a torch.Tensor */
 void tensor_read(const void *impl, TensorMeta *meta);
 bool tensor_requires_grad(const void *impl);
+const void *tensor_storage(const void *impl); /* the StorageImpl, or NULL */
 bool is_tensor(PyObject *value);             /* instance of torch.Tensor */
 PyTypeObject *tensor_base_type(void);        /* torch.Tensor, or NULL while torch is not imported */
 void *torch_symbol(const char *mangled);     /* from libc10, libtorch_cpu; NULL when absent */
@@ -190,7 +192,7 @@ extern PyTypeObject *Unhooked_Type;
 extern PyTypeObject *CompiledFunction_Type;
 
 /* Each file's part of module start-up. */
-int tensor_access_init(PyObject *module);
+int storage_overlap_init(PyObject *module);
 int global_state_init(PyObject *module);
 int guards_init(PyObject *module);
 int code_cache_init(PyObject *module);

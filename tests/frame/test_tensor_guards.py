@@ -264,3 +264,19 @@ def test_remembered_parameters_are_still_looked_at() -> None:
     assert not holds()
     linear.float()
     assert holds() and holds()
+
+
+def test_distinct_storages() -> None:
+    a, b = torch.zeros(4), torch.zeros(4)
+    c = a[2:]
+    assert frame.distinct_storages([a, b, 3, None], (0, 1))
+    assert not frame.distinct_storages([a, b, c], (0,))
+    assert not frame.distinct_storages([a, b, c], (2,))
+    assert frame.distinct_storages([a, b, c], (1,))
+    assert frame.distinct_storages([a, b, c], ())
+    assert not frame.distinct_storages([a, a], (1,))
+    many = [torch.zeros(1) for _ in range(1000)]
+    assert frame.distinct_storages(many, tuple(range(1000)))
+    assert not frame.distinct_storages([*many, many[500].view(1)], (500,))
+    with pytest.raises(IndexError):
+        frame.distinct_storages([a], (1,))
