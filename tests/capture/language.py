@@ -607,6 +607,59 @@ def deques(x):
     )
 
 
+def boom(n):
+    stop()
+    if n > 1:
+        raise ValueError(n)
+    return n
+
+
+class Swallow:
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.log.append(kind and kind.__name__)
+        return True
+
+
+def raising_breaks(x, n):
+    """What a break's operation, or a frame resumed inside, raises is caught where it should be."""
+    log = []
+    try:
+        y = x + boom(n)
+    except ValueError as error:
+        y = x - 1
+        log.append(str(error))
+    finally:
+        log.append("finally")
+
+    def inner(z):
+        w = z * 2
+        k = boom(n)
+        return w + k
+
+    try:
+        y = inner(y)
+    except ValueError:
+        log.append("inner")
+    with Swallow(log):
+        y = y + boom(n)
+        log.append("not raised")
+    with Swallow(log), Swallow(log):
+        y = inner(y)
+    try:
+        if boom(n):
+            y = y * 2
+    except ValueError:
+        stop()
+        y = y * 3
+    return y, log
+
+
 class History:
     def __init__(self):
         self.past = collections.deque(maxlen=2)
@@ -681,6 +734,7 @@ CASES = [
     *[(errors, (X, k)) for k in range(7)],
     (data_dependent, (X,)),
     (data_dependent, (-X,)),
+    *[(raising_breaks, (X, n)) for n in range(4)],
     (deques, (X,)),
     (outside_deque, (X, History())),
     (getters, (X,)),

@@ -118,8 +118,12 @@ class Program:
             self._know(self.tensors, name)
         else:
             name = self.fresh("l")
-            made = self.one(f"[{self.number()}, {self.tensor()}]", "[]", f"list(range({self.number(1)}))",
-                            f"[{self.number(1)} for e in range(3) if e != {self.number(0)}]")
+            made = self.one(
+                f"[{self.number()}, {self.tensor()}]",
+                "[]",
+                f"list(range({self.number(1)}))",
+                f"[{self.number(1)} for e in range(3) if e != {self.number(0)}]",
+            )
             self.put(indent, f"{name} = {made}")
             self._know(self.lists, name)
 
@@ -129,10 +133,15 @@ class Program:
 
     def augment(self, indent: int, depth: int) -> None:
         if self.chance(50):
-            self.put(indent, f"{self.one(*self.numbers)} {self.one('+=', '-=', '*=')} {self.number(1)}")
+            self.put(
+                indent, f"{self.one(*self.numbers)} {self.one('+=', '-=', '*=')} {self.number(1)}"
+            )
         else:
-            self.put(indent, f"{self.one(*self.tensors)} = {self.one(*self.tensors)} {self.one('+', '*')} "
-                             f"{self.tensor(1)}")
+            self.put(
+                indent,
+                f"{self.one(*self.tensors)} = {self.one(*self.tensors)} {self.one('+', '*')} "
+                f"{self.tensor(1)}",
+            )
 
     def mutate(self, indent: int, depth: int) -> None:
         items = self.one(*self.lists)
@@ -168,8 +177,13 @@ class Program:
 
     def for_(self, indent: int, depth: int) -> None:
         variable = self.fresh("i")
-        source = self.one(f"range({self.one(1, 2, 3)})", f"({self.number()}, 2)", "list(box.items)[:3]",
-                          f"enumerate([{self.number()}, 1])", "zip((1, 2), 'ab')")
+        source = self.one(
+            f"range({self.one(1, 2, 3)})",
+            f"({self.number()}, 2)",
+            "list(box.items)[:3]",
+            f"enumerate([{self.number()}, 1])",
+            "zip((1, 2), 'ab')",
+        )
         pair = source.startswith(("enumerate", "zip"))
         self.put(indent, f"for {variable + ', _' if pair else variable} in {source}:")
         self._loop_body(indent, depth, [] if source.startswith("list") else [variable])
@@ -198,7 +212,7 @@ class Program:
         if self.chance(50):
             self.put(indent + 1, self.one(
                 f"raise ValueError({self.number()})", "{}['key']", "[][1]", f"1 // {self.number(1)}",
-                f"check({self.number()})",
+                f"check({self.number()})", f"log(check({self.number()}) + 1)", f"calls({self.number()})",
             ))  # fmt: skip
         catches = self.chance(80)
         if catches:
@@ -219,7 +233,9 @@ class Program:
 
     def with_(self, indent: int, depth: int) -> None:
         name = self.one("", f" as {self.fresh('v')}")
-        manager = self.one("Manager('a')", "Manager('b', swallow=True)", "manager('c')", "torch.no_grad()")
+        manager = self.one(
+            "Manager('a')", "Manager('b', swallow=True)", "manager('c')", "torch.no_grad()"
+        )
         self.put(indent, f"with {manager}{name}:")
         self.block(indent + 1, 3, depth - 1)
 
@@ -263,7 +279,7 @@ class Program:
         return "\n".join(self.lines)
 
 
-_SUPPORT = '''
+_SUPPORT = """
 import contextlib
 
 class Manager:
@@ -296,7 +312,15 @@ def check(n):
     if n > 1:
         raise ValueError("too big")
     return n
-'''
+
+def calls(n):
+    log("calls")
+    try:
+        k = check(n)
+    finally:
+        log("called")
+    return k + stop(1)
+"""
 
 
 def log(value: Any = None) -> Any:
@@ -318,13 +342,17 @@ class Trial:
             "stop": weft.disable(stop) if breaking else stop,
         }  # fmt: skip
         exec(compile(_SUPPORT + self.source, f"<random {seed}>", "exec"), self.namespace)
+        if breaking:
+            self.namespace["check"] = weft.disable(self.namespace["check"])
 
     def arguments(self, kind: int) -> tuple[Any, ...]:
         box = self.namespace["Box"]()
         x = torch.arange(3.0) - kind
         return x, torch.ones(3) * kind, kind, 2, [1, kind], box
 
-    def outcome(self, function: Callable[..., Any], kind: int) -> tuple[Any, list[Any], dict[str, Any]]:
+    def outcome(
+        self, function: Callable[..., Any], kind: int
+    ) -> tuple[Any, list[Any], dict[str, Any]]:
         LOG.clear()
         STATE.clear()
         return run(function, self.arguments(kind), {}), list(LOG), dict(STATE)
@@ -356,8 +384,10 @@ def main(first: int, last: int) -> None:
                 trial.check()
             except Exception as error:
                 failed += 1
-                print(f"seed {seed} breaking={breaking}: {type(error).__name__} {str(error)[:300]}",
-                      flush=True)
+                print(
+                    f"seed {seed} breaking={breaking}: {type(error).__name__} {str(error)[:300]}",
+                    flush=True,
+                )
     print(f"{failed} of {2 * (last - first)} differ")
 
 

@@ -13,6 +13,7 @@ from tests.capture import language
 from tests.capture.harness import compare, run, same
 
 _STOPPED = weft.disable(language.stop)
+_BOOM = weft.disable(language.boom)
 _NAMES = [f"{function.__name__}-{n}" for n, (function, _) in enumerate(language.CASES)]
 
 
@@ -24,6 +25,7 @@ def test_program(
     function, args = case
     if breaking:
         monkeypatch.setattr(language, "stop", _STOPPED)
+        monkeypatch.setattr(language, "boom", _BOOM)
     expected = [run(function, args, {}) for _ in range(2)]
     compiled = weft.compile(function, backend="eager")
     for outcome in expected:

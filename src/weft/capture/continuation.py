@@ -45,6 +45,8 @@ HANDLED: Final = "e"
 #: Where the exception was raised, as handlers of `with` and `finally` want it; takes no argument.
 LASTI: Final = "l"
 
+#: The code unit of a prologue's RESUME, without and with a COPY_FREE_VARS before it.
+_RESUME_AT: Final = (0, 1)
 _WITHOUT_ARGUMENT: Final = frozenset({NULL, LASTI})
 
 _GENERATOR_FLAGS: Final = (
@@ -159,7 +161,7 @@ def _build(code: CodeType, state: _State) -> CodeType:
         co_kwonlyargcount=0,
         co_varnames=slots.varnames,
         co_nlocals=len(slots.varnames),
-        co_consts=(*code.co_consts, int(bool(code.co_freevars))),
+        co_consts=(*code.co_consts, _RESUME_AT[bool(code.co_freevars)]),
         co_flags=code.co_flags & ~_ARGUMENT_FLAGS,
         co_qualname=f"{code.co_qualname}.<resumed at line {start.line}>",
     )
@@ -200,7 +202,9 @@ class _Slots:
     """
 
     def __init__(self, code: CodeType, state: _State) -> None:
-        self.parameters = [f".stack{n}" for n, k in enumerate(state.stack) if k not in _WITHOUT_ARGUMENT]
+        self.parameters = [
+            f".stack{n}" for n, k in enumerate(state.stack) if k not in _WITHOUT_ARGUMENT
+        ]
         self.first_local = len(self.parameters)
         self.parameters += state.locals_present
         self.first_cell = len(self.parameters)
