@@ -40,7 +40,8 @@ def opcode(*names: str) -> Callable[[Handler], Handler]:
 class Instruction:
     """One instruction: its handler, its argument in every form, and where it is."""
 
-    __slots__ = ("arg", "argval", "flags", "handler", "index", "line", "name", "offset", "target")
+    __slots__ = ("arg", "argval", "flags", "handler", "index", "line", "name", "offset", "place",
+                 "target")
 
     def __init__(self, raw: bytecode.Instruction, line: int) -> None:
         self.name = raw.opname
@@ -51,6 +52,8 @@ class Instruction:
         self.index = raw.index
         self.line = line
         self.target = -1 if raw.target is None else raw.target.index
+        self.place: SourceLine | None = None
+        """The user's line, made when first asked for."""
         self.handler = OPCODES.get(raw.opname, unknown_opcode)
 
 
@@ -116,7 +119,7 @@ def decode(code: types.CodeType) -> Program:
 class Frame:
     """A function call under interpretation."""
 
-    __slots__ = ("block_exceptions", "caller", "cells", "code", "current", "function", "generator",
+    __slots__ = ("_callers", "caller", "cells", "code", "current", "function", "generator",
                  "globals", "handled", "kw_names", "locals", "pc", "program", "resumable", "stack",
                  "step", "value_given")
 
@@ -131,6 +134,7 @@ class Frame:
         self.cells = cells
         self.caller = caller
         self.stack: list[SymbolicValue] = []
+        self._callers: tuple[SourceLine, ...] | None = None
         self.pc = 0
         self.step = 0
         """The step of the instruction under way."""
@@ -168,4 +172,16 @@ class Frame:
 
     def where(self) -> SourceLine:
         """The line under way."""
-        return SourceLine(self.program.file, self.current.line, self.code.co_qualname)
+        ins = self.current
+        if ins.place is None:
+            ins.place = SourceLine(self.program.file, ins.line, self.code.co_qualname)
+        return ins.place
+
+    def lines(self) -> tuple[SourceLine, ...]:
+        """The lines under way in the callers and here, outermost first."""
+        caller = self.caller
+        if caller is None:
+            return (self.where(),)
+        if self._callers is None or self.generator is not None:
+            self._callers = caller.lines()  # the caller stays where it is while this frame runs
+        return (*self._callers, self.where())

@@ -164,12 +164,7 @@ class Interpreter:
 
     def stack(self) -> tuple[SourceLine, ...]:
         """The lines under way, outermost first."""
-        lines: list[SourceLine] = []
-        frame = self.frame
-        while frame is not None:
-            lines.append(frame.where())
-            frame = frame.caller
-        return tuple(reversed(lines))
+        return self.frame.lines() if self.frame is not None else ()
 
     # -- wrapping ---------------------------------------------------------------------------------
 

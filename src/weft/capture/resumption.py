@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.bytecode.liveness import live_locals
-from weft.capture.continuation import resume_function
+from weft.capture.continuation import HANDLED, resume_function
+from weft.capture.continuation import NULL as NULL_ITEM
 from weft.capture.frame import Frame, Instruction
+from weft.capture.opcodes.exceptions import HandledMarker
 from weft.capture.replacement import Emitter
 from weft.capture.values.base import NULL, NullValue, SymbolicValue
 from weft.capture.values.cell import CellValue
@@ -298,6 +300,10 @@ class Step:
     resume: Callable[[str], str]
 
 
+#: The kinds of stack item of `resume_function`; all others are "v".
+_KINDS: Final[dict[type, str]] = {NullValue: NULL_ITEM, HandledMarker: HANDLED}
+
+
 @final
 class Resumption:
     """Emits everything from a break on."""
@@ -309,6 +315,16 @@ class Resumption:
 
     def write(self, frame: Frame) -> None:
         """The operation of `frame`, then the rest of it and of its callers."""
+        step = self._eager(frame) if frame.handled else self._operation(frame)
+        outer = frame.caller
+        while outer is not None:
+            step = self._protected(outer, self._link(outer, step))
+            outer = outer.caller
+        self.tx.effects.replay(self.emit)
+        self.emit.line(f"return {step.resume(step.attempt())}")
+
+    def _operation(self, frame: Frame) -> Step:
+        """The operation of the broken frame, then its continuation."""
         ins = frame.current
         translator = _TRANSLATORS.get(ins.name)
         if translator is None:
@@ -319,13 +335,13 @@ class Resumption:
             step = self._plain(frame, stack, operation)
         else:
             step = self._branch(frame, stack, operation)
-        step = self._protected(frame, step)
-        outer = frame.caller
-        while outer is not None:
-            step = self._protected(outer, self._link(outer, step))
-            outer = outer.caller
-        self.tx.effects.replay(self.emit)
-        self.emit.line(f"return {step.resume(step.attempt())}")
+        return self._protected(frame, step)
+
+    def _eager(self, frame: Frame) -> Step:
+        """While an exception is handled, the operation may ask which (`raise`, `logger.exception`):
+        it and the rest of the frame run as a continuation that is not compiled."""
+        call = self._continuation(frame, frame.current.index, frame.stack, "", eager=True)
+        return Step(lambda: "", lambda _: self.emit.temporary(call("")))
 
     def _plain(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         index = frame.current.index + 1
@@ -388,8 +404,8 @@ class Resumption:
 
         return Step(attempt, resume)
 
-    def _continuation(self, frame: Frame, index: int, stack: list[SymbolicValue], suffix: str
-                      ) -> Callable[[str], str]:
+    def _continuation(self, frame: Frame, index: int, stack: list[SymbolicValue], suffix: str,
+                      *, eager: bool = False) -> Callable[[str], str]:
         """The call of the rest of `frame`, given the text of what is pushed; `suffix` is the stack
         kinds of that: "" for nothing, "v" for a value, "lv" for an exception at a handler that
         wants to know the raising instruction."""
@@ -397,17 +413,18 @@ class Resumption:
             raise graph_break("unknown-operation", "a break inside a generator")
         code = self.tx.own_code(frame.code)
         offset = frame.program.instructions[index].offset
-        shape = "".join("n" if isinstance(value, NullValue) else "v" for value in stack)
-        handled = [v for v in stack if getattr(v, "is_handled_marker", False)]
-        if handled or frame.handled:
-            raise graph_break("unknown-operation", "a break while an exception is handled")
+        shape = "".join(_KINDS.get(type(value), "v") for value in stack)
+        if frame.handled and not eager:
+            raise graph_break("unknown-operation", "a break while a caller handles an exception")
         names = self._live(frame, code, offset)
         boxes = [name for name in names if name in frame.cells and name in code.co_cellvars]
         plain = [name for name in names if name not in boxes]
-        before = [self.emit.value(v) for v in stack if not isinstance(v, NullValue)]
+        before = [self.emit.value(v.exception if isinstance(v, HandledMarker) else v)
+                  for v in stack if not isinstance(v, NullValue)]
         after = [self.emit.value(frame.locals[n]) for n in plain]
         after += [self.emit.value(frame.cells[n]) for n in boxes]
-        target = self._callable(frame, code, offset, shape + suffix, plain, boxes)
+        make = None if eager else self.make
+        target = self._callable(frame, code, offset, shape + suffix, plain, boxes, make)
 
         def call(pushed: str) -> str:
             parts = [*before, *([pushed] if pushed else []), *after]
@@ -422,19 +439,20 @@ class Resumption:
         return [n for n in names if n in frame.locals or n in frame.cells]
 
     def _callable(self, frame: Frame, code: types.CodeType, offset: int, shape: str,
-                  plain: list[str], boxes: list[str]) -> str:
+                  plain: list[str], boxes: list[str], compiled: MakeContinuation | None) -> str:
         globals = frame.globals.original
         closure = tuple(types.CellType() for _ in code.co_freevars)
         function = resume_function(code, offset, shape, plain, boxes, globals=globals,
                                    closure=closure or None)
         if not closure:
-            return self.emit.constant(self.make(function))
-        self.emit.constant(self.make(function))  # entries live as long as one function of the code
+            return self.emit.constant(compiled(function) if compiled else function)
+        if compiled:
+            self.emit.constant(compiled(function))  # entries live as long as one function of it
         cells = "".join(f"{self.emit.value(self._cell(frame, n))}, " for n in code.co_freevars)
         make = self.emit.constant(types.FunctionType)
         parts = (f"{make}({self.emit.constant(function.__code__)}, {self.emit.constant(globals)}, "
                  f"{function.__name__!r}, None, ({cells}))")
-        return self.emit.temporary(f"{self.emit.constant(self.make)}({parts})")
+        return self.emit.temporary(f"{self.emit.constant(compiled)}({parts})" if compiled else parts)
 
     def _cell(self, frame: Frame, name: str) -> CellValue:
         return frame.cells[name]
