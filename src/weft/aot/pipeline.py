@@ -19,7 +19,7 @@ from weft.aot.expand import Lowered
 from weft.aot.joint import trace_backward
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.runtime_wrapper import wrap
-from weft.aot.trace import trace
+from weft.aot.trace import Traced, trace
 from weft.aot.views import Unsupported
 from weft.diagnostics import events
 
@@ -45,7 +45,12 @@ def compile_aot(
     if joint is not None:
         return training.compile_joint(gm, tracer, traced, joint, compiler, lowered)
     aten_gm = optimize(traced.graph, lowered)
-    return wrap(traced, compiler(finish(aten_gm)), run_captured(gm))
+    return wrap(traced, compiler(finish(aten_gm, _writable(traced))), run_captured(gm))
+
+
+def _writable(traced: Traced) -> list[int]:
+    """The written inputs, if autograd knows of none of the writes."""
+    return traced.mutated if traced.detached_mutations.issuperset(traced.mutated) else []
 
 
 def run_captured(gm: GraphModule) -> Callable[..., Any]:

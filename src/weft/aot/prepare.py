@@ -8,7 +8,7 @@ Place in the pipeline: `pipeline.py` (inference) and `training.py` share these s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,9 +41,15 @@ def optimize(graph: Graph, lowered: Lowered | None) -> AtenGraph:
         return framework.run_pipeline(gm, framework.registered("aten"), verify=check)
 
 
-def finish(gm: AtenGraph) -> AtenGraph:
-    """A graph ready for a compiler."""
+def finish(gm: AtenGraph, written: Sequence[int] = ()) -> AtenGraph:
+    """A graph ready for a compiler.
+
+    `written`: the inputs whose new values are the first outputs. The compiler finds them in
+    `gm.meta["written"]` as (output, input) pairs: it may write such an output into the input's own
+    memory, once the input has been read for the last time, and return the input itself.
+    """
     protect_outputs(gm.graph)
+    gm.meta["written"] = tuple(enumerate(written))
     if config.strict:
         aten_graph.verify(gm)
     events.record("aot", gm=gm)

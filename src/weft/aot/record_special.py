@@ -215,3 +215,19 @@ def _value_read(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
 def _device(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """`x.device` of a fake tensor is an operator to a dispatch mode."""
     return args[0].fake_device
+
+
+# -- questions about a tensor with symbolic sizes, asked by C++ as operators -----------------------
+
+
+@_handles(aten.size.default, aten.stride.default)
+def _extents(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The caller takes no symbolic ints: the sizes of this call, fixed by guards."""
+    live = rec.live(args[0])
+    return tuple(int(n) for n in (live.size() if op is aten.size.default else live.stride()))
+
+
+@_handles(aten.storage_offset.default, aten.numel.default)
+def _number(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    live = rec.live(args[0])
+    return int(live.numel() if op is aten.numel.default else live.storage_offset())

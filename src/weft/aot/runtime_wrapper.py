@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from weft._torch import tree_unflatten
 from weft.aot.trace import OutputSpec, Traced
@@ -45,6 +46,16 @@ def distinct_storages(tensors: Sequence[Any], written: Sequence[int]) -> bool:
     )
 
 
+def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """Writes values to inputs; a compiler may have written some in place, and returned them."""
+    apart = [(t, v) for t, v in zip(targets, values, strict=True) if t is not v]
+    if len(apart) < len(targets):
+        increment_version([t for t, v in zip(targets, values, strict=True) if t is v])
+    with torch.no_grad():
+        for target, value in apart:
+            target.copy_(value)
+
+
 class _Source:
     """Writes the wrapper's source; objects it needs are globals of the written function."""
 
@@ -55,6 +66,7 @@ class _Source:
             "captured": captured,
             "no_grad": torch.no_grad,
             "distinct": distinct_storages,
+            "store": store,
         }
 
     def compiled(self) -> Boxed:
@@ -107,12 +119,14 @@ class _Source:
         return [f"in{i} = inputs[{i}]" for i in sorted(used)]
 
     def _mutate(self) -> list[str]:
-        lines = []
-        for k, i in enumerate(self.traced.mutated):
-            if i in self.traced.detached_mutations:
-                lines.append(f"with no_grad(): in{i}.copy_(outputs[{k}])")
-            else:
-                lines.append(f"in{i}.copy_(outputs[{k}])")
+        detached = self.traced.detached_mutations
+        written = list(enumerate(self.traced.mutated))
+        lines = [f"in{i}.copy_(outputs[{k}])" for k, i in written if i not in detached]
+        plain = [(k, i) for k, i in written if i in detached]
+        if plain:
+            targets = ", ".join(f"in{i}" for _, i in plain)
+            values = ", ".join(f"outputs[{k}]" for k, _ in plain)
+            lines.append(f"store([{targets}], [{values}])")
         return lines
 
     def _return(self) -> str:

@@ -8,11 +8,13 @@ Place in the pipeline: the training branch of `pipeline.compile_aot`.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from weft._torch import OpOverload
 from weft.aot import graph as aten_graph
 from weft.aot.autograd_function import FunctionSpec, TangentLayout, make_function
 from weft.aot.expand import Lowered
@@ -23,7 +25,6 @@ from weft.aot.redo import Redo
 from weft.aot.runtime_wrapper import Boxed, wrap
 from weft.aot.trace import Traced, Tracer
 from weft.diagnostics import events
-from weft._torch import OpOverload
 
 aten = torch.ops.aten
 
@@ -174,7 +175,7 @@ def _dependencies(start: list[Node]) -> set[Node]:
 def _inputs_that_matter(node: Node) -> list[Node]:
     """The inputs of a node; for a result of an operator with several, those it depends on."""
     source = node.args[0] if node.args else None
-    if not isinstance(source, Node) or len(node.args) < 2:
+    if node.target is not operator.getitem or not isinstance(source, Node):
         return node.all_input_nodes
     ignored = _IGNORED.get((source.target, node.args[1]), ())  # type: ignore[arg-type]
     if not ignored:

@@ -23,7 +23,7 @@ Backend = Callable[..., Callable[..., Any]]
 _BUILTIN: Final[dict[str, str]] = {
     "eager": "weft.backends.eager:eager",
     "aot_eager": "weft.backends.aot_eager:aot_eager",
-    "aot_eager_decomposed": "weft.backends.aot_eager:aot_eager_decomposed",
+    "aot_eager_decomposed": "weft.backends.aot_eager_decomposed:aot_eager_decomposed",
     "inductor": "weft.backends.inductor:inductor",
 }
 _GROUPS: Final = ("weft_backends", "torch_dynamo_backends")
