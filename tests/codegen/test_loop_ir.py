@@ -132,3 +132,20 @@ def test_the_verifier_finds_a_store_to_an_input() -> None:
     kernel.buffers = (*kernel.buffers[:1], BufferArg("out0", "f32", "in"))
     with pytest.raises(InvalidKernel):
         verify(kernel)
+
+
+def test_exact_simplifications_as_nodes_are_built() -> None:
+    i = loop_index("i0", 4)
+    b = KernelBuilder((LoopVar(i, 4),), ())
+    x, c = b.load("in0", "f32", i), b.load("in1", "bool", i)
+    true, false = b.const(True, "bool"), b.const(False, "bool")
+    assert b.op("where", true, x, b.const(0.0, "f32")) is x
+    assert b.op("where", c, true, false) is c
+    assert b.op("not_", b.op("not_", c)) is c
+    assert b.op("and_", c, true) is c and b.op("or_", c, true) is true
+    assert b.op("mul", x, b.const(1.0, "f32")) is x and b.op("sub", x, b.const(0, "f32")) is x
+    assert b.op("add", x, b.const(0.0, "f32")) is not x  # -0.0 + 0.0 is 0.0
+    assert b.op("mul", x, b.const(0.0, "f32")) is not x  # NaN * 0 is NaN
+    assert b.op("cast", true, dtype="i64").value == 1
+    assert b.op("lt", b.const(1, "i64"), b.const(2, "i64")) is true
+    assert b.indirect(b.const(-1, "i64"), 4, wrap=True, check=True) == 3

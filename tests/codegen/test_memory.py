@@ -9,9 +9,9 @@ from tests.codegen.compiling import check, compiled
 
 def test_a_dead_buffer_is_reused() -> None:
     def chain(x, w):
-        y = (x @ w).relu()
-        y = (y @ w).relu()
-        return (y @ w).relu()
+        y = (x @ w).flip(0) + x  # not in place: other points are read
+        y = (y @ w).flip(0) + x
+        return (y @ w).flip(0) + x
 
     artifact = check(chain, torch.randn(16, 16), torch.randn(16, 16))
     assert "# reuse" in artifact.source
@@ -54,3 +54,25 @@ def test_non_dense_inputs() -> None:
     check(lambda x: x.exp() + 1, base[:, ::2])
     check(lambda x: x.exp() + 1, torch.randn(5, 1).expand(5, 4))
     check(lambda x: x.sum(0), base.t()[::2])
+
+
+def test_a_kernel_overwrites_what_only_it_reads() -> None:
+    artifact = check(lambda x, w: (x @ w).relu(), torch.randn(16, 16), torch.randn(16, 16))
+    assert "# in place" in artifact.source
+    softmax = check(lambda x, w: (x @ w).softmax(-1), torch.randn(16, 33), torch.randn(33, 70))
+    assert "# in place" in softmax.source
+
+
+def test_no_overwriting_where_a_later_reduction_reads_again() -> None:
+    def function(x, w):
+        y = x @ w
+        z = y + 1
+        return z, (y - y.amax(1, keepdim=True)).exp().sum(1)
+
+    check(function, torch.randn(16, 33), torch.randn(33, 70))
+
+
+def test_no_overwriting_where_other_points_are_read() -> None:
+    artifact = check(lambda x, w: (x @ w).t() + (x @ w), torch.randn(16, 16), torch.randn(16, 16))
+    assert artifact.source.count("# in place") <= 1
+    check(lambda x, w: (x @ w).flip(0) * 2, torch.randn(16, 16), torch.randn(16, 16))

@@ -20,7 +20,7 @@ from weft.codegen.kernels import build_kernel
 from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.memory import plan_memory
-from weft.codegen.schedule import Group, Schedule, make_schedule
+from weft.codegen.schedule import Group, Schedule, device_of, make_schedule
 from weft.codegen.wrapper import write_calls
 from weft.diagnostics import events
 
@@ -51,8 +51,9 @@ def compile_graph(graph: GraphModule, *, options: Any = None) -> Artifact:
     with events.stage("schedule"):
         schedule = make_schedule(lowered)  # which formulas share a kernel
         kernels = _build_kernels(schedule)  # groups as loop IR
-        plan = plan_memory(schedule, lowered)  # lifetimes, reuse
-    compiled = targets.compile_kernels([k for _, k in kernels])  # source text, machine code
+        plan = plan_memory(schedule, lowered, {g.id: k for g, k in kernels})  # lifetimes, reuse
+    devices = [device_of(group) for group, _ in kernels]
+    compiled = targets.compile_kernels([k for _, k in kernels], devices)  # source, machine code
     with events.stage("codegen"):
         launchers = {g.id: (k, c) for (g, k), c in zip(kernels, compiled, strict=True)}
         sequence = write_calls(lowered, schedule, plan, launchers)  # the call sequence

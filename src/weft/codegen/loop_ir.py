@@ -42,6 +42,7 @@ from typing import Any, Final, TypeAlias, cast, final
 
 from weft.codegen.dtypes import FLOAT_TYPES, INT_TYPES, ITEM_SIZE, DType, compute_type
 from weft.codegen.scalar_ops import OPS, REDUCTIONS
+from weft.codegen.simplify import literal, simplified
 from weft.shapes.expr import Expr, IntExpr, symbol
 
 Scalar: TypeAlias = int | float | bool
@@ -65,12 +66,13 @@ class Const:
 @final
 @dataclass(eq=False, slots=True)
 class IndexValue:
-    """The value of an index expression (loop variables, sizes) as an i64 scalar."""
+    """The value of an index expression (loop variables, sizes, indirect) as an i64 scalar."""
 
     id: int
     dtype: DType
     inner: bool
     expr: Expr
+    indirect: tuple[Indirect, ...] = ()
 
 
 @final
@@ -205,7 +207,7 @@ def _masked(node: Load | Indirect) -> tuple[Node, ...]:
 
 _OPERANDS: Final[dict[type, Callable[[Any], tuple[Node, ...]]]] = {
     Const: lambda n: (),
-    IndexValue: lambda n: (),
+    IndexValue: lambda n: n.indirect,
     Indirect: lambda n: (n.value, *_masked(n)),
     Load: lambda n: (*n.indirect, *_masked(n)),
     Op: lambda n: n.args,
@@ -260,7 +262,10 @@ class KernelBuilder:
         """The value of an index expression, as i64."""
         if isinstance(expr, int):
             return self.const(expr, "i64")
-        return self._intern(IndexValue, "i64", self._varies(expr, self._find_indirect(expr)), expr)
+        if expr in self._indirects:
+            return self._indirects[expr]
+        indirect = self._find_indirect(expr)
+        return self._intern(IndexValue, "i64", self._varies(expr, indirect), expr, indirect)
 
     def load(self, buffer: str, dtype: DType, index: IntExpr) -> Node:
         """Load from a buffer of memory type `dtype`, under the current mask."""
@@ -281,6 +286,9 @@ class KernelBuilder:
         elif result == "bool":
             dtype = "bool"
         assert dtype is not None
+        simpler = simplified(self, name, args, dtype)
+        if simpler is not None:
+            return simpler
         inner = any(a.inner for a in args)
         return self._intern(Op, dtype, inner, name, args)
 
@@ -290,11 +298,18 @@ class KernelBuilder:
 
     def reduce(self, kind: str, value: Node) -> Node:
         """Collapse all inner variables."""
+        if not value.inner and kind in ("max", "min", "any", "all"):
+            return value
         dtype = "i64" if kind in ("argmax", "argmin") else value.dtype
         return self._intern(Reduce, dtype, False, kind, value)
 
-    def indirect(self, value: Node, size: IntExpr, *, wrap: bool, check: bool) -> Expr:
-        """A symbol for a computed integer, to be used in index expressions."""
+    def indirect(self, value: Node, size: IntExpr, *, wrap: bool, check: bool) -> IntExpr:
+        """A symbol for a computed integer in index expressions (a known one: itself)."""
+        known = literal(value)
+        if known is not None and isinstance(size, int):
+            known = known + size if wrap and known < 0 else known
+            if 0 <= known < size:
+                return int(known)
         mask = self.mask if check else None
         key = (Indirect, value, size, wrap, check, mask)
         node = self._table.get(key)
@@ -480,7 +495,7 @@ def _verify_symbols(kernel: Kernel) -> None:
         if isinstance(node, Load):
             check(node.index, node.indirect, node.inner)
         elif isinstance(node, IndexValue):
-            check(node.expr, (), node.inner)
+            check(node.expr, node.indirect, node.inner)
     for store in kernel.stores:
         check(store.index, store.indirect, store.inner)
 

@@ -5,16 +5,19 @@ an `out=` call fills may take over memory of the same size that nothing needs an
 ATen returned may be taken over too unless it could alias something (views).
 
     plan = plan_memory(schedule, outputs)
-    plan.reuse["buf7"] == "buf2"      # buf7 takes buf2's memory
+    plan.reuse["buf7"] == "buf2"      # buf7 takes buf2's memory, dead by then
+    plan.in_place["buf8"] == "buf3"   # the kernel overwrites buf3, which it is the last to read
     plan.dead_after[3] == ["in4"]     # names to drop after step 3
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
+from weft.codegen.loop_ir import Kernel, Load, Reduce, operands
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.schedule import Group, Schedule, Step
 from weft.codegen.values import Buffer, ExternCall, Value, product
@@ -27,6 +30,7 @@ class MemoryPlan:
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
     reuse: dict[str, str] = field(default_factory=dict)
+    in_place: dict[str, str] = field(default_factory=dict)
     dead_after: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -45,8 +49,10 @@ def step_writes(step: Step, needed: set[str]) -> list[Buffer]:
     return [b for b in buffers if b.name in needed]
 
 
-def plan_memory(schedule: Schedule, lowered: GraphLowering) -> MemoryPlan:
-    """Lifetimes and reuse."""
+def plan_memory(
+    schedule: Schedule, lowered: GraphLowering, kernels: Mapping[int, Kernel]
+) -> MemoryPlan:
+    """Lifetimes and reuse; `kernels` are the groups' kernels by group id."""
     plan = MemoryPlan()
     returned = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
     last = _last_uses(schedule, lowered)
@@ -57,10 +63,12 @@ def plan_memory(schedule: Schedule, lowered: GraphLowering) -> MemoryPlan:
         if name not in returned:
             ending[position].append(name)
     for position, step in enumerate(schedule.steps):
-        for buffer in step_writes(step, schedule.needed):
-            plan.buffers[buffer.name] = buffer
-            if isinstance(step, Group) and buffer.definition is not None:
-                _take_over(plan, buffer, free)
+        written = step_writes(step, schedule.needed)
+        plan.buffers.update((b.name, b) for b in written)
+        if isinstance(step, Group):
+            dying = [n for n in ending.get(position, []) if n in plan.buffers and n not in fixed]
+            for buffer in written:
+                _place(plan, buffer, kernels[step.id], dying, free)
         _retire(plan, position, ending.get(position, []), fixed, free)
     return plan
 
@@ -94,10 +102,51 @@ def _key(buffer: Buffer) -> object:
     return product(buffer.shape), buffer.dtype, buffer.device
 
 
-def _take_over(plan: MemoryPlan, buffer: Buffer, free: dict[object, list[str]]) -> None:
+def _place(
+    plan: MemoryPlan,
+    buffer: Buffer,
+    kernel: Kernel,
+    dying: list[str],
+    free: dict[object, list[str]],
+) -> None:
+    """Choose memory for a kernel's output: an input's that it may overwrite, or a dead buffer's."""
+    for name in dying:
+        old = plan.buffers[name]
+        taken = name in plan.in_place.values()
+        if old is buffer or taken or _key(old) != _key(buffer) or not _is_dense(old):
+            continue
+        if can_overwrite(kernel, name, buffer.name):
+            plan.in_place[buffer.name] = name
+            return
     candidates = free.get(_key(buffer))
     if candidates:
         plan.reuse[buffer.name] = candidates.pop()
+
+
+def can_overwrite(kernel: Kernel, source: str, target: str) -> bool:
+    """May `target` have the memory of `source`?
+
+    If every load of `source` is at the index and level of the one store to `target`, and no load
+    of a later stage (after a further reduction) could follow that store.
+    """
+    stores = [s for s in kernel.stores if s.buffer == target]
+    if len(stores) != 1 or stores[0].mode != "assign":
+        return False
+    store = stores[0]
+    depth = reduction_depths(kernel)
+    if any(depth[s.value.id] > depth[store.value.id] for s in kernel.stores):
+        return False
+    loads = [n for n in kernel.nodes if isinstance(n, Load) and n.buffer == source]
+    return all(n.index == store.index and n.inner == store.inner for n in loads)
+
+
+def reduction_depths(kernel: Kernel) -> dict[int, int]:
+    """For each node, how many reductions lie one after another before it."""
+    depth: dict[int, int] = {}
+    for node in kernel.nodes:
+        before = max((depth[o.id] for o in operands(node)), default=0)
+        depth[node.id] = before + isinstance(node, Reduce)
+    return depth
 
 
 def _retire(
@@ -109,7 +158,8 @@ def _retire(
 ) -> None:
     for name in names:
         buffer = plan.buffers.get(name)
-        if buffer is not None and name not in fixed and _is_dense(buffer):
+        overwritten = name in plan.in_place.values()
+        if buffer is not None and not overwritten and name not in fixed and _is_dense(buffer):
             free[_key(buffer)].append(name)
         plan.dead_after[position].append(name)
 

@@ -23,6 +23,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
+import torch
+
 from weft.codegen.access import Access, analyse
 from weft.codegen.domain import Domain, Refinement, refine
 from weft.codegen.lowering import GraphLowering
@@ -263,7 +265,7 @@ class _Fusion:
         """The union of two groups, or why there is none."""
         if left.operators + right.operators > config.max_fusion_size:
             return "too many operators"
-        if _device(left) != _device(right):
+        if device_of(left) != device_of(right):
             return "different devices"
         if self._separated(first, second):
             return "another step lies between"
@@ -387,7 +389,8 @@ def _name(group: Group) -> str:
     return "{" + ", ".join(m.access.definition.buffer.name for m in group.members) + "}"
 
 
-def _device(group: Group) -> object:
+def device_of(group: Group) -> torch.device:
+    """Where the group's results are."""
     return group.members[0].access.definition.buffer.device
 
 

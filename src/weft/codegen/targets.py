@@ -10,21 +10,27 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from weft.codegen.interpret import from_torch_tensor, run_kernel
 from weft.codegen.loop_ir import Kernel
 
 TARGETS = {"cpu": "weft.codegen.cpp", "cuda": "weft.codegen.triton"}
 
 
-def compile_kernels(kernels: Sequence[Kernel], device: str = "cpu") -> list[Callable[..., None]]:
-    """One callable a kernel, taking its buffers and then its sizes."""
-    if not kernels:
-        return []
+def compile_kernels(
+    kernels: Sequence[Kernel], devices: Sequence[torch.device]
+) -> list[Callable[..., None]]:
+    """One callable a kernel, taking its buffers and then its sizes; `devices[i]` holds kernel i's."""
     if interpret:
         return [interpreted(k) for k in kernels]
-    target: Any = importlib.import_module(TARGETS[device])
-    compiled: list[Callable[..., None]] = target.compile_kernels(list(kernels))
-    return compiled
+    compiled: dict[int, Callable[..., None]] = {}
+    for device in dict.fromkeys(devices):
+        chosen = [i for i, d in enumerate(devices) if d == device]
+        target: Any = importlib.import_module(TARGETS[device.type])
+        made = target.compile_kernels([kernels[i] for i in chosen], device)
+        compiled.update(zip(chosen, made, strict=True))
+    return [compiled[i] for i in range(len(kernels))]
 
 
 interpret = False

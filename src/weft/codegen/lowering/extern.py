@@ -18,11 +18,11 @@ def call_aten(
     cx: LoweringContext,
     args: tuple[Any, ...],
     keywords: dict[str, Any],
-    present: list[bool],
+    wanted: list[int | None],
     is_tuple: bool,
 ) -> list[Value | None]:
-    """Record the call; one `Value` per tensor result (`present` marks which results are
-    tensors).
+    """Record the call; one `Value` per result that is wanted (`wanted`: its number among the
+    tensors, or None).
     """
     reads: list[Buffer] = []
     call = ExternCall(
@@ -32,9 +32,8 @@ def call_aten(
         [], is_tuple, cx.origins, reads,
     )  # fmt: skip
     results: list[Value | None] = []
-    position = 0
-    for is_tensor in present:
-        if not is_tensor:
+    for position in wanted:
+        if position is None:
             call.outputs.append(None)
             results.append(None)
             continue
@@ -43,7 +42,6 @@ def call_aten(
         results.append(
             Value(buffer.shape, buffer.dtype, strided_of(buffer), buffer.device, cx.graph)
         )
-        position += 1
     cx.graph.record(call)
     return results
 

@@ -10,6 +10,7 @@ sorts.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -123,9 +124,8 @@ class GraphLowering:
             except NotLowered:
                 pass
         self.extern_ops.append(str(node.target))
-        present = [isinstance(v, torch.Tensor) for v in results]
         is_tuple = isinstance(value, (list, tuple))
-        made = call_aten(cx, args, keywords, present, is_tuple)
+        made = call_aten(cx, args, keywords, _wanted(node, results), is_tuple)
         return made if is_tuple else made[0]
 
     def _output(self, item: Any, environment: dict[Node, Any]) -> Any:
@@ -244,6 +244,23 @@ def _origins(node: Node) -> tuple[str, ...]:
         return (name,)
     line = stack[-1]
     return (f"{name}  {line.file.rsplit('/', 1)[-1]}:{line.line}",)
+
+
+def _wanted(node: Node, results: list[Any]) -> list[int | None]:
+    """For each result its number among the tensors; None if it is no tensor or nobody reads it.
+
+    An operator may return nothing where its description promises a tensor that only a backward pass
+    would read (attention's row statistics).
+    """
+    picks = [u for u in node.users if u.target is operator.getitem]
+    read = {u.args[1] for u in picks} if len(picks) == len(node.users) else set(range(len(results)))
+    numbers = itertools.count()
+    return [
+        number if isinstance(v, torch.Tensor) and i in read else None
+        for i, (v, number) in enumerate(
+            (v, next(numbers) if isinstance(v, torch.Tensor) else None) for v in results
+        )
+    ]
 
 
 def _has_formula(node: Node, results: list[torch.Tensor]) -> bool:

@@ -25,7 +25,7 @@ def _cost(*values: Value) -> tuple[int, int]:
 
 
 def _prepare_source(cx: LoweringContext, x: Value) -> None:
-    """Put what is gathered from in memory, unless computing just the gathered elements is cheaper."""
+    """Put what is gathered from in memory, unless computing the gathered elements is cheaper."""
     impl = x.impl
     if not isinstance(impl, Lazy) or (impl.cost <= 4 and impl.reads <= 2):
         return
