@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 import operator
+import sys
 import typing
 from typing import Any
 
@@ -660,6 +661,36 @@ def raising_breaks(x, n):
     return y, log
 
 
+def who():
+    return repr(sys.exc_info()[1])
+
+
+def handled_breaks(x, n):
+    """What runs while an exception is handled can ask for it."""
+    y = x * 2
+    try:
+        if n:
+            raise ValueError(n)
+    except ValueError:
+        w = who()
+        y = y + 1
+        try:
+            {}[w]
+        except KeyError as error:
+            w = w + who() + repr(error.__context__)
+        w = w + who()
+        if n > 1:
+            raise
+    return y.relu(), w if n else who()
+
+
+def handled_by_caller(x, n):
+    try:
+        raise KeyError(1)
+    except KeyError:
+        return handled_breaks(x, n)
+
+
 class History:
     def __init__(self):
         self.past = collections.deque(maxlen=2)
@@ -735,6 +766,8 @@ CASES = [
     (data_dependent, (X,)),
     (data_dependent, (-X,)),
     *[(raising_breaks, (X, n)) for n in range(4)],
+    *[(handled_breaks, (X, n)) for n in range(3)],
+    *[(handled_by_caller, (X, n)) for n in range(3)],
     (deques, (X,)),
     (outside_deque, (X, History())),
     (getters, (X,)),

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
+from weft import _frame
 from weft.capture.breaks import graph_break
 from weft.capture.bytecode.liveness import live_locals
 from weft.capture.continuation import HANDLED, resume_function
@@ -444,6 +445,8 @@ class Resumption:
         closure = tuple(types.CellType() for _ in code.co_freevars)
         function = resume_function(code, offset, shape, plain, boxes, globals=globals,
                                    closure=closure or None)
+        if compiled is None:
+            _frame.skip(function.__code__)
         if not closure:
             return self.emit.constant(compiled(function) if compiled else function)
         if compiled:
