@@ -109,8 +109,9 @@ def _split(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str,
     total, step = args[0].size(dim), args[1]
     if step == 0:
         return [rec.identity(args[0])]
-    starts = list(range(0, int(total), int(step))) or [0]
-    return [_slice(rec, args[0], dim, s, min(s + step, total)) for s in starts]
+    count = max(int((total + step - 1) // step), 1)
+    ends = [step * i for i in range(1, count)]
+    return [_slice(rec, args[0], dim, s, e) for s, e in zip([0, *ends], [*ends, total], strict=True)]
 
 
 @_handles(aten.split_with_sizes.default)

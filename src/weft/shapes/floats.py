@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-from weft.shapes.expr import Expr, subs, symbols
+from weft.shapes.expr import Expr, IntExpr, subs, symbols
 from weft.shapes.printing import python_text
 
 
@@ -147,6 +147,13 @@ def negation(condition: FloatRelation) -> FloatRelation:
 def _identity(value: Number) -> object:
     """A key that tells 1 from 1.0 and 0.0 from -0.0."""
     return (type(value), repr(value)) if isinstance(value, int | float) else value
+
+
+def rewrite(value: Number, change: Callable[[IntExpr], IntExpr]) -> Number:
+    """The value with ``change`` applied to the integer expressions in it."""
+    if isinstance(value, FloatExpr):
+        return apply(value.op, *(rewrite(arg, change) for arg in value.args))
+    return change(value) if isinstance(value, Expr) else value
 
 
 def evaluate(value: Number, env: Mapping[object, int | float]) -> int | float:

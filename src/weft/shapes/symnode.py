@@ -473,5 +473,9 @@ def expr_of(size: int | torch.SymInt) -> IntExpr:
 
 
 def float_of(number: float | torch.SymFloat) -> FloatValue:
-    """The float expression of a Python or symbolic float."""
-    return number if isinstance(number, float) else number.node.value
+    """The float expression of a Python or symbolic float; equal symbols are merged."""
+    if isinstance(number, float):
+        return number
+    node = number.node
+    result: FloatValue = floats.rewrite(node.value, node.shape_env.facts.simplify)
+    return result

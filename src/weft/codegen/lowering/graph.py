@@ -180,7 +180,7 @@ class GraphLowering:
             self, torch.scalar_tensor, [()], [torch.float64], [()], cx.device, cx.origins
         )
         keywords = {"dtype": torch.float64, "device": cx.device}
-        (value,) = call_aten(double, (number,), keywords, [True], False)
+        (value,) = call_aten(double, (number,), keywords, [0], False)
         assert value is not None
         return value
 
