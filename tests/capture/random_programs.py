@@ -63,7 +63,12 @@ class Program:
             f"{self.one(*self.tensors)}.shape[0]", f"({a} // {b})", f"log({a})",
             f"[{a}, {b}][{self.one(0, 1, -1)}]", f"{{'k': {a}, **{{'j': {b}}}}}['k']",
             f"(lambda q, w={a}: q + w)({b})", f"sum([{a} for _ in range(2)])",
-            f"STATE.get('s', {a})", f"helper({a}, b={b})",
+            f"STATE.get('s', {a})", f"helper({a}, b={b})", f"sum(walk({a}, {b}))", f"fact(min({a}, 4))",
+            f"int({self.one(*self.tensors)} is {self.one(*self.tensors)})", f"box.double",
+            f"sorted([{a}, {b}], reverse=True)[0]", f"len(f'{{{self.one(*self.numbers)}}}')",
+            f"dict(zip('ab', ({a}, {b})))['b']", f"list(map(lambda q: q + 1, [{a}, {b}]))[-1]",
+            f"int(isinstance({a}, bool))", f"({a}, {b}) [{a} > {b}]",
+            f"apply(max, {a}, {b})", f"len({{{a}, {b}}})",
         )  # fmt: skip
 
     def condition(self, depth: int = 1) -> str:
@@ -84,7 +89,9 @@ class Program:
             f"stop({a})", f"({a} if {self.condition(0)} else {b})", f"torch.where({a} > 0, {a}, {b})",
             f"log({a})", f"{a}.clone()", f"{a}.clamp(-9, 9)", f"helper({a}, b={n})",
             f"sum(t for t in ({a}, {b}))", f"torch.stack([{a}, {b}]).mean(0)",
-            f"(lambda t: t + {n})({a})",
+            f"(lambda t: t + {n})({a})", f"{a}[1:].sum().expand(3)", f"{a}.view(3, 1)[:, 0]",
+            f"next(g for g in ({a}, {b}))", f"max([{a}, {b}], key=lambda t: t.dim())",
+            f"[*({a}, {b})][{self.one(0, 1)}]", f"apply(torch.add, {a}, other={b})",
         )  # fmt: skip
 
     # -- statements -------------------------------------------------------------------------------
@@ -150,6 +157,12 @@ class Program:
             f"{items}.extend([{self.number()}])", f"STATE['s'] = {self.number()}",
             f"STATE.pop('s', None)", f"{items}.insert(0, {self.number()})", f"{items}.clear()",
             f"box.value = {self.number()}", f"box.items.append({self.number(1)})",
+            f"{self.one(*self.tensors)}.add_({self.number(1)})", f"box.double = {self.number(1)}",
+            f"{self.one(*self.tensors)}[{self.one(0, 1)}] = {self.number(1)}",
+            f"{self.one(*self.tensors)}[1:].mul_(2)", f"{items}[:1] = [{self.number(1)}, 5]",
+            f"STATE.setdefault('l', []).append({self.number(1)})", f"{items}.reverse()",
+            f"box.items = {items}", f"{items}.append({items}[:1])", f"box.__dict__['extra'] = {self.number(1)}",
+            f"del {items}[:1]", f"{items} += box.items[:1]", f"box.other = box.items",
             f"{self.fresh('z')} = {items}.pop() if {items} else None",
         ))  # fmt: skip
 
@@ -302,6 +315,25 @@ def manager(name):
 class Box:
     def __init__(self):
         self.value, self.items = 1, [1, 2]
+    @property
+    def double(self):
+        return stop(self.value * 2)
+    @double.setter
+    def double(self, value):
+        self.value = value
+        log("set")
+
+def walk(a, b):
+    for i in range(2):
+        yield a
+        a = a + 1
+    yield from [b, 1]
+
+def fact(n):
+    return 1 if n < 2 else n * fact(n - 1)
+
+def apply(f, *args, **kwargs):
+    return f(*args, **kwargs)
 
 def helper(a, b=1):
     if isinstance(b, int) and b > 2:
@@ -321,6 +353,20 @@ def calls(n):
         log("called")
     return k + stop(1)
 """
+
+
+def identities(value: Any, seen: dict[int, int]) -> Any:
+    """Which objects of a structure are the same object: each by the number of its first sight."""
+    if isinstance(value, (int, float, str, type(None))):
+        return None
+    if id(value) in seen:
+        return seen[id(value)]
+    seen[id(value)] = len(seen)
+    if isinstance(value, (list, tuple)):
+        return [identities(item, seen) for item in value]
+    if isinstance(value, dict):
+        return [identities(item, seen) for item in value.values()]
+    return identities(vars(value), seen) if type(value).__name__ == "Box" else "new"
 
 
 def log(value: Any = None) -> Any:
@@ -366,6 +412,11 @@ class Trial:
             compare(expected[0], actual[0])
             assert same(expected[1], actual[1]), (expected[1], actual[1])
             assert same(expected[2], actual[2]), (expected[2], actual[2])
+            one, other = (
+                identities((o.result, o.args, log, state), {})
+                for o, log, state in (expected, actual)
+            )
+            assert one == other, (one, other)
 
 
 def main(first: int, last: int) -> None:

@@ -154,6 +154,7 @@ class FrameCompiler:
         graph, inputs = self._graph(tx, emit, code)
         replacement, text = emit.finish(graph, inputs, code.co_qualname)
         with events.stage("guards"):
+            tx.guard_aliases()
             add_shape_guards(tx)
             nodes, tree_checks, n_slots = tx.guards.lower(state)
             tree = _frame.GuardTree(nodes, tree_checks, n_slots)

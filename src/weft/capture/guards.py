@@ -75,6 +75,7 @@ class GuardSet:
         self.all: list[Guard] = []
         self.stack: Callable[[], tuple[SourceLine, ...]] = tuple
         self._distinct: list[tuple[Any, ...]] = []
+        self._known_distinct: set[tuple[Source, ...]] = set()
         self._same: list[tuple[Source, Source]] = []
 
     def add(self, source: Source, kind: str, *args: Any) -> None:
@@ -87,9 +88,18 @@ class GuardSet:
 
     def distinct(self, sources: Sequence[Source]) -> None:
         """Require that the sources' objects are pairwise different."""
+        key = tuple(sources)
+        if len(key) < 2 or key in self._known_distinct:
+            return
+        self._known_distinct.add(key)
         slots = tuple(s.collect() for s in sources)
         self._distinct.append(("distinct", slots, len(self.all)))
         self.all.append(Guard(None, "distinct", tuple(map(str, sources)), self.stack()))
+
+    def different(self, first: Source, second: Source) -> None:
+        """Require that two sources give different objects, unless other guards say so."""
+        if not (_is_fixed(first) or _is_fixed(second)):
+            self.distinct([first, second])
 
     def same(self, first: Source, second: Source) -> None:
         """Require that two sources give the same object."""
@@ -122,6 +132,13 @@ class GuardSet:
 
     def __len__(self) -> int:
         return len(self.all)
+
+
+def _is_fixed(source: Source) -> bool:
+    """Whether the guards pin the source's object (or its type decides the comparison)."""
+    if source.base is None and source.accessor[0] == "object":
+        return True
+    return any(key[0] in ("is", "eq") for key in source.checks)
 
 
 def _number(source: Source, order: dict[int, int]) -> None:

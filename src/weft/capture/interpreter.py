@@ -239,6 +239,17 @@ class Interpreter:
         self.remember(namespace, value)
         return value
 
+    def guard_aliases(self) -> None:
+        """A changed object must not be one of the others that were read, by another name."""
+        changed = [v for v in self.effects.touched() if v.source is not None]
+        for kind in {identity_kind(v) for v in changed} - {types.CellType}:
+            known = [v for _, v in self._wrapped.values()
+                     if v.source is not None and not v.is_constant and identity_kind(v) is kind]
+            sources = {owner_source(v): None for v in (*known, *changed)
+                       if identity_kind(v) is kind and not _is_own(owner_source(v))}
+            if any(s.accessor[0] != "object" for s in sources):
+                self.guards.distinct(list(sources))
+
     # -- operations -------------------------------------------------------------------------------
 
     def call(self, function: SymbolicValue, args: Args, kwargs: Kwargs | None = None) -> SymbolicValue:
@@ -298,6 +309,31 @@ class Interpreter:
                 self.end_grad = torch.is_grad_enabled()
                 self.end_grad_changed = self.state.grad_changed()
                 self.end_state_changed = self.state.other_changed()
+
+
+def owner_source(value: SymbolicValue) -> Source:
+    """The source of the object that a dictionary of attributes belongs to, else the value's."""
+    source = value.source
+    assert source is not None
+    if source.accessor[0] == "instance_dict" and source.base is not None:
+        return source.base
+    return source
+
+
+def identity_kind(value: SymbolicValue) -> Any:
+    """What an object could be confused with: objects of its type, dictionaries of attributes of
+    their owners' (known by name only, so any)."""
+    assert value.source is not None
+    if value.source.accessor[0] == "instance_dict":
+        return getattr(value, "owner_type", dict)
+    return value.python_type()
+
+
+def _is_own(source: Source) -> bool:
+    """Whether the place is private to its object, as nn.Module's `_parameters` are."""
+    parent = source.base
+    return (parent is not None and parent.accessor[0] == "instance_dict"
+            and str(source.accessor[-1]).startswith("_"))
 
 
 __all__ = ["BreakHere", "ConstantValue", "Instruction", "Interpreter", "torch"]

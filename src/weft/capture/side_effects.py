@@ -30,6 +30,10 @@ class SideEffects:
         """The object behind `value` was changed."""
         self._touched.setdefault(id(value), value)
 
+    def touched(self) -> list[Any]:
+        """The values of the changed objects."""
+        return list(self._touched.values())
+
     def __len__(self) -> int:
         return len(self._touched)
 

@@ -348,7 +348,10 @@ def same_object(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> b
             return bool(a == b)
         return a is b
     real = left.real()
-    return real is not MISSING and real is right.real()
+    same = real is not MISSING and real is right.real()
+    if not same and left.source is not None and right.source is not None:
+        tx.guards.different(left.source, right.source)
+    return same
 
 
 @rule(operator.getitem)

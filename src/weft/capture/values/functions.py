@@ -346,35 +346,42 @@ def wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicV
     """A function reached from outside: the same function next time, or at least the same code."""
     if source is None:
         source = tx.tree.object(obj, obj.__qualname__)
-    if source.accessor[0] != "object":
-        _guard_function(tx, obj, source)
+    fixed = source.accessor[0] == "object" or _guard_function(tx, obj, source)
     closure = [
         CellValue.outside(tx, cell, source.attribute("__closure__").tuple_item(i), name)
         for i, (cell, name) in enumerate(
             zip(obj.__closure__ or (), obj.__code__.co_freevars, strict=True))
     ]
-    defaults = [_default(tx, value, source.attribute("__defaults__").tuple_item(i))
+    if not fixed:
+        tx.guards.add(source.attribute("__defaults__"), *_length(obj.__defaults__))
+        tx.guards.add(source.attribute("__kwdefaults__"), *_length(obj.__kwdefaults__))
+    defaults = [_default(tx, value, source.attribute("__defaults__").tuple_item(i), fixed)
                 for i, value in enumerate(obj.__defaults__ or ())]
     kwdefaults = {
-        name: _default(tx, value, source.attribute("__kwdefaults__").dict_item(name))
+        name: _default(tx, value, source.attribute("__kwdefaults__").dict_item(name), fixed)
         for name, value in (obj.__kwdefaults__ or {}).items()
     }
     return FunctionValue(obj.__code__, obj.__globals__, obj.__qualname__, closure=closure,
                          defaults=defaults, kwdefaults=kwdefaults, source=source, original=obj)
 
 
-def _guard_function(tx: Interpreter, obj: Any, source: Source) -> None:
-    if obj.__closure__ is None and not (obj.__defaults__ or obj.__kwdefaults__):
+def _guard_function(tx: Interpreter, obj: Any, source: Source) -> bool:
+    """Guards the function itself or, where a new one is made for each call, its code."""
+    if source.accessor[0] in ("dict_item", "attr") or (
+            obj.__closure__ is None and not (obj.__defaults__ or obj.__kwdefaults__)):
         tx.guards.add(source, "is", obj)
-    elif source.accessor[0] in ("dict_item", "attr"):
-        tx.guards.add(source, "is", obj)
-    else:
-        tx.guards.add(source, "type_is", types.FunctionType)
-        tx.guards.add(source.attribute("__code__"), "is", obj.__code__)
+        return True
+    tx.guards.add(source, "type_is", types.FunctionType)
+    tx.guards.add(source.attribute("__code__"), "is", obj.__code__)
+    return False
 
 
-def _default(tx: Interpreter, value: Any, source: Source) -> SymbolicValue:
-    if type(value) in _IMMUTABLE:
+def _length(defaults: Any) -> tuple[str, Any]:
+    return ("is", None) if defaults is None else ("len", len(defaults))
+
+
+def _default(tx: Interpreter, value: Any, source: Source, fixed: bool) -> SymbolicValue:
+    if fixed and type(value) in _IMMUTABLE:
         return constant(value)
     return tx.wrap(value, source)
 

@@ -33,7 +33,7 @@ class DictValue(MethodTable):
     """A dictionary: entries known so far over the outside dictionary, if there is one."""
 
     __slots__ = ("_complete", "_entries", "_gone", "cls", "factory", "is_namespace", "keys_guarded",
-                 "original", "reordered", "unbound", "written")
+                 "original", "owner_type", "reordered", "unbound", "written")
 
     def __init__(self, source: Source | None = None, original: Any = None, *, cls: type = dict,
                  factory: SymbolicValue = NONE) -> None:
@@ -44,6 +44,8 @@ class DictValue(MethodTable):
         self.is_namespace = False
         """Whether misses are not guarded (module globals) or guarded as a whole (attributes)."""
         self.keys_guarded = False
+        self.owner_type: type = dict
+        """The class of the object whose attributes these are."""
         self.unbound = False
         """Whether the outside object is of a subclass, whose own `__setitem__` must not be called."""
         self.written: dict[Any, None] = {}

@@ -49,7 +49,9 @@ class ObjectValue(SymbolicValue):
     def _make_dict(self) -> DictValue:
         if self.source is None or not hasattr(self.original, "__dict__"):
             return DictValue()
-        return DictValue(self.source.instance_dict(), self.original.__dict__)
+        made = DictValue(self.source.instance_dict(), self.original.__dict__)
+        made.owner_type = self.cls
+        return made
 
     def python_type(self) -> type:
         return self.cls

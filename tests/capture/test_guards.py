@@ -1,0 +1,321 @@
+"""Guards: what changes between calls is noticed, what does not matter is not guarded."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from weft.diagnostics import events
+
+X = torch.ones(3)
+
+
+def compiled(function, **settings):
+    weft.reset()
+    return weft.compile(function, backend="eager", **settings)
+
+
+def recompiles():
+    return weft.stats()["recompiles"]
+
+
+SCALE = 2
+
+
+def test_global_changes():
+    global SCALE
+    f = compiled(lambda x: x * SCALE)
+    assert f(X)[0] == 2
+    SCALE = 3
+    try:
+        assert f(X)[0] == 3
+    finally:
+        SCALE = 2
+    assert f(X)[0] == 2 and recompiles() == 1
+
+
+def _helper(x):
+    return x + 1
+
+
+def _other(x):
+    return x + 5
+
+
+def test_global_function_replaced():
+    global _helper
+    f = compiled(lambda x: _helper(x))
+    assert f(X)[0] == 2
+    old, _helper = _helper, _other
+    try:
+        assert f(X)[0] == 6
+    finally:
+        _helper = old
+
+
+def test_closure_changes():
+    n = 1
+
+    def f(x):
+        return x + n
+
+    g = compiled(f)
+    assert g(X)[0] == 2
+    n = 2
+    assert g(X)[0] == 3
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+        self.scale = 2.0
+        self.register_buffer("offset", torch.ones(3))
+        self.extra = None
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        if self.training:
+            x = x + 1
+        if self.extra is not None:
+            x = self.extra(x)
+        return x * self.scale + self.offset
+
+
+def same_as_eager(module, f, *args):
+    assert torch.allclose(f(*args), module(*args))
+
+
+@pytest.mark.parametrize("change", [
+    lambda m: setattr(m, "scale", 3.0),
+    lambda m: m.eval(),
+    lambda m: m.layers.append(nn.Linear(3, 3)),
+    lambda m: m.layers.__setitem__(0, nn.Identity()),
+    lambda m: setattr(m, "extra", torch.nn.functional.relu),
+    lambda m: setattr(m, "extra", nn.Sigmoid()),
+    lambda m: setattr(m, "offset", torch.zeros(3)),
+    lambda m: m.layers[0].register_forward_hook(lambda mod, args, out: out * 10),
+    lambda m: m.layers[1].register_forward_pre_hook(lambda mod, args: (args[0] * 10,)),
+    lambda m: setattr(m.layers[0], "forward", lambda x: x * 7),
+    lambda m: m.layers[0].weight.data.mul_(2),
+    lambda m: setattr(m.layers[0], "weight", nn.Parameter(torch.zeros(3, 3))),
+    lambda m: setattr(m.layers[0], "bias", None),
+    lambda m: m.double() and None or m.float(),
+])
+def test_module_changes(change):
+    torch.manual_seed(0)
+    module = Net()
+    f = compiled(module)
+    same_as_eager(module, f, X)
+    same_as_eager(module, f, X)
+    assert recompiles() == 0
+    change(module)
+    same_as_eager(module, f, X)
+    same_as_eager(module, f, X)
+
+
+def test_class_attribute_changes():
+    class A:
+        factor = 2
+
+    a = A()
+    f = compiled(lambda x: x * a.factor)
+    assert f(X)[0] == 2
+    A.factor = 4
+    assert f(X)[0] == 4
+    a.factor = 5
+    assert f(X)[0] == 5
+
+
+Point = namedtuple("Point", "x y")
+
+
+@dataclass
+class Config:
+    size: int = 3
+    name: str = "a"
+
+
+@pytest.mark.parametrize(("first", "second"), [
+    ([1, 2], [1, 3]), ([1], [1, 2]), ((1, 2), (2, 1)), ({"a": 1}, {"a": 2}), ({"a": 1}, {"b": 1}),
+    (1, 2), (1, True), (1.0, 1), (0.0, -0.0), ("a", "b"), (None, 0), ({1, 2}, {1}),
+    (OrderedDict(a=1), {"a": 1}), (Config(3), Config(4)), (range(2), range(3)),
+    (slice(0, 1), slice(0, 2)), (torch.float32, torch.int64), (Point(1, 2), Point(1, 3)),
+])
+def test_argument_values(first, second):
+    def f(x, value):
+        if isinstance(value, (list, tuple, set, range)):
+            return x + sum(value)
+        if isinstance(value, dict):
+            return x + sum(value.values()) + len("".join(value))
+        if isinstance(value, Config):
+            return x + value.size
+        if isinstance(value, str):
+            return x + ord(value)
+        if value is None:
+            return x
+        if isinstance(value, slice):
+            return x[value]
+        if isinstance(value, torch.dtype):
+            return x.to(value)
+        return torch.atan2(x * value, x * -1.0)
+
+    g = compiled(f)
+    for value in (first, second, first, second):
+        a, b = f(X, value), g(X, value)
+        assert torch.equal(a, b) and a.dtype == b.dtype, (value, a, b)
+        assert torch.equal(torch.signbit(a), torch.signbit(b))
+
+
+def test_shapes_strides_and_devices():
+    f = compiled(lambda x: x.t() * 2 if x.dim() == 2 else x + 1, dynamic=False)
+    for x in (torch.ones(2, 3), torch.ones(3, 2).t(), torch.ones(4), torch.ones(2, 3),
+              torch.ones(2, 3, dtype=torch.int32)):
+        assert torch.equal(f(x), x.t() * 2 if x.dim() == 2 else x + 1)
+
+
+def test_same_tensor_twice():
+    def f(x, y):
+        x.add_(1)
+        return x + y
+
+    g = compiled(f)
+    a, b = torch.ones(2), torch.ones(2)
+    assert torch.equal(g(a.clone(), b), f(a.clone(), b))
+    c, d = torch.ones(2), torch.ones(2)
+    assert torch.equal(g(c, c), f(d, d))
+    assert torch.equal(g(a.clone(), b), f(a.clone(), b))
+
+
+def test_same_list_twice():
+    def f(x, a, b):
+        a.append(1)
+        return x + len(b)
+
+    g = compiled(f)
+    for same in (False, True, False):
+        one, two = [1], [1]
+        assert torch.equal(g(X, one, one if same else two), X + (2 if same else 1))
+
+
+def test_is_comparison_of_arguments():
+    f = compiled(lambda x, a, b: x + 1 if a is b else x)
+    one, two = object(), object()
+    for pair in ((one, one), (one, two), (two, two)):
+        assert torch.equal(f(X, *pair), X + (pair[0] is pair[1]))
+
+
+def test_grad_mode_and_dtype_are_guarded():
+    f = compiled(lambda x: x * 2 if torch.is_grad_enabled() else x * 3)
+    assert f(X)[0] == 2
+    with torch.no_grad():
+        assert f(X)[0] == 3
+    g = compiled(lambda: torch.zeros(2))
+    assert g().dtype is torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert g().dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_unused_arguments_are_not_guarded():
+    f = compiled(lambda x, unused: x + 1)
+    for value in (1, "a", [1], torch.ones(2)):
+        f(X, value)
+    assert recompiles() == 0
+
+
+def test_partial_and_methods():
+    def f(x, fn):
+        return fn(x)
+
+    g = compiled(f)
+    for n in (1, 2):
+        assert g(X, functools.partial(torch.add, other=n))[0] == 1 + n
+
+    class A:
+        def __init__(self, n):
+            self.n = n
+
+        def method(self, x):
+            return x * self.n
+
+    for n in (2, 3, 2):
+        assert g(X, A(n).method)[0] == n
+
+
+def test_lambda_of_each_call_is_not_recompiled():
+    def f(x, fn):
+        return fn(x)
+
+    g = compiled(f)
+    for n in range(3):
+        def add(x, n=n):
+            return x + n
+
+        assert g(X, add)[0] == 1 + n
+
+
+def test_attribute_appears():
+    class A:
+        pass
+
+    f = compiled(lambda x, a: x + getattr(a, "n", 10))
+    a = A()
+    assert f(X, a)[0] == 11
+    a.n = 1
+    assert f(X, a)[0] == 2
+    del a.n
+    assert f(X, a)[0] == 11
+
+
+def test_defaultdict_argument():
+    def f(x, d):
+        d["b"].append(1)
+        return x + len(d)
+
+    g = compiled(f)
+    for _ in range(2):
+        a, b = defaultdict(list, a=[1]), defaultdict(list, a=[1])
+        assert torch.equal(f(X, a), g(X, b)) and a == b
+
+
+def test_cache_limit_warns_and_runs_eagerly():
+    weft.reset()
+    with weft.config.patch(cache_size_limit=2, automatic_dynamic=False):
+        f = weft.compile(lambda x, n: x + ord(n), backend="eager")
+        f(X, "a"), f(X, "b")
+        with pytest.warns(weft.errors.RecompileLimitWarning, match="'n' was"):
+            assert torch.equal(f(X, "c"), X + ord("c"))
+        assert torch.equal(f(X, "d"), X + ord("d"))
+        assert torch.equal(f(X, "a"), X + ord("a"))
+    assert weft.stats()["graphs"] == 2
+
+
+def test_recompile_reason_uses_the_users_words():
+    module = Net()
+    f = compiled(module)
+    f(X)
+    module.layers[1].bias = None
+    with events.collect() as seen:
+        f(X)
+    (reason,) = [e.reason for e in seen if e.kind == "recompile"]
+    assert "self.layers[1]" in reason
+
+
+def test_exception_of_the_program_is_raised():
+    def f(x):
+        raise ValueError("no good")
+
+    g = compiled(f)
+    for _ in range(4):
+        with pytest.raises(ValueError, match="no good"):
+            g(X)
