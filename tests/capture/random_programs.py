@@ -356,13 +356,15 @@ def calls(n):
 
 
 def identities(value: Any, seen: dict[int, int]) -> Any:
-    """Which objects of a structure are the same object: each by the number of its first sight."""
+    """Which mutable objects are the same object: each by the number of its first sight."""
     if isinstance(value, (int, float, str, type(None))):
         return None
+    if isinstance(value, tuple):
+        return [identities(item, seen) for item in value]
     if id(value) in seen:
         return seen[id(value)]
     seen[id(value)] = len(seen)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return [identities(item, seen) for item in value]
     if isinstance(value, dict):
         return [identities(item, seen) for item in value.values()]
