@@ -9,7 +9,7 @@
  *                 up again (a counter kept in a module changes the version at each call)
  *   object        its __dict__ is the same dictionary, its class the same class
  *   list, tuple   the guarded item is the same object, its checks hold
- *   tensor        the same direct reads as in a full check: `p.data = ...` changes no dictionary
+ *   tensor        it looks as it did, by direct reads: `p.data = ...` changes no dictionary
  *
  * The record refers to what it saw without holding it (guards must not keep a model alive). That is
  * sound because a reference is used only after the step above it proved that the object is still
@@ -19,23 +19,23 @@
  */
 #include "weft_frame.h"
 
-typedef enum { STEP_TYPE, STEP_DICT_OF, STEP_DICT, STEP_ITEM, STEP_LENGTH, STEP_TENSOR } StepKind;
+typedef enum { STEP_TYPE, STEP_DICT_OF, STEP_DICT, STEP_ITEM, STEP_LENGTH } StepKind;
 
 /* One thing to make sure of. */
 typedef struct {
-    StepKind kind;
+    uint32_t kind;         /* StepKind */
+    uint32_t items;        /* DICT: where its items start in `items` */
     PyObject *value;       /* the object that is looked at */
     union {
         PyTypeObject *type;      /* TYPE */
         PyObject **dict_pointer; /* DICT_OF: where `value` keeps its __dict__ */
         const Node *node;        /* DICT, ITEM */
-        const Check *check;      /* LENGTH, TENSOR */
+        const Check *check;      /* LENGTH */
     };
     union {
         PyObject *expected;      /* DICT_OF, ITEM */
         uint64_t version;        /* DICT */
     };
-    Py_ssize_t items;      /* DICT: where its items start in `items` */
 } Step;
 
 /* A guard that may run Python code: a whole node below `value`, or one check of `value`. */
@@ -63,6 +63,8 @@ struct Memo {
     unsigned failures, successes;
     ARRAY(Step) steps;
     ARRAY(PyObject *) items;
+    ARRAY(TensorSnapshot) tensors; /* looked at after the steps, which lead to them */
+    ARRAY(int64_t) extents;        /* of the tensors, one after the other */
     ARRAY(Late) late;
     ARRAY(Filled) filled;
     bool overflow;     /* out of memory while recording */
@@ -117,6 +119,7 @@ static void forget_record(Memo *memo)
     Py_ssize_t n = memo->steps.n;
     memo->value = NULL;
     memo->steps.n = memo->items.n = memo->late.n = memo->filled.n = 0;
+    memo->tensors.n = memo->extents.n = 0;
     for (Py_ssize_t i = 0; i < n; i++)
         if (memo->steps.at[i].kind == STEP_TYPE)
             Py_XDECREF((PyObject *)memo->steps.at[i].type);
@@ -137,6 +140,8 @@ void memo_free(Memo *memo)
     forget_record(memo);
     PyMem_Free(memo->steps.at);
     PyMem_Free(memo->items.at);
+    PyMem_Free(memo->tensors.at);
+    PyMem_Free(memo->extents.at);
     PyMem_Free(memo->late.at);
     PyMem_Free(memo->filled.at);
     PyMem_Free(memo);
@@ -234,6 +239,18 @@ static bool is_settled(const Check *check, PyObject *value)
            (check->kind == CHECK_LEN && PyTuple_CheckExact(value));
 }
 
+static void note_tensor(Memo *memo, PyObject *value)
+{
+    TensorSnapshot *snapshot = GROW(memo->tensors, 1);
+    if (snapshot != NULL)
+        tensor_snapshot(value, snapshot, NULL);
+    int64_t *extents = snapshot != NULL ? GROW(memo->extents, 2 * snapshot->rank) : NULL;
+    if (extents == NULL)
+        memo->overflow = true;
+    else
+        tensor_snapshot(value, snapshot, extents);
+}
+
 static void note_check(Memo *memo, const Check *check, PyObject *value)
 {
     if (is_settled(check, value) || is_dict_check(check, value))
@@ -243,7 +260,7 @@ static void note_check(Memo *memo, const Check *check, PyObject *value)
             note_type(memo, value);
     }
     else if (check->kind == CHECK_TENSOR && check->tensor->learned)
-        note_step(memo, STEP_TENSOR, value)->check = check;
+        note_tensor(memo, value);
     else if (check->kind == CHECK_LEN && PyList_CheckExact(value))
         note_step(memo, STEP_LENGTH, value)->check = check;
     else
@@ -263,7 +280,7 @@ static void note_dict(Memo *memo, const Node *node, PyObject *value)
     Step *step = note_step(memo, STEP_DICT, value);
     step->node = node;
     step->version = dict_version(value);
-    step->items = memo->items.n;
+    step->items = (uint32_t)memo->items.n;
     PyObject **items = GROW(memo->items, node->n_children);
     if (items == NULL) {
         memo->overflow = true;
@@ -420,7 +437,7 @@ static bool item_holds(const Step *step)
 
 static bool step_holds(const Memo *memo, Step *step)
 {
-    switch (step->kind) {
+    switch ((StepKind)step->kind) {
     case STEP_TYPE:
         return Py_TYPE(step->value) == step->type;
     case STEP_DICT_OF:
@@ -436,8 +453,6 @@ static bool step_holds(const Memo *memo, Step *step)
     case STEP_LENGTH:
         return PyList_CheckExact(step->value) &&
                PyList_GET_SIZE(step->value) == step->check->number;
-    case STEP_TENSOR:
-        return tensor_spec_matches_quickly(step->check->tensor, step->value);
     }
     return false;
 }
@@ -449,6 +464,21 @@ static bool steps_hold(Memo *memo)
             PyErr_Clear();
             return false;
         }
+    return true;
+}
+
+static bool tensors_hold(const Memo *memo)
+{
+    enum { AHEAD = 6 };
+    const int64_t *extents = memo->extents.at;
+    for (Py_ssize_t i = 0; i < memo->tensors.n; i++) {
+        const TensorSnapshot *snapshot = &memo->tensors.at[i];
+        if (i + AHEAD < memo->tensors.n)
+            tensor_prefetch(snapshot + AHEAD);
+        if (!tensor_looks_as(snapshot, extents))
+            return false;
+        extents += 2 * snapshot->rank;
+    }
     return true;
 }
 
@@ -471,7 +501,7 @@ int memo_replay(Memo *memo, Walk *walk, PyObject *value)
 {
     if (memo->value != value || memo->busy)
         return 0;
-    if (!steps_hold(memo)) {
+    if (!steps_hold(memo) || !tensors_hold(memo)) {
         memo->value = NULL; /* recorded anew by the walk that follows */
         memo->failures++;
         return 0;

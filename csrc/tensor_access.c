@@ -19,6 +19,7 @@ static struct {
     Py_ssize_t dtype_device; /* of {u16 dtype, i8 device type, i8 device index} */
     Py_ssize_t key_set;
     Py_ssize_t storage;      /* of the pointer to the c10::StorageImpl */
+    Py_ssize_t autograd;     /* of the pointer to the AutogradMeta; NULL: requires no grad */
     bool (*requires_grad)(const void *impl);
     PyTypeObject *tensor_type;
 } access_;
@@ -52,6 +53,9 @@ const void *tensor_storage(const void *impl)
 
 bool tensor_requires_grad(const void *impl)
 {
+    const char *autograd = *(const char *const *)((const char *)impl + access_.autograd);
+    if (autograd == NULL)
+        return false;
     return access_.requires_grad(impl);
 }
 
@@ -70,6 +74,52 @@ void tensor_read(const void *impl, TensorMeta *meta)
         meta->sizes = *(int64_t *const *)(extents + 1);
         meta->strides = meta->sizes + meta->rank;
     }
+}
+
+void tensor_snapshot(PyObject *value, TensorSnapshot *snapshot, int64_t *extents)
+{
+    const void *impl = tensor_impl(value);
+    TensorMeta meta;
+    tensor_read(impl, &meta);
+    *snapshot = (TensorSnapshot){
+        .value = value,
+        .type = Py_TYPE(value),
+        .impl = impl,
+        .key_set = meta.key_set,
+        .dtype_device = meta.dtype_device,
+        .rank = (uint16_t)meta.rank,
+        .requires_grad = tensor_requires_grad(impl),
+    };
+    if (extents == NULL)
+        return;
+    memcpy(extents, meta.sizes, (size_t)meta.rank * sizeof(int64_t));
+    memcpy(extents + meta.rank, meta.strides, (size_t)meta.rank * sizeof(int64_t));
+}
+
+bool tensor_looks_as(const TensorSnapshot *snapshot, const int64_t *extents)
+{
+    const void *impl = tensor_impl(snapshot->value);
+    TensorMeta meta;
+    if (impl != snapshot->impl || Py_TYPE(snapshot->value) != snapshot->type)
+        return false;
+    tensor_read(impl, &meta);
+    if (meta.key_set != snapshot->key_set || meta.dtype_device != snapshot->dtype_device ||
+        meta.rank != snapshot->rank)
+        return false;
+    for (Py_ssize_t i = 0; i < meta.rank; i++)
+        if (meta.sizes[i] != extents[i] || meta.strides[i] != extents[meta.rank + i])
+            return false;
+    return tensor_requires_grad(impl) == snapshot->requires_grad;
+}
+
+/* Parameters lie all over the memory: ask for the cache lines before they are needed. */
+void tensor_prefetch(const TensorSnapshot *snapshot)
+{
+    const char *impl = snapshot->impl;
+    __builtin_prefetch(snapshot->value);
+    __builtin_prefetch(impl + access_.autograd);
+    __builtin_prefetch(impl + access_.sizes + 8);
+    __builtin_prefetch(impl + access_.key_set);
 }
 
 void *torch_symbol(const char *mangled)
@@ -110,6 +160,11 @@ static const char PROBES[] =
     "              (torch.nn.Parameter(make((2, 2)), requires_grad=False), 6, 0)]\n"
     "    with torch.enable_grad():\n"
     "        verify.append((verify[-2][0] * 2, 6, 0))\n"
+    "    leaves = tuple(make((2, 2)).requires_grad_(grad) for grad in (True, True, False, False))\n"
+    "    for t in leaves[1:3]:\n"
+    "        t.requires_grad_(not t.requires_grad).requires_grad_(not t.requires_grad)\n"
+    "        t.grad = make((2, 2))\n"
+    "leaf_cdata = [t._cdata for t in leaves]\n"
     "cdata = [t._cdata for t in search]\n"
     "storages = [t.untyped_storage()._cdata for t in search]\n"
     "expected = [(t, code | device << 16 | 0xff << 24, t.requires_grad, tuple(t.shape), t.stride())\n"
@@ -196,6 +251,26 @@ static bool find_storage(const int64_t *const *impl, PyObject *storages)
     return false;
 }
 
+/* leaf 0, 1: require grad; 2: does not, but has an AutogradMeta; 3: has none. */
+static bool find_autograd(PyObject *addresses)
+{
+    const char *leaf[4];
+    for (int i = 0; i < 4; i++)
+        leaf[i] = PyLong_AsVoidPtr(PyList_GET_ITEM(addresses, i));
+    for (Py_ssize_t at = 16; at < IMPL_WORDS * 8; at += 8) {
+        const char *meta[4];
+        for (int i = 0; i < 4; i++)
+            meta[i] = *(const char *const *)(leaf[i] + at);
+        if (meta[3] != NULL || meta[0] == NULL || meta[1] == NULL || meta[2] == NULL ||
+            (uintptr_t)meta[0] < 4096 || meta[0] == meta[1] || meta[1] == meta[2] ||
+            (uintptr_t)meta[0] % 8 || (uintptr_t)meta[2] % 8)
+            continue;
+        access_.autograd = at;
+        return true;
+    }
+    return false;
+}
+
 static bool find_offsets(PyObject *probes)
 {
     PyObject *search = PyDict_GetItemString(probes, "search");
@@ -213,7 +288,8 @@ static bool find_offsets(PyObject *probes)
             return false;
     }
     return find_sizes(impl) && find_dtype_device(impl) && find_key_set(impl) &&
-           find_storage(impl, storages);
+           find_storage(impl, storages) &&
+           find_autograd(PyDict_GetItemString(probes, "leaf_cdata"));
 }
 
 static bool extents_equal(PyObject *tuple, const int64_t *values, Py_ssize_t rank)

@@ -35,6 +35,21 @@ PyObject *tensor_access_describe(void);      /* dict of the offsets found, for w
 void *tensor_impl(PyObject *tensor);         /* of an object known to be a torch.Tensor */
 void tensor_read(const void *impl, TensorMeta *meta);
 bool tensor_requires_grad(const void *impl);
+
+/* How one tensor object looked; its sizes and strides are kept by the caller (2 * rank numbers). */
+typedef struct {
+    PyObject *value;
+    PyTypeObject *type; /* borrowed: the guard that wants it holds it */
+    const void *impl;
+    uint64_t key_set;
+    uint32_t dtype_device;
+    uint16_t rank;
+    bool requires_grad;
+} TensorSnapshot;
+
+void tensor_snapshot(PyObject *value, TensorSnapshot *snapshot, int64_t *extents); /* or NULL */
+bool tensor_looks_as(const TensorSnapshot *snapshot, const int64_t *extents);
+void tensor_prefetch(const TensorSnapshot *snapshot);
 const void *tensor_storage(const void *impl); /* the StorageImpl, or NULL */
 bool is_tensor(PyObject *value);             /* instance of torch.Tensor */
 PyTypeObject *tensor_base_type(void);        /* torch.Tensor, or NULL while torch is not imported */
