@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.py"))
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_example_runs(path, tmp_path):
     done = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path, check=False,
-        env={**os.environ, "WEFT_STRICT": "1", "WEFT_CACHE_DIR": str(tmp_path / "cache")})
+        env={**os.environ, "WEFT_STRICT": "1", "WEFT_CACHE_DIR": str(tmp_path / "cache"),
+             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])})
     assert done.returncode == 0, done.stdout + done.stderr
 
 
