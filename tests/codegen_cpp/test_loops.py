@@ -10,7 +10,7 @@ import torch
 from tests.codegen_cpp.checking import Buffers, builder, check, check_all, flat
 from weft.codegen.cpp import compile_kernels, source_of
 from weft.codegen.dtypes import to_torch
-from weft.codegen.loop_ir import Kernel, KernelBuilder
+from weft.codegen.loop_ir import Indirect, Kernel, KernelBuilder
 from weft.codegen.scalar_ops import REDUCTIONS
 from weft.config import config
 from weft.shapes.expr import IntExpr, symbol
@@ -320,6 +320,21 @@ def test_indirect_along_the_vector() -> None:
     buffers["index"][62] = 50
     with pytest.raises(IndexError):
         compile_kernels([run])[0](*(buffers[a.name] for a in run.buffers))
+
+
+def test_a_resolved_index_is_a_value_too() -> None:
+    """An index after wrapping, compared and stored: uniform and along the vector."""
+    b = builder([3, 40])
+    i, j = (v.symbol for v in b.outer)
+    row = b.indirect(b.load("rows", "i64", i), 3, wrap=True, check=True)
+    column = b.indirect(b.load("columns", "i64", j), 40, wrap=True, check=True)
+    both = [n for n in b.nodes if isinstance(n, Indirect)]
+    b.store("o", "f32", i * 40 + j, b.load("x", "f32", row * 40 + column))
+    b.store("seen", "bool", i * 40 + j, b.op("le", both[1], both[0]))
+    b.store("row", "i64", i * 40 + j, both[0])
+    check(b.build("index_values"), {
+        "rows": torch.tensor([2, -1, 0]), "columns": torch.arange(-40, 0), "x": values(120),
+        "o": zeros(120, "f32"), "seen": zeros(120, "bool"), "row": zeros(120, "i64")})  # fmt: skip
 
 
 def test_accumulating_stores_with_equal_indices() -> None:

@@ -2,7 +2,8 @@
 
 Place in the pipeline: asked by `library_calls.py` before it spells `mm` and `addmm`.
 
-`addmm(bias, x, w.T)` with enough work becomes `mkldnn._linear_pointwise(x, w, bias, "none", [], "")`.
+`addmm(bias, x, w.T)` with enough work becomes
+`mkldnn._linear_pointwise(x, w, bias, "none", [], "")`.
 """
 
 from __future__ import annotations

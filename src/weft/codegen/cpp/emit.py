@@ -30,8 +30,8 @@ from math import prod
 from typing import Final, final
 
 from weft.codegen.cpp.plan import (
-    COMPARISONS,
     CHUNK_WORK,
+    COMPARISONS,
     HEAVY,
     MAX_CHUNKS,
     STRIP_TRIPS,
@@ -48,8 +48,8 @@ from weft.codegen.cpp.tiles import Tile
 from weft.codegen.dtypes import FLOAT_TYPES
 from weft.codegen.loop_ir import (
     Const,
-    Indirect,
     IndexValue,
+    Indirect,
     Kernel,
     Load,
     LoopVar,
@@ -568,7 +568,8 @@ class _Emitter:
         count = "n" if wide else "Full{}"
         call = f"resolve<{flags}>({name}, {value}, {self.index(node.size)}, {mask}, {count})"
         self.line(f"if (!{call}) {{ a.error = 1; return; }}")
-        self.done.add(node.id)
+        shape = "L, P" if wide else "1, 1"
+        self.define(node, f"load<{shape}>({name}.at, Full{{}})")
 
     def load(self, node: Load) -> None:
         if node.mask is not None and node.mask.id in self.known:

@@ -21,8 +21,8 @@ from weft.codegen.cpp.tiles import Tile, choose_tile
 from weft.codegen.dtypes import ITEM_SIZE
 from weft.codegen.loop_ir import (
     Const,
-    Indirect,
     IndexValue,
+    Indirect,
     Kernel,
     Load,
     LoopVar,
@@ -251,7 +251,7 @@ def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int) -> int:
     widest = 4
     narrow = narrow_indices(kernel)
     for node in kernel.nodes:
-        if node.id in varying and node.id not in narrow and not isinstance(node, Indirect):
+        if node.id in varying and node.id not in narrow:
             widest = max(widest, ITEM_SIZE[node.dtype])
         if isinstance(node, Reduce) and node.kind.startswith("arg"):
             widest = max(widest, ITEM_SIZE[position_type(kernel, node)])

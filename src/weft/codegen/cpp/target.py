@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import torch
+
 from weft._cpu import Kernel as CompiledKernel
 from weft.codegen.cpp.emit import ENTRY, emit
 from weft.codegen.loop_ir import Kernel
@@ -24,8 +26,10 @@ __all__ = ["CompiledKernel", "compile_kernels", "source_of"]
 LINE_PREFIX: Final = "// "
 
 
-def compile_kernels(kernels: Sequence[Kernel]) -> list[CompiledKernel]:
-    """Compile all kernels in parallel, equal ones once; results in order.
+def compile_kernels(
+    kernels: Sequence[Kernel], device: torch.device | None = None
+) -> list[CompiledKernel]:
+    """Compile all kernels in parallel, equal ones once; results in order (`device`: the CPU).
 
     Raises CompilerNotFound without a C++ compiler.
     """

@@ -1,0 +1,73 @@
+"""Which matrix product of torch is faster on this machine: measured once, remembered on disk.
+
+Place in the pipeline: asked by `codegen/gemm_calls.py`. torch multiplies float32 matrices with
+MKL, which on processors of other makers uses half of the vector width; oneDNN, which torch carries
+too, does not.
+
+>>> onednn_is_faster()     # an AMD processor with AVX-512
+True
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+import torch
+
+from weft.runtime.cpp_build import machine_features
+from weft.runtime.disk_cache import DiskCache
+
+SHAPE: Final = (256, 512, 512)
+"""Rows, inner size and columns of the trial: about a millisecond."""
+TRIALS: Final = 5
+MARGIN: Final = 1.2
+"""oneDNN must be this much faster: its calls cost a little more."""
+
+
+def onednn_linear() -> Callable[..., torch.Tensor] | None:
+    """oneDNN's x @ w.T + b on plain tensors, or None where this torch has it not."""
+    mkldnn = torch.backends.mkldnn
+    if not (mkldnn.enabled and mkldnn.is_available()):  # type: ignore[no-untyped-call]
+        return None
+    namespace = torch.ops.mkldnn
+    if not hasattr(namespace, "_linear_pointwise"):
+        return None
+    linear: Callable[..., torch.Tensor] = namespace._linear_pointwise.default
+    return linear
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Is oneDNN clearly faster than `torch.mm` for float32 here?"""
+    linear = onednn_linear()
+    if linear is None:
+        return False
+    key = hashlib.sha256(repr((torch.__version__, sorted(machine_features()))).encode()).hexdigest()
+    disk = DiskCache("machine")
+    known = disk.get(key)
+    if known is None:
+        known = repr(_advantage(linear)).encode()
+        disk.put(key, known)
+    return float(known) > MARGIN
+
+
+def _advantage(linear: Callable[..., torch.Tensor]) -> float:
+    """Time of MKL over time of oneDNN."""
+    rows, inner, columns = SHAPE
+    with torch.inference_mode():
+        x, w = torch.ones(rows, inner), torch.ones(columns, inner)
+        slow = _fastest(lambda: torch.mm(x, w.t()))
+        return slow / _fastest(lambda: linear(x, w, None, "none", [], ""))
+
+
+def _fastest(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(TRIALS):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
