@@ -8,7 +8,7 @@
  *   dictionary    its version is unchanged, so all its items are; else its few guarded items are looked
  *                 up again (a counter kept in a module changes the version at each call)
  *   object        its __dict__ is the same dictionary, its class the same class
- *   list, tuple   the guarded item is the same object, its checks hold
+ *   list, tuple   the guarded item is the same object, its checks hold; a closure's cell likewise
  *   tensor        it looks as it did, by direct reads: `p.data = ...` changes no dictionary
  *
  * The record refers to what it saw without holding it (guards must not keep a model alive). That is
@@ -92,12 +92,12 @@ static void *array_grow(void **at, Py_ssize_t *n, Py_ssize_t *room, Py_ssize_t c
 
 /* ---- the life of a memo -------------------------------------------------------------------------- */
 
-static bool reads_containers(const Node *node)
+static bool reads_containers(const Node *root)
 {
-    for (Py_ssize_t i = 0; i < node->n_children; i++) {
-        AccessorId from = node->children[i].accessor;
+    for (Py_ssize_t i = 0; i < root->n_children; i++) {
+        AccessorId from = root->children[i].accessor;
         if (from == FROM_INSTANCE_DICT || from == FROM_DICT_ITEM || from == FROM_LIST_ITEM ||
-            from == FROM_TUPLE_ITEM)
+            from == FROM_TUPLE_ITEM || root->accessor == FROM_CELL_OBJECT)
             return true;
     }
     return false;
@@ -323,6 +323,12 @@ static PyObject **dict_pointer(PyObject *object, PyObject *dict)
     return pointer != NULL && *pointer == dict ? pointer : NULL;
 }
 
+static bool is_cell_contents(const Node *node, PyObject *parent)
+{
+    return node->accessor == FROM_ATTR && PyCell_Check(parent) && PyUnicode_Check(node->operand) &&
+           PyUnicode_CompareWithASCIIString(node->operand, "cell_contents") == 0;
+}
+
 bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *value)
 {
     switch (node->accessor) {
@@ -335,7 +341,7 @@ bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *v
     case FROM_TYPE:
         return false;
     default:
-        return true;
+        return !is_cell_contents(node, parent);
     }
 }
 
@@ -352,6 +358,7 @@ static void note_link(Memo *memo, const Node *node, PyObject *parent, PyObject *
         break;
     case FROM_LIST_ITEM:
     case FROM_TUPLE_ITEM:
+    case FROM_ATTR: /* the contents of a cell */
         step = note_step(memo, STEP_ITEM, parent);
         step->node = node;
         step->expected = value;
@@ -418,21 +425,25 @@ static bool dict_holds(const Memo *memo, Step *step)
     return true;
 }
 
+/* The item of a list or tuple, or the contents of a cell; NULL: there is none any more. */
+static PyObject *present_item(const Node *node, PyObject *parent)
+{
+    Py_ssize_t index = node->number;
+    if (node->accessor == FROM_LIST_ITEM)
+        return PyList_Check(parent) && index < PyList_GET_SIZE(parent)
+                   ? PyList_GET_ITEM(parent, index)
+                   : NULL;
+    if (node->accessor == FROM_TUPLE_ITEM)
+        return PyTuple_Check(parent) && index < PyTuple_GET_SIZE(parent)
+                   ? PyTuple_GET_ITEM(parent, index)
+                   : NULL;
+    return PyCell_Check(parent) ? PyCell_GET(parent) : NULL;
+}
+
 static bool item_holds(const Step *step)
 {
-    PyObject *parent = step->value, *found;
-    Py_ssize_t index = step->node->number;
-    if (step->node->accessor == FROM_LIST_ITEM) {
-        if (!PyList_Check(parent) || index >= PyList_GET_SIZE(parent))
-            return false;
-        found = PyList_GET_ITEM(parent, index);
-    }
-    else {
-        if (!PyTuple_Check(parent) || index >= PyTuple_GET_SIZE(parent))
-            return false;
-        found = PyTuple_GET_ITEM(parent, index);
-    }
-    return found == step->expected && simple_checks_hold(step->node, found);
+    PyObject *found = present_item(step->node, step->value);
+    return found != NULL && found == step->expected && simple_checks_hold(step->node, found);
 }
 
 static bool step_holds(const Memo *memo, Step *step)

@@ -249,3 +249,43 @@ def test_a_tree_used_inside_its_own_guard() -> None:
     trees.append(frame.GuardTree(((("local", 0), (), -1, (own,)),), (), 1))
     for _ in range(5):
         assert trees[0].check([box], (), {}) == [2]
+
+
+def test_the_dictionary_of_a_class_is_watched_too() -> None:
+    class Model:
+        def forward(self) -> int:
+            return 1
+
+    original = Model.forward
+    method = (("dict_item", "forward"), (("is", original, 1),), -1, ())
+    node = (("local", 0), (("type_is", Model, 0),), -1,
+            ((("type",), (), -1, ((("instance_dict",), (), -1, (method,)),)),))
+    tree = frame.GuardTree((node,), (), 0)
+    model = Model()
+    for _ in range(3):
+        assert tree.check([model], (), {}) == []
+    Model.forward = lambda self: 2  # type: ignore[method-assign]
+    assert tree.explain([model], (), {}) == 1 and tree.check([model], (), {}) is None
+    Model.forward = original  # type: ignore[method-assign]
+    assert tree.check([model], (), {}) == []
+    del Model.forward
+    assert tree.check([model], (), {}) is None
+
+
+def test_what_a_closure_holds_is_remembered_and_watched() -> None:
+    box = deep_box()
+    cell = (lambda: box).__closure__[0]  # type: ignore[index]
+    scale = (("dict_item", "scale"), (("eq", 2, 1),), 1, ())
+    contents = (("attr", "cell_contents"), (("type_is", Box, 0),), 0,
+                ((("instance_dict",), (), -1, (scale,)),))
+    tree = frame.GuardTree(((("cell_object", 0), (), -1, (contents,)),), (), 2)
+    for i in range(200):
+        assert tree.check([], (cell,), {}) == [box, 2]
+        if i % 10 == 0:
+            cell.cell_contents = box = deep_box()
+    box.scale = 3
+    assert tree.explain([], (cell,), {}) == 1 and tree.check([], (cell,), {}) is None
+    cell.cell_contents = 5
+    assert tree.explain([], (cell,), {}) == 0 and tree.check([], (cell,), {}) is None
+    del cell.cell_contents
+    assert tree.check([], (cell,), {}) is None
