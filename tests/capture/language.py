@@ -691,6 +691,23 @@ def handled_by_caller(x, n):
         return handled_breaks(x, n)
 
 
+class Slot:
+    value = 0
+
+
+SLOT = Slot()
+
+
+def restored(x, n):
+    """A value that is changed and set back is written, whatever it was when captured."""
+    SLOT.value = n
+    stop()
+    k = SLOT.value
+    stop()
+    SLOT.value = 1
+    return x + k, SLOT.value
+
+
 class History:
     def __init__(self):
         self.past = collections.deque(maxlen=2)
@@ -768,6 +785,7 @@ CASES = [
     *[(raising_breaks, (X, n)) for n in range(4)],
     *[(handled_breaks, (X, n)) for n in range(3)],
     *[(handled_by_caller, (X, n)) for n in range(3)],
+    *[(restored, (X, n)) for n in range(4)],
     (deques, (X,)),
     (outside_deque, (X, History())),
     (getters, (X,)),

@@ -205,8 +205,12 @@ class DictValue(MethodTable):
         if old is MISSING:
             return False
         now = value.real()
-        return now is old or (
-            value.is_constant and type(now) is type(old) and isinstance(old, (int, str)) and now == old)
+        if not value.is_constant:
+            return now is old
+        # A number read as symbolic is another one next time.
+        assert self.source is not None
+        guarded = any(check[0] in ("eq", "is") for check in self.source.dict_item(key).checks)
+        return guarded and type(now) is type(old) and isinstance(old, (int, str)) and now == old
 
     def _pair(self, emit: Emitter, key: Any) -> str:
         key_value, value = self._entries[key]
