@@ -26,6 +26,9 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 # aot: PyTorch's table of operators written by simpler ones.
 from torch._decomp import decomposition_table, meta_table
 
+# shapes.fake_mode, aot: runs C++ operators by their Python forms, which take symbolic sizes.
+from torch._dispatch.python import enable_python_dispatcher as python_dispatcher
+
 # aot, passes, codegen: the type of `torch.ops.aten.add.Tensor`.
 from torch._ops import OpOverload
 
@@ -85,6 +88,7 @@ __all__ = [
     "is_functorch_wrapped_tensor",
     "meta_table",
     "op_implementations_checks",
+    "python_dispatcher",
     "should_allow_numbers_as_tensors",
     "storage_use_count",
     "stride_incorrect_op",

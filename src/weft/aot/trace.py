@@ -19,7 +19,7 @@ from typing import Any, final
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import FakeTensor, autograd_sequence, tree_flatten
+from weft._torch import FakeTensor, autograd_sequence, python_dispatcher, tree_flatten
 from weft.aot import record_special  # noqa: F401  (fills record.HANDLERS)
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Alias, Base, Functionalizer
@@ -213,6 +213,12 @@ class Tracer:
 
     def _call(self, node: Node, env: dict[Node, Any]) -> Any:
         """The value of one node."""
+        if "python_dispatcher" in node.meta:
+            with python_dispatcher():
+                return self._called(node, env)
+        return self._called(node, env)
+
+    def _called(self, node: Node, env: dict[Node, Any]) -> Any:
         if node.op == "get_attr":
             return _attribute(self.gm, str(node.target))
         args = _resolve(node.args, env)

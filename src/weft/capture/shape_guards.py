@@ -1,8 +1,8 @@
 """The guards on symbolic sizes and numbers of one capture, as one check over the collected values.
 
-Place in the pipeline: after interpretation, before the guards are lowered. Each symbol is read from the
-slot of its first source; the check holds the symbols' ranges, the equality of the other sources
-(sizes that share a symbol, strides) and the conditions that branches asked for::
+Place in the pipeline: after interpretation, before the guards are lowered. Each symbol is read
+from the slot of its first source; the check holds the symbols' ranges, the equality of the other
+sources (sizes that share a symbol, strides) and the conditions that branches asked for::
 
     s0 = v[3]
     return s0 >= 2 and v[5] == s0 and s0 % 8 == 0
@@ -96,9 +96,11 @@ class ShapeCheck:
         for position, (text, _) in enumerate(conditions):
             body.append(f"if not ({text}): check.failed = {position}; return False")
         lines = "\n".join(f"        {line}" for line in body)
-        self.source = f"def make(check):\n    def holds(v):\n{lines}\n        return True\n    return holds"
+        self.source = (
+            f"def make(check):\n    def holds(v):\n{lines}\n        return True\n    return holds"
+        )
         namespace: dict[str, Any] = {}
-        exec(compile(f"import math\n{self.source}", _FILE, "exec"), namespace)  # noqa: S102
+        exec(compile(f"import math\n{self.source}", _FILE, "exec"), namespace)
         self.holds = namespace["make"](self)
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ mode, those of static sizes for the whole process.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import CellType, FunctionType
@@ -39,6 +39,7 @@ from weft._torch import (
     in_kernel_invocation,
     meta_table,
     op_implementations_checks,
+    python_dispatcher,
     should_allow_numbers_as_tensors,
     stride_incorrect_op,
     torch_decomp_decompositions,
@@ -52,6 +53,9 @@ _KNOWN_TORCH: Final = torch.__version__.startswith(("2.11.", "2.12.", "2.13."))
 _LIMIT: Final = 20_000
 """Entries of the process-wide memory; it is emptied when full."""
 
+_SIZE_QUESTIONS: Final = frozenset(
+    {torch.ops.aten.size.default, torch.ops.aten.stride.default, torch.ops.aten.numel.default}
+)
 _DYNAMO_MEMO: Final = "__dynamo_disable"
 _EMPTY_CELL: Final = CellType()
 _NEVER_TAGS: Final = (
@@ -63,6 +67,10 @@ _PLAIN: Final = frozenset(
     {bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout}
     | {torch.memory_format}
 )
+
+
+class SizesAskedError(RuntimeError):
+    """C++ asked a tensor with symbolic sizes for plain ones."""
 
 
 class _Unknown(Exception):
@@ -149,6 +157,7 @@ class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             super().__init__(allow_non_fake_inputs=True)
         self.cache_enabled = False
         self._symbolic_entries: dict[Hashable, _Entry] = {}
+        self._refuses_sizes = False
 
     def __torch_dispatch__(
         self,
@@ -167,6 +176,8 @@ class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """The operator's result on fakes, remembered or computed."""
+        if self._refuses_sizes and func in _SIZE_QUESTIONS:
+            raise SizesAskedError(str(func))
         reader = _KeyReader(self)
         key = reader.key(func, args, kwargs or {})
         if key is None:
@@ -180,7 +191,7 @@ class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         except (RuntimeError, TypeError) as error:
             if not reader.symbolic or not _may_specialize(func, error):
                 raise
-            return self._specialized(func, types, args, kwargs or {})
+            result = self._otherwise(func, types, args, kwargs or {}, reader)
         self._remember(entries, key, reader, result)
         return result
 
@@ -203,6 +214,40 @@ class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             if result is not NotImplemented:
                 return result
         return super().dispatch(func, types, args, kwargs)
+
+    def run(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, bool]:
+        """``function`` under this mode, and whether it needed PyTorch's Python dispatcher.
+
+        Composite operators in C++ ask for plain sizes. Before symbolic ones are fixed for them,
+        the Python dispatcher is tried, which has Python forms of many.
+        """
+        self._refuses_sizes = True
+        try:
+            with self:
+                return function(*args, **kwargs), False
+        except SizesAskedError:
+            pass
+        finally:
+            self._refuses_sizes = False
+        with self, python_dispatcher():
+            return function(*args, **kwargs), True
+
+    def _otherwise(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        reader: _KeyReader,
+    ) -> Any:
+        """The result of an operator whose C++ kernel takes no symbolic sizes."""
+        try:
+            with python_dispatcher():
+                return self._compute(func, types, args, kwargs, reader)
+        except (RuntimeError, TypeError):
+            return self._specialized(func, types, args, kwargs)
 
     def _specialized(
         self,
@@ -256,7 +301,8 @@ def _initialise(mode: FakeTensorMode) -> None:
 
 
 def _may_specialize(func: OpOverload, error: Exception) -> bool:
-    return not (func.is_view or func._schema.is_mutable or isinstance(error, UndecidedValue))
+    told = isinstance(error, UndecidedValue | SizesAskedError)
+    return not (func.is_view or func._schema.is_mutable or told)
 
 
 def _concrete(value: Any, mode: FakeTensorMode) -> Any:

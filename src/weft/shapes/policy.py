@@ -1,9 +1,10 @@
 """Which sizes and numbers become symbolic.
 
-Place in the pipeline: capture keeps one `DynamicPolicy` per code object and asks it for each tensor and
-number that it reads from outside. With ``dynamic=None`` everything is static at first; at a recompile, a
-dimension (or a Python int or float) whose value differs from the last capture's becomes symbolic and
-stays so. ``dynamic=True`` makes all dimensions symbolic at once, ``False`` none but marked ones.
+Place in the pipeline: capture keeps one `DynamicPolicy` per code object and asks it for each
+tensor and number that it reads from outside. With ``dynamic=None`` everything is static at first;
+at a recompile, a dimension (or a Python int or float) whose value differs from the last capture's
+becomes symbolic and stays so. ``dynamic=True`` makes all dimensions symbolic at once, ``False``
+none but marked ones.
 
     policy = DynamicPolicy(None)
     policy.dimensions("x", (8, 128), {})       # {}: static

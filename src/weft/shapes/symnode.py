@@ -21,7 +21,7 @@ import torch
 
 from weft.errors import SourceLine
 from weft.shapes import expr, floats, layout, relation
-from weft.shapes.expr import IntExpr
+from weft.shapes.expr import Expr, IntExpr
 from weft.shapes.floats import FloatExpr, FloatRelation, FloatSymbol, FloatValue
 from weft.shapes.guard import AnyCondition
 
@@ -477,5 +477,6 @@ def float_of(number: float | torch.SymFloat) -> FloatValue:
     if isinstance(number, float):
         return number
     node = number.node
-    result: FloatValue = floats.rewrite(node.value, node.shape_env.facts.simplify)
+    result = floats.rewrite(node.value, node.shape_env.facts.simplify)
+    assert not isinstance(result, Expr)
     return result

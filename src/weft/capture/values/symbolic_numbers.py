@@ -1,8 +1,9 @@
-"""Symbolic numbers: sizes that change between calls, Python numbers that do, and what is computed of them.
+"""Sizes and Python numbers that change between calls, and what is computed of them.
 
-Place in the pipeline: beside constants. The value holds a ``torch.SymInt`` (``SymFloat``, ``SymBool``) of the
-capture's `ShapeContext`; arithmetic is Python's on those, a branch records a guard. Where a plain
-number is needed (a list index, ``range``, a format string) the value becomes constant, by a guard.
+Place in the pipeline: beside constants. The value holds a ``torch.SymInt`` (``SymFloat``,
+``SymBool``) of the capture's `ShapeContext`; arithmetic is Python's on those, a branch records a
+guard. Where a plain number is needed (a list index, ``range``, a format string) the value becomes
+constant, by a guard.
 
     x.shape[0] * 2          # graph: a placeholder for the size, operator.mul
     return x.shape[0] + 1   # replacement: `v[3]+1`

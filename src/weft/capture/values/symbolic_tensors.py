@@ -1,8 +1,8 @@
 """Tensors from outside with symbolic dimensions: their fakes and their guards.
 
-Place in the pipeline: called by the tensor family when it reads a tensor; `DynamicPolicy` says which
-dimensions are symbolic. Sizes get symbols; strides of a dense tensor follow from its sizes (one guard
-each), other strides stay as they are::
+Place in the pipeline: called by the tensor family when it reads a tensor; `DynamicPolicy` says
+which dimensions are symbolic. Sizes get symbols; strides of a dense tensor follow from its sizes
+(one guard each), other strides stay as they are::
 
     x: (16, 128) row-major, dimension 0 symbolic   → sizes (s0, 128), strides (128, 1)
     x: (16, 128) column-major, dimension 0 symbolic → sizes (s0, 128), strides (1, s0)
@@ -87,7 +87,7 @@ def stride_source(source: Source, d: int) -> Source:
 
 
 def _strides(tensor: torch.Tensor, sizes: Sequence[Size]) -> list[Size]:
-    """Strides as formulas of the sizes, where each is a product of inner sizes; else as they are."""
+    """Strides as formulas of the sizes where each is a product of inner sizes; else as they are."""
     strides: list[Size] = list(tensor.stride())
     order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d))
     step = 1

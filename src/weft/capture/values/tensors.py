@@ -215,12 +215,14 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     fakes = [arg.fake(tx) for arg in args]
     named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
     versions = [_version(fake) for fake in fakes]
-    result = _run_fake(tx, op, target, fakes, named_fakes)
+    result, by_python = _run_fake(tx, op, target, fakes, named_fakes)
     changed = versions != [_version(fake) for fake in fakes]
     same = next((a for a in args if isinstance(a, TensorValue) and a.example is result), None)
     if same is not None and not changed and not _in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     node = tx.builder.call(op, target, nodes, named_nodes, result, tx.stack())
+    if by_python:
+        node.meta["python_dispatcher"] = True
     if changed or result is None or same is not None:
         node.meta["effect"] = True
     if same is not None:
@@ -240,14 +242,14 @@ def _version(fake: Any) -> int:
     return 0
 
 
-def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]
+              ) -> tuple[Any, bool]:
     function = target
     if op == "call_method":
         function = getattr(args[0], target)
         args = args[1:]
     try:
-        with tx.fakes.mode:
-            return function(*args, **kwargs)
+        return tx.fakes.mode.run(function, args, kwargs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise graph_break("data-dependent-shape", f"{_name(target)}: {error}") from error
     except Exception as error:
