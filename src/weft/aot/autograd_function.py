@@ -22,6 +22,8 @@ from weakref import ref
 import torch
 
 from weft.aot.runtime_wrapper import Boxed
+from weft.aot.symbols import SymbolSource
+from weft.aot.views import stride_order
 from weft.errors import WeftError
 
 
@@ -42,8 +44,7 @@ class TangentLayout:
     @staticmethod
     def of(value: torch.Tensor) -> TangentLayout:
         """The layout of a forward value."""
-        stride = value.stride()
-        order = tuple(sorted(range(value.dim()), key=lambda d: (-stride[d], d)))
+        order = tuple(stride_order(value.stride()))
         back = tuple(order.index(d) for d in range(value.dim()))
         return TangentLayout(order, back, value.dtype, value.device)
 
@@ -69,6 +70,7 @@ class FunctionSpec:
     saved_inputs: tuple[int, ...]
     saved_values: tuple[int, ...]
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
+    symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
     gradient_inputs: tuple[int, ...]
     depends_on: tuple[frozenset[int], ...]  # the values whose tangents each gradient is made of
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
@@ -106,6 +108,7 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
                 *[inputs[i] for i in spec.extra_inputs],
             )
             values = tuple(outputs[: spec.n_values])
+            ctx.symbols = [s.read(inputs) for s in spec.symbols]
             ctx.sizes = [values[k].size() for k, _ in layouts]
             ctx.others = _others(inputs, kept_inputs, spec.weak_inputs)
             ctx.set_materialize_grads(False)
@@ -125,6 +128,7 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
                 return _differentiably(spec, ctx, saved[n_saved:], saved, tangents, given)
             ctx.maybe_clear_saved_tensors()
             del saved[n_saved:], grads
+            saved += ctx.symbols
             saved += tangents
             del tangents
             return _placed(spec, spec.backward(saved), given)

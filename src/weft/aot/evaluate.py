@@ -149,7 +149,12 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def dim_key(dim: Any) -> Any:
     """A hashable stand-in for a size: itself, or a symbolic size's expression."""
-    return dim if type(dim) is int else dim.node.expr
+    return dim if type(dim) is int else number_key(dim)
+
+
+def number_key(number: Any) -> Any:
+    """A hashable stand-in for a symbolic number: its expression and whose symbols it is about."""
+    return (type(number), id(number.node.shape_env), number.node.value)
 
 
 def _dims_key(dims: Sequence[Any]) -> tuple[Any, ...]:
@@ -172,7 +177,7 @@ def _key(arg: Any) -> Any:
     if kind is list or kind is tuple:
         return (kind, *[_key(a) for a in arg])
     if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
-        return (kind, arg.node.expr)
+        return number_key(arg)
     return (kind, arg)
 
 

@@ -30,6 +30,7 @@ from weft.aot.graph import output_node
 from weft.aot.joint import JointGraph
 from weft.aot.nodes import copy_node
 from weft.aot.operators import Kind, facts
+from weft.aot.symbols import SymbolSource, hint, input_symbols
 
 aten = torch.ops.aten
 
@@ -51,7 +52,7 @@ class Partition:
 
     The forward returns the joint graph's values, then `n_extra` values only for the backward.
     The backward takes the saved values in this order: `saved_inputs`, `saved_values` (indices of
-    the forward's outputs), then the tangents; it returns the gradients.
+    the forward's outputs), then the values of `symbols`, then the tangents; it returns the gradients.
     """
 
     forward: Graph
@@ -59,6 +60,7 @@ class Partition:
     n_values: int
     saved_inputs: list[int] = field(default_factory=list)
     saved_values: list[int] = field(default_factory=list)
+    symbols: list[SymbolSource] = field(default_factory=list)
     bytes_saved: int = 0
 
 
@@ -153,13 +155,8 @@ def _cost(node: Node, roles: _Roles) -> int:
 def _bytes(value: torch.Tensor) -> int:
     size = 1
     for n in value.size():
-        size *= n if type(n) is int else _hint(n)
+        size *= n if type(n) is int else hint(n)
     return max(size * value.element_size(), 1)
-
-
-def _hint(size: Any) -> int:
-    hint = getattr(size.node, "hint", None)
-    return hint if isinstance(hint, int) else 64
 
 
 def _is_view(node: Node) -> bool:
@@ -207,7 +204,8 @@ def _split(roles: _Roles, saved: set[Node]) -> Partition:
         result.saved_values.append(found)
         result.bytes_saved += _bytes(node.meta["val"])
     _forward(roles, extra, result.forward)
-    _backward(roles, [*inputs, *others], result.backward)
+    result.symbols = list(input_symbols(n.meta["val"] for n in roles.inputs).values())
+    _backward(roles, [*inputs, *others], result.symbols, result.backward)
     return result
 
 
@@ -231,12 +229,17 @@ def _has_effect(node: Node, roles: _Roles) -> bool:
     )  # fmt: skip
 
 
-def _backward(roles: _Roles, saved: list[Node], graph: Graph) -> None:
+def _backward(
+    roles: _Roles, saved: list[Node], sizes: list[SymbolSource], graph: Graph
+) -> None:
     """The gradients from saved values and tangents; what is recomputed runs right before its use."""
     env: dict[Node, Node] = {}
-    for node in (*saved, *roles.tangents):
-        env[node] = made = graph.create_node("placeholder", node.name)
-        made.meta.update(node.meta)
+    for node in saved:
+        env[node] = _placeholder(graph, node.name, node.meta)
+    for i, size in enumerate(sizes):
+        _placeholder(graph, f"size_{i}", {"val": size.value, "stack": (), "phase": "backward"})
+    for node in roles.tangents:
+        env[node] = _placeholder(graph, node.name, node.meta)
     wanted = _ancestors(roles.gradients)
     for node in roles.nodes:
         if node in roles.late and node in wanted:
@@ -245,6 +248,12 @@ def _backward(roles: _Roles, saved: list[Node], graph: Graph) -> None:
         if isinstance(gradient, Node):
             _emit(gradient, env, graph)
     graph.output(tuple(_mapped(roles.gradients, env)))
+
+
+def _placeholder(graph: Graph, name: str, meta: dict[str, Any]) -> Node:
+    made = graph.create_node("placeholder", name)
+    made.meta.update(meta)
+    return made
 
 
 def _emit(node: Node, env: dict[Node, Node], graph: Graph) -> None:

@@ -12,11 +12,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
 from weft.aot.graph import AtenGraph
+from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
 
 _LITERALS = (int, float, bool, str, type(None))
 
@@ -33,7 +33,6 @@ class _Writer:
         self.nodes = list(gm.graph.nodes)
         self.scope: dict[str, Any] = {"inf": float("inf"), "nan": float("nan")}
         self.names: dict[int, str] = {}
-        self.symbols: dict[str, str] = {}  # a symbol's name -> the expression that reads it
         self.dies_at = _last_uses(self.nodes)
 
     def compiled(self) -> Callable[[list[Any]], list[Any]]:
@@ -64,17 +63,12 @@ class _Writer:
         return "\n    ".join(lines) + "\n"
 
     def _bind_symbols(self, placeholders: list[Node]) -> list[str]:
-        """Lines that give each size symbol its value."""
-        lines: dict[str, str] = {}
-        for node in placeholders:
-            value = node.meta["val"]
-            if isinstance(value, torch.SymInt):
-                lines.setdefault(str(value), f"{value} = {node.name}")
-            elif isinstance(value, torch.Tensor):
-                for d, size in enumerate(value.size()):
-                    if isinstance(size, torch.SymInt) and str(size).isidentifier():
-                        lines.setdefault(str(size), f"{size} = {node.name}.size({d})")
-        return [line for name, line in lines.items() if name.isidentifier()]
+        """Lines that give each symbol its value."""
+        found = input_symbols(n.meta["val"] for n in placeholders)
+        return [
+            f"{name} = {source.text(placeholders[source.input].name)}"
+            for name, source in found.items()
+        ]
 
     def _call(self, node: Node) -> str:
         if node.target is operator.getitem:
@@ -94,8 +88,8 @@ class _Writer:
             return f"[{', '.join(self._value(v) for v in value)}]"
         if isinstance(value, tuple):
             return f"({''.join(self._value(v) + ', ' for v in value)})"
-        if isinstance(value, (torch.SymInt, torch.SymFloat)):
-            return str(value)
+        if isinstance(value, SYMBOLIC):
+            return size_text(value)
         return self._global(value)
 
     def _global(self, value: Any) -> str:

@@ -19,6 +19,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from weft._torch import tree_unflatten
+from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbolic_leaves
 from weft.aot.trace import OutputSpec, Traced
 from weft.aot.views import ViewStep
 
@@ -86,6 +87,7 @@ class _Source:
                 *self._lift(),
                 *self._check(),
                 *self._keep(),
+                *self._symbols(),
                 *self._run(),
                 *self._mutate(),
                 self._return(),
@@ -118,6 +120,22 @@ class _Source:
         used.update(self.traced.mutated)
         return [f"in{i} = inputs[{i}]" for i in sorted(used)]
 
+    def _symbols(self) -> list[str]:
+        """The symbols that view arguments and returned sizes are made of."""
+        sizes = [
+            size
+            for spec in self.traced.outputs
+            for value in (spec.value, *(step.args for step in spec.steps))
+            for size in symbolic_leaves(value)
+        ]
+        if not sizes:
+            return []
+        wanted = {name for size in sizes for name in names_in(size)}
+        values = [n.meta["val"] for n in self.traced.graph.nodes if n.op == "placeholder"]
+        found = input_symbols(values)
+        return [f"{name} = {found[name].text(f'inputs[{found[name].input}]')}"
+                for name in sorted(wanted)]  # fmt: skip
+
     def _mutate(self) -> list[str]:
         detached = self.traced.detached_mutations
         written = list(enumerate(self.traced.mutated))
@@ -142,6 +160,8 @@ class _Source:
         return f"return unflatten({flat}, spec)"
 
     def _output(self, k: int, spec: OutputSpec) -> str:
+        if spec.kind == "constant" and isinstance(spec.value, SYMBOLIC):
+            return size_text(spec.value)
         if spec.kind == "constant":
             self.scope[f"constant{k}"] = spec.value
             return f"constant{k}"
@@ -158,5 +178,16 @@ class _Source:
 
     def _view(self, name: str, step: ViewStep, of: str) -> str:
         self.scope[name] = step.op
-        self.scope[f"{name}_args"] = step.args
-        return f"{name}({of}, *{name}_args)"
+        arguments = [self._argument(f"{name}_{i}", a) for i, a in enumerate(step.args)]
+        return f"{name}({', '.join([of, *arguments])})"
+
+    def _argument(self, name: str, value: Any) -> str:
+        """A view's argument as text; what has no text becomes a global."""
+        if isinstance(value, SYMBOLIC):
+            return size_text(value)
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(self._argument(f'{name}_{i}', v) for i, v in enumerate(value))}]"
+        if value is None or type(value) in (int, float, bool):
+            return repr(value)
+        self.scope[name] = value
+        return name

@@ -77,6 +77,7 @@ def _spec(
         "n_inputs": len(tracer.primals),
         "saved_inputs": tuple(parts.saved_inputs),
         "saved_values": tuple(parts.saved_values),
+        "symbols": tuple(parts.symbols),
         "layouts": layouts,
         "gradient_inputs": tuple(joint.gradient_inputs),
         "depends_on": _tangents_of_gradients(joint, joint_graph),
@@ -109,7 +110,7 @@ def _gradient_sources(parts: Partition) -> list[Source]:
     graph = parts.backward
     node = aten_graph.output_node(graph)
     placeholders = {n: i for i, n in enumerate(n for n in graph.nodes if n.op == "placeholder")}
-    n_saved = len(parts.saved_inputs) + len(parts.saved_values)
+    n_saved = len(parts.saved_inputs) + len(parts.saved_values) + len(parts.symbols)
     outputs: dict[Node, int] = {}
     sources: list[Source] = []
     for gradient in node.args[0]:  # type: ignore[union-attr]

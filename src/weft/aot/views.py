@@ -11,7 +11,7 @@ An inverse is registered per operator: `(emit, parent, child, args) -> new paren
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -19,6 +19,7 @@ import torch
 from torch.fx import Node
 
 from weft._torch import OpOverload
+from weft.aot.symbols import hint
 
 aten = torch.ops.aten
 
@@ -155,6 +156,12 @@ def _conj_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> 
 # -- layout ----------------------------------------------------------------------------------------
 
 
+def stride_order(stride: Sequence[Any]) -> list[int]:
+    """Dimensions from the outermost in memory to the innermost."""
+    steps = [hint(s) for s in stride]
+    return sorted(range(len(steps)), key=lambda d: (-steps[d], d))
+
+
 def reshape(emit: Emit, node: Node, size: Any) -> Node:
     """A reshape, copying only where a view is not possible."""
     size = list(size)
@@ -178,7 +185,7 @@ def restride(emit: Emit, node: Node, stride: tuple[Any, ...]) -> Node:
     have = _meta(node)
     if tuple(have.stride()) == tuple(stride) or have.numel() == 0:
         return node
-    order = sorted(range(have.dim()), key=lambda d: (-stride[d], d))
+    order = stride_order(stride)
     if order == list(range(have.dim())):
         return contiguous(emit, node)
     back = [order.index(d) for d in range(have.dim())]

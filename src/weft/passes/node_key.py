@@ -23,5 +23,5 @@ def exact_key(value: Any) -> Any:
     if kind is float or kind is complex:
         return (kind, repr(value))
     if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
-        return (kind, value.node.expr)
+        return (kind, id(value.node.shape_env), value.node.value)
     return (kind, value)

@@ -1,0 +1,112 @@
+"""Symbolic sizes as Python text, and where running code reads the symbols' values.
+
+Place in the pipeline: generated Python (the runtime wrapper, `aot_eager`'s calls) computes sizes like
+`2*s0 + 1`; the symbols are sizes of the inputs, or integers among them.
+
+    found = input_symbols([fake_of_size_s0_by_8, symint_s1])
+    found["s0"].text("x")       # x.size(0)
+    size_text(size)             # 2*s0+1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from weft._torch import FakeTensor
+from weft.shapes.expr import symbol_of, symbols
+from weft.shapes.printing import python_text
+from weft.shapes.symnode import expr_of
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SymbolSource:
+    """A symbol: its value as PyTorch sees it, and the input that it is read from."""
+
+    value: Any
+    input: int
+    dim: int | None  # None: the input is the number itself
+
+    def text(self, name: str) -> str:
+        """Python text that reads it from the input called `name`."""
+        return name if self.dim is None else f"{name}.size({self.dim})"
+
+    def read(self, inputs: Sequence[Any]) -> Any:
+        """Its value in a call."""
+        given = inputs[self.input]
+        return given if self.dim is None else given.size(self.dim)
+
+
+def input_symbols(values: Iterable[Any]) -> dict[str, SymbolSource]:
+    """The symbols that inputs with these values give directly, by name."""
+    found: dict[str, SymbolSource] = {}
+    for i, value in enumerate(values):
+        if isinstance(value, FakeTensor):
+            for d, size in enumerate(value.size()):
+                _add(found, size, SymbolSource(size, i, d))
+        elif isinstance(value, SYMBOLIC):
+            _add(found, value, SymbolSource(value, i, None))
+    return found
+
+
+def _add(found: dict[str, SymbolSource], size: Any, source: SymbolSource) -> None:
+    name = plain_name(size)
+    if name is not None:
+        found.setdefault(name, source)
+
+
+def plain_name(size: Any) -> str | None:
+    """The name of a size that is a symbol and nothing else."""
+    if isinstance(size, torch.SymInt):
+        expression = expr_of(size)
+        if isinstance(expression, int) or symbols(expression) != {expression}:
+            return None
+        return symbol_of(expression).name
+    if isinstance(size, torch.SymFloat):
+        return str(size) if str(size).isidentifier() else None
+    return None
+
+
+def size_text(size: Any) -> str:
+    """A symbolic number as Python over the symbols' names."""
+    return python_text(expr_of(size)) if isinstance(size, torch.SymInt) else str(size)
+
+
+def symbolic_leaves(value: Any) -> Iterator[Any]:
+    """The symbolic numbers in an argument, and in the sizes of tensors."""
+    if isinstance(value, SYMBOLIC):
+        yield value
+    elif isinstance(value, FakeTensor):
+        for size in (*value.size(), *value.stride()):
+            if type(size) is not int:
+                yield size
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from symbolic_leaves(item)
+
+
+def names_in(size: Any) -> list[str]:
+    """The names of the symbols in a symbolic integer."""
+    if not isinstance(size, torch.SymInt):
+        name = plain_name(size)
+        return [] if name is None else [name]
+    expression = expr_of(size)
+    return [] if isinstance(expression, int) else [_symbol_name(s) for s in symbols(expression)]
+
+
+def _symbol_name(expression: Any) -> str:
+    return str(symbol_of(expression).name)
+
+
+def hint(size: Any) -> int:
+    """An integer that a size may well be."""
+    if type(size) is int:
+        return size
+    value = getattr(size.node, "hint", None)
+    return int(value) if value is not None else 64
