@@ -1,0 +1,196 @@
+"""Programs called with changing sizes and numbers: the right results, and few compilations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import weft
+
+BACKENDS = ["eager", "inductor"]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.manual_seed(0)
+    weft.reset()
+    yield
+    weft.reset()
+
+
+def compilations(
+    program: Callable[..., Any],
+    calls: list[tuple[Any, ...]],
+    *,
+    backend: str = "eager",
+    dynamic: bool | None = None,
+) -> int:
+    """How many graphs it takes to serve all calls, each compared with eager."""
+    compiled = weft.compile(program, backend=backend, dynamic=dynamic)
+    before = weft.stats()["graphs"]
+    with torch.no_grad():
+        for args in calls:
+            again = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+            torch.testing.assert_close(compiled(*args), program(*again), rtol=1e-4, atol=1e-5)
+    return weft.stats()["graphs"] - before
+
+
+def sizes(*values: int) -> list[tuple[torch.Tensor]]:
+    return [(torch.randn(3, n),) for n in values]
+
+
+# name → (program, calls): two compilations each, the second one with symbolic sizes.
+TWO: dict[str, tuple[Callable[..., Any], Callable[[], list[tuple[Any, ...]]]]] = {
+    "size in arithmetic": (
+        lambda x: x[:, 1 : x.shape[1] // 2] * x.shape[1],
+        lambda: sizes(8, 10, 13),
+    ),
+    "cat": (
+        lambda x, y: torch.cat([x, y]).cumsum(0).softmax(0),
+        lambda: [
+            (torch.randn(a, 5), torch.randn(b, 5)) for a, b in ((3, 4), (5, 6), (7, 9), (9, 2))
+        ],
+    ),
+    "python int": (
+        lambda x, k: x * k + k,
+        lambda: [(torch.ones(4), k) for k in (2, 3, 4, 0, 1, -5)],
+    ),
+    "int as size": (
+        lambda x, k: x[:k].sum(0) / k,
+        lambda: [(torch.randn(9, 3), k) for k in (2, 3, 4, 8)],
+    ),
+    "python float": (
+        lambda x, t: torch.softmax(x / t, -1) + t,
+        lambda: [(torch.randn(9, 3), t) for t in (0.5, 0.7, 0.9, 1.0)],
+    ),
+    "float of a size": (lambda x: x / x.shape[-1] ** 0.5, lambda: sizes(8, 10, 13)),
+    "int of a float": (
+        lambda x, k: x + int(k * 2),
+        lambda: [(torch.ones(3), k) for k in (2, 3, 5)],
+    ),
+    "new tensor": (
+        lambda x: x + torch.arange(x.shape[1], device=x.device),
+        lambda: sizes(8, 10, 13),
+    ),
+    "split": (lambda x: [c.relu() for c in x.split(x.shape[1] // 2, 1)], lambda: sizes(8, 10, 14)),
+    "pad to a fixed size": (lambda x: F.pad(x, (0, 32 - x.shape[1])), lambda: sizes(8, 10, 14)),
+    "interpolate": (lambda x: F.interpolate(x[None], scale_factor=2.0), lambda: sizes(8, 10, 14)),
+    "transposed input": (lambda x: x.relu().sum(0), lambda: [(x.t(),) for (x,) in sizes(8, 9, 16)]),
+    "strided input": (
+        lambda x: x.relu() + 1,
+        lambda: [(torch.randn(20, 5)[:n, :3],) for n in (8, 9, 16)],
+    ),
+    "list of tensors": (
+        lambda xs: sum(x.relu().sum() for x in xs),
+        lambda: [([torch.randn(n, 3), torch.randn(n, 3)],) for n in (8, 12, 16)],
+    ),
+    "in-place": (lambda x: x.add_(1).mul_(x.shape[1]), lambda: sizes(8, 12, 16)),
+    "size returned": (lambda x: (x + 1, x.shape[1] * 2 + 1, x.shape), lambda: sizes(8, 12, 16)),
+    "numel": (lambda x: x.sum() / x.numel(), lambda: sizes(8, 12, 16)),
+    "conditional on a size": (
+        lambda x: x + 1 if x.size(1) > 5 else x - 1,
+        lambda: sizes(8, 12, 16),
+    ),
+    "cross entropy": (
+        lambda x, t: F.cross_entropy(x, t),
+        lambda: [(torch.randn(n, 6), torch.randint(0, 6, (n,))) for n in (8, 12, 16)],
+    ),
+    "convolution": (
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1)
+        ).eval(),
+        lambda: [(torch.randn(b, 3, n, n),) for b, n in ((2, 16), (3, 20), (5, 33))],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWO)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_two_compilations_serve_all_sizes(name: str, backend: str) -> None:
+    program, calls = TWO[name]
+    assert compilations(program, calls(), backend=backend) == 2
+
+
+class Block(nn.Module):
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        qkv = self.qkv(self.first(x)).view(b, t, 3, self.heads, d // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(attended.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+BLOCK_CALLS = ((8, 16), (16, 24), (4, 9))
+
+
+@pytest.mark.parametrize(("dynamic", "expected"), [(True, 1), (None, 2), (False, 3)])
+def test_transformer_block(dynamic: bool | None, expected: int) -> None:
+    calls = [(torch.randn(b, t, 32),) for b, t in BLOCK_CALLS]
+    made = compilations(Block().eval(), calls, backend="inductor", dynamic=dynamic)
+    assert made == expected
+
+
+def test_training_step_with_changing_batch() -> None:
+    block = Block()
+    compiled = weft.compile(block, backend="inductor", dynamic=True)
+    for b, t in BLOCK_CALLS:
+        x = torch.randn(b, t, 32)
+        expected = torch.autograd.grad(block(x).square().mean(), list(block.parameters()))
+        actual = torch.autograd.grad(compiled(x).square().mean(), list(block.parameters()))
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-5)
+    assert weft.stats()["graphs"] == 1
+
+
+def test_fifty_lengths_and_five_batches() -> None:
+    mlp = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4))
+    calls = [(torch.randn(b, t, 16),) for t in range(2, 52) for b in (2, 3, 5, 8, 13)]
+    assert compilations(mlp, calls) <= 3
+
+
+def test_branch_on_a_size_makes_one_variant_a_side() -> None:
+    calls = [(torch.randn(n),) for n in (10, 20, 30, 2000, 3000, 40)]
+    program = lambda x: x + 1 if x.size(0) > 1000 else x * 2  # noqa: E731
+    assert compilations(program, calls, dynamic=True) == 2
+
+
+def test_sizes_zero_and_one_get_variants_of_their_own() -> None:
+    calls = [(torch.randn(n, 4),) for n in (5, 6, 1, 0, 7)]
+    assert compilations(lambda x: x.sum(0, keepdim=True) + x.shape[0], calls, dynamic=True) == 3
+
+
+def test_marked_dimension_is_symbolic_from_the_start() -> None:
+    compiled = weft.compile(lambda x: x * x.shape[0], backend="eager")
+    x = torch.randn(4, 3)
+    weft.mark_dynamic(x, 0)
+    compiled(x)
+    torch.testing.assert_close(compiled(torch.ones(9, 3)), torch.full((9, 3), 9.0))
+    assert weft.stats()["graphs"] == 1
+
+
+def test_dynamic_false_never_makes_symbols() -> None:
+    assert compilations(lambda x: x + 1, sizes(4, 5, 6), dynamic=False) == 3
+
+
+def test_equal_sizes_that_part_are_told_apart() -> None:
+    """Sizes that share a symbol because they were equal get one each once they differ."""
+    calls = [(torch.randn(n), torch.randn(m)) for n, m in ((4, 4), (6, 6), (5, 8), (9, 2), (3, 3))]
+    assert compilations(lambda x, y: x.sum() + y.cumsum(0), calls) <= 3
+
+
+def test_dimension_of_size_one_with_changing_neighbour() -> None:
+    """Its stride follows the neighbour's size and must not be guarded as a constant."""
+    calls = [(torch.randn(1, n, 4),) for n in (8, 9, 10, 12)]
+    assert compilations(lambda x: x * 2, calls) == 2
