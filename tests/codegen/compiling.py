@@ -25,11 +25,15 @@ def captured(function: Callable[..., Any], n_inputs: int) -> GraphModule:
     return GraphModule({}, graph)
 
 
-def compiled(function: Callable[..., Any], *inputs: Any) -> tuple[Callable[..., Any], Artifact]:
-    """The compiled function (boxed) and its artifact."""
+def compiled(
+    function: Callable[..., Any], *inputs: Any, written: tuple[tuple[int, int], ...] = ()
+) -> tuple[Callable[..., Any], Artifact]:
+    """The compiled function (boxed) and its artifact; `written`: (output, mutated input) pairs."""
     artifacts: list[Artifact] = []
 
     def compiler(gm: GraphModule) -> Artifact:
+        if written:
+            gm.meta["written"] = written
         artifacts.append(compile_graph(gm))
         return artifacts[-1]
 

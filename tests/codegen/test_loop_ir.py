@@ -149,3 +149,5 @@ def test_exact_simplifications_as_nodes_are_built() -> None:
     assert b.op("cast", true, dtype="i64").value == 1
     assert b.op("lt", b.const(1, "i64"), b.const(2, "i64")) is true
     assert b.indirect(b.const(-1, "i64"), 4, wrap=True, check=True) == 3
+    assert b.indirect(b.index(i), 4, wrap=True, check=True) is i
+    assert b.indirect(b.index(i), 3, wrap=True, check=True) is not i

@@ -76,3 +76,44 @@ def test_no_overwriting_where_other_points_are_read() -> None:
     artifact = check(lambda x, w: (x @ w).t() + (x @ w), torch.randn(16, 16), torch.randn(16, 16))
     assert artifact.source.count("# in place") <= 1
     check(lambda x, w: (x @ w).flip(0) * 2, torch.randn(16, 16), torch.randn(16, 16))
+
+
+def test_new_values_of_mutated_inputs_are_written_in_place() -> None:
+    def adam(p, g, m, v):
+        m.mul_(0.9).add_(g, alpha=0.1)
+        v.mul_(0.99).addcmul_(g, g, value=0.01)
+        p.addcdiv_(m, v.sqrt().add_(1e-8), value=-0.01)
+        return p * 2
+
+    def inputs():
+        return [torch.ones(4, 5), torch.full((4, 5), 0.5), torch.zeros(4, 5), torch.zeros(4, 5)]
+
+    with torch.no_grad():
+        call, artifact = compiled(adam, *inputs(), written=((0, 0), (1, 2), (2, 3)))
+        ours, theirs = inputs(), inputs()
+        versions = [t._version for t in ours]
+        addresses = [t.data_ptr() for t in ours]
+        results = call(list(ours)), adam(*theirs)
+    torch.testing.assert_close(*results)
+    for mine, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, wanted)
+    assert [t.data_ptr() for t in ours] == addresses
+    grown = [t._version > v for t, v in zip(ours, versions, strict=True)]
+    assert grown == [True, False, True, True]
+    assert artifact.source.count("# in place") == 3
+
+
+def test_a_mutated_input_that_is_read_later_is_not_overwritten() -> None:
+    def function(p, w):
+        before = p @ w
+        p.add_(1)
+        return before, (p - 1) @ w
+
+    with torch.no_grad():
+        p, w = torch.randn(8, 8), torch.randn(8, 8)
+        call, _ = compiled(function, p.clone(), w, written=((0, 0),))
+        mine, theirs = p.clone(), p.clone()
+        results, wanted = call([mine, w]), function(theirs, w)
+    torch.testing.assert_close(mine, theirs)
+    for result, expected in zip(results, wanted, strict=True):
+        torch.testing.assert_close(result, expected)

@@ -43,7 +43,7 @@ from typing import Any, Final, TypeAlias, cast, final
 from weft.codegen.dtypes import FLOAT_TYPES, INT_TYPES, ITEM_SIZE, DType, compute_type
 from weft.codegen.scalar_ops import OPS, REDUCTIONS
 from weft.codegen.simplify import literal, simplified
-from weft.shapes.expr import Expr, IntExpr, symbol
+from weft.shapes.expr import Expr, IntExpr, is_nonnegative, symbol
 
 Scalar: TypeAlias = int | float | bool
 
@@ -310,6 +310,8 @@ class KernelBuilder:
             known = known + size if wrap and known < 0 else known
             if 0 <= known < size:
                 return int(known)
+        if isinstance(value, IndexValue) and _is_within(value.expr, size):
+            return value.expr
         mask = self.mask if check else None
         key = (Indirect, value, size, wrap, check, mask)
         node = self._table.get(key)
@@ -379,6 +381,11 @@ class KernelBuilder:
 def symbols_of(index: IntExpr) -> frozenset[Expr]:
     """The symbols in an index expression; none in a plain int."""
     return frozenset() if isinstance(index, int) else index.symbols
+
+
+def _is_within(index: Expr, size: IntExpr) -> bool:
+    """Is 0 <= index < size for certain?"""
+    return is_nonnegative(index) and is_nonnegative(size - 1 - index)
 
 
 def _python_type(dtype: DType) -> type[Scalar]:

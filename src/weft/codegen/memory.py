@@ -7,6 +7,7 @@ ATen returned may be taken over too unless it could alias something (views).
     plan = plan_memory(schedule, outputs)
     plan.reuse["buf7"] == "buf2"      # buf7 takes buf2's memory, dead by then
     plan.in_place["buf8"] == "buf3"   # the kernel overwrites buf3, which it is the last to read
+    plan.in_place["buf9"] == "in2"    # buf9 is the new value of an input that the caller mutates
     plan.dead_after[3] == ["in4"]     # names to drop after step 3
 """
 
@@ -31,6 +32,7 @@ class MemoryPlan:
     buffers: dict[str, Buffer] = field(default_factory=dict)
     reuse: dict[str, str] = field(default_factory=dict)
     in_place: dict[str, str] = field(default_factory=dict)
+    donated: list[str] = field(default_factory=list)
     dead_after: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -66,8 +68,9 @@ def plan_memory(
         written = step_writes(step, schedule.needed)
         plan.buffers.update((b.name, b) for b in written)
         if isinstance(step, Group):
+            _donate(plan, written, lowered, last, position, kernels[step.id])
             dying = [n for n in ending.get(position, []) if n in plan.buffers and n not in fixed]
-            for buffer in written:
+            for buffer in [b for b in written if b.name not in plan.in_place]:
                 _place(plan, buffer, kernels[step.id], dying, free)
         _retire(plan, position, ending.get(position, []), fixed, free)
     return plan
@@ -76,6 +79,10 @@ def plan_memory(
 def _last_uses(schedule: Schedule, lowered: GraphLowering) -> dict[str, int]:
     """The last step that touches each buffer (inputs that are never read: -1)."""
     last = {b.name: -1 for b in lowered.inputs if isinstance(b, Buffer)}
+    producer: dict[str, int] = {}
+    for position, step in enumerate(schedule.steps):
+        producer.update((b.name, position) for b in step_writes(step, schedule.needed))
+    last.update((target.name, producer[name]) for name, target in lowered.written.items())
     for position, step in enumerate(schedule.steps):
         for name in step_reads(step):
             last[name] = position
@@ -100,6 +107,25 @@ def _may_alias(call: ExternCall) -> bool:
 
 def _key(buffer: Buffer) -> object:
     return product(buffer.shape), buffer.dtype, buffer.device
+
+
+def _donate(
+    plan: MemoryPlan,
+    written: list[Buffer],
+    lowered: GraphLowering,
+    last: Mapping[str, int],
+    position: int,
+    kernel: Kernel,
+) -> None:
+    """Let the kernel write new values of mutated inputs into them, where nobody reads later."""
+    for buffer in written:
+        target = lowered.written.get(buffer.name)
+        if target is None or last[target.name] > position or target.name in plan.donated:
+            continue
+        if can_overwrite(kernel, target.name, buffer.name):
+            plan.in_place[buffer.name] = target.name
+            plan.buffers[target.name] = target
+            plan.donated.append(target.name)
 
 
 def _place(

@@ -1,8 +1,9 @@
 """Exact simplifications of scalar operators, applied as nodes are built.
 
 Place in the pipeline: called by `loop_ir.KernelBuilder.op`. Only rewrites that give the same bits
-are here: constants of integer and bool operators are folded, selections by a known condition vanish,
-and neutral operands are dropped where IEEE arithmetic allows it (`x * 1`, `x - 0`, not `x + 0`).
+are here: constants of integer and bool operators are folded, selections by a known condition
+vanish, and neutral operands are dropped where IEEE arithmetic allows it (`x * 1`, `x - 0`, not
+`x + 0`).
 
     where(True, x, y)   →  x
     not_(not_(c))       →  c

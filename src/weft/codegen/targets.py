@@ -21,7 +21,7 @@ TARGETS = {"cpu": "weft.codegen.cpp", "cuda": "weft.codegen.triton"}
 def compile_kernels(
     kernels: Sequence[Kernel], devices: Sequence[torch.device]
 ) -> list[Callable[..., None]]:
-    """One callable a kernel, taking its buffers and then its sizes; `devices[i]` holds kernel i's."""
+    """One callable a kernel, taking its buffers, then its sizes; kernel i is on `devices[i]`."""
     if interpret:
         return [interpreted(k) for k in kernels]
     compiled: dict[int, Callable[..., None]] = {}

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from weft.codegen.call_sequence import CallSequence, shape_text, tensor_text
 from weft.codegen.library_calls import spell, spell_call
@@ -48,6 +49,7 @@ def write_calls(
         dead = [n for n in plan.dead_after.get(position, []) if n not in plan.reuse.values()]
         if dead:
             sequence.lines.append(f"del {', '.join(dead)}")
+    _bump_versions(sequence, plan)
     returned = [_result(sequence, v) for v in lowered.outputs]
     sequence.lines.append(f"return [{', '.join(returned)}]")
     return sequence
@@ -88,6 +90,15 @@ def _bind_sizes(sequence: CallSequence, buffer: Buffer, bound: set[str]) -> None
             if isinstance(value, Expr) and symbols(value) == {value} and str(value) not in bound:
                 bound.add(str(value))
                 sequence.lines.append(f"{value} = {buffer.name}.{method}({dim})")
+
+
+def _bump_versions(sequence: CallSequence, plan: MemoryPlan) -> None:
+    """Autograd must see that inputs were written (`Tensor._version`)."""
+    new_values = {target: name for name, target in plan.in_place.items()}
+    names = [new_values[target] for target in plan.donated]
+    if names:
+        sequence.scope["increment_version"] = increment_version
+        sequence.lines.append(f"increment_version(({', '.join(names)},))")
 
 
 def _allocate(sequence: CallSequence, plan: MemoryPlan, buffers: list[Buffer]) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from weft.codegen.dtypes import is_supported
+from weft.codegen.lowering.convolution import prefers_channels_last
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.registry import (
     LOWERINGS,
@@ -59,19 +60,31 @@ class GraphLowering:
     definitions: list[Definition] = field(default_factory=list)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     extern_ops: list[str] = field(default_factory=list)
+    written: dict[str, Buffer] = field(default_factory=dict)
+    channels_last: bool = False
     _count: int = 0
 
     @staticmethod
     def of(gm: GraphModule) -> GraphLowering:
         """Lower all of `gm`."""
-        lowered = GraphLowering()
+        lowered = GraphLowering(channels_last=prefers_channels_last(gm))
         environment: dict[Node, Any] = {}
         for node in gm.graph.nodes:
             if node.op == "output":
                 lowered.outputs = [lowered._output(a, environment) for a in node.args[0]]
             else:
                 environment[node] = _STEPS[node.op](lowered, node, environment, gm)
+        lowered._find_written(gm.meta.get("written", ()))
         return lowered
+
+    def _find_written(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Outputs that are new values of inputs: `written[name]` is where they may go."""
+        for k, i in pairs:
+            value, target = self.outputs[k], self.inputs[i]
+            if not isinstance(value, Value) or not isinstance(target, Buffer):
+                continue
+            if _same_form(value.realize(), target):
+                self.written[value.realize().buffer.name] = target
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -345,6 +358,19 @@ def dense_layout(shape: Shape, strides: Shape) -> Shape | None:
         step = step * shape[found]
         left.remove(found)
     return strides
+
+
+def _same_form(placed: Strided, target: Buffer) -> bool:
+    """Is a value all of a buffer of its own that is laid out like `target`?"""
+    made = placed.buffer
+    return (
+        made.definition is not None
+        and placed.offset == 0
+        and (placed.shape, made.shape) == (target.shape, target.shape)
+        and (made.dtype, made.device) == (target.dtype, target.device)
+        and _same_strides(made.shape, placed.strides, made.strides)
+        and _same_strides(made.shape, made.strides, target.strides)
+    )
 
 
 def _same_strides(shape: Shape, have: Shape, want: Shape) -> bool:

@@ -53,6 +53,25 @@ def lowering(*operators: Any) -> Callable[[F], F]:
     return register
 
 
+def in_channels_last(value: Value) -> bool:
+    """Does (or will) an NCHW value lie as NHWC in memory?"""
+    strides = value.impl.strides if isinstance(value.impl, Strided) else value.layout
+    if strides is None or len(value.shape) != 4:
+        return False
+    _, channels, height, width = value.shape
+    wanted = (height * width * channels, 1, width * channels, channels)
+    pairs = zip(value.shape, strides, wanted, strict=True)
+    return all((isinstance(n, int) and n == 1) or a == b for n, a, b in pairs)
+
+
+def _layout_of_images(operands: Sequence[Any], shape: Shape) -> Shape | None:
+    """Channels-last strides, if an operand of the result's shape lies so."""
+    for value in operands:
+        if isinstance(value, Value) and value.shape == shape and in_channels_last(value):
+            return value.impl.strides if isinstance(value.impl, Strided) else value.layout
+    return None
+
+
 @final
 @dataclass(slots=True)
 class LoweringContext:
@@ -112,6 +131,8 @@ class LoweringContext:
 
         total, loads = _cost_of(operands)
         layout = self.layouts[0] if shape == self.shape else None
+        if self.graph.channels_last and len(shape) == 4:
+            layout = _layout_of_images(operands, shape) or layout
         return self.lazy(shape, dtype, formula, total + cost, loads, layout)
 
     def copy(self, x: Value) -> Value:

@@ -1,0 +1,51 @@
+"""Compiles a function of tensors with symbolic sizes through aot and codegen, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from tests.codegen.compiling import captured
+from weft.aot.pipeline import compile_aot
+from weft.codegen import Artifact, compile_graph, targets
+from weft.codegen.lowering import LOWERINGS
+from weft.shapes.context import ShapeContext
+from weft.shapes.fake import FakeContext
+
+
+def compiled_dynamic(
+    function: Callable[..., Any],
+    inputs: list[torch.Tensor],
+    dynamic: Mapping[int, set[int]],
+    *,
+    oracle: bool = True,
+) -> tuple[Callable[..., Any], Artifact]:
+    """`dynamic[i]` are the dimensions of (row-major) input i whose sizes are symbols."""
+    shapes, fakes = ShapeContext(), FakeContext()
+    gm = captured(function, len(inputs))
+    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    for i, (node, tensor) in enumerate(zip(placeholders, inputs, strict=True)):
+        sizes = [
+            shapes.size(n, ("input", i, d)) if d in dynamic.get(i, ()) else n
+            for d, n in enumerate(tensor.shape)
+        ]
+        strides: list[Any] = [1]
+        for n in reversed(sizes[1:]):
+            strides.append(strides[-1] * n)
+        fake = fakes.fake(tensor, sizes=tuple(sizes), strides=tuple(strides[::-1][: len(sizes)]))
+        node.meta["example_value"] = fake
+    artifacts: list[Artifact] = []
+
+    def compiler(graph: GraphModule) -> Artifact:
+        artifacts.append(compile_graph(graph))
+        return artifacts[-1]
+
+    saved, targets.interpret = targets.interpret, oracle
+    try:
+        call = compile_aot(gm, inputs, compiler, lowered=LOWERINGS.__contains__)
+    finally:
+        targets.interpret = saved
+    return call, artifacts[0]
