@@ -1,0 +1,155 @@
+"""2-D convolutions in channels-last memory through oneDNN, and pooling between them.
+
+Place in the pipeline: part of `lowering/`. ATen's float32 convolutions of row-major (NCHW) tensors
+reorder them inside; on channels-last (NHWC) memory they run up to four times faster. Formulas do
+not care where their elements lie, so only the layouts of buffers change:
+
+    conv(x: NCHW) → relu → conv     becomes     x as NHWC → conv → relu in NHWC → conv
+
+Outputs of the graph are laid out as eager's again. A graph that returns many of its activations
+(the forward half of training) is left alone: each would be copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Final
+
+import torch
+from torch.fx import GraphModule
+
+from weft.codegen.lowering.registry import (
+    LoweringContext,
+    NotLowered,
+    in_channels_last,
+    lowering,
+    strided_of,
+)
+from weft.codegen.values import ExternCall, Shape, Strided, Value
+from weft.runtime.gemm_speed import onednn_is_faster, onednn_linear
+
+aten = torch.ops.aten
+
+MIN_PRODUCTS: Final = 1 << 22
+"""Multiplications below which the layout does not matter and a call of oneDNN costs more."""
+
+
+def prefers_channels_last(gm: GraphModule) -> bool:
+    """Has the graph convolutions, and returns it few images?"""
+    convolutions = sum(n.target is aten.convolution.default for n in gm.graph.nodes)
+    if not convolutions:
+        return False
+    [output] = [n for n in gm.graph.nodes if n.op == "output"]
+    values = [n.meta.get("val") for n in output.all_input_nodes]
+    images = sum(isinstance(v, torch.Tensor) and v.dim() == 4 for v in values)
+    return images <= 1 + convolutions // 4
+
+
+@lowering(aten.convolution.default)
+def convolution(
+    cx: LoweringContext, x: Value, weight: Value, bias: Value | None, stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int,
+) -> Value:  # fmt: skip
+    """oneDNN's convolution on channels-last memory, where that pays."""
+    call = onednn_convolution()
+    if call is None or transposed or not _is_suitable(cx, x, weight, bias):
+        raise NotLowered
+    x = channels_last_copy(cx, x)
+    if _is_product(weight, stride, padding, groups) and onednn_is_faster():
+        return _as_product(cx, x, weight, bias)
+    operands = [x, weight, bias]
+    reads = [v.realize().buffer for v in operands if v is not None]
+    options = (list(padding), list(stride), list(dilation), groups, "none", [], "")
+    made = ExternCall(call, (*operands, *options), {}, [], False, cx.origins, reads)
+    cx.layouts[0] = channels_last_strides(cx.shape)
+    buffer = cx.graph.new_extern_buffer(cx, 0, made)
+    made.outputs.append(buffer)
+    cx.graph.record(made)
+    cx.graph.extern_ops.append(str(cx.target))
+    return Value(buffer.shape, buffer.dtype, strided_of(buffer), buffer.device, cx.graph)
+
+
+def _is_product(
+    weight: Value, stride: Sequence[int], padding: Sequence[int], groups: int
+) -> bool:
+    """Is a convolution by this kernel a matrix product of all pixels?"""
+    steps = all(s == 1 for s in stride) and all(p == 0 for p in padding)
+    return steps and groups == 1 and weight.shape[2:] == (1, 1)
+
+
+def _as_product(cx: LoweringContext, x: Value, weight: Value, bias: Value | None) -> Value:
+    """Pixels (rows) times weight: oneDNN's linear takes the weight as it lies, without a copy."""
+    outputs, channels = (int(n) for n in weight.shape[:2])  # type: ignore[arg-type]
+    pixels = prod(int(n) for n in cx.shape) // outputs  # type: ignore[arg-type]
+    matrices = [
+        _reshaped(x, (pixels, channels), (channels, 1)),
+        _reshaped(weight, (outputs, channels), weight.realize().strides[:2]),
+    ]
+    reads = [v.realize().buffer for v in (*matrices, bias) if v is not None]
+    call = ExternCall(onednn_linear(), (*matrices, bias, "none", [], ""), {}, [], False,
+                      cx.origins, reads)  # fmt: skip
+    buffer = cx.graph.new_buffer(cx.dtype, (pixels, outputs), (outputs, 1), cx.device)
+    buffer.definition = call
+    call.outputs.append(buffer)
+    cx.graph.record(call)
+    cx.graph.extern_ops.append(str(cx.target))
+    return Value(cx.shape, cx.dtype, Strided(buffer, cx.shape, channels_last_strides(cx.shape), 0),
+                 cx.device, cx.graph)  # fmt: skip
+
+
+def _reshaped(value: Value, shape: Shape, strides: Shape) -> Value:
+    """The same memory with another shape."""
+    placed = value.realize()
+    view = Strided(placed.buffer, shape, strides, placed.offset)
+    return Value(shape, value.dtype, view, value.device, value.owner)
+
+
+@lowering(aten.max_pool2d_with_indices.default, aten.avg_pool2d.default)
+def pooling(cx: LoweringContext, x: Value, *_: Any) -> Value:
+    """ATen's pooling keeps the memory format of its input."""
+    if cx.graph.channels_last and in_channels_last(x):
+        cx.layouts[:] = [channels_last_strides(shape) for shape in cx.shapes]
+    raise NotLowered
+
+
+def onednn_convolution() -> Any:
+    """The operator, or None where this torch has it not."""
+    mkldnn = torch.backends.mkldnn
+    if not (mkldnn.enabled and mkldnn.is_available()):  # type: ignore[no-untyped-call]
+        return None
+    namespace = torch.ops.mkldnn
+    if not hasattr(namespace, "_convolution_pointwise"):
+        return None
+    return namespace._convolution_pointwise.default
+
+
+def _is_suitable(cx: LoweringContext, x: Value, weight: Value, bias: Value | None) -> bool:
+    values = [v for v in (x, weight, bias) if v is not None]
+    if not cx.graph.channels_last or x.device.type != "cpu" or len(x.shape) != 4:
+        return False
+    if any(v.dtype != torch.float32 for v in values):
+        return False
+    sizes = [*cx.shape, *weight.shape]
+    if not all(isinstance(n, int) for n in sizes):
+        return False
+    products = prod(int(n) for n in cx.shape) * prod(int(n) for n in weight.shape[1:])  # type: ignore[arg-type]
+    return products >= MIN_PRODUCTS
+
+
+def channels_last_strides(shape: Shape) -> Shape:
+    """Strides of an NCHW tensor that lies as NHWC."""
+    _, channels, height, width = shape
+    return (height * width * channels, 1, width * channels, channels)
+
+
+def channels_last_copy(cx: LoweringContext, x: Value) -> Value:
+    """`x` in channels-last memory: itself where it is so or is not in memory yet, else a copy."""
+    if in_channels_last(x):
+        return x
+    wanted = channels_last_strides(x.shape)
+    if x.buffer() is None and getattr(x.impl, "view", None) is None:
+        x.layout = wanted
+        return x
+    return cx.lazy(x.shape, x.dtype, x.at, 0, 1, wanted)
