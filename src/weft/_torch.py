@@ -10,18 +10,58 @@ Never here: torch._dynamo, torch._inductor, AOTAutograd, proxy_tensor, the Shape
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
 
 import torch
 
+# capture: functions of torch that are recognised by identity, and modes read or set.
+from torch import _assert_async as assert_async
+from torch import _check as check
+from torch import _check_index as check_index
+from torch import _check_tensor_all as check_tensor_all
+from torch import _check_type as check_type
+from torch import _check_value as check_value
+
+# shapes.fake_mode: the module whose decorator keeps functions out of torch.compile.
+from torch import _compile as compile_markers
+
 # aot: which dispatch keys an operator has kernels for.
-from torch._C import DispatchKey
+from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey
+from torch._C import _are_functorch_transforms_active as are_functorch_transforms_active
 
 # aot: which forward operator a backward operator belongs to.
 from torch._C import _current_autograd_node as current_autograd_node
+
+# capture.state, capture.handlers: the module of torch.func's C functions.
+from torch._C import _functorch as functorch
+from torch._C import _get_deterministic_algorithms as get_deterministic_algorithms
+from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
+from torch._C import _get_tracing_state as get_tracing_state
+from torch._C import _is_torch_function_enabled as is_torch_function_enabled
+from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
+from torch._C import _log_api_usage_once as log_api_usage_once
+from torch._C import _nn as nn_functions
+from torch._C import _set_grad_enabled as set_grad_enabled
+from torch._C import (
+    _VariableFunctions as VariableFunctions,
+)
 from torch._C._autograd import _get_sequence_nr as autograd_sequence
 
+# capture.state: hooks on what autograd saves.
+from torch._C._autograd import (
+    _pop_saved_tensors_default_hooks as pop_saved_tensors_default_hooks,
+)
+from torch._C._autograd import (
+    _push_saved_tensors_default_hooks as push_saved_tensors_default_hooks,
+)
+from torch._C._autograd import (
+    _top_saved_tensors_default_hooks as top_saved_tensors_default_hooks,
+)
+
 # shapes.fake: tells the wrappers of torch.func transforms from plain tensors.
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
 
 # aot: PyTorch's table of operators written by simpler ones.
 from torch._decomp import decomposition_table, meta_table
@@ -29,8 +69,12 @@ from torch._decomp import decomposition_table, meta_table
 # shapes.fake_mode, aot: runs C++ operators by their Python forms, which take symbolic sizes.
 from torch._dispatch.python import enable_python_dispatcher as python_dispatcher
 
-# aot, passes, codegen: the type of `torch.ops.aten.add.Tensor`.
-from torch._ops import OpOverload
+# capture: what torch.func calls before vmap; it has no effect on results.
+from torch._functorch.eager_transforms import _autograd_grad as functorch_autograd_grad
+from torch._functorch.vmap import lazy_load_decompositions
+
+# capture, aot, passes, codegen: the types of `torch.ops.aten.add.Tensor` and `torch.ops.aten.add`.
+from torch._ops import OpOverload, OpOverloadPacket
 
 # shapes.fake_mode: PyTorch's special rules for single operators on fakes.
 from torch._subclasses.fake_impls import (
@@ -39,28 +83,28 @@ from torch._subclasses.fake_impls import (
     stride_incorrect_op,
 )
 
-# aot: a GraphModule that generates its Python code only when asked for it.
-from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
-
 # capture: an operator's result depends on data; shapes.fake, aot: runs an operator's meta kernel on
 # tensors that have sizes but no data.
+# shapes.fake_mode: within it, an operator on fakes runs the meta kernel itself.
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
-)
-
-# shapes.fake_mode: within it, an operator on fakes runs the meta kernel itself.
-from torch._subclasses.fake_tensor import (
     FakeTensorConverter,
+    FakeTensorMode,
     should_allow_numbers_as_tensors,
     torch_decomp_decompositions,
 )
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_kernel_invocation
 
+# aot: a GraphModule that generates its Python code only when asked for it.
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+
 # module, capture: whether nn.Module calls run hooks registered for all modules.
 from torch.nn.modules.module import _has_any_global_hook
+
+# capture.handlers: pytree's functions and registries, recognised and run by capture.
+from torch.utils import _pytree as pytree
 
 # aot: per-operator dispatch beneath autograd.
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -70,6 +114,8 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
     "DataDependentOutputException",
+    "DisableTorchFunction",
+    "DisableTorchFunctionSubclass",
     "DispatchKey",
     "DynamicOutputShapeException",
     "FakeTensor",
@@ -77,28 +123,77 @@ __all__ = [
     "FakeTensorMode",
     "LazyGraphModule",
     "OpOverload",
+    "OpOverloadPacket",
     "TorchDispatchMode",
+    "VariableFunctions",
+    "are_functorch_transforms_active",
+    "assert_async",
     "autograd_sequence",
+    "check",
+    "check_index",
+    "check_tensor_all",
+    "check_type",
+    "check_value",
+    "compile_markers",
     "current_autograd_node",
     "decomposition_table",
+    "function_spaces",
+    "functorch",
+    "functorch_autograd_grad",
+    "get_deterministic_algorithms",
+    "get_privateuse1_backend_name",
+    "get_tracing_state",
     "has_dispatch_kernel",
     "has_global_module_hooks",
     "has_meta",
     "in_kernel_invocation",
     "is_functorch_wrapped_tensor",
+    "is_torch_function_enabled",
+    "is_torch_function_mode_enabled",
+    "lazy_load_decompositions",
+    "log_api_usage_once",
+    "saved_tensors_hooks_switches",
     "meta_table",
+    "nn_functions",
     "op_implementations_checks",
+    "peek_interpreter_stack",
+    "pop_saved_tensors_default_hooks",
+    "push_saved_tensors_default_hooks",
     "python_dispatcher",
+    "pytree",
+    "set_grad_enabled",
     "should_allow_numbers_as_tensors",
     "storage_use_count",
     "stride_incorrect_op",
+    "top_saved_tensors_default_hooks",
     "torch_decomp_decompositions",
+    "torch_numpy",
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
 ]
 
 has_global_module_hooks: Callable[[], bool] = _has_any_global_hook
+
+
+saved_tensors_hooks_switches = (
+    torch._C._autograd._saved_tensors_hooks_enable,
+    torch._C._autograd._saved_tensors_hooks_disable,
+    torch._C._autograd._saved_tensors_hooks_get_disabled_error_message,
+)
+"""capture: forbid and allow saved-tensor hooks; nothing while capturing."""
+
+
+@cache
+def torch_numpy() -> Any:
+    """capture: NumPy's functions on tensors, imported when a program first uses NumPy.
+
+    Its default types are set here: it would read them from torch._dynamo's settings.
+    """
+    module = import_module("torch._numpy")
+    types = import_module("torch._numpy._dtypes_impl")
+    types._default_dtypes = types.DefaultDTypes(torch.float64, torch.complex128, torch.int64)
+    return module
 
 
 def has_dispatch_kernel(name: str, key: str) -> bool:
@@ -110,3 +205,10 @@ def storage_use_count(tensor: torch.Tensor) -> int:
     """How many owners the tensor's storage has (tensors and views sharing it)."""
     count: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
     return count
+
+
+def function_spaces() -> list[object]:
+    """The C modules that hold torch's functions: torch, nn.functional, fft, linalg, …"""
+    more = ("_fft", "_linalg", "_special", "_nested", "_sparse")
+    return [VariableFunctions, nn_functions,
+            *(getattr(torch._C, name) for name in more if hasattr(torch._C, name))]

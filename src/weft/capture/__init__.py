@@ -14,6 +14,8 @@ from types import FunctionType
 from typing import Any
 
 from weft import _frame
+from weft.capture import handlers  # noqa: F401  (registers the rules)
+from weft.capture.compiler import FrameCompiler
 from weft.config import CompileOptions
 
 __all__ = ["cache_entries", "compile_function", "original_function", "reset"]
@@ -21,9 +23,6 @@ __all__ = ["cache_entries", "compile_function", "original_function", "reset"]
 
 def compile_function(fn: FunctionType, options: CompileOptions, backend: Any) -> Any:
     """`fn`, captured and compiled by `backend` at its first call."""
-    import weft.capture.handlers
-    from weft.capture.compiler import FrameCompiler
-
     return FrameCompiler(options, backend).compiled(fn)
 
 

@@ -19,12 +19,13 @@ from typing import Any, Final, final
 import torch
 from torch import fx
 
+from weft._torch import set_grad_enabled
 from weft.capture.source import Source
 from weft.errors import SourceLine
 
 _INVALID: Final = re.compile(r"[^0-9a-zA-Z_]+")
 
-_IMPURE: Final = frozenset({torch._C._set_grad_enabled, operator.setitem})
+_IMPURE: Final = frozenset({set_grad_enabled, operator.setitem})
 """Targets kept though nothing uses their result (in-place methods are told by their name)."""
 
 
@@ -52,6 +53,7 @@ class GraphBuilder:
         name = _INVALID.sub("_", source.name).strip("_") or "input"
         with self._after_placeholders():
             node = self.graph.create_node("placeholder", name, (), {}, name)
+        node.target = node.name  # two sources may have the same name
         self._last_placeholder = node
         node.meta["example_value"] = fake
         self.inputs.append(GraphInput(source, node, example))

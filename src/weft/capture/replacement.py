@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, final
 
-import torch
 from torch import fx
 
+from weft._torch import set_grad_enabled
 from weft.capture.graph import GraphInput
 from weft.capture.values.base import LazyValue, SymbolicValue
 
@@ -145,7 +145,7 @@ def restore_grad_mode(emit: Emitter, tx: Interpreter) -> None:
     """Leaves gradient mode as the program left it (the graph ends as it began)."""
     if not tx.end_grad_changed:
         return
-    setter = torch._C._set_grad_enabled
+    setter = set_grad_enabled
     node = tx.builder.call("call_function", setter, (not tx.end_grad,), {}, None, ())
     node.meta["effect"] = True
     tx.builder.n_calls -= 1

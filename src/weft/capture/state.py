@@ -12,8 +12,16 @@ from typing import Any, Final, final
 
 import torch
 
+from weft._torch import (
+    functorch,
+    pop_saved_tensors_default_hooks,
+    push_saved_tensors_default_hooks,
+    set_grad_enabled,
+    top_saved_tensors_default_hooks,
+)
+
 _STATE: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
-    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (torch.is_grad_enabled, set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
     (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
     (lambda: torch.is_autocast_enabled("cuda"), lambda on: torch.set_autocast_enabled("cuda", on)),
@@ -26,9 +34,9 @@ _STATE: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
 def _take_saved_tensor_hooks() -> list[Any]:
     """Removes the hooks of checkpointing and the like, which must not see fakes."""
     hooks = []
-    while (hook := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
+    while (hook := top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(hook)
-        torch._C._autograd._pop_saved_tensors_default_hooks()
+        pop_saved_tensors_default_hooks()
     return hooks
 
 
@@ -38,6 +46,7 @@ class GlobalState:
 
     def __init__(self) -> None:
         self.before = tuple(read() for read, _ in _STATE)
+        self.levels = functorch.get_dynamic_layer_stack_depth()
 
     @contextmanager
     def saved(self) -> Iterator[None]:
@@ -46,8 +55,10 @@ class GlobalState:
         try:
             yield
         finally:
+            if functorch.get_dynamic_layer_stack_depth() != self.levels:
+                functorch.pop_dynamic_layer_stack_and_undo_to_depth(self.levels)
             for hook in reversed(hooks):
-                torch._C._autograd._push_saved_tensors_default_hooks(*hook)
+                push_saved_tensors_default_hooks(*hook)
             for (read, write), value in zip(_STATE, self.before, strict=True):
                 if read() != value:
                     write(value)
@@ -58,5 +69,7 @@ class GlobalState:
 
     def other_changed(self) -> bool:
         """Whether anything but gradient mode differs."""
+        if functorch.get_dynamic_layer_stack_depth() != self.levels:
+            return True
         return any(read() != old
                    for (read, _), old in zip(_STATE[1:], self.before[1:], strict=True))

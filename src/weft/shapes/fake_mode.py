@@ -33,6 +33,7 @@ from weft._torch import (
     FakeTensorMode,
     OpOverload,
     TorchDispatchMode,
+    compile_markers,
     decomposition_table,
     has_dispatch_kernel,
     has_meta,
@@ -338,7 +339,7 @@ def _run_meta_kernels_without_dynamo() -> None:
             seen.add(id(function))
             wrapped = _wrapped_functions(function)
             pending += wrapped
-            if function.__code__.co_filename == torch._compile.__file__:
+            if function.__code__.co_filename == compile_markers.__file__:
                 for target in wrapped:
                     target.__dict__.setdefault(_DYNAMO_MEMO, target)
 

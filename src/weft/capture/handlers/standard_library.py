@@ -20,7 +20,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue
-from weft.capture.values.constant import NONE, constant
+from weft.capture.values.constant import NONE, constant, evaluate
 from weft.capture.values.functions import BoundMethodValue, rule
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
@@ -47,13 +47,27 @@ class CachedFunctionValue(SymbolicValue):
         return self.wrapper
 
     def __repr__(self) -> str:
-        return f"cached function {self.wrapper.__qualname__}"
+        return f"cached function {self._name()}"
+
+    def _name(self) -> str:
+        return getattr(self.wrapper, "__qualname__", "function")
 
     def _function(self, tx: Interpreter) -> SymbolicValue:
-        return tx.wrap_fixed(self.wrapper.__wrapped__, self.wrapper.__qualname__)
+        inner = getattr(self.wrapper, "__wrapped__", None)
+        if inner is None:
+            raise graph_break("unknown-c-function", "a cached function without __wrapped__")
+        return tx.wrap_fixed(inner, self._name())
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._function(tx).call(tx, args, kwargs)
+        """On constants the real function answers, from its cache; on others it is inlined."""
+        if not all(_immutable(value) for value in (*args, *kwargs.values())):
+            return self._function(tx).call(tx, args, kwargs)
+        objects = [arg.constant() for arg in args]
+        named = {name: value.constant() for name, value in kwargs.items()}
+        result = evaluate(tx, lambda: self.wrapper(*objects, **named))
+        if isinstance(result, (int, float, str, bool, bytes, tuple, type(None))):
+            return tx.wrap_new(result)
+        return tx.wrap_fixed(result, f"{self._name()}()")
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "__wrapped__":
@@ -62,6 +76,10 @@ class CachedFunctionValue(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         return emit.constant(self.wrapper)
+
+
+def _immutable(value: SymbolicValue) -> bool:
+    return value.is_constant and value.python_type().__hash__ is not None
 
 
 @wraps(functools._lru_cache_wrapper)

@@ -11,14 +11,41 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from weft._torch import (
+    DisableTorchFunction,
+    DisableTorchFunctionSubclass,
+    are_functorch_transforms_active,
+    assert_async,
+    check,
+    check_index,
+    check_tensor_all,
+    check_type,
+    check_value,
+    get_deterministic_algorithms,
+    get_privateuse1_backend_name,
+    get_tracing_state,
+    is_torch_function_enabled,
+    is_torch_function_mode_enabled,
+    log_api_usage_once,
+    saved_tensors_hooks_switches,
+    set_grad_enabled,
+)
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import contexts
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant, evaluate, python_object
-from weft.capture.values.functions import DISABLED, FunctionValue, rule
-from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
 from weft.capture.values.classes import constructor
+from weft.capture.values.constant import (
+    FALSE,
+    NONE,
+    TRUE,
+    boolean,
+    constant,
+    evaluate,
+    python_object,
+)
+from weft.capture.values.functions import DISABLED, FunctionValue, rule
 from weft.capture.values.sequences import ListValue, TupleValue
+from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -30,13 +57,13 @@ def _is_compiling(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 @rule(torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing,
-      torch._C._get_tracing_state, torch.overrides.has_torch_function,
+      get_tracing_state, torch.overrides.has_torch_function,
       torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
 def _false(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return FALSE
 
 
-@rule(torch._C._get_tracing_state, torch._C._log_api_usage_once)
+@rule(get_tracing_state, log_api_usage_once, *saved_tensors_hooks_switches)
 def _none(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return NONE
 
@@ -59,16 +86,16 @@ for _name in ("is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype
         _state(getattr(torch, _name))
 
 for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torch.xpu.is_available,
-                  torch.distributed.is_available, torch._C._is_torch_function_enabled,
+                  torch.distributed.is_available, is_torch_function_enabled,
                   torch.amp.autocast_mode.is_autocast_available,
-                  torch._C._get_deterministic_algorithms,
-                  torch._C._is_torch_function_mode_enabled):
+                  get_deterministic_algorithms,
+                  is_torch_function_mode_enabled):
     _state(_function)
 
 
-@rule(torch._C._get_privateuse1_backend_name)
+@rule(get_privateuse1_backend_name)
 def _privateuse(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return constant(torch._C._get_privateuse1_backend_name())
+    return constant(get_privateuse1_backend_name())
 
 
 def _state_change(function: Any) -> None:
@@ -85,7 +112,7 @@ def _state_change(function: Any) -> None:
         return tx.wrap_new(function(*objects))
 
 
-for _function in (torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
+for _function in (set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
                   torch.set_autocast_cache_enabled, torch.autocast_increment_nesting,
                   torch.autocast_decrement_nesting, torch.clear_autocast_cache):
     _state_change(_function)
@@ -119,7 +146,7 @@ def _data(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("data-dependent-value", "a comparison of tensors that gives a Python bool")
 
 
-@rule(torch._check, torch._check_value, torch._check_index, torch._check_type)
+@rule(check, check_value, check_index, check_type)
 def _check(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     condition = args[0] if args else kwargs["cond"]
     if not condition.truth(tx):
@@ -198,7 +225,21 @@ def _requires_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwar
     wanted = args[0] if args else kwargs.get("requires_grad", TRUE)
     if wanted.truth(tx) == value.example.requires_grad:
         return value
+    if value.source is None and are_functorch_transforms_active():
+        return run(tx, "call_method", "requires_grad_", [value, *args], kwargs)
     raise graph_break("state", "requires_grad_ that changes a tensor")
+
+
+@rule(check_tensor_all)
+def _check_all(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """The same check, made where the graph runs: same error, same message."""
+    if len(args) > 1 or kwargs:
+        raise graph_break("data-dependent-value", "torch._check_tensor_all with a message")
+    truth = args[0].method(tx, "all", [], {})
+    text = ("Expected cond to be True, but got False. (Could this error message be improved? If "
+            "so, please report an enhancement request to PyTorch.)")
+    run(tx, "call_function", assert_async, [truth, constant(text)], {})
+    return NONE
 
 
 def _scaled(name: str, polyfill: Any) -> None:
@@ -216,8 +257,8 @@ _scaled("addcdiv_", contexts.addcdiv_)
 _scaled("addcmul_", contexts.addcmul_)
 
 
-@constructor(torch.autograd.profiler.record_function, torch._C.DisableTorchFunctionSubclass,
-             torch._C.DisableTorchFunction, torch.profiler.record_function)
+@constructor(torch.autograd.profiler.record_function, DisableTorchFunctionSubclass,
+             DisableTorchFunction, torch.profiler.record_function)
 def _null_context(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_fixed(contexts.NullContext, "NullContext").call(tx, [], {})
 

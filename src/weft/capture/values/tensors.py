@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 from torch import fx
 
-from weft._torch import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from weft._torch import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    is_functorch_wrapped_tensor,
+)
 from weft.capture.breaks import graph_break
 from weft.capture.guards import tensor_guard
 from weft.capture.operations import plain_operator
@@ -21,11 +26,15 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, evaluate
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
+from weft.capture.values.unknown import unknown
+from weft.capture.values.sequences import (
+    ListValue,
+    NamedTupleValue,
+    SizeValue,
+    TupleValue,
+)
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.symbolic_tensors import symbolic_fake
-from weft.capture.values.sequences import (
-    ListValue, NamedTupleValue, SizeValue, TupleValue,
-)
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -287,11 +296,11 @@ def _wrap_item(tx: Interpreter, node: fx.Node, index: int, item: Any) -> Symboli
 def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     kind = type(obj)
     if kind not in (torch.Tensor, torch.nn.Parameter) and not _is_buffer(kind):
-        raise graph_break("unknown-value", f"a tensor of the subclass {kind.__name__}")
+        return unknown(tx, obj, source)
     if source is None:
         source = tx.tree.object(obj, "tensor")
-    if obj.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(obj):
-        raise graph_break("unknown-value", "a tensor that is not plain and strided")
+    if obj.layout is not torch.strided or is_functorch_wrapped_tensor(obj):
+        return unknown(tx, obj, source)
     fake = symbolic_fake(tx, obj, source)
     if fake is None:
         tx.guards.add(source, "tensor", *tensor_guard(obj))

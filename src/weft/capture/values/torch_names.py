@@ -19,6 +19,14 @@ from typing import Any, Final
 import torch
 import torch.nn.functional
 
+from weft._torch import (
+    OpOverload,
+    OpOverloadPacket,
+    VariableFunctions,
+    function_spaces,
+    get_tracing_state,
+)
+
 _NOT_GRAPH: Final = frozenset({
     "is_grad_enabled", "get_default_dtype", "is_inference_mode_enabled", "set_grad_enabled",
     "is_autocast_enabled", "is_storage", "is_tensor", "typename", "compiled_with_cxx11_abi",
@@ -41,10 +49,7 @@ def _members(namespace: Any) -> Iterator[Any]:
 
 
 def _graph_functions() -> dict[int, Any]:
-    spaces: list[Any] = [torch._C._VariableFunctions, torch._C._nn]
-    spaces += [getattr(torch._C, n) for n in ("_fft", "_linalg", "_special", "_nested", "_sparse")
-               if hasattr(torch._C, n)]
-    table = {id(f): f for space in spaces for f in _members(space)}
+    table = {id(f): f for space in function_spaces() for f in _members(space)}
     for name in torch.functional.__all__:
         table[id(getattr(torch.functional, name))] = getattr(torch.functional, name)
     functional = torch.nn.functional
@@ -55,7 +60,7 @@ def _graph_functions() -> dict[int, Any]:
     for name in dir(torch):
         found = getattr(torch, name)
         if isinstance(found, types.BuiltinFunctionType) and id(found) not in table:
-            if name not in _NOT_GRAPH and hasattr(torch._C._VariableFunctions, name):
+            if name not in _NOT_GRAPH and hasattr(VariableFunctions, name):
                 table[id(found)] = found
     for excluded in ("multi_head_attention_forward", "gumbel_softmax", "_canonical_mask"):
         table.pop(id(getattr(functional, excluded, None)), None)
@@ -69,7 +74,7 @@ def is_graph_function(function: Any) -> bool:
     """Whether a call is one node of the graph."""
     if id(function) in _GRAPH:
         return True
-    return isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket))
+    return isinstance(function, (OpOverload, OpOverloadPacket))
 
 
 def _pure_functions() -> set[int]:
@@ -81,7 +86,7 @@ def _pure_functions() -> set[int]:
     torch_pure = ("promote_types", "can_cast", "get_default_dtype", "is_inference_mode_enabled",
                   "get_num_threads")
     pure.update(id(getattr(torch, name)) for name in torch_pure)
-    pure.update(map(id, (os.fspath, str.maketrans, dict.fromkeys, torch._C._get_tracing_state)))
+    pure.update(map(id, (os.fspath, str.maketrans, dict.fromkeys, get_tracing_state)))
     return pure
 
 

@@ -1,0 +1,113 @@
+"""Rules for torch.func: the levels of vmap, grad and jvp become nodes of the graph.
+
+Place in the pipeline: see `handlers/__init__`. The Python part of the transforms is inlined; what is
+left are C functions that enter a level, wrap and unwrap tensors, and leave the level. They run on
+fakes while capturing and are recorded, so that the graph does the same on tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft._torch import (
+    VariableFunctions,
+    are_functorch_transforms_active,
+    functorch,
+    functorch_autograd_grad,
+    lazy_load_decompositions,
+    peek_interpreter_stack,
+)
+from weft.capture.breaks import graph_break
+from weft.capture.polyfills import transforms
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import NONE, boolean, constant, python_object
+from weft.capture.values.functions import rule
+from weft.capture.values.tensors import TensorValue, run
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+def _level(function: Any) -> None:
+    """Enters or leaves a level: done now, and a node of the graph."""
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        objects = [python_object(tx, arg) for arg in args]
+        if any(o is MISSING for o in objects):
+            raise graph_break("state", f"{function.__name__} of values that are no constants")
+        node = tx.builder.call("call_function", function, tuple(objects), {}, None, tx.stack())
+        node.meta["effect"] = True
+        return tx.wrap_new(function(*objects))
+
+
+for _name in ("_vmap_increment_nesting", "_vmap_decrement_nesting", "_grad_increment_nesting",
+              "_grad_decrement_nesting", "_jvp_increment_nesting", "_jvp_decrement_nesting",
+              "set_inplace_requires_grad_allowed", "set_single_level_autograd_function_allowed"):
+    _level(getattr(functorch, _name))
+
+
+def _wrapping(function: Any) -> None:
+    """Wraps or unwraps a tensor: a graph operation."""
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if not isinstance(args[0], TensorValue):
+            return args[0]
+        return run(tx, "call_function", function, args, kwargs)
+
+
+for _name in ("_add_batch_dim", "_remove_batch_dim", "_unwrap_batched", "_wrap_for_grad",
+              "_unwrap_for_grad", "get_unwrapped"):
+    _wrapping(getattr(functorch, _name))
+
+for _name in ("_make_dual", "_unpack_dual"):
+    _wrapping(getattr(VariableFunctions, _name))
+
+
+def _question(function: Any) -> None:
+    """Asks about wrappers: answered on fakes."""
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if args and not isinstance(args[0], TensorValue):
+            return boolean(False)
+        return constant(function(*(arg.fake(tx) for arg in args)))
+
+
+for _name in ("is_batchedtensor", "is_gradtrackingtensor", "is_functorch_wrapped_tensor",
+              "is_functionaltensor", "maybe_get_level", "maybe_get_bdim", "maybe_current_level",
+              "get_inplace_requires_grad_allowed", "is_legacy_batchedtensor",
+              "get_single_level_autograd_function_allowed", "get_dynamic_layer_stack_depth"):
+    _question(getattr(functorch, _name))
+
+
+@rule(peek_interpreter_stack)
+def _peek(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if functorch.maybe_current_level() is None:
+        return NONE
+    raise graph_break("unknown-c-function", "peek_interpreter_stack under a transform")
+
+
+@rule(are_functorch_transforms_active)
+def _active(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(are_functorch_transforms_active())
+
+
+@rule(lazy_load_decompositions)
+def _nothing(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    lazy_load_decompositions()
+    return NONE
+
+
+@rule(functorch_autograd_grad)
+def _gradients(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Without the switch for torch.compile's own autograd, which would import it."""
+    return tx.wrap_fixed(transforms.gradients, "gradients").call(tx, args, kwargs)
+
+
+@rule(torch.autograd.grad)
+def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return run(tx, "call_function", torch.autograd.grad, args, kwargs)

@@ -1,0 +1,137 @@
+"""Rules for NumPy's functions: on arrays they are nodes of the graph, on constants they are evaluated.
+
+Place in the pipeline: see `handlers/__init__`. Which functions there are is asked of
+`numpy_calls.exists`, when one is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import BuiltinFunctionType, FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy
+import torch
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.builtins import wrap_builtin
+from weft.capture.values.classes import constructor
+from weft.capture.values.constant import ConstantValue, evaluate, python_object
+from weft.capture.values.functions import RULES, rule
+from weft.capture.values.numpy_arrays import ArrayValue, call_numpy
+from weft.capture.values.registry import wraps
+from weft.capture.values.tensors import TensorValue, run
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_FUNCTIONS: Final = (numpy.ufunc, type(numpy.sum), BuiltinFunctionType, FunctionType)
+_NOT_PURE: Final = frozenset(
+    {"copyto", "fill_diagonal", "load", "loadtxt", "place", "put", "put_along_axis", "putmask",
+     "save", "savetxt", "savez", "savez_compressed", "seterr", "set_printoptions", "show_config"}
+)  # fmt: skip
+
+
+def _public_functions() -> Iterator[tuple[str, Any]]:
+    """The functions of numpy, numpy.linalg and numpy.fft, under the names of `numpy_calls`."""
+    spaces = (("", numpy), ("linalg.", numpy.linalg), ("fft.", numpy.fft))
+    for prefix, space in spaces:
+        for name in dir(space):
+            function = getattr(space, name)
+            if not name.startswith("_") and isinstance(function, _FUNCTIONS):
+                yield prefix + name, function
+
+
+def _register(path: str, function: Any) -> None:
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if path in _NOT_PURE:
+            raise graph_break("unknown-c-function", f"numpy.{path}")
+        if not _has_arrays([*args, *kwargs.values()]):
+            found = _evaluated(tx, function, args, kwargs)
+            if found is not None:
+                return found
+        return call_numpy(tx, path, args, kwargs)
+
+    RULES.setdefault(id(function), (function, handler))
+
+
+def _has_arrays(values: Any) -> bool:
+    return any(
+        isinstance(v, (ArrayValue, TensorValue)) or _has_arrays(getattr(v, "items", ()))
+        for v in values
+        if not isinstance(getattr(v, "items", ()), type(_has_arrays))
+    )
+
+
+def _evaluated(
+    tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
+) -> SymbolicValue | None:
+    """The result on constants, if it is one too: arrays are left to the graph."""
+    objects = [python_object(tx, arg) for arg in args]
+    named = {name: python_object(tx, value) for name, value in kwargs.items()}
+    if any(o is MISSING for o in (*objects, *named.values())):
+        return None
+    result = evaluate(tx, lambda: function(*objects, **named))
+    parts = result if isinstance(result, tuple) else (result,)
+    if any(isinstance(part, (numpy.ndarray, list)) for part in parts):
+        return None
+    return tx.wrap_new(result)
+
+
+for _path, _function in _public_functions():
+    _register(_path, _function)
+
+
+@wraps(numpy.ufunc, type(numpy.sum))
+def _wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    return wrap_builtin(tx, obj, source)
+
+
+_SCALARS: Final = tuple(
+    {getattr(numpy, name) for name in dir(numpy) if isinstance(getattr(numpy, name), type)}
+)
+
+
+@constructor(*(kind for kind in _SCALARS if issubclass(kind, numpy.generic)))
+def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`numpy.float32(x)`."""
+    if _has_arrays(args) and len(args) == 1 and not kwargs:
+        return call_numpy(tx, "asarray", [args[0], ConstantValue(numpy.dtype(cls))], {})
+    found = _evaluated(tx, cls, args, kwargs)
+    if found is None:
+        raise graph_break("unknown-operation", f"making a numpy.{cls.__name__}")
+    return found
+
+
+@constructor(numpy.dtype)
+def _dtype(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    found = _evaluated(tx, cls, args, kwargs)
+    if found is None:
+        raise graph_break("unknown-operation", "making a numpy.dtype")
+    return found
+
+
+@rule(torch.from_numpy)
+def _from_numpy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) == 1 and isinstance(args[0], ArrayValue) and not args[0].scalar:
+        return args[0].tensor
+    raise graph_break("unknown-c-function", "torch.from_numpy of this value")
+
+
+@rule(torch.as_tensor, torch.asarray)
+def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Of an array: the tensor that shares its memory, unless another type is asked for."""
+    if len(args) == 1 and isinstance(args[0], ArrayValue) and not args[0].scalar and not kwargs:
+        return args[0].tensor
+    return run(tx, "call_function", torch.as_tensor, args, kwargs)
+
+
+@rule(torch.tensor)
+def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Of an array: a copy."""
+    if len(args) == 1 and isinstance(args[0], ArrayValue):
+        copy = run(tx, "call_method", "clone", [args[0].tensor], {})
+        return run(tx, "call_method", "to", [copy], kwargs) if kwargs else copy
+    return run(tx, "call_function", torch.tensor, args, kwargs)

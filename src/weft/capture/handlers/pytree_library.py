@@ -1,0 +1,223 @@
+"""Rules for torch.utils._pytree: flatten and unflatten are done by pytree itself, on markers.
+
+Place in the pipeline: see `handlers/__init__`. Containers are rebuilt with a marker for each leaf, the
+real function runs on that, and markers become values again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, final
+
+from weft._torch import pytree
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import constant
+from weft.capture.values.functions import rule
+from weft.capture.values.mapping import DictValue
+from weft.capture.values.objects import ObjectValue
+from weft.capture.values.registry import wraps
+from weft.capture.values.sequences import ListValue, NamedTupleValue, TupleValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class Marker:
+    """Stands for a leaf while pytree works."""
+
+    def __init__(self, value: SymbolicValue) -> None:
+        self.value = value
+
+
+@final
+class SpecValue(SymbolicValue):
+    """A TreeSpec."""
+
+    __slots__ = ("spec",)
+    is_constant = True
+
+    def __init__(self, spec: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.spec = spec
+
+    def python_type(self) -> type:
+        return type(self.spec)
+
+    def constant(self) -> Any:
+        return self.spec
+
+    def real(self) -> Any:
+        return self.spec
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        found = getattr(self.spec, name, MISSING)
+        if found is MISSING:
+            raise tx.error(AttributeError, name)
+        if name == "unflatten":
+            return UnflattenMethod(self.spec)
+        if callable(found) and not isinstance(found, type):
+            result = found() if name in ("is_leaf", "children") else MISSING
+            if result is MISSING:
+                raise graph_break("unknown-operation", f"TreeSpec.{name}")
+            return tx.wrap_new(result)
+        return tx.wrap_new(found)
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if name in ("is_leaf", "children"):
+            return tx.wrap_new(getattr(self.spec, name)())
+        return self.getattr(tx, name).call(tx, args, kwargs)
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.spec)
+
+
+@final
+class UnflattenMethod(SymbolicValue):
+    """`spec.unflatten`."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: Any) -> None:
+        super().__init__()
+        self.spec = spec
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return _to_values(tx, self.spec.unflatten([Marker(v) for v in tx.unpack(args[0])]))
+
+
+@wraps(pytree.TreeSpec, subclasses=True)
+def _wrap_spec(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None:
+        tx.guards.add(source, "py", lambda other: other == obj)
+    return SpecValue(obj)
+
+
+def _to_markers(tx: Interpreter, value: SymbolicValue) -> Any:
+    """The containers as Python objects, leaves as markers."""
+    value = tx.force(value)
+    if isinstance(value, ListValue) or type(value) is TupleValue:
+        return value.kind(_to_markers(tx, item) for item in value.all(tx))
+    if isinstance(value, NamedTupleValue) and hasattr(value.cls, "_fields"):
+        return value.cls(*(_to_markers(tx, item) for item in value.all(tx)))
+    if isinstance(value, DictValue):
+        items = ((k.constant(), _to_markers(tx, v)) for k, v in value.pairs(tx))
+        return _dict_like(value, dict(items))
+    if isinstance(value, ObjectValue) and value.python_type() in pytree.SUPPORTED_NODES:
+        raise graph_break("unknown-operation", f"pytree of a {value.python_type().__name__}")
+    if value.is_constant and value.constant() is None:
+        return None
+    return Marker(value)
+
+
+def _dict_like(value: DictValue, items: dict[Any, Any]) -> Any:
+    if value.cls is dict:
+        return items
+    if value.cls in (pytree.OrderedDict,):
+        return value.cls(items)
+    raise graph_break("unknown-operation", f"pytree of a {value.cls.__name__}")
+
+
+def _to_values(tx: Interpreter, obj: Any) -> SymbolicValue:
+    """The way back."""
+    if isinstance(obj, Marker):
+        return obj.value
+    if isinstance(obj, tuple) and hasattr(obj, "_fields"):
+        return NamedTupleValue([_to_values(tx, item) for item in obj], None, type(obj))
+    if isinstance(obj, tuple):
+        return TupleValue([_to_values(tx, item) for item in obj])
+    if isinstance(obj, list):
+        return ListValue([_to_values(tx, item) for item in obj])
+    if isinstance(obj, dict):
+        made = DictValue(cls=type(obj))
+        for key, item in obj.items():
+            made.setitem(tx, tx.wrap_new(key), _to_values(tx, item))
+        return made
+    return tx.wrap_new(obj)
+
+
+def _plain(kwargs: Kwargs, args: Args, n: int) -> None:
+    given = [*args[n:], *kwargs.values()]
+    if any(not (v.is_constant and v.constant() is None) for v in given):
+        raise graph_break("unknown-operation", "pytree with is_leaf")
+
+
+@rule(pytree.tree_flatten)
+def _flatten(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _plain(kwargs, args, 1)
+    leaves, spec = pytree.tree_flatten(_to_markers(tx, args[0]))
+    return TupleValue([ListValue([_to_values(tx, leaf) for leaf in leaves]), SpecValue(spec)])
+
+
+@rule(pytree.tree_leaves)
+def _leaves(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _plain(kwargs, args, 1)
+    return ListValue([_to_values(tx, x) for x in pytree.tree_leaves(_to_markers(tx, args[0]))])
+
+
+@rule(pytree.tree_structure)
+def _structure(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _plain(kwargs, args, 1)
+    return SpecValue(pytree.tree_structure(_to_markers(tx, args[0])))
+
+
+@rule(pytree.tree_unflatten)
+def _unflatten(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    leaves = args[0] if args else kwargs["leaves"]
+    spec = args[1] if len(args) > 1 else kwargs["treespec"]
+    markers = [Marker(v) for v in tx.unpack(leaves)]
+    return _to_values(tx, pytree.tree_unflatten(markers, spec.constant()))
+
+
+def _mapped(tx: Interpreter, args: Args, keep: Callable[[SymbolicValue], bool]) -> SymbolicValue:
+    trees = [_to_markers(tx, arg) for arg in args[1:]]
+    leaves, spec = pytree.tree_flatten(trees[0])
+    rest = [spec.flatten_up_to(tree) for tree in trees[1:]]
+    made = []
+    for items in zip(leaves, *rest, strict=True):
+        values = [_to_values(tx, item) for item in items]
+        made.append(Marker(tx.call(args[0], values) if keep(values[0]) else values[0]))
+    return _to_values(tx, pytree.tree_unflatten(made, spec))
+
+
+@rule(pytree.tree_map)
+def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _plain(kwargs, args, len(args))
+    return _mapped(tx, args, lambda value: True)
+
+
+@rule(pytree.tree_map_)
+def _map_in_place(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _plain(kwargs, args, len(args))
+    _mapped(tx, args, lambda value: True)
+    return args[1]
+
+
+@rule(pytree.tree_map_only)
+def _map_only(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _plain(kwargs, args, len(args))
+    kinds = args[0].constant()
+    if not isinstance(kinds, (type, tuple)):
+        raise graph_break("unknown-operation", "tree_map_only with a predicate")
+    return _mapped(tx, args[1:], lambda value: issubclass(value.python_type(), kinds))
+
+
+@rule(pytree._is_leaf)
+def _is_leaf(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _plain(kwargs, args, 1)
+    return constant(isinstance(_to_markers(tx, args[0]), Marker))
+
+
+@rule(pytree._broadcast_to_and_flatten)
+def _broadcast(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _plain(kwargs, args, 2)
+    result = pytree._broadcast_to_and_flatten(_to_markers(tx, args[0]), args[1].constant())
+    if result is None:
+        return constant(None)
+    return ListValue([_to_values(tx, item) for item in result])
+
+
+__all__: Final = ["Marker", "SpecValue"]
