@@ -64,7 +64,7 @@ class Program:
             f"[{a}, {b}][{self.one(0, 1, -1)}]", f"{{'k': {a}, **{{'j': {b}}}}}['k']",
             f"(lambda q, w={a}: q + w)({b})", f"sum([{a} for _ in range(2)])",
             f"STATE.get('s', {a})", f"helper({a}, b={b})", f"sum(walk({a}, {b}))", f"fact(min({a}, 4))",
-            f"int({self.one(*self.tensors)} is {self.one(*self.tensors)})", f"box.double",
+            f"int({self.one(*self.tensors)} is {self.one(*self.tensors)})", "box.double",
             f"sorted([{a}, {b}], reverse=True)[0]", f"len(f'{{{self.one(*self.numbers)}}}')",
             f"dict(zip('ab', ({a}, {b})))['b']", f"list(map(lambda q: q + 1, [{a}, {b}]))[-1]",
             f"int(isinstance({a}, bool))", f"({a}, {b}) [{a} > {b}]",
@@ -155,21 +155,21 @@ class Program:
         self.put(indent, self.one(
             f"{items}.append({self.number()})", f"{items}.append({self.tensor()})",
             f"{items}.extend([{self.number()}])", f"STATE['s'] = {self.number()}",
-            f"STATE.pop('s', None)", f"{items}.insert(0, {self.number()})", f"{items}.clear()",
+            "STATE.pop('s', None)", f"{items}.insert(0, {self.number()})", f"{items}.clear()",
             f"box.value = {self.number()}", f"box.items.append({self.number(1)})",
             f"{self.one(*self.tensors)}.add_({self.number(1)})", f"box.double = {self.number(1)}",
             f"{self.one(*self.tensors)}[{self.one(0, 1)}] = {self.number(1)}",
             f"{self.one(*self.tensors)}[1:].mul_(2)", f"{items}[:1] = [{self.number(1)}, 5]",
             f"STATE.setdefault('l', []).append({self.number(1)})", f"{items}.reverse()",
             f"box.items = {items}", f"{items}.append({items}[:1])", f"box.__dict__['extra'] = {self.number(1)}",
-            f"del {items}[:1]", f"{items} += box.items[:1]", f"box.other = box.items",
+            f"del {items}[:1]", f"{items} += box.items[:1]", "box.other = box.items",
             f"{self.fresh('z')} = {items}.pop() if {items} else None",
         ))  # fmt: skip
 
     def effect(self, indent: int, depth: int) -> None:
         self.put(indent, self.one(
-            f"log({self.number()})", f"log({self.tensor()})", f"stop()", f"log(f'{{{self.one(*self.numbers)}:>4}}')",
-            f"log(box.value)", f"log(len({self.one(*self.lists)}))",
+            f"log({self.number()})", f"log({self.tensor()})", "stop()", f"log(f'{{{self.one(*self.numbers)}:>4}}')",
+            "log(box.value)", f"log(len({self.one(*self.lists)}))",
         ))  # fmt: skip
 
     def unpack(self, indent: int, depth: int) -> None:

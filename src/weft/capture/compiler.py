@@ -11,6 +11,7 @@ None as its answer means: run this call eagerly.
 from __future__ import annotations
 
 import gc
+import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -45,14 +46,21 @@ _MAX_SKIPS: Final = 3
 """Failed captures of a code object (the program raised, ...) after which it is left alone."""
 
 
+_RECURSION: Final = 20_000
+"""Python's limit while capturing: an interpreted call takes about ten interpreter frames."""
+
+
 @contextmanager
 def _no_collection() -> Iterator[None]:
     """Captures make many objects that live on; a collection of a large heap costs more than all."""
     was_on = gc.isenabled()
     gc.disable()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _RECURSION))
     try:
         yield
     finally:
+        sys.setrecursionlimit(limit)
         if was_on:
             gc.enable()
 
@@ -79,9 +87,12 @@ class FrameCompiler:
         locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any],
     ) -> Any:
         """A new entry for this frame, or None to run it eagerly."""
-        if compiled is None and is_skipped_code(code):
-            _frame.skip(code)
-            return None
+        if compiled is None:
+            if code.co_name == "<module>":
+                return _unhooked_module(code, globals)
+            if is_skipped_code(code):
+                _frame.skip(code)
+                return None
         with self.options.scope():
             if self._over_limit(code, locals, cells, globals):
                 return None
@@ -89,8 +100,10 @@ class FrameCompiler:
                 with events.stage("capture"), _no_collection():
                     return self._compile(code, locals, cells, globals, compiled is not None)
             except SkipFrame as skip:
+                events.record("skip", code=code, reason=skip.reason)
                 self._note_skip(code, always=skip.always)
-            except ObservedException:
+            except ObservedException as error:
+                events.record("skip", code=code, reason=str(error))
                 self._note_skip(code, always=False)
             except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
                 handle(error, during="capture", what=code.co_qualname)
@@ -149,7 +162,7 @@ class FrameCompiler:
         attempt = Attempt(self, code, locals, cells, globals)
         state = _frame.global_state()
         tx, emit, signal = attempt.interpret()
-        if not outermost and signal is None and not tx.builder.n_calls and not len(tx.effects):
+        if not outermost and not tx.builder.n_calls:
             raise SkipFrame("nothing to compile", always=True)
         graph, inputs = self._graph(tx, emit, code)
         replacement, text = emit.finish(graph, inputs, code.co_qualname)
@@ -177,6 +190,16 @@ class FrameCompiler:
         events.record("graph", code=code, gm=module, nodes=len(module.graph.nodes),
                       guards=len(tx.guards))
         return self.backend(module, [item.example for item in inputs]), inputs
+
+
+def _unhooked_module(code: types.CodeType, globals: dict[str, Any]) -> Any:
+    """A module being imported between graphs: it and all that it calls is left alone."""
+
+    def run(values: list[Any]) -> None:
+        with _frame.unhooked():
+            exec(code, globals)
+
+    return _frame.Entry(_frame.GuardTree((), (), 0), run, globals, False)
 
 
 @final

@@ -23,6 +23,7 @@ extern_call     op, stack
 output_code     source, path
 fallback        error, report
 limit           code, reason
+skip            code, reason
 perf            text
 stage_start     name
 stage_end       name, seconds, self_seconds

@@ -14,8 +14,8 @@ import torch
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import constant, evaluate, python_object
-from weft.capture.values.functions import RULES
+from weft.capture.values.constant import ConstantValue, constant, evaluate, python_object
+from weft.capture.values.functions import rule_of
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors import TensorValue, run
 from weft.capture.values.torch_names import is_graph_function, is_pure
@@ -67,16 +67,17 @@ class BuiltinValue(SymbolicValue):
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [tx.force(arg) for arg in args]
-        own = RULES.get(id(self.function))
+        own = rule_of(self.function)
         if own is not None:
-            return own[1](tx, args, kwargs)
+            return own(tx, args, kwargs)
         if is_graph_function(self.function):
             return run(tx, "call_function", self.function, args, kwargs)
         owner = getattr(self.function, "__objclass__", None)
         if owner is not None and args:
             return self._method_of_type(tx, owner, args, kwargs)
         bound = getattr(self.function, "__self__", None)
-        if bound is not None and not isinstance(bound, (types.ModuleType, type)):
+        if bound is not None and not isinstance(bound, (types.ModuleType, type)) and not (
+                type(bound).__name__.startswith(("pybind11", "PyCapsule"))):
             value = tx.wrap_fixed(bound, repr(self))
             return value.method(tx, self.function.__name__, args, kwargs)
         return self._on_constants(tx, args, kwargs)
@@ -91,7 +92,7 @@ class BuiltinValue(SymbolicValue):
         contents = getattr(target, "contents", None)
         if contents is not None and issubclass(contents.python_type(), owner):
             return contents.method(tx, name, args[1:], kwargs)  # type: ignore[no-any-return]
-        if isinstance(target, TensorValue) or hasattr(target, f"m_{name}") or target.is_constant:
+        if isinstance(target, (TensorValue, ConstantValue)) or hasattr(target, f"m_{name}"):
             return target.method(tx, name, args[1:], kwargs)
         special = EXTERNAL_METHODS.get((owner, name))
         if special is not None:

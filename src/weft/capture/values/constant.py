@@ -89,7 +89,7 @@ class ConstantValue(SymbolicValue):
         return self.value
 
     def rebuild(self, emit: Emitter) -> str:
-        if isinstance(self.value, float):
+        if type(self.value) is float:
             plain = self.value == self.value and abs(self.value) != float("inf")
             return repr(self.value) if plain else emit.constant(self.value)
         if type(self.value) in _LITERALS:

@@ -34,6 +34,9 @@ Rule = Callable[["Interpreter", Args, Kwargs], SymbolicValue]
 RULES: dict[int, tuple[Any, Rule]] = {}
 """Callables with a rule of their own, by id (the object is kept alive beside it)."""
 
+CLASS_METHOD_RULES: dict[tuple[type, str], Rule] = {}
+"""The same for methods of classes (`chain.from_iterable`), a new object each time one is read."""
+
 _IMMUTABLE: Final = (int, float, str, bool, bytes, type(None))
 _GENERATOR: Final = inspect.CO_GENERATOR
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -47,10 +50,24 @@ def rule(*functions: Any) -> Callable[[Rule], Rule]:
 
     def register(handler: Rule) -> Rule:
         for function in functions:
-            RULES[id(function)] = (function, handler)
+            if isinstance(getattr(function, "__self__", None), type):
+                CLASS_METHOD_RULES[(function.__self__, function.__name__)] = handler
+            else:
+                RULES[id(function)] = (function, handler)
         return handler
 
     return register
+
+
+def rule_of(function: Any) -> Rule | None:
+    """The rule of a C function."""
+    own = RULES.get(id(function))
+    if own is not None:
+        return own[1]
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, type):
+        return CLASS_METHOD_RULES.get((owner, function.__name__))
+    return None
 
 
 @final

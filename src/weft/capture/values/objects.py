@@ -21,6 +21,7 @@ from weft.capture.values.constant import NOT_IMPLEMENTED, boolean, constant
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import wraps
+from weft.capture.values.unknown import unknown
 from weft.capture.values.sequences import CLASS_ATTRIBUTE, ListValue
 from weft.capture.values.sets import SetValue
 from weft.capture.operations import dunder, plain_operator
@@ -30,6 +31,24 @@ if TYPE_CHECKING:
     from weft.capture.replacement import Emitter
 
 _DELETED = constant("<deleted>")
+
+
+def instance_dict(obj: Any) -> dict[str, Any] | None:
+    """The object's attributes, without running code of its class."""
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def has_slot(obj: Any, name: str) -> bool:
+    """Whether a `__slots__` member is set, without running code of its class."""
+    try:
+        object.__getattribute__(obj, name)
+    except AttributeError:
+        return False
+    return True
 
 
 class ObjectValue(SymbolicValue):
@@ -47,9 +66,10 @@ class ObjectValue(SymbolicValue):
         self.contents: SymbolicValue | None = None
 
     def _make_dict(self) -> DictValue:
-        if self.source is None or not hasattr(self.original, "__dict__"):
+        namespace = instance_dict(self.original) if self.source is not None else None
+        if self.source is None or namespace is None:
             return DictValue()
-        made = DictValue(self.source.instance_dict(), self.original.__dict__)
+        made = DictValue(self.source.instance_dict(), namespace)
         made.owner_type = self.cls
         return made
 
@@ -135,7 +155,7 @@ class ObjectValue(SymbolicValue):
             if self.source is None or self.original is MISSING:
                 raise tx.error(AttributeError, name)
             try:
-                obj = getattr(self.original, name)
+                obj = object.__getattribute__(self.original, name)
             except AttributeError:
                 tx.guards.add(self.source, "no_attr", name)
                 raise tx.error(AttributeError, name) from None
@@ -311,7 +331,7 @@ class ObjectValue(SymbolicValue):
             value = self.slots[name]
             if value is not _DELETED:
                 emit.line(f"{setter}({target}, {name!r}, {emit.value(value)})")
-            elif hasattr(self.original, name):
+            elif has_slot(self.original, name):
                 emit.line(f"{deleter}({target}, {name!r})")
 
     def rebuild(self, emit: Emitter) -> str:
@@ -371,6 +391,8 @@ def new_object(tx: Interpreter, cls: type) -> ObjectValue:
 def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """Any object without a family of its own."""
     cls = type(obj)
+    if _c_base(cls) is set or issubclass(cls, (str, int, float, bytes)):
+        return unknown(tx, obj, source)
     if source is None:
         source = tx.tree.object(obj, f"<{cls.__name__}>")
     if source.accessor[0] != "object":
@@ -382,8 +404,6 @@ def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
         from_list.add(source, "len", len(obj))
         items = [tx.wrap(item, source.list_item(i)) for i, item in enumerate(list.__iter__(obj))]
         value.contents = ListValue(items, source, obj)
-    elif base is set:
-        raise graph_break("unknown-value", f"an instance of the set subclass {cls.__name__}")
     elif base is not object:
         contents = DictValue(source, obj, cls=base)
         contents.unbound = True

@@ -21,6 +21,7 @@ from weft.capture.values.constant import (
 from weft.capture.values.iterators import ItemsIterator
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
+from weft.capture.values.unknown import unknown
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -542,7 +543,7 @@ def _wrap_named(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     cls = type(obj)
     if hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"):
         return NamedTupleValue(_tuple_items(tx, obj, source), source, cls)
-    raise graph_break("unknown-value", f"an instance of the tuple subclass {cls.__name__}")
+    return unknown(tx, obj, source)
 
 
 @wraps(range)

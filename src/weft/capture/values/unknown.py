@@ -1,0 +1,57 @@
+"""Objects of types without a family: they can be passed on and compared, anything else breaks.
+
+Place in the pipeline: what wrappers give instead of refusing, so that the graph breaks where the object
+is used and not where it is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.base import SymbolicValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class UnknownValue(SymbolicValue):
+    """An outside object that capture cannot look into."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, source: Source, object: Any) -> None:
+        super().__init__(source)
+        self.object = object
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def real(self) -> Any:
+        return self.object
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        if type(self.object).__hash__ is object.__hash__:
+            return self.object
+        return super().dict_key(tx)
+
+    def truth(self, tx: Interpreter) -> bool:
+        raise graph_break("unknown-value", f"the truth of {self!r}")
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.object)
+
+    def __repr__(self) -> str:
+        return f"an object of type {type(self.object).__name__}"
+
+
+def unknown(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    """The value of an object whose type has no family."""
+    if source is None:
+        source = tx.tree.object(obj, f"<{type(obj).__name__}>")
+    if source.accessor[0] != "object":
+        tx.guards.add(source, "type_is", type(obj))
+    return UnknownValue(source, obj)

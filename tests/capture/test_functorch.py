@@ -1,0 +1,74 @@
+"""torch.func transforms and pytrees, captured whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils import _pytree
+
+from tests.capture.harness import check
+
+X = torch.randn(3, 4)
+
+
+def test_vmap():
+    check(lambda x: torch.vmap(lambda row: row.sin().sum())(x), (X,), graphs=1)
+
+
+def test_vmap_in_dims_and_pairs():
+    check(lambda x, y: torch.vmap(torch.dot, in_dims=(1, 1))(x, y), (X, X), graphs=1)
+
+
+def test_nested_vmap():
+    check(lambda x: torch.vmap(torch.vmap(lambda a: a * 2 + 1))(x), (X,), graphs=1)
+
+
+def test_grad():
+    check(lambda x: torch.func.grad(lambda a: a.sin().sum())(x), (X,), graphs=1)
+
+
+def test_grad_of_vmap():
+    def f(x):
+        return torch.func.grad(lambda a: torch.vmap(lambda r: (r * r).sum())(a).sum())(x)
+
+    check(f, (X,), graphs=1)
+
+
+def test_vmap_of_grad():
+    check(lambda x: torch.vmap(torch.func.grad(lambda r: r.exp().sum()))(x), (X,), graphs=1)
+
+
+@pytest.mark.parametrize("transform", [torch.func.jacrev, torch.func.jacfwd, torch.func.hessian])
+def test_jacobians(transform):
+    check(lambda x: transform(lambda a: (a ** 3).sum())(x), (X[0],), breaks=None)
+
+
+def test_vjp_and_jvp():
+    def f(x):
+        out, back = torch.func.vjp(torch.sin, x)
+        primal, tangent = torch.func.jvp(torch.cos, (x,), (x,))
+        return out, back(x), primal, tangent
+
+    check(f, (X,), breaks=None)
+
+
+def test_pytree():
+    def f(x):
+        tree = {"a": [x, x + 1], "b": (x, None, 3)}
+        leaves, spec = _pytree.tree_flatten(tree)
+        doubled = _pytree.tree_map(lambda leaf: leaf * 2, tree)
+        return len(leaves), doubled, _pytree.tree_unflatten(leaves, spec)
+
+    check(f, (X,), graphs=1)
+
+
+def test_break_within_vmap_leaves_no_level():
+    def f(x):
+        def row(r):
+            print("row")
+            return r * 2
+
+        return torch.vmap(row)(x)
+
+    check(f, (X,), breaks=None)
+    assert torch._C._functorch.maybe_current_level() is None
