@@ -1,13 +1,14 @@
-"""Global state under which a graph was captured, for running it again under the same.
+"""Global state under which a graph was captured or ran, for running it again under the same.
 
-    state = AutocastState.current()
-    with state:
+    autocast, random = AutocastState.current(), RandomState.of({torch.device("cpu")})
+    with autocast, random.replayed():
         gm(*inputs)
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, final
 
 import torch
@@ -40,3 +41,33 @@ class AutocastState:
 
     def __exit__(self, *error: Any) -> None:
         self._stacks.pop().__exit__(*error)
+
+
+@final
+class RandomState:
+    """The states of the generators that a graph draws from."""
+
+    def __init__(self, cpu: torch.Tensor | None, cuda: dict[int, torch.Tensor]) -> None:
+        self.cpu = cpu
+        self.cuda = cuda
+
+    @staticmethod
+    def of(devices: Iterable[torch.device]) -> RandomState:
+        """The states now."""
+        cuda = {_index(d) for d in devices if d.type == "cuda"}
+        cpu = torch.get_rng_state() if any(d.type == "cpu" for d in devices) else None
+        return RandomState(cpu, {i: torch.cuda.get_rng_state(i) for i in cuda})
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """These states meanwhile, those of before afterwards."""
+        with torch.random.fork_rng(devices=list(self.cuda)):
+            if self.cpu is not None:
+                torch.set_rng_state(self.cpu)
+            for index, state in self.cuda.items():
+                torch.cuda.set_rng_state(state, index)
+            yield
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index

@@ -21,6 +21,7 @@ from weakref import ref
 
 import torch
 
+from weft.aot.ambient import RandomState
 from weft.aot.runtime_wrapper import Boxed
 from weft.aot.symbols import SymbolSource
 from weft.aot.views import stride_order
@@ -75,7 +76,10 @@ class FunctionSpec:
     depends_on: tuple[frozenset[int], ...]  # the values whose tangents each gradient is made of
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
     weak_inputs: tuple[int, ...]  # held weakly, for double backward
-    redo: Callable[[list[Any], dict[int, torch.Tensor]], list[torch.Tensor | None]]
+    random_devices: frozenset[torch.device]  # whose generators the forward draws from
+    redo: Callable[
+        [list[Any], dict[int, torch.Tensor], RandomState | None], list[torch.Tensor | None]
+    ]
 
 
 def make_function(spec: FunctionSpec) -> Boxed:
@@ -101,6 +105,7 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
+            ctx.random = RandomState.of(spec.random_devices) if spec.random_devices else None
             outputs = spec.forward(list(inputs))
             ctx.save_for_backward(
                 *[inputs[i] for i in spec.saved_inputs],
@@ -181,7 +186,7 @@ def _differentiably(
     for i, other in ctx.others.items():
         inputs[i] = _revived(other) if isinstance(other, tuple) else other
     by_value = dict(zip(spec.layouts, tangents, strict=True))
-    return _placed(spec, spec.redo(inputs, by_value), given)
+    return _placed(spec, spec.redo(inputs, by_value, ctx.random), given)
 
 
 def _revived(held: tuple[Any, int]) -> torch.Tensor:

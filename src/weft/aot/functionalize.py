@@ -85,6 +85,8 @@ class Functionalizer:
     def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
         """Appends an operator whose result's metadata is known."""
         meta = {"val": value, "stack": self.stack, "phase": self.phase}
+        if self.phase == "backward" and torch.is_grad_enabled():
+            meta["recompute"] = True  # activation checkpointing runs the forward again
         return add_node(self.graph, op, args, kwargs, meta)
 
     def placeholder(self, name: str, value: Any) -> Node:

@@ -82,8 +82,11 @@ def _run_backward(
     values = list(traced.differentiable.values())
     tracer.tensors.phase = "backward"
     tracer.recorder.locate = _Locator(tracer)
-    with tracer.recorder:
-        gradients = torch.autograd.grad(values, primals, tangents, allow_unused=True)
+    try:
+        with tracer.recorder:
+            gradients = torch.autograd.grad(values, primals, tangents, allow_unused=True)
+    except RuntimeError as error:  # eager would raise too, but not before the backward is run
+        raise Unsupported(f"the backward fails: {error}") from error
     return list(gradients)
 
 

@@ -147,8 +147,8 @@ def _cost(node: Node, roles: _Roles) -> int:
     value = node.meta["val"]
     if node.op == "placeholder":
         return 1 if node in roles.free or not isinstance(value, FakeTensor) else _bytes(value)
-    if not isinstance(value, FakeTensor) or _is_view(node):
-        return _INFINITE
+    if not isinstance(value, FakeTensor) or _is_view(node) or "recompute" in node.meta:
+        return _INFINITE  # what checkpointing runs again must not be kept
     return _bytes(value)
 
 

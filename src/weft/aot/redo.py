@@ -3,19 +3,20 @@
 Place in the pipeline: called by the compiled function's backward when it must be differentiable.
 
     redo = Redo(gm, traced, gradient_inputs)
-    redo(inputs, {0: tangent})       # one gradient (or None) per gradient input
+    redo(inputs, {0: tangent}, None)       # one gradient (or None) per gradient input
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, final
 
 import torch
 from torch.fx import GraphModule
 
 from weft._torch import tree_flatten
-from weft.aot.ambient import AutocastState
+from weft.aot.ambient import AutocastState, RandomState
 from weft.aot.autograd_function import DoubleBackwardError
 from weft.aot.trace import Traced
 
@@ -25,25 +26,25 @@ class Redo:
     """Runs the captured graph again and differentiates it."""
 
     def __init__(self, gm: GraphModule, traced: Traced, gradient_inputs: Sequence[int],
-                 stale: set[int], random: bool) -> None:  # fmt: skip
+                 stale: set[int]) -> None:  # fmt: skip
         self.gm = gm
         self.mutated = traced.mutated
         self.n_inputs = traced.n_inputs
         self.gradient_inputs = gradient_inputs
         self.stale = stale  # inputs whose old value the outputs need, and which were overwritten
-        self.random = random
         self.autocast = AutocastState.current()
         self.position = _positions(traced)
 
     def __call__(
-        self, inputs: list[Any], tangents: dict[int, torch.Tensor]
+        self, inputs: list[Any], tangents: dict[int, torch.Tensor], random: RandomState | None
     ) -> list[torch.Tensor | None]:
         """The gradients of the inputs, differentiable in inputs and tangents."""
         self._check(tangents)
         given = list(inputs)
         for i in self.mutated:
             given[i] = given[i].clone()
-        with torch.enable_grad(), self.autocast:
+        replay = nullcontext() if random is None else random.replayed()
+        with torch.enable_grad(), self.autocast, replay:
             flat, _ = tree_flatten(self.gm.forward(*given[: self.n_inputs]))
             values = [flat[self.position[k]] for k in tangents]
             return list(
@@ -58,8 +59,6 @@ class Redo:
         reason = None
         if self.stale:
             reason = "an input that the compiled graph overwrote"
-        elif self.random:
-            reason = "the random numbers that the forward drew"
         elif any(k not in self.position for k in tangents):
             reason = "outputs that share memory"
         if reason:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import OpOverload
+from weft._torch import OpOverload, tree_flatten
 from weft.aot import graph as aten_graph
 from weft.aot.autograd_function import FunctionSpec, TangentLayout, make_function
 from weft.aot.expand import Lowered
@@ -44,12 +44,14 @@ def compile_joint(
         sources = _gradient_sources(parts)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
     spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves)
-    redo = Redo(gm, traced, joint.gradient_inputs, _stale(joint, joint_gm.graph, traced),
-                _is_random(joint_gm.graph))  # fmt: skip
+    redo = Redo(gm, traced, joint.gradient_inputs, _stale(joint, joint_gm.graph, traced))
     forward = compiler(finish(aten_graph.make(parts.forward)))
     backward = compiler(finish(aten_graph.make(parts.backward)))
     function = make_function(
-        FunctionSpec(forward=forward, backward=_with_sources(backward, sources), redo=redo, **spec)
+        FunctionSpec(
+            forward=forward, backward=_with_sources(backward, sources), redo=redo,
+            random_devices=_random_devices(parts.forward), **spec,
+        )  # fmt: skip
     )
     return wrap(traced, function, gm.forward)
 
@@ -145,10 +147,15 @@ def _with_sources(backward: Boxed, sources: list[Source]) -> Boxed:
 # -- what double backward must know ----------------------------------------------------------------
 
 
-def _is_random(graph: Graph) -> bool:
-    return any(
-        isinstance(n.target, OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
+def _random_devices(graph: Graph) -> frozenset[torch.device]:
+    """The devices on which a graph draws random numbers."""
+    return frozenset(
+        tensor.device
         for n in graph.nodes
+        if isinstance(n.target, OpOverload)
+        and torch.Tag.nondeterministic_seeded in n.target.tags
+        for tensor in tree_flatten(n.meta["val"])[0]
+        if isinstance(tensor, torch.Tensor)
     )
 
 

@@ -3,7 +3,8 @@
     before:  a = aten.exp(x);  b = aten.exp(x);  c = aten.add(a, b)
     after:   a = aten.exp(x);  c = aten.add(a, a)
 
-Never merged: random operators, uninitialised memory, and operators without result.
+Never merged: random operators, uninitialised memory, operators without result, and what activation
+checkpointing runs again with what it ran the first time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def merge_equal_nodes(gm: GraphModule) -> bool:
     for node in list(gm.graph.nodes):
         if node.op != "call_function" or not _mergeable(node):
             continue
-        key = (node.target, node.meta.get("phase_fence"), exact_key(node.args),
+        key = (node.target, "recompute" in node.meta, exact_key(node.args),
                exact_key(tuple(node.kwargs.items())))  # fmt: skip
         first = seen.setdefault(key, node)
         if first is not node:

@@ -1,0 +1,314 @@
+"""Compiled forward and backward against eager: what is saved, gradients, higher orders, modes."""
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+from op_table import make_graph
+from torch.autograd.graph import saved_tensors_hooks
+
+import weft
+from weft.aot.autograd_function import DoubleBackwardError
+from weft.backends import resolve
+
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def _strict():
+    with weft.config.patch(strict=True):
+        yield
+
+
+def compiled(function: Callable, inputs: list, backend: str = "aot_eager") -> Callable:
+    gm, tensors = make_graph(function, tuple(inputs), {})
+    assert len(tensors) == len(inputs)
+    call = resolve(backend)(gm, inputs)
+    assert getattr(call, "boxed", False), "runs without aot"
+    return lambda *given: call(list(given))
+
+
+def mlp_inputs() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    shapes = [(16, 8), (32, 8), (32,), (8, 32), (8,)]
+    return [torch.randn(s, requires_grad=True) for s in shapes]
+
+
+def mlp(x, w, b, v, c):
+    h = F.layer_norm(x, (8,))
+    return x + F.linear(F.gelu(F.linear(h, w, b)), v, c)
+
+
+def saved_bytes(call: Callable) -> int:
+    """Bytes that autograd keeps, leaves excepted."""
+    kept = {}
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        if not (t.is_leaf and t.requires_grad):
+            kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with saved_tensors_hooks(pack, lambda t: t):
+        result = call()  # noqa: F841  (keeps the graph)
+    return sum(kept.values())
+
+
+def conv_norm_relu(x, w, g, b):
+    return F.relu(F.batch_norm(F.conv2d(x, w), None, None, g, b, training=True))
+
+
+def attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True).softmax(-1)
+
+
+def pointwise_chain(x, y):
+    return ((x.sin() * y).exp() + x.tanh()).sigmoid() * y
+
+
+MEMORY_CASES = {
+    "mlp": (mlp, mlp_inputs),
+    "conv": (conv_norm_relu, lambda: [torch.randn(s, requires_grad=True)
+                                      for s in [(2, 3, 16, 16), (4, 3, 3, 3), (4,), (4,)]]),
+    "attention": (attention, lambda: [torch.randn(2, 4, 16, 8, requires_grad=True)
+                                      for _ in range(3)]),
+    "pointwise": (pointwise_chain, lambda: [torch.randn(64, 64, requires_grad=True)
+                                            for _ in range(2)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MEMORY_CASES)
+def test_saves_no_more_than_eager(case: str) -> None:
+    function, make = MEMORY_CASES[case]
+    inputs = make()
+    call = compiled(function, inputs)
+    assert saved_bytes(lambda: call(*inputs)) <= saved_bytes(lambda: function(*inputs))
+
+
+def test_gelu_is_recomputed() -> None:
+    inputs = mlp_inputs()
+    call = compiled(mlp, inputs)
+    assert saved_bytes(lambda: call(*inputs)) < 0.7 * saved_bytes(lambda: mlp(*inputs))
+
+
+def test_dropout_uses_one_mask() -> None:
+    x = torch.ones(1000, requires_grad=True)
+    y = compiled(lambda x: F.dropout(x, 0.5, True), [x])(x)[0]
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y)
+
+
+def test_random_numbers_are_eagers() -> None:
+    x = torch.ones(50, requires_grad=True)
+    program = lambda x: (F.dropout(x, 0.3, True) + torch.rand(50)) * torch.randn_like(x)  # noqa: E731
+    call = compiled(program, [x])
+    torch.manual_seed(3)
+    wanted = program(x)
+    torch.manual_seed(3)
+    assert torch.equal(call(x)[0], wanted)
+
+
+SECOND_ORDER = {
+    "mlp": (lambda *i: mlp(*i), lambda: [t.double().detach().requires_grad_() for t in mlp_inputs()]),
+    "tanh": (lambda x: (x.tanh() ** 3).sum(), lambda: [torch.randn(4, dtype=torch.float64,
+                                                                  requires_grad=True)]),
+    "dropout": (lambda x: F.dropout(x**3, 0.5, True), lambda: [
+        torch.randn(20, dtype=torch.float64, requires_grad=True)]),
+    "conv": (lambda x, w: F.conv2d(x, w).sigmoid(), lambda: [
+        torch.randn(s, dtype=torch.float64, requires_grad=True)
+        for s in [(1, 2, 5, 5), (3, 2, 3, 3)]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SECOND_ORDER)
+def test_gradient_penalty(case: str) -> None:
+    function, make = SECOND_ORDER[case]
+    inputs = make()
+    call = compiled(function, inputs)
+
+    def penalty(f: Callable) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        first = torch.autograd.grad(f(*inputs)[0].sum(), inputs, create_graph=True,
+                                    allow_unused=True)  # fmt: skip
+        total = sum(g.square().sum() for g in first if g is not None)
+        return list(torch.autograd.grad(total, inputs, allow_unused=True))
+
+    for found, wanted in zip(penalty(call), penalty(lambda *i: [function(*i)]), strict=True):
+        assert (found is None) == (wanted is None)
+        if found is not None:
+            torch.testing.assert_close(found, wanted)
+
+
+def test_gradgradcheck() -> None:
+    x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
+    call = compiled(lambda x, w: (x @ w).sin(), [x, w])
+    assert torch.autograd.gradcheck(lambda *i: call(*i)[0], (x, w))
+    assert torch.autograd.gradgradcheck(lambda *i: call(*i)[0], (x, w))
+
+
+def test_double_backward_needs_inputs_that_exist() -> None:
+    leaf = torch.randn(4, requires_grad=True)
+    x = leaf + 0
+    call = compiled(lambda x: x * 3, [x])
+    y = call(leaf + 0)[0]
+    gc.collect()
+    with pytest.raises(DoubleBackwardError, match="no longer exists"):
+        torch.autograd.grad(y.sum(), leaf, create_graph=True)
+
+
+def test_double_backward_refuses_overwritten_inputs() -> None:
+    x = torch.randn(4, requires_grad=True)
+    b = torch.ones(4)
+
+    def f(x, b):
+        y = x * b.exp()
+        b.add_(1)
+        return y
+
+    y = compiled(f, [x, b])(x, b)[0]
+    with pytest.raises(DoubleBackwardError, match="overwrote"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+def test_saved_input_written_by_the_caller_is_an_error_as_in_eager() -> None:
+    x = torch.randn(4, requires_grad=True)
+    z = x * 1
+    y = compiled(lambda z: z.exp() * z, [z])(z)[0]
+    z.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_unused_outputs_give_no_gradient() -> None:
+    x = torch.randn(4, requires_grad=True)
+    w = torch.randn(4, requires_grad=True)
+    outputs = compiled(lambda x, w: (x * 2, w * 3), [x, w])(x, w)
+    found = torch.autograd.grad(outputs[0].sum(), [x, w], allow_unused=True)
+    assert torch.equal(found[0], torch.full((4,), 2.0)) and found[1] is None
+
+
+@pytest.mark.parametrize("make", [
+    lambda y: torch.ones(()).expand(y.shape), lambda y: torch.randn(y.shape[::-1]).t(),
+    lambda y: torch.randn(*y.shape, 2)[..., 0],
+], ids=["broadcast", "transposed", "strided"])  # fmt: skip
+def test_tangents_of_any_layout(make: Callable) -> None:
+    inputs = mlp_inputs()
+    y, wanted = compiled(mlp, inputs)(*inputs)[0], mlp(*inputs)
+    tangent = make(wanted)
+    found = torch.autograd.grad(y, inputs, tangent)
+    for f, w in zip(found, torch.autograd.grad(wanted, inputs, tangent), strict=True):
+        torch.testing.assert_close(f, w)
+
+
+def test_retain_graph_and_accumulation() -> None:
+    inputs = mlp_inputs()
+    y = compiled(mlp, inputs)(*inputs)[0].sum()
+    y.backward(retain_graph=True)
+    once = [i.grad.clone() for i in inputs]
+    y.backward()
+    for i, first in zip(inputs, once, strict=True):
+        torch.testing.assert_close(i.grad, first * 2)
+    with pytest.raises(RuntimeError, match="second time"):
+        y.backward()
+
+
+def test_memory_is_freed() -> None:
+    inputs = mlp_inputs()
+    call = compiled(mlp, inputs)
+
+    def live() -> int:
+        gc.collect()
+        return sum(type(o) is torch.Tensor for o in gc.get_objects())
+
+    call(*inputs)[0].sum().backward()
+    before = live()
+    for _ in range(5):
+        call(*inputs)[0].sum().backward()
+    assert live() <= before
+
+
+def test_autocast_at_capture() -> None:
+    inputs = mlp_inputs()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        call = compiled(mlp, inputs)
+        found, wanted = call(*inputs)[0], mlp(*inputs)
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted)
+    gradients = zip(torch.autograd.grad(found.sum(), inputs),
+                    torch.autograd.grad(wanted.sum(), inputs), strict=True)  # fmt: skip
+    for f, w in gradients:
+        torch.testing.assert_close(f, w)
+
+
+def test_custom_function() -> None:
+    class Clip(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.clamp(-1, 1)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * (x.abs() < 0.5)
+
+    x = torch.linspace(-2, 2, 9, requires_grad=True)
+    y = compiled(lambda x: Clip.apply(x) * 3, [x])(x)[0]
+    (found,) = torch.autograd.grad(y.sum(), x)
+    (wanted,) = torch.autograd.grad((Clip.apply(x) * 3).sum(), x)
+    assert torch.equal(found, wanted)
+
+
+def test_checkpointing_is_kept() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    inputs = mlp_inputs()
+
+    def plain(*i):
+        return mlp(*i).tanh().sin()
+
+    def checkpointed(*i):
+        return checkpoint(plain, *i, use_reentrant=False)
+
+    call = compiled(checkpointed, inputs)
+    assert saved_bytes(lambda: call(*inputs)) == 0  # inputs are leaves
+    for f, w in zip(torch.autograd.grad(call(*inputs)[0].sum(), inputs),
+                    torch.autograd.grad(plain(*inputs).sum(), inputs), strict=True):  # fmt: skip
+        torch.testing.assert_close(f, w)
+
+
+def test_gradients_inside_the_graph() -> None:
+    def f(x):
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            (g,) = torch.autograd.grad((y**3).sum(), y)
+        return g * x
+
+    x = torch.randn(5, requires_grad=True)
+    assert torch.allclose(compiled(f, [x])(x)[0], f(x))
+
+
+def test_foreach_optimizer_step() -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(3, 4) for _ in range(8)]
+
+    def adamw(*t):
+        params, grads, first, second = t[:2], t[2:4], t[4:6], t[6:]
+        torch._foreach_mul_(list(params), 0.99)
+        torch._foreach_lerp_(list(first), list(grads), 0.1)
+        torch._foreach_mul_(list(second), 0.999)
+        torch._foreach_addcmul_(list(second), list(grads), list(grads), 0.001)
+        root = torch._foreach_sqrt([s.abs() for s in second])
+        torch._foreach_add_(root, 1e-8)
+        torch._foreach_addcdiv_(list(params), list(first), root, -0.01)
+        return params[0].sum()
+
+    for backend in ("aot_eager", "aot_eager_decomposed"):
+        wanted, given = [t.clone() for t in tensors], [t.clone() for t in tensors]
+        with torch.no_grad():
+            call = compiled(adamw, given, backend)
+            adamw(*wanted)
+            call(*given)
+        for g, w in zip(given, wanted, strict=True):
+            torch.testing.assert_close(g, w)
