@@ -274,10 +274,10 @@ def main() -> None:
     parser.add_argument("--stride", default="0/1", help="i/n: every n-th type from the i-th")
     options = parser.parse_args()
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     first, step = map(int, options.stride.split("/"))
-    kinds = options.kinds or sorted(CONFIG_MAPPING.keys())[first::step]
+    kinds = options.kinds or sorted(MODEL_MAPPING_NAMES)[first::step]
     rows = sweep(kinds, options.peer, options.limit)
     if options.out:
         Path(options.out).write_text(json.dumps(rows, indent=1))

@@ -152,7 +152,11 @@ __all__ = [
     "is_torch_function_mode_enabled",
     "lazy_load_decompositions",
     "log_api_usage_once",
+    "pop_torch_function_mode",
+    "push_torch_function_mode",
     "saved_tensors_hooks_switches",
+    "torch_function_mode_at",
+    "torch_function_modes",
     "meta_table",
     "nn_functions",
     "op_implementations_checks",
@@ -175,6 +179,12 @@ __all__ = [
 
 has_global_module_hooks: Callable[[], bool] = _has_any_global_hook
 
+
+push_torch_function_mode = torch._C._push_on_torch_function_stack
+pop_torch_function_mode = torch._C._pop_torch_function_stack
+torch_function_modes = torch._C._len_torch_function_stack
+torch_function_mode_at = torch._C._get_function_stack_at
+"""capture: the stack of modes that see every torch call."""
 
 saved_tensors_hooks_switches = (
     torch._C._autograd._saved_tensors_hooks_enable,

@@ -72,3 +72,38 @@ def test_break_within_vmap_leaves_no_level():
 
     check(f, (X,), breaks=None)
     assert torch._C._functorch.maybe_current_level() is None
+
+
+class Doubling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        return out * 2 if func is torch.sin else out
+
+
+def test_torch_function_mode_within():
+    def f(x):
+        with Doubling():
+            y = torch.sin(x) + torch.cos(x)
+        return y, torch.sin(x)
+
+    check(f, (X,), graphs=1)
+
+
+def test_break_within_torch_function_mode():
+    def f(x):
+        with Doubling():
+            y = torch.sin(x)
+            print("within")
+            z = torch.sin(y)
+        return z
+
+    check(f, (X,), breaks=None)
+
+
+def test_device_context():
+    def f():
+        with torch.device("meta"):
+            a = torch.ones(3)
+        return a.device.type, torch.ones(2)
+
+    check(f, (), graphs=1)

@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from weft import _frame
+from weft._torch import are_functorch_transforms_active, torch_function_modes
 from weft.capture.breaks import (
     GraphBreak, ObservedException, Restart, SkipFrame, graph_break,
 )
@@ -159,6 +160,8 @@ class FrameCompiler:
 
     def _compile(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
                  globals: dict[str, Any], outermost: bool) -> Any:
+        if torch_function_modes() or are_functorch_transforms_active():
+            raise SkipFrame("called under a torch function mode or transform")
         attempt = Attempt(self, code, locals, cells, globals)
         state = _frame.global_state()
         tx, emit, signal = attempt.interpret()

@@ -78,6 +78,8 @@ class Interpreter:
         self.end_grad = torch.is_grad_enabled()
         self.end_grad_changed = False
         self.end_state_changed = False
+        self.function_modes: list[SymbolicValue] = []
+        """Torch function modes that the program entered, innermost last."""
         self.step = 0
         self.depth = 0
         self.frame: Frame | None = None
@@ -308,7 +310,7 @@ class Interpreter:
             finally:
                 self.end_grad = torch.is_grad_enabled()
                 self.end_grad_changed = self.state.grad_changed()
-                self.end_state_changed = self.state.other_changed()
+                self.end_state_changed = self.state.other_changed() or bool(self.function_modes)
 
 
 def owner_source(value: SymbolicValue) -> Source:

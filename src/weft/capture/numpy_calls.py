@@ -41,7 +41,7 @@ def tensor_of(array: Any) -> torch.Tensor | None:
 
 def torch_dtype(dtype: Any) -> torch.dtype | None:
     """The torch dtype of whatever NumPy accepts as a dtype; None if there is none."""
-    found = getattr(torch, _TORCH_NAMES.get(numpy.dtype(dtype).name, numpy.dtype(dtype).name), None)
+    found = getattr(torch, numpy.dtype(dtype).name, None)
     return found if isinstance(found, torch.dtype) else None
 
 
@@ -50,7 +50,14 @@ def numpy_dtype(dtype: torch.dtype) -> Any:
     return numpy.dtype(str(dtype).removeprefix("torch."))
 
 
-_TORCH_NAMES: Final[dict[str, str]] = {}
+#: Names that NumPy 2 added for functions that PyTorch's emulation has under the old one.
+_OTHER_NAMES: Final = {
+    "acos": "arccos", "acosh": "arccosh", "asanyarray": "asarray", "asin": "arcsin",
+    "asinh": "arcsinh", "atan": "arctan", "atan2": "arctan2", "atanh": "arctanh",
+    "bitwise_invert": "invert", "bitwise_left_shift": "left_shift",
+    "bitwise_right_shift": "right_shift", "concat": "concatenate", "permute_dims": "transpose",
+    "pow": "power",
+}  # fmt: skip
 
 
 def exists(path: str) -> bool:
@@ -64,12 +71,21 @@ def exists(path: str) -> bool:
 
 def _resolve(path: str) -> Callable[..., Any]:
     family, _, name = path.rpartition(".")
+    name = _OTHER_NAMES.get(name, name)
     home: Any = torch_numpy()
     if family == "operator":
         return getattr(operator, name)  # type: ignore[no-any-return]
     if family == "method":
         return getattr(home.ndarray, name)  # type: ignore[no-any-return]
     return getattr(getattr(home, family) if family else home, name)  # type: ignore[no-any-return]
+
+
+def numpy_function(path: str) -> Callable[..., Any]:
+    """NumPy's own function of this name."""
+    family, _, name = path.rpartition(".")
+    homes = {"": numpy, "operator": operator, "method": numpy.ndarray}
+    home = homes[family] if family in homes else getattr(numpy, family)
+    return getattr(home, name)  # type: ignore[no-any-return]
 
 
 @functools.cache

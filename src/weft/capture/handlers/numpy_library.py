@@ -6,13 +6,15 @@ Place in the pipeline: see `handlers/__init__`. Which functions there are is ask
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 import torch
 
+import weft.capture.handlers.torch_library  # noqa: F401  its rules are extended here
+from weft.capture import numpy_calls
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -44,8 +46,11 @@ def _public_functions() -> Iterator[tuple[str, Any]]:
                 yield prefix + name, function
 
 
-def _register(path: str, function: Any) -> None:
+def _register(paths: list[str], function: Any) -> None:
+    """One function may have several names, of which not all are known to `numpy_calls`."""
+
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        path = next(filter(numpy_calls.exists, paths), paths[0])
         if path in _NOT_PURE:
             raise graph_break("unknown-c-function", f"numpy.{path}")
         if not _has_arrays([*args, *kwargs.values()]):
@@ -65,9 +70,7 @@ def _has_arrays(values: Any) -> bool:
     )
 
 
-def _evaluated(
-    tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
-) -> SymbolicValue | None:
+def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
     """The result on constants, if it is one too: arrays are left to the graph."""
     objects = [python_object(tx, arg) for arg in args]
     named = {name: python_object(tx, value) for name, value in kwargs.items()}
@@ -80,8 +83,11 @@ def _evaluated(
     return tx.wrap_new(result)
 
 
+_NAMES: Final[dict[int, tuple[Any, list[str]]]] = {}
 for _path, _function in _public_functions():
-    _register(_path, _function)
+    _NAMES.setdefault(id(_function), (_function, []))[1].append(_path)
+for _function, _paths in _NAMES.values():
+    _register(_paths, _function)
 
 
 @wraps(numpy.ufunc, type(numpy.sum))
@@ -120,18 +126,31 @@ def _from_numpy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("unknown-c-function", "torch.from_numpy of this value")
 
 
-@rule(torch.as_tensor, torch.asarray)
-def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Of an array: the tensor that shares its memory, unless another type is asked for."""
-    if len(args) == 1 and isinstance(args[0], ArrayValue) and not args[0].scalar and not kwargs:
-        return args[0].tensor
-    return run(tx, "call_function", torch.as_tensor, args, kwargs)
+def _or_of_array(
+    function: Any, of_array: Callable[[Any, ArrayValue, Kwargs], SymbolicValue]
+) -> None:
+    """Adds the case of an array to the rule of a torch function."""
+    other = RULES[id(function)][1]
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if len(args) == 1 and isinstance(args[0], ArrayValue):
+            return of_array(tx, args[0], kwargs)
+        return other(tx, args, kwargs)
 
 
-@rule(torch.tensor)
-def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Of an array: a copy."""
-    if len(args) == 1 and isinstance(args[0], ArrayValue):
-        copy = run(tx, "call_method", "clone", [args[0].tensor], {})
-        return run(tx, "call_method", "to", [copy], kwargs) if kwargs else copy
-    return run(tx, "call_function", torch.tensor, args, kwargs)
+def _sharing(tx: Interpreter, array: ArrayValue, kwargs: Kwargs) -> SymbolicValue:
+    return run(tx, "call_method", "to", [array.tensor], kwargs) if kwargs else array.tensor
+
+
+def _copying(tx: Interpreter, array: ArrayValue, kwargs: Kwargs) -> SymbolicValue:
+    copy = run(tx, "call_method", "clone", [array.tensor], {})
+    requires = kwargs.pop("requires_grad", None)
+    copy = run(tx, "call_method", "to", [copy], kwargs) if kwargs else copy
+    if requires is not None and requires.truth(tx):
+        raise graph_break("unknown-operation", "a tensor that requires grad made from an array")
+    return copy
+
+
+_or_of_array(torch.as_tensor, _sharing)
+_or_of_array(torch.tensor, _copying)

@@ -27,8 +27,12 @@ from weft._torch import (
     is_torch_function_enabled,
     is_torch_function_mode_enabled,
     log_api_usage_once,
+    pop_torch_function_mode,
+    push_torch_function_mode,
     saved_tensors_hooks_switches,
     set_grad_enabled,
+    torch_function_mode_at,
+    torch_function_modes,
 )
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import contexts
@@ -89,7 +93,7 @@ for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torc
                   torch.distributed.is_available, is_torch_function_enabled,
                   torch.amp.autocast_mode.is_autocast_available,
                   get_deterministic_algorithms,
-                  is_torch_function_mode_enabled):
+                  ):
     _state(_function)
 
 
@@ -240,6 +244,32 @@ def _check_all(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             "so, please report an enhancement request to PyTorch.)")
     run(tx, "call_function", assert_async, [truth, constant(text)], {})
     return NONE
+
+
+@rule(push_torch_function_mode)
+def _push_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    tx.function_modes.append(args[0])
+    return NONE
+
+
+@rule(pop_torch_function_mode)
+def _pop_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.function_modes.pop()
+
+
+@rule(is_torch_function_mode_enabled)
+def _mode_enabled(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return boolean(tx.function_modes)
+
+
+@rule(torch_function_modes)
+def _count_modes(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return constant(len(tx.function_modes))
+
+
+@rule(torch_function_mode_at)
+def _mode_at(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.function_modes[args[0].constant()]
 
 
 def _scaled(name: str, polyfill: Any) -> None:

@@ -83,9 +83,11 @@ class ConstantValue(SymbolicValue):
         return tx.wrap_new(items).iter(tx)
 
     def proxy(self, tx: Interpreter) -> Any:
-        return self.value
+        return self.fake(tx)
 
     def fake(self, tx: Interpreter) -> Any:
+        if type(self.value).__module__ == "numpy" and hasattr(self.value, "item"):
+            return self.value.item()  # a NumPy scalar is a number to torch
         return self.value
 
     def rebuild(self, emit: Emitter) -> str:

@@ -2,11 +2,13 @@
 
 Place in the pipeline: a value family over the tensor family. An outside array is the tensor that shares
 its memory (so that writing to it is seen); methods, operators and functions become nodes of
-`numpy_calls`; what leaves the graph becomes an array again. A 0-dimensional result is a NumPy scalar.
+`numpy_calls`; what leaves the graph becomes an array again. Types of results, and what is a scalar, NumPy itself is
+asked for when capturing.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy
@@ -18,7 +20,13 @@ from weft.capture.operations import plain_operator
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue
-from weft.capture.values.constant import ConstantValue, boolean, constant, evaluate
+from weft.capture.values.constant import (
+    ConstantValue,
+    boolean,
+    constant,
+    evaluate,
+    python_object,
+)
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import ListValue, SliceValue, TupleValue
@@ -36,16 +44,6 @@ _METHODS: Final = frozenset(
         "swapaxes", "take", "trace", "transpose", "var",
     }
 )  # fmt: skip
-_GIVES_ARRAY: Final = frozenset(
-    {
-        "array", "asarray", "ascontiguousarray", "copy", "empty", "empty_like", "full", "full_like",
-        "ones", "ones_like", "zeros", "zeros_like", "reshape", "squeeze", "transpose", "ravel",
-        "atleast_1d", "broadcast_to", "method.astype", "method.copy", "method.reshape",
-        "method.squeeze", "method.transpose", "method.view",
-    }
-)  # fmt: skip
-"""Operations whose 0-dimensional result is an array, not a scalar."""
-
 _ATTRIBUTES: Final[dict[str, Any]] = {
     "dtype": lambda t: numpy_calls.numpy_dtype(t.dtype),
     "ndim": lambda t: t.dim(),
@@ -121,6 +119,8 @@ class ArrayValue(SymbolicValue):
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if name in _METHODS:
             return call_numpy(tx, f"method.{name}", [self, *args], kwargs)
+        if name in _UNARY:
+            return call_numpy(tx, f"operator.{name.strip('_')}", [self], {})
         if name.startswith("__") and name.strip("_") in _DUNDERS:
             return tx.binary(_DUNDERS[name.strip("_")], self, args[0])
         raise graph_break("data-dependent-value", f"{name}() of an array")
@@ -163,6 +163,7 @@ class ArrayValue(SymbolicValue):
         return call_numpy(tx, f"operator.{plain_operator(op)}", [left, right], {})
 
 
+_UNARY: Final = ("__neg__", "__pos__", "__invert__", "__abs__")
 _DUNDERS: Final = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "floordiv": "floordiv",
     "mod": "mod", "pow": "pow", "matmul": "matmul", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le",
@@ -181,19 +182,71 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
     """A NumPy operation on arrays and constants, as a node of the graph."""
     if "out" in kwargs or "where" in kwargs or not numpy_calls.exists(path):
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
+    model = _model(tx, path, args, kwargs)
     args = [_operand(tx, arg) for arg in args]
     kwargs = {name: _operand(tx, value) for name, value in kwargs.items()}
     result = run(tx, "call_function", numpy_calls.operation(path), args, kwargs)
-    return _as_array(result, keeps_array=path in _GIVES_ARRAY)
+    same = _returned(args, result)
+    return _conform(tx, result, model) if same is None else same
 
 
-def _as_array(value: SymbolicValue, *, keeps_array: bool) -> SymbolicValue:
+def _returned(args: Args, result: SymbolicValue) -> SymbolicValue | None:
+    """The argument that is itself the result: of `asarray`, and of in-place operations."""
+    arrays = [a for a in args if isinstance(a, ArrayValue) and not a.scalar]
+    if not isinstance(result, TensorValue):
+        return None
+    return next((a for a in arrays if a.tensor.example is result.example), None)
+
+
+def _model(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Any:
+    """What NumPy itself gives for arrays of ones of the same shapes and types; MISSING if that
+    cannot be tried. It tells the types, and arrays from scalars."""
+    objects = [_stand_in(tx, arg) for arg in args]
+    named = {name: _stand_in(tx, value) for name, value in kwargs.items()}
+    if any(o is MISSING for o in (*objects, *named.values())):
+        return MISSING
+    function = numpy_calls.numpy_function(path)
+    try:
+        with numpy.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return function(*objects, **named)
+    except Exception:  # noqa: BLE001  whatever it is: nothing was learned
+        return MISSING
+
+
+def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
+    value = tx.force(value)
+    if isinstance(value, (ArrayValue, TensorValue)):
+        example = value.fake(tx)
+        if example.numel() > _LARGEST_MODEL or any(type(n) is not int for n in example.shape):
+            return MISSING
+        ones = numpy.ones(tuple(example.shape), numpy_calls.numpy_dtype(example.dtype))
+        return ones[()] if isinstance(value, ArrayValue) and value.scalar else ones
+    if isinstance(value, (TupleValue, ListValue)):
+        items = [_stand_in(tx, item) for item in value.items]
+        return MISSING if any(item is MISSING for item in items) else value.build(items)
+    return python_object(tx, value)
+
+
+_LARGEST_MODEL: Final = 1 << 18
+
+
+def _conform(tx: Interpreter, value: SymbolicValue, model: Any) -> SymbolicValue:
+    """The operation's result as arrays and scalars, of NumPy's types where those are known."""
     if isinstance(value, TensorValue):
-        return ArrayValue(value, scalar=value.example.dim() == 0 and not keeps_array)
-    if isinstance(value, TupleValue):
-        return TupleValue([_as_array(item, keeps_array=True) for item in value.items])
-    if isinstance(value, ListValue):
-        return ListValue([_as_array(item, keeps_array=True) for item in value.items])
+        if isinstance(model, (numpy.ndarray, numpy.generic)):
+            wanted = numpy_calls.torch_dtype(model.dtype)
+            if wanted is None or model.ndim != value.example.dim():
+                raise graph_break("unknown-c-function", f"a NumPy result of {model.dtype}")
+            if wanted is not value.example.dtype:
+                value = run(tx, "call_method", "to", [value, constant(wanted)], {})
+                assert isinstance(value, TensorValue)
+            return ArrayValue(value, scalar=isinstance(model, numpy.generic))
+        return ArrayValue(value, scalar=value.example.dim() == 0)
+    if isinstance(value, (TupleValue, ListValue)):
+        models = list(model) if isinstance(model, (tuple, list)) else [MISSING] * len(value.items)
+        items = [_conform(tx, v, m) for v, m in zip(value.items, models, strict=True)]
+        return ListValue(items) if isinstance(model, list) else TupleValue(items)
     return value
 
 

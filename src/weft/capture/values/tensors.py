@@ -20,10 +20,11 @@ from weft._torch import (
 )
 from weft.capture.breaks import graph_break
 from weft.capture.guards import tensor_guard
-from weft.capture.operations import plain_operator
+from weft.capture.operations import dunder, plain_operator
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, evaluate
+from weft.capture.values.mapping import DictValue
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
@@ -161,7 +162,7 @@ class TensorValue(SymbolicValue):
             return self._metadata(tx, name, args, kwargs)
         if name in DATA_METHODS:
             raise graph_break("data-dependent-value", f"{name}() of {self!r}")
-        if name in ("new_tensor",) or not hasattr(torch.Tensor, name):
+        if not hasattr(torch.Tensor, name):
             return self.getattr(tx, name).call(tx, args, kwargs)
         return run(tx, "call_method", name, [self, *args], kwargs)
 
@@ -217,6 +218,8 @@ def shape_value(tx: Interpreter, size: torch.Size) -> SizeValue:
 
 def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Runs a torch operation on fakes and records it."""
+    if tx.function_modes:
+        return _through_mode(tx, op, target, args, kwargs)
     args = [tx.force(arg) for arg in args]
     kwargs = {name: tx.force(value) for name, value in kwargs.items()}
     nodes = tuple(arg.proxy(tx) for arg in args)
@@ -237,6 +240,23 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     if same is not None:
         return same
     return wrap_result(tx, node, result)
+
+
+def _through_mode(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
+                  ) -> SymbolicValue:
+    """Lets the innermost torch function mode see the call; it is off meanwhile."""
+    function = getattr(torch.Tensor, target) if op == "call_method" else target
+    if vars(operator).get(_name(target)) is target:
+        function = getattr(torch.Tensor, f"__{dunder(_name(target))}__", target)
+    named = DictValue()
+    for name, value in kwargs.items():
+        named.setitem(tx, constant(name), value)
+    mode = tx.function_modes.pop()
+    try:
+        return mode.method(tx, "__torch_function__", [
+            tx.wrap_fixed(function, _name(target)), TupleValue([]), TupleValue(args), named], {})
+    finally:
+        tx.function_modes.append(mode)
 
 
 def _in_place(target: Any) -> bool:
