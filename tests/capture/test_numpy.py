@@ -1,5 +1,6 @@
 """NumPy in captured code: results, dtypes and kinds (array or scalar) are NumPy's."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 from collections.abc import Callable

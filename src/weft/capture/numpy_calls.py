@@ -1,9 +1,9 @@
-"""NumPy functions as functions on tensors: the nodes that stand for NumPy calls in a captured graph.
+"""NumPy functions as functions on tensors: the nodes that stand for NumPy calls in a graph.
 
-Place in the pipeline: under `values/numpy_arrays`; used when capturing (on fakes) and by the graph when
-it runs. `operation("sum")(t)` gives the tensor with the content of `numpy.sum` of the array with the
-content of `t`; PyTorch's own NumPy emulation does the work, after the operands of element-wise
-functions were brought to NumPy's result type::
+Place in the pipeline: under `values/numpy_arrays`; used when capturing (on fakes) and by the
+graph when it runs. `operation("sum")(t)` gives the tensor with the content of `numpy.sum` of the
+array with the content of `t`; PyTorch's own NumPy emulation does the work, after the operands of
+element-wise functions were brought to NumPy's result type::
 
     operation("operator.add"), operation("method.astype"), operation("linalg.norm")
 """

@@ -4,12 +4,13 @@ Place in the pipeline: above `values/`, looked up by C functions, classes and Py
 anything else is tried. One file for each library; importing this package registers them all.
 """
 
+from importlib.util import find_spec
+
 from weft.capture.handlers import (
     builtin_functions,
     constructors,
     copying,
     functorch_library,
-    numpy_library,
     pytree_library,
     standard_library,
     torch_library,
@@ -21,10 +22,12 @@ __all__ = [
     "constructors",
     "copying",
     "functorch_library",
-    "numpy_library",
     "pytree_library",
     "deques",
     "getters",
     "standard_library",
     "torch_library",
 ]
+
+if find_spec("numpy") is not None:
+    import weft.capture.handlers.numpy_library  # noqa: F401

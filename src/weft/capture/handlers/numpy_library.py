@@ -1,4 +1,4 @@
-"""Rules for NumPy's functions: on arrays they are nodes of the graph, on constants they are evaluated.
+"""Rules for NumPy's functions: nodes of the graph on arrays, evaluated on constants.
 
 Place in the pipeline: see `handlers/__init__`. Which functions there are is asked of
 `numpy_calls.exists`, when one is called.

@@ -1,9 +1,9 @@
 """NumPy arrays: they are tensors in the graph.
 
-Place in the pipeline: a value family over the tensor family. An outside array is the tensor that shares
-its memory (so that writing to it is seen); methods, operators and functions become nodes of
-`numpy_calls`; what leaves the graph becomes an array again. Types of results, and what is a scalar, NumPy itself is
-asked for when capturing.
+Place in the pipeline: a value family over the tensor family. An outside array is the tensor that
+shares its memory (so that writing to it is seen); methods, operators and functions become nodes
+of `numpy_calls`; what leaves the graph becomes an array again. Types of results, and what is a
+scalar, NumPy itself is asked for when capturing.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ArrayValue(SymbolicValue):
             return call_numpy(tx, "transpose" if name == "T" else name, [self], {})
         if name == "__class__":
             return tx.wrap_fixed(self.python_type(), "ndarray")
-        if name in _METHODS or name.startswith("__") and hasattr(numpy.ndarray, name):
+        if name in _METHODS or (name.startswith("__") and hasattr(numpy.ndarray, name)):
             return BoundBuiltin(self, name)
         if hasattr(self.python_type(), name):
             raise graph_break("unknown-operation", f"attribute {name!r} of an array")
