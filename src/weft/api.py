@@ -178,7 +178,8 @@ def compile_inplace(module: M, **settings: Any) -> M:
 
 def optimize(backend: str | Backend = _DEFAULT_BACKEND, **settings: Any) -> Callable[[F], F]:
     """`weft.optimize(backend)(fn)`: a decorator, `compile` with the backend first."""
-    return compile(backend=backend, **settings)
+    decorator: Callable[[F], F] = compile(backend=backend, **settings)
+    return decorator
 
 
 def compile_fx(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
