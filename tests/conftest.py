@@ -23,6 +23,10 @@ def _has_triton() -> bool:
 GPU = torch.cuda.is_available() and _has_triton()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="rewrite golden files")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(2 if not hasattr(config, "workerinput") else 1)
 

@@ -76,6 +76,7 @@ class FunctionSpec:
     depends_on: tuple[frozenset[int], ...]  # the values whose tangents each gradient is made of
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
     weak_inputs: tuple[int, ...]  # held weakly, for double backward
+    written_inputs: frozenset[int]  # by the graph itself: their version says nothing
     random_devices: frozenset[torch.device]  # whose generators the forward draws from
     redo: Callable[
         [list[Any], dict[int, torch.Tensor], RandomState | None], list[torch.Tensor | None]
@@ -115,7 +116,7 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
             values = tuple(outputs[: spec.n_values])
             ctx.symbols = [s.read(inputs) for s in spec.symbols]
             ctx.sizes = [values[k].size() for k, _ in layouts]
-            ctx.others = _others(inputs, kept_inputs, spec.weak_inputs)
+            ctx.others = _others(spec, inputs, len(kept_inputs))
             ctx.set_materialize_grads(False)
             if plain:
                 ctx.mark_non_differentiable(*[values[k] for k in plain])
@@ -163,13 +164,15 @@ def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> frozenset
     return None if len(given) == len(layouts) else given
 
 
-def _others(inputs: Sequence[Any], kept: tuple[int, ...], weak: tuple[int, ...]) -> dict[int, Any]:
+def _others(spec: FunctionSpec, inputs: Sequence[Any], n_kept: int) -> dict[int, Any]:
     """Inputs that are not saved tensors: numbers, and weak references with versions."""
-    others: dict[int, Any] = {
-        i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)
-    } if len(kept) + len(weak) < len(inputs) else {}  # fmt: skip
-    for i in weak:
-        others[i] = (ref(inputs[i]), inputs[i]._version)
+    others: dict[int, Any] = {}
+    if n_kept + len(spec.weak_inputs) < len(inputs):
+        others = {i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
+    for i in spec.weak_inputs:
+        untracked = i in spec.written_inputs or inputs[i].is_inference()
+        version = None if untracked else inputs[i]._version
+        others[i] = (ref(inputs[i]), version)
     return others
 
 
@@ -189,9 +192,9 @@ def _differentiably(
     return _placed(spec, spec.redo(inputs, by_value, ctx.random), given)
 
 
-def _revived(held: tuple[Any, int]) -> torch.Tensor:
+def _revived(held: tuple[Any, int | None]) -> torch.Tensor:
     tensor: torch.Tensor | None = held[0]()
-    if tensor is None or tensor._version != held[1]:
+    if tensor is None or (held[1] is not None and tensor._version != held[1]):
         state = "no longer exists" if tensor is None else "was modified in place"
         raise DoubleBackwardError(
             f"create_graph=True needs an input of the compiled graph that {state}",

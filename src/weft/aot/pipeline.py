@@ -22,6 +22,7 @@ from weft.aot.runtime_wrapper import wrap
 from weft.aot.trace import Traced, trace
 from weft.aot.views import Unsupported
 from weft.diagnostics import events
+from weft.passes import framework
 
 
 def compile_aot(
@@ -35,6 +36,7 @@ def compile_aot(
 
     `lowered` tells which operators the compiler knows; others are decomposed. None: keep all.
     """
+    gm = framework.run_pipeline(gm, framework.registered("captured"))
     with events.stage("aot"):
         try:
             tracer, traced = trace(gm, example_inputs)

@@ -84,6 +84,7 @@ def _spec(
         "gradient_inputs": tuple(joint.gradient_inputs),
         "depends_on": _tangents_of_gradients(joint, joint_graph),
         "extra_inputs": tuple(i for i in unsaved if i in leaves and i not in traced.mutated),
+        "written_inputs": frozenset(traced.mutated),
         "weak_inputs": tuple(i for i in unsaved if i not in leaves or i in traced.mutated),
     }
 
