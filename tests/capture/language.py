@@ -708,6 +708,17 @@ def restored(x, n):
     return x + k, SLOT.value
 
 
+def refused_write(x):
+    """Only the kernel sees that items share memory: the effects before it stay."""
+    log = []
+    log.append("before")
+    try:
+        x[0].sum().expand(3).add_(1)
+    except RuntimeError:
+        log.append("refused")
+    return x + 1, log
+
+
 class History:
     def __init__(self):
         self.past = collections.deque(maxlen=2)
@@ -786,6 +797,7 @@ CASES = [
     *[(handled_breaks, (X, n)) for n in range(3)],
     *[(handled_by_caller, (X, n)) for n in range(3)],
     *[(restored, (X, n)) for n in range(4)],
+    (refused_write, (X,)),
     (deques, (X,)),
     (outside_deque, (X, History())),
     (getters, (X,)),

@@ -1,7 +1,7 @@
 """Rules for single functions: what a call of this very object means.
 
-Place in the pipeline: above `values/`, looked up by C functions, classes and Python functions before
-anything else is tried. One file for each library; importing this package registers them all.
+Place in the pipeline: above `values/`, looked up by C functions, classes and Python functions
+before anything else is tried. One file for each library; importing this package registers them all.
 """
 
 from importlib.util import find_spec
@@ -21,10 +21,10 @@ __all__ = [
     "builtin_functions",
     "constructors",
     "copying",
-    "functorch_library",
-    "pytree_library",
     "deques",
+    "functorch_library",
     "getters",
+    "pytree_library",
     "standard_library",
     "torch_library",
 ]

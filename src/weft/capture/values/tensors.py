@@ -229,6 +229,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     versions = [_version(fake) for fake in fakes]
     result, by_python = _run_fake(tx, op, target, fakes, named_fakes)
     changed = versions != [_version(fake) for fake in fakes]
+    if changed:
+        _check_writable(target, [f for f, v in zip(fakes, versions, strict=True) if v != _version(f)])
     same = next((a for a in args if isinstance(a, TensorValue) and a.example is result), None)
     if same is not None and not changed and not _in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
@@ -257,6 +259,14 @@ def _through_mode(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwa
             tx.wrap_fixed(function, _name(target)), TupleValue([]), TupleValue(args), named], {})
     finally:
         tx.function_modes.append(mode)
+
+
+def _check_writable(target: Any, written: list[torch.Tensor]) -> None:
+    """Kernels refuse to write to a tensor whose items share memory; fakes do not notice."""
+    for fake in written:
+        layout = zip(fake.shape, fake.stride(), strict=True)
+        if any(type(n) is int and n > 1 and stride == 0 for n, stride in layout):
+            raise graph_break("operator-failed", f"{_name(target)} on an expanded tensor")
 
 
 def _in_place(target: Any) -> bool:
