@@ -4,8 +4,9 @@
  * thread has one, our function stands in for CPython's frame evaluator. For each Python frame of such a
  * thread it looks for an entry of the frame's code object: on a hit the replacement runs instead of the
  * frame, all in C; on a miss `on_miss` is asked, with the hook off. Everything else goes on to the
- * evaluator that was there before: other threads, generators and coroutines, module and class bodies,
- * frames being traced, and code that is to be skipped. While a frame evaluator is installed CPython does
+ * evaluator that was there before: other threads, generators and coroutines, class bodies, frames being
+ * traced, and code that is to be skipped. The body of a module (an import, `exec`) runs with the hook
+ * off until it ends: what an import calls is not worth compiling. While a frame evaluator is installed CPython does
  * not inline Python calls, so it is taken out as soon as no thread needs it.
  */
 #include "weft_frame.h"
@@ -93,6 +94,20 @@ static bool is_plain_call(const Frame *frame, const PyCodeObject *code)
            (code->co_flags & (FUNCTION | SUSPENDABLE)) == FUNCTION;
 }
 
+static bool is_module_body(const PyCodeObject *code)
+{
+    return !(code->co_flags & CO_OPTIMIZED) &&
+           PyUnicode_CompareWithASCIIString(code->co_name, "<module>") == 0;
+}
+
+static PyObject *pass_on_unhooked(PyThreadState *state, Frame *frame)
+{
+    PyObject *previous = hook_swap(NULL);
+    PyObject *result = pass_on(state, frame, 0);
+    Py_XDECREF(hook_swap(previous)); /* also if the body left a hook on */
+    return result;
+}
+
 /* 1: *entry and *collected are set; 0: leave the frame to the interpreter; -1: exception. */
 static int find_entry(Frame *frame, PyCodeObject *code, Entry **entry, PyObject **collected)
 {
@@ -127,8 +142,11 @@ static int find_entry(Frame *frame, PyCodeObject *code, Entry **entry, PyObject 
 static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
 {
     PyCodeObject *code = frame_code(frame);
-    if (thread_hook.on_miss == NULL || throwing || code == NULL || thread_is_traced(state) ||
-        !is_plain_call(frame, code))
+    if (thread_hook.on_miss == NULL || throwing || code == NULL || thread_is_traced(state))
+        return pass_on(state, frame, throwing);
+    if (is_module_body(code))
+        return pass_on_unhooked(state, frame);
+    if (!is_plain_call(frame, code))
         return pass_on(state, frame, throwing);
     if (thread_hook.eager != NULL) {
         bool leave = thread_hook.eager == (PyObject *)code;
@@ -266,7 +284,8 @@ static PyType_Slot hook_slots[] = CONTEXT_SLOTS(
     "Context: this thread's Python frames are run through their compiled versions.\n\n"
     "When no entry of a frame's code fits, calls\n"
     "`on_miss(None, function, code, locals, cells, globals)`, which gives an Entry or None.\n"
-    "Generators, coroutines, traced frames, module and class bodies are left alone. Nests.");
+    "Generators, coroutines, traced frames and class bodies are left alone; while the body of a\n"
+    "module runs (an import, exec), the hook is off. Nests.");
 
 static PyType_Slot unhooked_slots[] = CONTEXT_SLOTS(
     unhooked_new, "unhooked()\n--\n\nContext: the hook is off in this thread. Nests.");

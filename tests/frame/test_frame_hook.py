@@ -100,6 +100,22 @@ def test_generators_coroutines_and_bodies_are_left_alone() -> None:
         assert asyncio.run(wait()) == 5
 
 
+def test_hook_is_off_while_a_module_body_runs() -> None:
+    source = "def f():\n    return seen.append(is_hooked())\nf()\nturn_on()\nf()"
+    seen: list[bool] = []
+    asked = Asked()
+    space = {"seen": seen, "is_hooked": frame.is_hooked, "turn_on": frame.hook(asked).__enter__}
+
+    def run() -> None:
+        exec(source, space)
+        seen.append(frame.is_hooked())
+
+    with frame.hook(asked):
+        run()
+    assert seen == [False, True, True]
+    assert asked.names == ["run", "f"]
+
+
 def test_generator_thrown_into() -> None:
     def generate() -> Any:
         try:

@@ -70,9 +70,14 @@ def _no_collection() -> Iterator[None]:
 class FrameCompiler:
     """Compiles frames for one `weft.compile` call: its options, its backend, its code copies."""
 
-    def __init__(self, options: CompileOptions, backend: Backend) -> None:
+    def __init__(self, options: CompileOptions, backend: Backend, *, every_frame: bool = False,
+                 on_error: Callable[..., None] = handle) -> None:
         self.options = options
         self.backend = backend
+        self.every_frame = every_frame
+        """To try capture out: nested frames are replaced also if there is nothing to compile in
+        them or they are a library's, and no limit is warned of."""
+        self.on_error = on_error
         self._codes: dict[types.CodeType, types.CodeType] = {}
         self._skips: dict[types.CodeType, int] = {}
         self._policies: dict[types.CodeType, DynamicPolicy] = {}
@@ -88,12 +93,9 @@ class FrameCompiler:
         locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any],
     ) -> Any:
         """A new entry for this frame, or None to run it eagerly."""
-        if compiled is None:
-            if code.co_name == "<module>":
-                return _unhooked_module(code, globals)
-            if is_skipped_code(code):
-                _frame.skip(code)
-                return None
+        if compiled is None and not self.every_frame and is_skipped_code(code):
+            _frame.skip(code)
+            return None
         with self.options.scope():
             if self._over_limit(code, locals, cells, globals):
                 return None
@@ -107,7 +109,7 @@ class FrameCompiler:
                 events.record("skip", code=code, reason=str(error))
                 self._note_skip(code, always=False)
             except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
-                handle(error, during="capture", what=code.co_qualname)
+                self.on_error(error, during="capture", what=code.co_qualname)
                 self._note_skip(code, always=False)
         return None
 
@@ -150,6 +152,8 @@ class FrameCompiler:
         _frame.freeze(code)
         text = "\n  ".join(reasons)
         events.record("limit", code=code, reason=text)
+        if self.every_frame:
+            return
         warnings.warn(
             f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled "
             f"{config.cache_size_limit} times and now runs eagerly for further variants; "
@@ -165,7 +169,7 @@ class FrameCompiler:
         attempt = Attempt(self, code, locals, cells, globals)
         state = _frame.global_state()
         tx, emit, signal = attempt.interpret()
-        if not outermost and not tx.builder.n_calls:
+        if not (outermost or self.every_frame or tx.builder.n_calls):
             raise SkipFrame("nothing to compile", always=True)
         graph, inputs = self._graph(tx, emit, code)
         replacement, text = emit.finish(graph, inputs, code.co_qualname)
@@ -193,16 +197,6 @@ class FrameCompiler:
         events.record("graph", code=code, gm=module, nodes=len(module.graph.nodes),
                       guards=len(tx.guards))
         return self.backend(module, [item.example for item in inputs]), inputs
-
-
-def _unhooked_module(code: types.CodeType, globals: dict[str, Any]) -> Any:
-    """A module being imported between graphs: it and all that it calls is left alone."""
-
-    def run(values: list[Any]) -> None:
-        with _frame.unhooked():
-            exec(code, globals)
-
-    return _frame.Entry(_frame.GuardTree((), (), 0), run, globals, False)
 
 
 @final

@@ -1,0 +1,320 @@
+"""CPython's own tests with every Python frame going through the frame hook and capture.
+
+Each module of `test` runs twice, each time in a process of its own: as it is, and with the hook on, its
+frames replaced by what capture makes of them (backend `eager`; also frames without any tensor). The
+outcomes of all tests are compared::
+
+    python -m tools.cpython_tests                          # all modules, prints a Markdown table
+    python -m tools.cpython_tests --module test_dict -v    # one; lists the differences
+    python -m tools.cpython_tests --python .venv312/bin/python
+
+Frames of the test modules and of the standard library are captured; those of unittest, the import
+system, torch and weft are left alone. The bodies of doctests are run with the hook on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import contextlib
+import faulthandler
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+MODULES: Final = """
+test_dict test_list test_tuple test_set test_int test_float test_bool test_complex test_range test_slice
+test_string test_generators test_genexps test_listcomps test_setcomps test_dictcomps test_exceptions
+test_raise test_with test_contextlib test_functools test_itertools test_collections test_dataclasses
+test_enum test_scope test_super test_descr test_class test_unpack test_unpack_ex test_fstring test_patma
+test_call test_keywordonlyarg test_positional_only_arg test_extcall test_decorators test_property
+test_iter test_enumerate test_operator test_copy test_deque test_defaultdict test_ordered_dict
+test_userdict test_userlist test_augassign test_compare test_richcmp test_binop test_funcattrs
+test_named_expressions test_dictviews test_userstring test_baseexception test_try_star
+test_exception_group test_except_star test_abc test_heapq test_bisect test_string_literals test_typing
+test_reprlib test_math test_statistics test_textwrap test_format test_weakref test_global test_grammar
+""".split()
+
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_LEFT_ALONE: Final = ("/unittest/", "/importlib/", "/doctest.py", "/torch/", "/src/weft/",
+                      "/tools/cpython_tests.py", "<frozen ", "<weft ")
+
+Outcomes = dict[str, str]
+
+
+# -- the child: one module, once ------------------------------------------------------------------
+
+
+class Recorder(unittest.TestResult):
+    """Notes the outcome of each test; a test with failing parts has the outcomes of its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcomes: Outcomes = {}
+        self.details: dict[str, str] = {}
+
+    def _note(self, test: Any, outcome: str, error: Any = None) -> None:
+        name = test.id()
+        known = self.outcomes.get(name)
+        self.outcomes[name] = outcome if known in (None, "passed") else f"{known}, {outcome}"
+        if error is not None:
+            self.details[name] = self.details.get(name, "") + self._exc_info_to_string(error, test)
+
+    def startTest(self, test: Any) -> None:  # noqa: N802
+        super().startTest(test)
+        if os.environ.get("WEFT_SHOW_TESTS"):
+            print(test.id(), file=sys.__stderr__, flush=True)
+
+    def addSuccess(self, test: Any) -> None:  # noqa: N802  unittest's names
+        if test.id() not in self.outcomes:
+            self._note(test, "passed")
+
+    def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+        self._note(test, "failed", err)
+
+    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
+        self._note(test, "error", err)
+
+    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
+        self._note(test, "skipped")
+
+    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+        self._note(test, "expected failure")
+
+    def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
+        self._note(test, "unexpected success")
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
+        if err is not None:
+            failed = issubclass(err[0], test.failureException)
+            self._note(subtest, "failed" if failed else "error", err)
+
+
+@dataclass
+class Capturing:
+    """The hook's state in a child: what was captured and what went wrong inside weft."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def on_miss(self) -> Callable[..., Any]:
+        """The capture of every frame that is not left alone."""
+        from weft import _frame, backends
+        from weft.capture.compiler import FrameCompiler
+        from weft.config import CompileOptions
+
+        compiler = FrameCompiler(CompileOptions(), backends.resolve("eager"), every_frame=True,
+                                 on_error=self.note)
+
+        def capture(compiled: Any, function: Any, code: Any, *frame: Any) -> Any:
+            if any(part in code.co_filename for part in _LEFT_ALONE):
+                _frame.skip(code)
+                return None
+            entry = compiler.on_miss(compiled, function, code, *frame)
+            self.counts["eager" if entry is None else "captured"] += 1
+            return entry
+
+        return capture
+
+    def note(self, error: Exception, *, during: str, what: str) -> None:
+        """An error inside of weft, not of the program: the frame runs as it is."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+        self.errors[f"{type(error).__name__}: {error} at {where} ({what})"[:300]] += 1
+
+
+def hook_doctests(hook: Callable[..., Any]) -> None:
+    """The bodies of doctests are modules, which run with the hook off: they turn it on themselves."""
+    import doctest
+
+    def compile_hooked(source: str, file: str, mode: str, flags: int, inherit: bool) -> Any:
+        tree = compile(source, file, mode, flags | ast.PyCF_ONLY_AST, inherit)
+        first = ast.parse("__weft_hook__()", file, mode).body  # type: ignore[attr-defined]
+        tree.body[:0] = first
+        return compile(tree, file, mode, flags, inherit)
+
+    builtins.__weft_hook__ = hook  # type: ignore[attr-defined]
+    doctest.compile = compile_hooked  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def every_frame(state: Capturing) -> Iterator[None]:
+    """The hook is on and captures everything."""
+    from weft import _frame
+
+    on_miss = state.on_miss()
+
+    def enter() -> None:
+        _frame.hook(on_miss).__enter__()
+
+    _frame.skip(enter.__code__)
+    hook_doctests(enter)
+    with _frame.hook(on_miss):
+        yield
+
+
+def run_module(name: str, hooked: bool, only: str) -> dict[str, Any]:
+    """Runs a test module in this process."""
+    faulthandler.enable()
+    random.seed(0)
+    loader = unittest.TestLoader()
+    if only:
+        loader.testNamePatterns = [f"*{only}*"]
+    result, state = Recorder(), Capturing()
+    if hooked:
+        state.on_miss()  # loads all that it needs
+    suite = loader.loadTestsFromName(f"test.{name}")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        with every_frame(state) if hooked else contextlib.nullcontext():
+            suite.run(result)
+    return {"outcomes": result.outcomes, "details": result.details,
+            "counts": state.counts, "errors": state.errors}
+
+
+# -- the parent -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """What became of one child."""
+
+    outcomes: Outcomes
+    details: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    crash: str = ""
+    seconds: float = 0.0
+
+
+def start(python: str, module: str, hooked: bool, limit: float, only: str) -> Run:
+    """Runs one module in a child process."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [python, "-X", "faulthandler", "-m", "tools.cpython_tests", "--child", module,
+                   "--report", str(report), "--only", only, *(["--hooked"] if hooked else [])]
+        path = os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0",
+                       "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+        began = time.monotonic()
+        try:
+            child = subprocess.run(command, env=environment, cwd=folder, timeout=limit, text=True,
+                                   capture_output=True, stdin=subprocess.DEVNULL, errors="replace")
+            trouble = f"exit status {child.returncode}: {child.stderr[-3000:]}"
+        except subprocess.TimeoutExpired as late:
+            trouble = f"no end after {limit:.0f} s: {(late.stderr or b'')[-500:]!r}"
+        seconds = time.monotonic() - began
+        if report.exists():
+            return Run(**json.loads(report.read_text()), seconds=seconds)
+    return Run({}, crash=trouble, seconds=seconds)
+
+
+@dataclass
+class Comparison:
+    """One module without and with the hook."""
+
+    module: str
+    plain: Run
+    hooked: Run
+
+    @property
+    def different(self) -> dict[str, tuple[str, str]]:
+        """Test → its outcomes without and with."""
+        names = sorted({*self.plain.outcomes, *self.hooked.outcomes})
+        pairs = {n: (self.plain.outcomes.get(n, "absent"), self.hooked.outcomes.get(n, "absent"))
+                 for n in names}
+        return {n: pair for n, pair in pairs.items() if pair[0] != pair[1]}
+
+    @property
+    def verdict(self) -> str:
+        if self.plain.crash:
+            return "not comparable: fails without the hook"
+        if self.hooked.crash:
+            return "CRASH" if "exit" in self.hooked.crash else "HANG"
+        return f"{len(self.different)} differ" if self.different else "same"
+
+    def row(self) -> str:
+        captured = self.hooked.counts.get("captured", 0)
+        asked = captured + self.hooked.counts.get("eager", 0)
+        return (f"| {self.module} | {_summary(self.plain)} | {_summary(self.hooked)} | {captured} of "
+                f"{asked} | {sum(self.hooked.errors.values())} | {self.verdict} |")
+
+
+def _summary(run: Run) -> str:
+    if run.crash:
+        return "-"
+    counts = Counter(run.outcomes.values())
+    bad = sum(n for kind, n in counts.items() if "fail" in kind or "error" in kind)
+    bad -= counts["expected failure"]
+    return f"{counts['passed']} passed" + (f", {bad} failed" if bad else "")
+
+
+HEADER: Final = ("| module | without the hook | with every frame captured | frames captured | internal "
+                 "errors | |\n|---|---|---|---|---|---|")
+
+
+def compare(args: argparse.Namespace) -> Iterable[Comparison]:
+    """All modules, `--jobs` at a time, in order."""
+    def one(module: str) -> Comparison:
+        runs = [start(args.python, module, hooked, args.timeout, args.only)
+                for hooked in (False, True)]
+        return Comparison(module, *runs)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        yield from pool.map(one, args.module or MODULES)
+
+
+def show(comparison: Comparison, verbose: bool) -> None:
+    """Prints a table row, and on demand what is behind it."""
+    print(comparison.row(), flush=True)
+    if not verbose:
+        return
+    hooked = comparison.hooked
+    if hooked.crash or comparison.plain.crash:
+        print(hooked.crash or comparison.plain.crash)
+        return
+    for name, (plain, now) in comparison.different.items():
+        print(f"\n--- {name}: {plain} -> {now}\n{hooked.details.get(name, '')[-2500:]}")
+    for error, n in Counter(hooked.errors).most_common():
+        print(f"{n} x {error}")
+    print(f"{comparison.plain.seconds:.1f} s, {hooked.seconds:.1f} s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--module", action="append", help="a module of `test`; default: a long list")
+    parser.add_argument("--only", default="", help="part of the names of the tests to run")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter to run under")
+    parser.add_argument("--timeout", type=float, default=240.0, help="seconds for one module")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("-v", "--verbose", action="store_true", help="also list the differences")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--hooked", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        args.report.write_text(json.dumps(run_module(args.child, args.hooked, args.only)))
+        return 0
+    print(HEADER)
+    good = True
+    for comparison in compare(args):
+        show(comparison, args.verbose)
+        good = good and comparison.verdict in ("same", "not comparable: fails without the hook")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
