@@ -60,6 +60,11 @@ CASES: dict[str, Any] = {
     "index": (lambda x, i: (x[i], x[:, i], x[i, i], x[i, :, i]), X, torch.tensor([0, -1, 2])),
     "gather": (lambda x, i: x.gather(1, i), X, torch.randint(0, 4, (3, 2, 5))),
     "index_select": (lambda x, i: x.index_select(2, i), X, torch.tensor([4, 0])),
+    "one hot": (lambda i: F.one_hot(i, 5), torch.tensor([[0, 4], [2, 2]])),
+    "scatter": (
+        lambda x, i: (x.scatter(1, i, 2.5), x.scatter(1, i, x[:, :1]), x.scatter(1, i[:2], 1.0)),
+        X, torch.randint(0, 4, (3, 1, 5)),
+    ),
     "triangles": (lambda x: (x.tril(), x.triu(1), x.tril(-1)), X),
     "arange": (lambda x: x + torch.arange(5) * torch.arange(0, 1, 0.2), X),
     "constants": (lambda x: torch.full((5,), 2.0) + torch.ones(4, 1) + torch.zeros_like(x), X),
@@ -84,6 +89,22 @@ CASES: dict[str, Any] = {
 def test_operator(name: str) -> None:
     function, *inputs = CASES[name]
     check(function, *inputs)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_cross_entropy_backward(reduction: str) -> None:
+    def gradient(x, target, weight):
+        y = F.log_softmax(x, 1)
+        loss, total = torch.ops.aten.nll_loss_forward(y, target, weight, kind, -100)
+        ones = torch.ones_like(loss)
+        grad = torch.ops.aten.nll_loss_backward(ones, y, target, weight, kind, -100, total)
+        return loss, torch.ops.aten._log_softmax_backward_data(grad, y, 1, torch.float32)
+
+    kind = {"none": 0, "mean": 1, "sum": 2}[reduction]
+    target = torch.tensor([3, -100, 0, 6])
+    artifact = check(gradient, torch.randn(4, 7), target, torch.rand(7))
+    assert not artifact.extern_ops
+    assert len(artifact.kernels) <= 3
 
 
 def test_an_index_out_of_range_raises_as_in_eager() -> None:

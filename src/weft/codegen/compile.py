@@ -9,6 +9,7 @@ Place in the pipeline: what `backends/` call (contract 4 in docs/architecture.md
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -21,6 +22,7 @@ from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.memory import plan_memory
 from weft.codegen.schedule import Group, Schedule, device_of, make_schedule
+from weft.codegen.values import ExternCall
 from weft.codegen.wrapper import write_calls
 from weft.diagnostics import events
 
@@ -58,7 +60,7 @@ def compile_graph(graph: GraphModule, *, options: Any = None) -> Artifact:
         launchers = {g.id: (k, c) for (g, k), c in zip(kernels, compiled, strict=True)}
         sequence = write_calls(lowered, schedule, plan, launchers)  # the call sequence
         call = _load(sequence.text(), sequence.scope)
-    _report(lowered, schedule, [k for _, k in kernels], sequence.text())
+    _report(lowered, schedule, kernels, sequence.text())
     return Artifact(
         call, sequence.text(), [k for _, k in kernels], schedule.decisions, lowered.extern_ops
     )
@@ -66,7 +68,13 @@ def compile_graph(graph: GraphModule, *, options: Any = None) -> Artifact:
 
 def _build_kernels(schedule: Schedule) -> list[tuple[Group, Kernel]]:
     groups = [s for s in schedule.steps if isinstance(s, Group)]
-    return [(g, build_kernel(g, schedule.needed, f"k{n}")) for n, g in enumerate(groups)]
+    return [(g, build_kernel(g, schedule.needed, _name(n, g))) for n, g in enumerate(groups)]
+
+
+def _name(number: int, group: Group) -> str:
+    """A kernel's name, as seen in the call sequence and in profiles: number and operators."""
+    operators = dict.fromkeys(re.sub(r"\W", "", o.operator).strip("_") for o in group.origins)
+    return "_".join([f"k{number}", *list(operators)[-3:]])
 
 
 def _load(source: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
@@ -76,15 +84,26 @@ def _load(source: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]
 
 
 def _report(
-    lowered: GraphLowering, schedule: Schedule, kernels: Sequence[Kernel], source: str
+    lowered: GraphLowering,
+    schedule: Schedule,
+    kernels: Sequence[tuple[Group, Kernel]],
+    source: str,
 ) -> None:
     events.count("kernels", len(kernels))
     events.count("extern_calls", len(lowered.extern_ops))
-    for kernel in kernels:
+    for group, kernel in kernels:
+        stack = tuple(dict.fromkeys(o.line for o in group.origins if o.line is not None))
         events.record(
-            "kernel", name=kernel.name, stack=(), source=kernel, target="", ops=kernel.origins
+            "kernel",
+            name=kernel.name,
+            stack=stack,
+            source=kernel,
+            target=str(device_of(group)),
+            ops=kernel.origins,
         )
-    for op in lowered.extern_ops:
-        events.record("extern_call", op=op, stack=())
+    for step in schedule.steps:
+        if isinstance(step, ExternCall):
+            lines = tuple(o.line for o in step.origins if o.line is not None)
+            events.record("extern_call", op=str(step.op), stack=lines)
     events.record("schedule", text="\n".join(schedule.decisions))
     events.record("output_code", source=source, path="")

@@ -28,7 +28,7 @@ def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
         definition = member.access.definition
         node, index = evaluate(definition, em, variables)
         _finish(em, definition, node, index, needed)
-    kernel = simplify_loops(em.build(name, group.origins))
+    kernel = simplify_loops(em.build(name, tuple(map(str, group.origins))))
     if config.strict:
         verify(kernel)
     return kernel

@@ -35,7 +35,7 @@ EXACT_STRIDES: Final = frozenset(FAST_BINDINGS)
 def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     """Append the lines of one ATen call."""
     targets = [b.name if b is not None else "_" for b in call.outputs]
-    origin = f"  # {'; '.join(call.origins)}" if call.origins else ""
+    origin = f"  # {'; '.join(map(str, call.origins))}" if call.origins else ""
     left = f"{', '.join(targets)}{',' if call.is_tuple and len(targets) == 1 else ''} = "
     text = spell_gemm(sequence, call) or _spell_aten(sequence, call)
     sequence.lines.append((left if targets else "") + text + origin)

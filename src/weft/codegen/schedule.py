@@ -28,7 +28,7 @@ import torch
 from weft.codegen.access import Access, analyse
 from weft.codegen.domain import Domain, Refinement, refine
 from weft.codegen.lowering import GraphLowering
-from weft.codegen.values import Buffer, Computed, Definition, ExternCall, Value, product
+from weft.codegen.values import Buffer, Computed, Definition, ExternCall, Origin, Value, product
 from weft.config import config
 from weft.shapes.expr import Expr, IntExpr, subs, symbols
 
@@ -49,8 +49,8 @@ class Group:
     position: int
 
     @property
-    def origins(self) -> tuple[str, ...]:
-        """Source lines of the members, each once."""
+    def origins(self) -> tuple[Origin, ...]:
+        """Operators and source lines of the members, each once."""
         return tuple(dict.fromkeys(o for m in self.members for o in m.access.definition.origins))
 
 

@@ -16,13 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 import torch
 
 from weft.codegen.dtypes import DType, compute_type, from_torch
 from weft.codegen.loop_ir import KernelBuilder, Node
+from weft.errors import SourceLine
 from weft.shapes.expr import IntExpr
+
+
+@final
+class Origin(NamedTuple):
+    """Where something comes from: an ATen operator and the user's line."""
+
+    operator: str
+    line: SourceLine | None
+
+    def __str__(self) -> str:
+        if self.line is None:
+            return self.operator
+        return f"{self.operator}  {self.line.file.rsplit('/', 1)[-1]}:{self.line.line}"
+
 
 Shape: TypeAlias = tuple[IntExpr, ...]
 Index: TypeAlias = Sequence[IntExpr]
@@ -147,7 +162,7 @@ class Value:
     device: torch.device
     owner: BufferFactory
     layout: Shape | None = None
-    origins: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
 
     @property
     def scalar(self) -> DType:
@@ -224,7 +239,7 @@ class Computed:
     reduced: tuple[bool, ...] = ()
     finish: Callable[[Emitter, Node], Node] | None = None
     mode: str = "assign"
-    origins: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
     updates: Buffer | None = None
 
 
@@ -243,7 +258,7 @@ class ExternCall:
     keywords: dict[str, Any]
     outputs: list[Buffer | None]
     is_tuple: bool
-    origins: tuple[str, ...] = ()
+    origins: tuple[Origin, ...] = ()
     reads: list[Buffer] = field(default_factory=list)
 
 

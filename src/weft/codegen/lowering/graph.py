@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -36,6 +37,7 @@ from weft.codegen.values import (
     ExternCall,
     Index,
     Lazy,
+    Origin,
     Shape,
     Strided,
     Value,
@@ -46,6 +48,7 @@ from weft.shapes.expr import IntExpr
 from weft.shapes.floats import SYMBOLIC_FLOATS, FloatValue
 from weft.shapes.symnode import expr_of, float_of
 
+_TORCH = os.path.dirname(torch.__file__)
 KERNEL_DEVICES = frozenset({"cpu", "cuda"})
 
 
@@ -250,13 +253,13 @@ def _context(
     return LoweringContext(graph, node.target, shapes, dtypes, layouts, device, _origins(node))
 
 
-def _origins(node: Node) -> tuple[str, ...]:
+def _origins(node: Node) -> tuple[Origin, ...]:
     stack = node.meta.get("stack")
     name = getattr(node.target, "__name__", str(node.target)).split(".")[0]
     if not stack:
-        return (name,)
-    line = stack[-1]
-    return (f"{name}  {line.file.rsplit('/', 1)[-1]}:{line.line}",)
+        return (Origin(name, None),)
+    own = (line for line in reversed(stack) if not line.file.startswith(_TORCH))
+    return (Origin(name, next(own, stack[-1])),)  # the user's line, not torch.nn.functional's
 
 
 def _wanted(node: Node, results: list[Any]) -> list[int | None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from weft.codegen.dtypes import compute_type, from_torch
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.views import Reshape, normalize_dim
@@ -74,6 +75,50 @@ def gather(cx: LoweringContext, x: Value, dim: int, indices: Value, **_: Any) ->
         return x.at(em, [chosen if d == dim else i for d, i in enumerate(index)])
 
     return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x, indices), cx.layouts[0])
+
+
+@lowering(aten.scatter.value, aten.scatter.src)
+def scatter_one(cx: LoweringContext, x: Value, dim: int, indices: Value, source: Any) -> Value:
+    """A scatter of one element in each line along `dim`: a comparison of positions."""
+    dim = normalize_dim(dim, len(x.shape))
+    line = tuple(1 if d == dim else n for d, n in enumerate(x.shape))
+    if not x.shape or indices.shape != line:
+        raise NotLowered("scatter of several elements in a line")
+    scalar = compute_type(from_torch(cx.dtype))
+
+    def formula(em: Emitter, index: Index) -> Node:
+        at = [0 if d == dim else i for d, i in enumerate(index)]
+        chosen = em.indirect(indices.at(em, at), x.shape[dim], wrap=False, check=True)
+        here = em.op("eq", em.index(index[dim]), em.index(chosen))
+        new = source.at(em, at) if isinstance(source, Value) else em.const(source, scalar)
+        return em.op("where", here, em.cast(new, scalar), x.at(em, index))
+
+    values = [x, indices, *([source] if isinstance(source, Value) else [])]
+    return cx.lazy(cx.shape, cx.dtype, formula, *_cost(*values), cx.layouts[0])
+
+
+@lowering(aten.nll_loss_backward.default)
+def nll_loss_backward(
+    cx: LoweringContext, grad: Value, x: Value, target: Value, weight: Value | None,
+    reduction: int, ignore: int, total_weight: Value,
+) -> Value:  # fmt: skip
+    """-weight[target] (over the total, for a mean) at the target's position, else 0."""
+    scalar = compute_type(from_torch(cx.dtype))
+    mean = reduction == 1
+
+    def formula(em: Emitter, index: Index) -> Node:
+        row = index[:-1]
+        wanted = em.cast(target.at(em, row), "i64")
+        slope = em.cast(grad.at(em, row if grad.shape else []), scalar)
+        if mean:
+            slope = em.op("div", slope, em.cast(total_weight.at(em, []), scalar))
+        if weight is not None:
+            slope = em.op("mul", slope, em.cast(weight.at(em, [index[-1]]), scalar))
+        here = em.op("eq", em.index(index[-1]), wanted)
+        kept = em.op("and_", here, em.op("ne", wanted, em.const(ignore, "i64")))
+        return em.op("where", kept, em.op("neg", slope), em.const(0, scalar))
+
+    return cx.lazy(cx.shape, cx.dtype, formula, 5, 2, cx.layouts[0])
 
 
 @lowering(aten.index.Tensor, aten._unsafe_index.Tensor)

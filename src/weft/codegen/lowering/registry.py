@@ -20,7 +20,7 @@ import torch
 
 from weft.codegen.dtypes import compute_type, from_torch
 from weft.codegen.loop_ir import Node, Scalar
-from weft.codegen.values import Buffer, Emitter, Index, Lazy, Shape, Strided, Value
+from weft.codegen.values import Buffer, Emitter, Index, Lazy, Origin, Shape, Strided, Value
 from weft.shapes.expr import Expr, IntExpr, is_nonnegative, maximum, minimum
 from weft.shapes.floats import SYMBOLIC_FLOATS
 
@@ -87,7 +87,7 @@ class LoweringContext:
     dtypes: list[torch.dtype]
     layouts: list[Shape | None]
     device: torch.device
-    origins: tuple[str, ...]
+    origins: tuple[Origin, ...]
 
     @property
     def shape(self) -> Shape:
@@ -133,7 +133,9 @@ class LoweringContext:
         layout = self.layouts[0] if shape == self.shape else None
         if self.graph.channels_last and len(shape) == 4:
             layout = _layout_of_images(operands, shape) or layout
-        return self.lazy(shape, dtype, formula, total + cost, loads, layout)
+        value = self.lazy(shape, dtype, formula, total + cost, loads, layout)
+        value.origins = _joint_origins(operands, self.origins)
+        return value
 
     def copy(self, x: Value) -> Value:
         """The same elements as a new tensor (never an alias), laid out as the node's result."""
@@ -175,6 +177,16 @@ def number_value(cx: LoweringContext, operand: Any) -> Any:
     if operand not in numbers:
         numbers[operand] = cx.graph.scalar(cx, operand)
     return numbers[operand]
+
+
+def _joint_origins(operands: Sequence[Any], own: tuple[Origin, ...]) -> tuple[Origin, ...]:
+    """Where a formula comes from: its operands' formulas, then itself; the latest eight."""
+    found: dict[Origin, None] = {}
+    for operand in operands:
+        if isinstance(operand, Value) and isinstance(operand.impl, Lazy):
+            found.update(dict.fromkeys(operand.origins))
+    found.update(dict.fromkeys(own))
+    return tuple(found)[-8:]
 
 
 def _cost_of(operands: Sequence[Any]) -> tuple[int, int]:
