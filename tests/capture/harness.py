@@ -58,7 +58,7 @@ def same(a: Any, b: Any) -> bool:
         return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
     if callable(a) and not is_dataclass(a):
         return True
-    if hasattr(a, "__dict__") and type(a).__eq__ is object.__eq__:
+    if hasattr(a, "__dict__") and (type(a).__eq__ is object.__eq__ or is_dataclass(a)):
         return same(vars(a), vars(b))
     return bool(a == b) or a != a
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, final
@@ -43,6 +44,8 @@ class Emitter:
         self._kept: list[Any] = []
         self._constant_names: dict[int, str] = {}
         self._temporaries = itertools.count()
+        self._depth = 0
+        self._unfilled: deque[Callable[[], None]] = deque()
 
     # -- expressions ------------------------------------------------------------------------------
 
@@ -53,9 +56,24 @@ class Emitter:
             return known
         if value.source is not None:
             return self._outside(value)
-        text = value.rebuild(self)
+        self._depth += 1
+        try:
+            text = value.rebuild(self)
+        finally:
+            self._depth -= 1
         self._kept.append(value)
-        return self._names.setdefault(id(value), text)
+        text = self._names.setdefault(id(value), text)
+        if self._depth == 0:
+            self._fill()
+        return text
+
+    def later(self, fill: Callable[[], None]) -> None:
+        """Fills a container once everything that is being built has a name: cycles close."""
+        self._unfilled.append(fill)
+
+    def _fill(self) -> None:
+        while self._unfilled:
+            self._unfilled.popleft()()
 
     def _outside(self, value: SymbolicValue) -> str:
         source = value.source

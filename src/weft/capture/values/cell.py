@@ -73,9 +73,12 @@ class CellValue(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         name = emit.bind(self, f"{emit.constant(types.CellType)}()")
+        emit.later(lambda: self._fill(emit, name))
+        return name
+
+    def _fill(self, emit: Emitter, name: str) -> None:
         if self.contents is not None:
             emit.line(f"{name}.cell_contents = {emit.value(self.contents)}")
-        return name
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name != "cell_contents":

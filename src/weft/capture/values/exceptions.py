@@ -65,8 +65,7 @@ class ExceptionValue(ObjectValue):
         cls = emit.constant(self.cls)
         name = emit.bind(self, f"{cls}.__new__({cls}{args})")
         emit.line(f"{name}.args = ({''.join(f'{emit.value(a)}, ' for a in self.args)})")
-        for key, value in list(self.attributes.complete(emit.tx).values()):
-            emit.line(f"{name}.__dict__[{emit.value(key)}] = {emit.value(value)}")
+        emit.later(lambda: self.attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}"))
         if self.cause is not NONE:
             emit.line(f"{name}.__cause__ = {emit.value(self.cause)}")
         return name

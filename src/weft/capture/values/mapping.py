@@ -218,9 +218,13 @@ class DictValue(MethodTable):
 
     def rebuild(self, emit: Emitter) -> str:
         name = emit.bind(self, self._empty(emit))
-        for key_value, value in list(self.complete(emit.tx).values()):
-            emit.line(f"{name}[{emit.value(key_value)}] = {emit.value(value)}")
+        emit.later(lambda: self.fill(emit, f"{name}[{{}}] = {{}}"))
         return name
+
+    def fill(self, emit: Emitter, statement: str) -> None:
+        """Emits a statement for each key and value."""
+        for key, value in list(self.complete(emit.tx).values()):
+            emit.line(statement.format(emit.value(key), emit.value(value)))
 
     def _empty(self, emit: Emitter) -> str:
         if self.cls is dict:

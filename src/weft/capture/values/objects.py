@@ -338,17 +338,18 @@ class ObjectValue(SymbolicValue):
         base = _c_base(self.cls)
         maker = emit.constant(base.__new__)
         name = emit.bind(self, f"{maker}({emit.constant(self.cls)})")
-        self._fill(emit, name, base)
-        for key_value, value in list(self.attributes.complete(emit.tx).values()):
-            emit.line(f"{name}.__dict__[{emit.value(key_value)}] = {emit.value(value)}")
-        self._write_slots(emit, name)
+        emit.later(lambda: self._fill_all(emit, name, base))
         return name
+
+    def _fill_all(self, emit: Emitter, name: str, base: type) -> None:
+        self._fill(emit, name, base)
+        self.attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}")
+        self._write_slots(emit, name)
 
     def _fill(self, emit: Emitter, name: str, base: type) -> None:
         if isinstance(self.contents, DictValue):
             setter = emit.constant(base.__setitem__)  # type: ignore[attr-defined]
-            for key, value in list(self.contents.complete(emit.tx).values()):
-                emit.line(f"{setter}({name}, {emit.value(key)}, {emit.value(value)})")
+            self.contents.fill(emit, f"{setter}({name}, {{}}, {{}})")
         elif isinstance(self.contents, (ListValue, SetValue)):
             adder = emit.constant(list.extend if base is list else set.update)
             items = (self.contents.items if isinstance(self.contents, ListValue)

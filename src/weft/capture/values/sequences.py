@@ -184,10 +184,13 @@ class ListValue(SequenceValue):
 
     def rebuild(self, emit: Emitter) -> str:
         name = emit.bind(self, "[]")
-        items = ", ".join(emit.value(item) for item in self.items)
-        if items:
-            emit.line(f"{name} += [{items}]")
+        if self.items:
+            emit.later(lambda: self._fill(emit, name))
         return name
+
+    def _fill(self, emit: Emitter, name: str) -> None:
+        items = ", ".join([emit.value(item) for item in self.items])
+        emit.line(f"{name} += [{items}]")
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op == "iadd" and not reflected:
