@@ -74,3 +74,11 @@ def test_synchronising_work_runs_without_a_graph() -> None:
         x = (torch.rand(100, device="cuda") > 0.5).float()
         torch.testing.assert_close(runner([x])[0], x.nonzero())
     assert runner.disabled is not None
+
+
+def test_each_size_has_its_recording() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    runner, weight = CudaGraphs(scale, device, changing=(1,)), torch.randn(1, device="cuda")
+    for count in (10, 10, 10, 20, 20, 10, 20):
+        x = torch.randn(count, device="cuda")
+        torch.testing.assert_close(runner([weight, x])[0], (x * weight).relu())

@@ -192,3 +192,13 @@ def test_scalar_operator(name: str, dtype: str) -> None:
     b.store("out0", value.dtype, i, value)
     kernel = b.build("one_op")
     check(kernel, {buffer.name: 300 for buffer in kernel.buffers})
+
+
+def test_masked_load_of_a_fixed_element() -> None:
+    i = loop_index("i0", 8)
+    b = KernelBuilder((LoopVar(i, 8),), ())
+    first = b.op("lt", b.index(i), b.const(1, "i64"))
+    with b.masked(first, 0):
+        value = b.load("in0", "f32", 0)
+    b.store("out0", "f32", i, value)
+    check(b.build("first_only"), {"in0": 1, "out0": 8})

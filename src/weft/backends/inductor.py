@@ -38,7 +38,7 @@ def inductor(
 def _compiler(gm: AtenGraph) -> Boxed:
     artifact = compile_graph(gm, options=config)
     device = _capturable_device(gm) if config.cudagraphs else None
-    return artifact if device is None else CudaGraphs(artifact, device)
+    return artifact if device is None else CudaGraphs(artifact, device, _changing_inputs(gm))
 
 
 def _capturable_device(gm: AtenGraph) -> torch.device | None:
@@ -52,6 +52,16 @@ def _capturable_device(gm: AtenGraph) -> torch.device | None:
         devices |= {t.device for t in tensors if isinstance(t, torch.Tensor)}
     device = devices.pop() if len(devices) == 1 else None
     return device if device is not None and device.type == "cuda" else None
+
+
+def _changing_inputs(gm: AtenGraph) -> tuple[int, ...]:
+    """Positions of the inputs that have symbolic sizes."""
+    inputs = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+    return tuple(
+        i for i, value in enumerate(inputs)
+        if isinstance(value, torch.Tensor)
+        and any(isinstance(size, torch.SymInt) for size in value.shape)
+    )  # fmt: skip
 
 
 _SYNCHRONISING = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}

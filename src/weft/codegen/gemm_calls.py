@@ -1,19 +1,22 @@
-"""float32 matrix products through oneDNN, where that is faster than ATen's default library.
+"""Matrix products through another library call, where that is faster than ATen's default.
 
 Place in the pipeline: asked by `library_calls.py` before it spells `mm` and `addmm`.
 
-`addmm(bias, x, w.T)` with enough work becomes
-`mkldnn._linear_pointwise(x, w, bias, "none", [], "")`.
+- CPU, float32, enough work: `addmm(bias, x, w.T)` becomes oneDNN's
+  `mkldnn._linear_pointwise(x, w, bias, "none", [], "")`.
+- GPU, half precision, a number of columns that is no multiple of eight: `aligned_mm`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import torch
 
 from weft.codegen.call_sequence import CallSequence, tensor_text
 from weft.codegen.values import ExternCall, Shape, Strided, Value
+from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm
 from weft.runtime.gemm_speed import onednn_is_faster, onednn_linear
 
 aten = torch.ops.aten
@@ -22,16 +25,45 @@ MIN_ROWS: Final = 16
 """Fewer rows are bound by memory: the default library is as fast."""
 MIN_PRODUCTS: Final = 1 << 21
 """Multiplications below which oneDNN's dearer call does not pay."""
+MIN_UNALIGNED_PRODUCTS: Final = 1 << 30
+"""Multiplications below which computing block by block does not pay on a GPU."""
 ASSUMED_SIZE: Final = 256
 """What a size that is not known counts as."""
 
 
 def spell_gemm(sequence: CallSequence, call: ExternCall) -> str | None:
-    """The call as oneDNN's linear, or None where ATen's own is right."""
+    """The call's faster form, or None where ATen's own is right."""
     operands = _operands(call)
     if operands is None:
         return None
     left, right, bias = operands
+    if left.buffer.device.type == "cuda":
+        return _spell_aligned(sequence, left, right, bias)
+    return _spell_onednn(sequence, left, right, bias)
+
+
+def _spell_aligned(
+    sequence: CallSequence, left: Strided, right: Strided, bias: Strided | None
+) -> str | None:
+    """Half-precision products whose result has rows that cuBLAS stores slowly."""
+    columns = right.shape[1]
+    half = left.buffer.dtype in (torch.float16, torch.bfloat16)
+    if not half or not isinstance(columns, int) or columns % ALIGNMENT == 0:
+        return None
+    if _products(left.shape, right.shape) < MIN_UNALIGNED_PRODUCTS:
+        return None
+    name = sequence.name("aligned_mm", aligned_mm)
+    texts = [tensor_text(v) for v in (left, right, bias) if v is not None]
+    return f"{name}({', '.join(texts)})"
+
+
+def _spell_onednn(
+    sequence: CallSequence, left: Strided, right: Strided, bias: Strided | None
+) -> str | None:
+    if left.buffer.dtype != torch.float32:
+        return None
+    if not (_is_contiguous(left) and any(_is_one(s) for s in right.strides)):
+        return None
     if not _worth_while(left.shape, right.shape) or not onednn_is_faster():
         return None
     name = sequence.name("linear", onednn_linear())
@@ -41,20 +73,19 @@ def spell_gemm(sequence: CallSequence, call: ExternCall) -> str | None:
 
 
 def _operands(call: ExternCall) -> tuple[Strided, Strided, Strided | None] | None:
-    """Both matrices and the bias, if the operator and their layouts are ones that oneDNN takes."""
+    """Both matrices and the bias (a vector or None) of a plain product, alike in dtype and device."""
     if call.keywords or call.op not in (aten.mm.default, aten.addmm.default):
         return None
     values: list[Any] = list(call.arguments)
-    if not all(isinstance(v, Value) and v.dtype == torch.float32 for v in values):
+    if not all(isinstance(v, Value) for v in values):
         return None
-    if any(v.device.type != "cpu" for v in values):
+    if len({(v.dtype, v.device) for v in values}) != 1:
         return None
     bias = values[0].realize() if call.op is aten.addmm.default else None
     left, right = (v.realize() for v in values[-2:])
     if bias is not None and (len(bias.shape) != 1 or bias.strides[0] != 1):
         return None
-    good = _is_contiguous(left) and any(_is_one(s) for s in right.strides)
-    return (left, right, bias) if good else None
+    return left, right, bias
 
 
 def _is_contiguous(matrix: Strided) -> bool:
@@ -68,6 +99,11 @@ def _is_one(stride: object) -> bool:
 
 
 def _worth_while(left: Shape, right: Shape) -> bool:
+    rows = left[0] if isinstance(left[0], int) else ASSUMED_SIZE
+    return rows >= MIN_ROWS and _products(left, right) >= MIN_PRODUCTS
+
+
+def _products(left: Shape, right: Shape) -> int:
+    """Multiplications of a product of these shapes."""
     sizes = [n if isinstance(n, int) else ASSUMED_SIZE for n in (left[0], left[1], right[1])]
-    rows, inner, columns = sizes
-    return rows >= MIN_ROWS and rows * inner * columns >= MIN_PRODUCTS
+    return math.prod(sizes)

@@ -41,7 +41,7 @@ class Recording:
     """One captured graph: its input buffers, its outputs, and how many owners their storages have when idle."""
 
     graph: torch.cuda.CUDAGraph
-    sizes: tuple[int, ...]
+    sizes: tuple[Any, ...]
     addresses: list[int]
     copied: list[tuple[int, torch.Tensor]]
     outputs: list[Any]
@@ -67,8 +67,11 @@ class Recording:
 class CudaGraphs:
     """A callable with the artifact's convention that replays CUDA graphs where that is safe."""
 
-    def __init__(self, artifact: Artifact, device: torch.device) -> None:
-        self.artifact, self.device = artifact, device
+    def __init__(
+        self, artifact: Artifact, device: torch.device, changing: tuple[int, ...] = ()
+    ) -> None:
+        """`changing`: positions of the inputs whose sizes may differ from call to call."""
+        self.artifact, self.device, self.changing = artifact, device, changing
         self.recordings: list[Recording] = []
         self.last_addresses: list[int] | None = None
         self.moving: set[int] = set()
@@ -80,7 +83,7 @@ class CudaGraphs:
         if self.disabled is not None or torch.cuda.is_current_stream_capturing():
             return self.artifact(inputs)
         addresses = [t.data_ptr() if isinstance(t, torch.Tensor) else 0 for t in inputs]
-        sizes = tuple(v for v in inputs if not isinstance(v, torch.Tensor))
+        sizes = self._sizes(inputs)
         recording = self._free_recording(addresses, sizes)
         if recording is not None:
             return recording.replay(inputs)
@@ -88,36 +91,34 @@ class CudaGraphs:
             return self.artifact(inputs)
         return self._capture(inputs, addresses, sizes)
 
-    def _free_recording(self, addresses: list[int], sizes: tuple[int, ...]) -> Recording | None:
+    def _sizes(self, inputs: list[Any]) -> tuple[Any, ...]:
+        """What a recording is made for: numbers among the inputs, sizes that may change."""
+        numbers = [v for v in inputs if not isinstance(v, torch.Tensor)]
+        return (*numbers, *(inputs[i].shape for i in self.changing))
+
+    def _free_recording(self, addresses: list[int], sizes: tuple[Any, ...]) -> Recording | None:
         for recording in self.recordings:
             if recording.sizes == sizes and recording.is_free():
-                moved = self._moved(recording.addresses, addresses)
+                copied = {i for i, _ in recording.copied}
+                moved = _differing(recording.addresses, addresses) - copied
                 if not moved:
                     return recording
                 self.moving |= moved
         return None
 
-    def _moved(self, before: list[int], now: list[int]) -> set[int]:
-        """Inputs read in place whose address has changed."""
-        return {
-            i
-            for i, (a, b) in enumerate(zip(before, now, strict=True))
-            if a != b and i not in self.moving
-        }
-
-    def _should_capture(self, addresses: list[int], sizes: tuple[int, ...]) -> bool:
+    def _should_capture(self, addresses: list[int], sizes: tuple[Any, ...]) -> bool:
         """After one plain call; drops recordings that read an input in place which has since moved."""
         first = self.last_addresses is None
         if self.last_addresses is not None:
-            self.moving |= self._moved(self.last_addresses, addresses)
+            self.moving |= _differing(self.last_addresses, addresses)
         self.last_addresses = addresses
-        copied = self.moving
-        self.recordings = [r for r in self.recordings if copied <= {i for i, _ in r.copied}]
+        moving = self.moving
+        self.recordings = [r for r in self.recordings if moving <= {i for i, _ in r.copied}]
         same = [r for r in self.recordings if r.sizes == sizes]
         return not first and len(same) < MOST_RECORDINGS and self.captures < MOST_CAPTURES
 
     def _capture(
-        self, inputs: list[Any], addresses: list[int], sizes: tuple[int, ...]
+        self, inputs: list[Any], addresses: list[int], sizes: tuple[Any, ...]
     ) -> list[Any]:
         if any(isinstance(t, torch.Tensor) and t.device != self.device for t in inputs):
             return self._give_up("an input is not on the graph's device", inputs)
@@ -142,6 +143,11 @@ class CudaGraphs:
         self.recordings.clear()
         events.record("cudagraphs_skipped", reason=reason)
         return self.artifact(inputs)
+
+
+def _differing(before: list[int], now: list[int]) -> set[int]:
+    """Positions at which two lists of addresses differ."""
+    return {i for i, (a, b) in enumerate(zip(before, now, strict=True)) if a != b}
 
 
 def _use_counts(outputs: list[Any]) -> list[int]:

@@ -8,7 +8,7 @@ Core types: `Tiling` (how the iteration domain is cut into tiles), `TritonSource
 and `runtime.cuda_kernel.CudaKernel` (the launchable result).
 """
 
-from weft.codegen.triton.target import compile_kernels
 from weft.codegen.triton.spelling import Unsupported
+from weft.codegen.triton.target import compile_kernels
 
 __all__ = ["Unsupported", "compile_kernels"]

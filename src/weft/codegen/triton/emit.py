@@ -300,7 +300,7 @@ class _Emitter:
         masks = self._masks(axes, node.mask)
         index = self._index(node.index)
         if masks and (node.mask is not None or not self._index_axes(node)):
-            index = f"tl.broadcast_to({index}, {self._shape(axes)})"
+            index = self._spread(index, node.index, axes)
         text = f"tl.load({node.buffer} + ({index})"
         if masks:
             text += f", {' & '.join(masks)}, other={spell_literal(node.other)}"
@@ -402,9 +402,7 @@ class _Emitter:
     def _store(self, store: Store) -> None:
         axes = frozenset(a.name for a in self.tiling.axes if store.inner or a.name != "r")
         shape = self._shape(axes)
-        index = f"tl.broadcast_to({self._index(store.index)}, {shape})"
-        if _is_plain(store.index):
-            index = f"tl.full({shape}, {store.index}, tl.int32)"
+        index = self._spread(self._index(store.index), store.index, axes)
         value = f"tl.broadcast_to({self.names[store.value.id]}, {shape})"
         memory = self.memory_type[store.buffer]
         if compute_type(memory) != memory:
@@ -416,6 +414,13 @@ class _Emitter:
 
     def _index(self, index: Expr | int) -> str:
         return triton_text(index).replace("weft_floor_", "p.floor_")
+
+    def _spread(self, text: str, index: Expr | int, axes: frozenset[str]) -> str:
+        """An index as a tile (Triton cannot broadcast a literal)."""
+        shape = self._shape(axes)
+        if _is_plain(index):
+            return f"tl.full({shape}, {text}, tl.int64)"
+        return f"tl.broadcast_to({text}, {shape})"
 
     def _masks(self, axes: frozenset[str], mask: Node | None) -> list[str]:
         masks = [f"{a.name}mask" for a in self.tiling.axes if a.name in axes and a.needs_mask]

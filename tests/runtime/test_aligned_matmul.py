@@ -1,0 +1,23 @@
+"""Products computed block by block equal the whole, for both layouts of the right matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from weft.runtime.aligned_matmul import BLOCK, aligned_mm
+
+
+@pytest.mark.parametrize("columns", [3, 1001, BLOCK, BLOCK + 1, 2 * BLOCK + 13])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_equals_the_whole_product(columns: int, transposed: bool, with_bias: bool) -> None:
+    torch.manual_seed(0)
+    left = torch.randn(5, 16, dtype=torch.float64)
+    right = torch.randn(columns, 16, dtype=torch.float64).t()
+    right = right if transposed else right.contiguous()
+    bias = torch.randn(columns, dtype=torch.float64) if with_bias else None
+    expected = left @ right if bias is None else torch.addmm(bias, left, right)
+    result = aligned_mm(left, right, bias)
+    torch.testing.assert_close(result, expected)
+    assert result.is_contiguous()
