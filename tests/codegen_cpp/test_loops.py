@@ -106,6 +106,23 @@ def test_mixed_types_in_one_kernel() -> None:
         "q": zeros(n, "bool")})  # fmt: skip
 
 
+def test_wide_constants_beside_narrow_vectors() -> None:
+    """A 64-bit constant stored beside 32-bit values: a vector of it must fit a register."""
+    n = 37
+    b = builder([n])
+    i = flat(b.outer)
+    b.store("o", "f32", i, b.op("neg", b.load("x", "f32", i)))
+    b.store("p", "i64", i, b.const(7, "i64"))
+    rows = builder([5], [n])
+    (j,), (r,) = (v.symbol for v in rows.outer), (v.symbol for v in rows.inner)
+    rows.store("o", "f32", j, rows.reduce("max", rows.load("x", "f32", j * n + r)))
+    rows.store("count", "i64", j, rows.reduce("sum", rows.const(1, "i64")))
+    check_all([
+        (b.build("neg"), {"x": values(n), "o": zeros(n, "f32"), "p": zeros(n, "i64")}),
+        (rows.build("count"), {"x": values(5 * n), "o": zeros(5, "f32"), "count": zeros(5, "i64")}),
+    ])  # fmt: skip
+
+
 def test_symbolic_sizes() -> None:
     s0, s1 = symbol("s0", 1), symbol("s1", 1)
     b = builder([s0, s1])

@@ -253,8 +253,11 @@ def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int) -> int:
     for node in kernel.nodes:
         if node.id in varying and node.id not in narrow:
             widest = max(widest, ITEM_SIZE[node.dtype])
-        if isinstance(node, Reduce) and node.kind.startswith("arg"):
-            widest = max(widest, ITEM_SIZE[position_type(kernel, node)])
+        if isinstance(node, Reduce):
+            dtype = position_type(kernel, node) if node.kind.startswith("arg") else node.dtype
+            widest = max(widest, ITEM_SIZE[dtype])
+    # Stored values are widened even where all lanes have the same.
+    widest = max([widest, *(ITEM_SIZE[store.value.dtype] for store in kernel.stores)])
     return vector_bytes // widest
 
 

@@ -1,8 +1,9 @@
-"""2-D convolutions in channels-last memory through oneDNN, and pooling between them.
+"""2-D convolutions in channels-last memory, and pooling between them.
 
 Place in the pipeline: part of `lowering/`. ATen's float32 convolutions of row-major (NCHW) tensors
-reorder them inside; on channels-last (NHWC) memory they run up to four times faster. Formulas do
-not care where their elements lie, so only the layouts of buffers change:
+reorder them inside; on channels-last (NHWC) memory they are faster, and those by 1 x 1 kernels are
+plain matrix products (up to four times faster through oneDNN). Formulas do not care where their
+elements lie, so only the layouts of buffers change:
 
     conv(x: NCHW) → relu → conv     becomes     x as NHWC → conv → relu in NHWC → conv
 
@@ -19,12 +20,12 @@ from typing import Any, Final
 import torch
 from torch.fx import GraphModule
 
+from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.registry import (
     LoweringContext,
     NotLowered,
     in_channels_last,
     lowering,
-    strided_of,
 )
 from weft.codegen.values import ExternCall, Shape, Strided, Value
 from weft.runtime.gemm_speed import onednn_is_faster, onednn_linear
@@ -52,23 +53,18 @@ def convolution(
     padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int,
 ) -> Value:  # fmt: skip
-    """oneDNN's convolution on channels-last memory, where that pays."""
-    call = onednn_convolution()
-    if call is None or transposed or not _is_suitable(cx, x, weight, bias):
+    """ATen's convolution on channels-last memory, or a matrix product, where that pays."""
+    if transposed or not _is_suitable(cx, x, weight, bias):
         raise NotLowered
     x = channels_last_copy(cx, x)
     if _is_product(weight, stride, padding, groups) and onednn_is_faster():
         return _as_product(cx, x, weight, bias)
-    operands = [x, weight, bias]
-    reads = [v.realize().buffer for v in operands if v is not None]
-    options = (list(padding), list(stride), list(dilation), groups, "none", [], "")
-    made = ExternCall(call, (*operands, *options), {}, [], False, cx.origins, reads)
     cx.layouts[0] = channels_last_strides(cx.shape)
-    buffer = cx.graph.new_extern_buffer(cx, 0, made)
-    made.outputs.append(buffer)
-    cx.graph.record(made)
+    options = (stride, padding, dilation, transposed, output_padding, groups)
+    [result] = call_aten(cx, (x, weight, bias, *options), {}, [0], False)
     cx.graph.extern_ops.append(str(cx.target))
-    return Value(buffer.shape, buffer.dtype, strided_of(buffer), buffer.device, cx.graph)
+    assert result is not None
+    return result
 
 
 def _is_product(
@@ -114,19 +110,10 @@ def pooling(cx: LoweringContext, x: Value, *_: Any) -> Value:
     raise NotLowered
 
 
-def onednn_convolution() -> Any:
-    """The operator, or None where this torch has it not."""
-    mkldnn = torch.backends.mkldnn
-    if not (mkldnn.enabled and mkldnn.is_available()):  # type: ignore[no-untyped-call]
-        return None
-    namespace = torch.ops.mkldnn
-    if not hasattr(namespace, "_convolution_pointwise"):
-        return None
-    return namespace._convolution_pointwise.default
-
-
 def _is_suitable(cx: LoweringContext, x: Value, weight: Value, bias: Value | None) -> bool:
     values = [v for v in (x, weight, bias) if v is not None]
+    if not torch.backends.mkldnn.enabled:
+        return False
     if not cx.graph.channels_last or x.device.type != "cpu" or len(x.shape) != 4:
         return False
     if any(v.dtype != torch.float32 for v in values):

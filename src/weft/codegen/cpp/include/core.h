@@ -335,7 +335,7 @@ template <class T, int L> INLINE Part<T, L> load_part(const T* p) {
 
 template <class T, int L> INLINE Part<T, L> load_part(const T* p, int m) {
 #ifdef WEFT_AVX512
-  if constexpr (sizeof(T) * L >= 16) {
+  if constexpr (sizeof(T) * L >= 16 && sizeof(T) * L <= 64) {
     typedef Part<T, L> V __attribute__((aligned(1), may_alias));
     const V& from = *(const V*)p;
     Part<T, L> r;
@@ -360,7 +360,7 @@ template <class T, int L> INLINE void store_part(T* p, Part<T, L> x) { __builtin
 
 template <class T, int L> INLINE void store_part(T* p, Part<T, L> x, int m) {
 #ifdef WEFT_AVX512
-  if constexpr (sizeof(T) * L >= 16) {
+  if constexpr (sizeof(T) * L >= 16 && sizeof(T) * L <= 64) {
     typedef Part<T, L> V __attribute__((aligned(1), may_alias));
     V& to = *(V*)p;
     if constexpr (sizeof(T) == 8) {
