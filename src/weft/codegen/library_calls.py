@@ -42,7 +42,7 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     if call.op not in EXACT_STRIDES:
         for buffer in call.outputs:
             if buffer is not None:
-                _check_strides(sequence, buffer)
+                _check_strides(sequence, buffer, optional=call.is_tuple)
 
 
 def _spell_aten(sequence: CallSequence, call: ExternCall) -> str:
@@ -57,14 +57,16 @@ def _short_name(op: Any) -> str:
     return str(getattr(op, "__name__", op)).replace(".", "_").removesuffix("_default")
 
 
-def _check_strides(sequence: CallSequence, buffer: Buffer) -> None:
-    """Kernels index memory by the promised strides: restore them where ATen chose others."""
+def _check_strides(sequence: CallSequence, buffer: Buffer, *, optional: bool) -> None:
+    """Kernels index memory by the promised strides: restore them where ATen chose others.
+
+    optional: one of several results, which ATen may leave out (None) though its fake is a tensor.
+    """
     sequence.scope["with_strides"] = with_strides
     want = shape_text(buffer.strides)
-    line = (
-        f"if {buffer.name}.stride() != {want}: {buffer.name} = with_strides({buffer.name}, {want})"
-    )
-    sequence.lines.append(line)
+    given = f"{buffer.name} is not None and " if optional else ""
+    restored = f"{buffer.name} = with_strides({buffer.name}, {want})"
+    sequence.lines.append(f"if {given}{buffer.name}.stride() != {want}: {restored}")
 
 
 def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
