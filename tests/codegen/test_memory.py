@@ -117,3 +117,19 @@ def test_a_mutated_input_that_is_read_later_is_not_overwritten() -> None:
     torch.testing.assert_close(mine, theirs)
     for result, expected in zip(results, wanted, strict=True):
         torch.testing.assert_close(result, expected)
+
+
+def test_a_mutated_input_lives_until_its_new_value_is_made() -> None:
+    """in1's last read came before its new value was computed: the name was dropped too early."""
+
+    def function(x, state):
+        y = torch.sort(x + state)[0]  # the last read of `state`
+        state.copy_(y * 2)
+        return y
+
+    with torch.no_grad():
+        call, _ = compiled(function, torch.randn(5), torch.zeros(5), written=((0, 1),))
+        x, state = torch.randn(5), torch.ones(5)
+        expected = torch.sort(x + 1)[0]
+        torch.testing.assert_close(call([x, state]), expected)
+    torch.testing.assert_close(state, expected * 2)

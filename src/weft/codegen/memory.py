@@ -79,15 +79,14 @@ def plan_memory(
 def _last_uses(schedule: Schedule, lowered: GraphLowering) -> dict[str, int]:
     """The last step that touches each buffer (inputs that are never read: -1)."""
     last = {b.name: -1 for b in lowered.inputs if isinstance(b, Buffer)}
-    producer: dict[str, int] = {}
-    for position, step in enumerate(schedule.steps):
-        producer.update((b.name, position) for b in step_writes(step, schedule.needed))
-    last.update((target.name, producer[name]) for name, target in lowered.written.items())
     for position, step in enumerate(schedule.steps):
         for name in step_reads(step):
             last[name] = position
         for buffer in step_writes(step, schedule.needed):
             last[buffer.name] = position
+            target = lowered.written.get(buffer.name)
+            if target is not None:  # it may go there: the input must live until now
+                last[target.name] = max(last[target.name], position)
     return last
 
 
