@@ -136,6 +136,7 @@ __all__ = [
     "check_value",
     "compile_markers",
     "current_autograd_node",
+    "cond_operator",
     "decomposition_table",
     "function_spaces",
     "functorch",
@@ -185,6 +186,9 @@ pop_torch_function_mode = torch._C._pop_torch_function_stack
 torch_function_modes = torch._C._len_torch_function_stack
 torch_function_mode_at = torch._C._get_function_stack_at
 """capture: the stack of modes that see every torch call."""
+
+cond_operator = torch.ops.higher_order.cond
+"""capture: the node of torch.cond."""
 
 saved_tensors_hooks_switches = (
     torch._C._autograd._saved_tensors_hooks_enable,

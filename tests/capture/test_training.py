@@ -166,3 +166,56 @@ def test_recompile_reason_names_tensor_and_dtypes():
         f(torch.ones(3, dtype=torch.bfloat16))
     (reason,) = [e.reason for e in seen if e.kind == "recompile"]
     assert "'x'" in reason and "float32" in reason and "bfloat16" in reason
+
+
+def test_checkpoint_is_one_node_and_recomputes():
+    layer = nn.Linear(3, 3)
+    calls = []
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            calls.append(1)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    def f(x):
+        def block(y, scale):
+            return layer(Probe.apply(y)).relu() * scale
+
+        return torch.utils.checkpoint.checkpoint(block, x, 2.0, use_reentrant=False).sum()
+
+    x = torch.randn(2, 3, requires_grad=True)
+    f(x).backward()
+    expected, layer.weight.grad, x.grad = (x.grad, layer.weight.grad), None, None
+    seen = []
+
+    def backend(gm, inputs):
+        seen.append(gm)
+        return gm.forward
+
+    out = weft.compile(f, backend=backend, fullgraph=True)(x)
+    calls.clear()
+    out.backward()
+    assert calls, "the block is recomputed in the backward pass"
+    assert torch.allclose(x.grad, expected[0]) and torch.allclose(layer.weight.grad, expected[1])
+    (gm,) = seen
+    assert [n.target for n in gm.graph.nodes].count(torch.utils.checkpoint.checkpoint) == 1
+
+
+def test_cond():
+    weights = torch.ones(3), torch.ones(3) * 2
+
+    def f(x):
+        return torch.cond(x.mean() > 0, lambda a: a * weights[0], lambda a: a @ a + weights[1] * a,
+                          (x,))
+
+    g = weft.compile(f, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        for x in (torch.ones(3), -torch.ones(3)):
+            expected = x * weights[0] if x.mean() > 0 else x @ x + weights[1] * x
+            assert torch.allclose(g(x), expected)
+    assert weft.stats()["graph_breaks"] == 0

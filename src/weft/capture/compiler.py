@@ -34,6 +34,7 @@ from weft.capture.replacement import Emitter, restore_grad_mode
 from weft.capture.resumption import Resumption, can_translate
 from weft.capture.shape_guards import add_shape_guards
 from weft.capture.skips import is_skipped_code
+from weft.capture.state import no_saved_tensor_hooks
 from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle
@@ -100,7 +101,7 @@ class FrameCompiler:
             if self._over_limit(code, locals, cells, globals):
                 return None
             try:
-                with events.stage("capture"), _no_collection():
+                with events.stage("capture"), _no_collection(), no_saved_tensor_hooks():
                     return self._compile(code, locals, cells, globals, compiled is not None)
             except SkipFrame as skip:
                 events.record("skip", code=code, reason=skip.reason)
@@ -112,6 +113,13 @@ class FrameCompiler:
                 self.on_error(error, during="capture", what=code.co_qualname)
                 self._note_skip(code, always=False)
         return None
+
+    def compiled_copy(self, function: types.FunctionType) -> Any:
+        """The compiled form of a function of the program, on this compilation's copy of its code."""
+        copy = types.FunctionType(self.own_code(function.__code__), function.__globals__,
+                                  function.__name__, function.__defaults__, function.__closure__)
+        copy.__kwdefaults__ = function.__kwdefaults__
+        return self.compiled(copy)
 
     def own_code(self, code: types.CodeType) -> types.CodeType:
         """This compilation's copy of a library's code, to hang continuations' entries on."""
@@ -219,6 +227,7 @@ class Attempt:
             policy = self.compiler.policy(self.code)
             tx = Interpreter(self.code, self.globals, FakeContext(), policy, break_at=break_at)
             tx.own_code = self.compiler.own_code
+            tx.compiled_copy = self.compiler.compiled_copy
             frame = tx.root_frame(self.locals, self.cells)
             emit = Emitter(tx)
             try:

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from weft._torch import set_grad_enabled
+from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.errors import SourceLine
 
@@ -47,6 +48,21 @@ class GraphBuilder:
         self.inputs: list[GraphInput] = []
         self.n_calls = 0
         self._last_placeholder: fx.Node | None = None
+        self.holder = torch.nn.Module()
+        """Holds the modules of subgraphs."""
+        self.has_subgraphs = False
+
+    def local(self, node: fx.Node) -> fx.Node:
+        """The node itself; one of a closed subgraph cannot be used any more."""
+        if node.graph is not self.graph:
+            raise graph_break("unknown-operation", "a tensor that left its subgraph")
+        return node
+
+    def add_module(self, module: fx.GraphModule) -> str:
+        """Keeps a subgraph's module; gives its name."""
+        name = f"subgraph_{len(list(self.holder.children()))}"
+        self.holder.add_module(name, module)
+        return name
 
     def placeholder(self, source: Source, fake: Any, example: Any) -> fx.Node:
         """A new input, placed after the earlier ones and before all calls."""
@@ -70,6 +86,8 @@ class GraphBuilder:
         stack: tuple[SourceLine, ...],
     ) -> fx.Node:
         """Records one call; `example` is its result on fakes."""
+        if self.has_subgraphs:
+            fx.node.map_arg((args, kwargs), self.local)
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = example
         node.meta["stack"] = stack
@@ -79,15 +97,15 @@ class GraphBuilder:
     def finish(self, outputs: list[fx.Node]) -> tuple[fx.GraphModule, list[GraphInput]]:
         """Adds the output, drops what is unused, and gives the module and its inputs in order."""
         self.graph.output(tuple(outputs))
-        _drop_unused(self.graph)
+        drop_unused(self.graph)
         used = [i for i in self.inputs if i.node.users or i.node in outputs]
         for unused in (i for i in self.inputs if i not in used):
             self.graph.erase_node(unused.node)
-        module = fx.GraphModule(torch.nn.Module(), self.graph, "CapturedGraph")
+        module = fx.GraphModule(self.holder, self.graph, "CapturedGraph")
         return module, used
 
 
-def _drop_unused(graph: fx.Graph) -> None:
+def drop_unused(graph: fx.Graph) -> None:
     """Removes calls without users and without effects, last first."""
     for node in reversed(graph.nodes):
         if not node.users and node.op in ("call_function", "call_method") and not _has_effect(node):

@@ -73,6 +73,7 @@ class Interpreter:
         self.number_nodes: dict[Any, Any] = {}
         """Graph nodes of symbolic numbers, by expression."""
         self.break_at = break_at
+        self.compiled_copy: Callable[[types.FunctionType], Any] = lambda function: function
         self.own_code: Callable[[types.CodeType], types.CodeType] = lambda code: code
         """Gives the code object to make continuations from."""
         self.end_grad = torch.is_grad_enabled()

@@ -1,7 +1,7 @@
 """What follows a graph break: the operation in plain Python, then the continuations.
 
-Place in the pipeline: called by the compiler when an interpretation ended at a break. The frame that
-broke does its operation; it and each caller go on in a continuation, innermost first::
+Place in the pipeline: called by the compiler when an interpretation ended at a break. The frame
+that broke does its operation; it and each caller go on in a continuation, innermost first::
 
     t0 = print(v[0])                  # the operation
     t1 = f_inner_resumed(t0, x)       # the rest of the inner frame
@@ -22,12 +22,14 @@ from weft.capture.breaks import graph_break
 from weft.capture.bytecode.liveness import live_locals
 from weft.capture.continuation import HANDLED, resume_function
 from weft.capture.continuation import NULL as NULL_ITEM
+from weft.capture.checkpointing import Checkpointed, checkpoint
 from weft.capture.frame import Frame, Instruction
 from weft.capture.opcodes.exceptions import HandledMarker
 from weft.capture.replacement import Emitter
 from weft.capture.values.base import NULL, NullValue, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue
+from weft.markers import disable, is_disabled
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -81,7 +83,15 @@ def _call_text(emit: Emitter, function: SymbolicValue, args: list[SymbolicValue]
     plain = len(args) - len(names)
     parts = [emit.value(arg) for arg in args[:plain]]
     parts += [f"{name}={emit.value(arg)}" for name, arg in zip(names, args[plain:], strict=True)]
-    return f"{emit.value(function)}({', '.join(parts)})"
+    return f"{_callee(emit, function)}({', '.join(parts)})"
+
+
+def _callee(emit: Emitter, function: SymbolicValue) -> str:
+    """A function marked as not to be captured is called with the frame hook off."""
+    real = function.real()
+    if real is checkpoint:
+        return emit.constant(Checkpointed(emit.tx.compiled_copy))
+    return emit.constant(disable(real)) if is_disabled(real) else emit.value(function)
 
 
 @_translates("CALL", "CALL_KW")
@@ -111,7 +121,7 @@ def _call_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     has_null = bool(below) and isinstance(below[0], NullValue)
     if isinstance(args, NullValue):  # 3.13: callable, NULL, args, kwargs
         raise graph_break("unknown-opcode", "CALL_FUNCTION_EX in this form")
-    text = f"{emit.value(function)}(*{emit.value(args)}"
+    text = f"{_callee(emit, function)}(*{emit.value(args)}"
     text += f", **{emit.value(kwargs[0])})" if kwargs else ")"
     return Operation(n + has_null, text)
 
@@ -455,7 +465,8 @@ class Resumption:
         make = self.emit.constant(types.FunctionType)
         parts = (f"{make}({self.emit.constant(function.__code__)}, {self.emit.constant(globals)}, "
                  f"{function.__name__!r}, None, ({cells}))")
-        return self.emit.temporary(f"{self.emit.constant(compiled)}({parts})" if compiled else parts)
+        text = f"{self.emit.constant(compiled)}({parts})" if compiled else parts
+        return self.emit.temporary(text)
 
     def _cell(self, frame: Frame, name: str) -> CellValue:
         return frame.cells[name]

@@ -31,13 +31,18 @@ _STATE: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
 )
 
 
-def _take_saved_tensor_hooks() -> list[Any]:
-    """Removes the hooks of checkpointing and the like, which must not see fakes."""
+@contextmanager
+def no_saved_tensor_hooks() -> Iterator[None]:
+    """Without the hooks of checkpointing and the like, which must not see fakes."""
     hooks = []
     while (hook := top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(hook)
         pop_saved_tensors_default_hooks()
-    return hooks
+    try:
+        yield
+    finally:
+        for hook in reversed(hooks):
+            push_saved_tensors_default_hooks(*hook)
 
 
 @final
@@ -51,14 +56,11 @@ class GlobalState:
     @contextmanager
     def saved(self) -> Iterator[None]:
         """Puts the state back at the end of the block."""
-        hooks = _take_saved_tensor_hooks()
         try:
             yield
         finally:
             if functorch.get_dynamic_layer_stack_depth() != self.levels:
                 functorch.pop_dynamic_layer_stack_and_undo_to_depth(self.levels)
-            for hook in reversed(hooks):
-                push_saved_tensors_default_hooks(*hook)
             for (read, write), value in zip(_STATE, self.before, strict=True):
                 if read() != value:
                     write(value)

@@ -1,0 +1,98 @@
+"""Rules for operators that take functions: checkpoint and cond.
+
+Place in the pipeline: see `handlers/__init__`; the functions are captured by `subgraphs`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+from torch.utils.checkpoint import checkpoint
+
+from weft._torch import cond_operator
+from weft.capture.breaks import graph_break
+from weft.capture.subgraphs import Subgraph, SubgraphBuilder, capture_subgraph
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.functions import rule
+from weft.capture.values.sequences import TupleValue
+from weft.capture.values.tensors import TensorValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_CHECKPOINT = frozenset({"use_reentrant", "preserve_rng_state", "determinism_check", "debug",
+                         "early_stop", "context_fn"})
+
+
+@rule(checkpoint)
+def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """One node; the backward pass runs the subgraph again."""
+    settings = {k: v for k, v in kwargs.items() if k in _CHECKPOINT}
+    if "context_fn" in settings or (
+            "use_reentrant" in settings and settings["use_reentrant"].truth(tx)):
+        raise graph_break("disabled", "checkpoint with use_reentrant=True or context_fn")
+    rest = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT}
+    if not torch.is_grad_enabled():
+        return tx.call(args[0], args[1:], rest)
+    body = capture_subgraph(tx, args[0], args[1:], rest)
+    named = {k: v.constant() for k, v in settings.items()}
+    named.setdefault("use_reentrant", False)
+    node = tx.builder.call("call_function", checkpoint, (body.module_node(tx), *body.inputs), named,
+                           body.examples(), tx.stack())
+    return body.result(tx, node)
+
+
+@rule(torch.cond, cond_operator)
+def _cond(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Both branches as subgraphs with the same inputs and the same kind of outputs."""
+    names = ("pred", "true_fn", "false_fn", "operands")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    predicate = given["pred"]
+    operands = tx.unpack(given["operands"]) if "operands" in given else []
+    if not isinstance(predicate, TensorValue):
+        chosen = given["true_fn" if predicate.truth(tx) else "false_fn"]
+        return tx.call(chosen, operands, {})
+    branches = [capture_subgraph(tx, given[name], operands, {})
+                for name in ("true_fn", "false_fn")]
+    _check_alike(*branches)
+    inputs = list(dict.fromkeys(node for body in branches for node in body.inputs))
+    modules = []
+    for body in branches:
+        _take_inputs(body, inputs)
+        modules.append(body.module_node(tx))
+    node = tx.builder.call(
+        "call_function", cond_operator, (predicate.proxy(tx), *modules, tuple(inputs)), {},
+        branches[0].examples(), tx.stack())
+    return branches[0].result(tx, node)
+
+
+def _check_alike(first: Subgraph, second: Subgraph) -> None:
+    kinds = [[(e.shape, e.dtype, e.device) for e in body.examples()] for body in (first, second)]
+    if kinds[0] != kinds[1]:
+        raise graph_break("data-dependent-branch", "cond whose branches give different tensors")
+
+
+def _take_inputs(body: Subgraph, inputs: list[Any]) -> None:
+    """Gives the subgraph exactly these inputs, in this order."""
+    graph = body.module.graph
+    old = dict(zip(body.inputs, (n for n in graph.nodes if n.op == "placeholder"), strict=True))
+    first = next(iter(graph.nodes))
+    with graph.inserting_before(first):
+        for index, node in enumerate(inputs):
+            made = graph.create_node("placeholder", f"arg{index}", (), {}, f"arg{index}")
+            made.meta["example_value"] = node.meta.get("example_value")
+            if node in old:
+                old[node].replace_all_uses_with(made)
+    for placeholder in old.values():
+        graph.erase_node(placeholder)
+    body.module.recompile()
+
+
+@rule(torch.utils.checkpoint.checkpoint_sequential)
+def _sequential(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("disabled", "checkpoint_sequential")
+
+
+__all__ = ["SubgraphBuilder", "TupleValue"]

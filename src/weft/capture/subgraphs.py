@@ -1,0 +1,177 @@
+"""Subgraphs: a function's body as a graph module of its own, for operators that take functions.
+
+Place in the pipeline: used by the rules of checkpoint, cond and the like. While the body is interpreted
+its calls go to a `SubgraphBuilder`; tensors of the outer graph that it uses become its inputs::
+
+    body = capture_subgraph(tx, function, args, {})
+    node = tx.builder.call("call_function", operator, (body.module_node(tx), *body.inputs), ...)
+    result = body.result(tx, node)
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import fx
+
+from weft.capture.breaks import graph_break
+from weft.capture.graph import drop_unused
+from weft.capture.source import Source
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.mapping import DictValue
+from weft.capture.values.sequences import ListValue, NamedTupleValue, TupleValue
+from weft.capture.values.tensors import TensorValue, wrap_result
+from weft.errors import SourceLine
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+@final
+class SubgraphBuilder:
+    """Records calls in a graph of its own; nodes of the outer graph are lifted to inputs."""
+
+    def __init__(self, outer: Any) -> None:
+        self.outer = outer
+        self.graph = fx.Graph()
+        self.lifted: dict[fx.Node, fx.Node] = {}
+        self.n_calls = 0
+        self._last: fx.Node | None = None
+
+    def placeholder(self, source: Source, fake: Any, example: Any) -> fx.Node:
+        """Outside tensors are inputs of the outermost graph."""
+        return self.outer.placeholder(source, fake, example)  # type: ignore[no-any-return]
+
+    def local(self, node: fx.Node) -> fx.Node:
+        """The node of this graph that stands for `node`."""
+        if node.graph is self.graph:
+            return node
+        found = self.lifted.get(node)
+        if found is None:
+            found = self.lifted[node] = self._input(node)
+        return found
+
+    def _input(self, node: fx.Node) -> fx.Node:
+        outer = self.outer.local(node)
+        before = (self.graph.inserting_after(self._last) if self._last is not None
+                  else self.graph.inserting_before(next(iter(self.graph.nodes), None)))
+        with before:
+            made = self.graph.create_node("placeholder", outer.name, (), {}, outer.name)
+        made.meta["example_value"] = outer.meta.get("example_value")
+        self._last = made
+        return made
+
+    def call(
+        self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Any,
+        stack: tuple[SourceLine, ...],
+    ) -> fx.Node:
+        """Records one call."""
+        args = fx.node.map_arg(args, self.local)
+        kwargs = fx.node.map_arg(kwargs, self.local)
+        node = self.graph.create_node(op, target, args, kwargs)
+        node.meta["example_value"] = example
+        node.meta["stack"] = stack
+        self.n_calls += 1
+        return node
+
+    def add_module(self, module: fx.GraphModule) -> str:
+        return self.outer.add_module(module)  # type: ignore[no-any-return]
+
+
+@final
+@dataclass(slots=True)
+class Subgraph:
+    """A captured body: its module, the outer nodes that it takes, and what it gives."""
+
+    module: fx.GraphModule
+    inputs: list[fx.Node]
+    outputs: list[TensorValue]
+    value: SymbolicValue
+    _made: dict[int, TensorValue] = field(default_factory=dict)
+
+    def module_node(self, tx: Interpreter) -> fx.Node:
+        """The `get_attr` node that holds the module."""
+        name = tx.builder.add_module(self.module)
+        node = tx.builder.graph.create_node("get_attr", name, (), {})
+        node.meta["example_value"] = self.module
+        return node
+
+    def examples(self) -> tuple[torch.Tensor, ...]:
+        """The outputs' fakes."""
+        return tuple(output.example for output in self.outputs)
+
+    def result(self, tx: Interpreter, node: fx.Node) -> SymbolicValue:
+        """The body's value, its tensors taken from the call's outputs."""
+        for index, output in enumerate(self.outputs):
+            part = tx.builder.call("call_function", operator.getitem, (node, index), {},
+                                   output.example, node.meta["stack"])
+            made = wrap_result(tx, part, output.example)
+            assert isinstance(made, TensorValue)
+            self._made[id(output)] = made
+        return self._replace(tx, self.value)
+
+    def _replace(self, tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+        if isinstance(value, TensorValue):
+            return self._made[id(value)]
+        if isinstance(value, NamedTupleValue):
+            return NamedTupleValue([self._replace(tx, i) for i in value.items], None, value.cls)
+        if isinstance(value, (ListValue, TupleValue)):
+            return type(value)([self._replace(tx, item) for item in value.all(tx)])
+        if isinstance(value, DictValue):
+            made = DictValue(cls=value.cls)
+            for key, item in value.pairs(tx):
+                made.setitem(tx, key, self._replace(tx, item))
+            return made
+        return value
+
+
+def capture_subgraph(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwargs
+                     ) -> Subgraph:
+    """Interprets the call into a subgraph. A break or an outside change inside is a break here."""
+    outer, builder = tx.builder, SubgraphBuilder(tx.builder)
+    effects = len(tx.effects)
+    tx.builder = builder
+    try:
+        value = tx.force(tx.call(function, args, kwargs))
+    finally:
+        tx.builder = outer
+    if len(tx.effects) != effects:
+        raise graph_break("unknown-operation", "a change of outside state within a subgraph")
+    outputs: list[TensorValue] = []
+    _collect(tx, value, outputs)
+    nodes = tuple(_node_of(tx, builder, output) for output in outputs)
+    builder.graph.output(nodes)
+    drop_unused(builder.graph)
+    outer.has_subgraphs = True
+    inputs = [outer.local(node) for node in builder.lifted]
+    module = fx.GraphModule(_holder(outer), builder.graph, "Subgraph")
+    return Subgraph(module, inputs, outputs, value)
+
+
+def _holder(builder: Any) -> torch.nn.Module:
+    while not hasattr(builder, "holder"):
+        builder = builder.outer
+    return builder.holder  # type: ignore[no-any-return]
+
+
+def _node_of(tx: Interpreter, builder: SubgraphBuilder, output: TensorValue) -> fx.Node:
+    return builder.local(output.proxy(tx))
+
+
+def _collect(tx: Interpreter, value: SymbolicValue, found: list[TensorValue]) -> None:
+    """The tensors of a result, each once; anything else must be plain data."""
+    value = tx.force(value)
+    if isinstance(value, TensorValue):
+        if value not in found:
+            found.append(value)
+    elif isinstance(value, (ListValue, TupleValue)):
+        for item in value.all(tx):
+            _collect(tx, item, found)
+    elif isinstance(value, DictValue):
+        for item in value.values(tx):
+            _collect(tx, item, found)
+    elif not value.is_constant:
+        raise graph_break("unknown-operation", f"{value!r} as the result of a subgraph")
