@@ -56,7 +56,8 @@ def check_all(
     compiled = compile_kernels([kernel for kernel, _ in cases])
     for (kernel, buffers), run in zip(cases, compiled, strict=True):
         wanted = expected(kernel, buffers, sizes or {})
-        run(*(buffers[b.name] for b in kernel.buffers), *((sizes or {})[str(s)] for s in kernel.sizes))
+        numbers = [(sizes or {})[str(s)] for s in kernel.sizes]
+        run(*(buffers[b.name] for b in kernel.buffers), *numbers)
         for argument in kernel.buffers:
             compare(buffers[argument.name], wanted[argument.name], f"{argument.name} of\n{kernel}")
 

@@ -1,4 +1,6 @@
-"""Loop nests: layouts, broadcasts, sizes around the vector length, reductions, masks, indirect indices."""
+"""Loop nests: layouts, broadcasts, sizes around the vector length, reductions, masks, indirect
+indices.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def test_broadcast_strided_and_transposed_loads() -> None:
     i, j, k = (v.symbol for v in b.outer)
     total = b.load("row", "f32", k)
     for name, index in {
-        "column": j, "plane": i, "transposed": k * 35 + j * 5 + i, "every_third": (i * 7 + j) * 99 + 3 * k,
+        "column": j, "plane": i, "transposed": k * 35 + j * 5 + i,
+        "every_third": (i * 7 + j) * 99 + 3 * k,
         "reversed": (i * 7 + j) * 33 + 32 - k,
     }.items():  # fmt: skip
         total = b.op("add", total, b.load(name, "f32", index))
@@ -62,12 +65,15 @@ def test_transposed_loads_go_through_tiles() -> None:
         i, j, k = (v.symbol for v in b.outer)
         x = b.load("x", dtype, i * m * n + k * m + j)
         b.store("o", dtype, flat(b.outer), b.op("maximum", x, b.load("y", dtype, flat(b.outer))))
-        assert "load_tile" in source_of(kernel := b.build("transpose"))
+        kernel = b.build("transpose")
+        assert "load_tile" in source_of(kernel)
         size = b_ * m * n
         return kernel, {"x": values(size, dtype), "y": values(size, dtype), "o": zeros(size, dtype)}
 
-    check_all([transpose(2, 70, 150, "f32"), transpose(1, 64, 64, "f32"), transpose(3, 100, 33, "bf16"),
-               transpose(2, 40, 90, "f64"), transpose(1, 50, 70, "u8"), transpose(1, 50, 70, "bool")])
+    check_all([
+        transpose(2, 70, 150, "f32"), transpose(1, 64, 64, "f32"), transpose(3, 100, 33, "bf16"),
+        transpose(2, 40, 90, "f64"), transpose(1, 50, 70, "u8"), transpose(1, 50, 70, "bool"),
+    ])  # fmt: skip
 
 
 def test_norm_over_strided_channels_goes_through_tiles() -> None:
@@ -141,7 +147,9 @@ def test_symbolic_sizes() -> None:
             {"s0": m, "s1": n})  # fmt: skip
 
 
-def reduction_case(kind: str, dtype: str, outer: int, inner: int, contiguous: str) -> tuple[Kernel, Buffers]:
+def reduction_case(
+    kind: str, dtype: str, outer: int, inner: int, contiguous: str
+) -> tuple[Kernel, Buffers]:
     b = builder([outer], [inner])
     (i,), (r,) = (v.symbol for v in b.outer), (v.symbol for v in b.inner)
     index: IntExpr = i * inner + r if contiguous == "inner" else r * outer + i
@@ -161,7 +169,8 @@ def test_reductions(kind: str, contiguous: str) -> None:
     lengths = (1, 5, 100) if dtypes == ["bool"] else (100,)
     cases = [reduction_case(kind, d, 37, n, contiguous) for d in dtypes for n in lengths]
     if kind not in ("any", "all"):
-        cases += [reduction_case(kind, "f32", m, n, contiguous) for m, n in ((1, 7), (70, 3), (2, 513))]
+        shapes = ((1, 7), (70, 3), (2, 513))
+        cases += [reduction_case(kind, "f32", m, n, contiguous) for m, n in shapes]
     check_all(cases)
 
 
@@ -271,7 +280,8 @@ def norm_kernel(b: KernelBuilder, dtype: str, n: int) -> Kernel:
     d = b.op("sub", x, mean)
     variance = b.op("mul", b.reduce("sum", b.op("mul", d, d)), b.const(1 / n, "f32"))
     scale = b.op("rsqrt", b.op("add", variance, b.const(1e-5, "f32")))
-    y = b.op("add", b.op("mul", b.op("mul", d, scale), b.load("w", dtype, r)), b.load("b", dtype, r))
+    y = b.op("mul", b.op("mul", d, scale), b.load("w", dtype, r))
+    y = b.op("add", y, b.load("b", dtype, r))
     b.store("o", dtype, index, b.op("tanh", y))
     b.store("mean", "f32", i, mean)
     return b.build("norm")
@@ -280,12 +290,15 @@ def norm_kernel(b: KernelBuilder, dtype: str, n: int) -> Kernel:
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("n", [10, 64, 200])
 def test_layer_norm(dtype: str, n: int) -> None:
-    buffers = {k: values(9 * n, dtype) for k in ("x", "y", "o")} | {"w": values(n, dtype), "b": values(n, dtype)}
+    buffers = {k: values(9 * n, dtype) for k in ("x", "y", "o")}
+    buffers |= {k: values(n, dtype) for k in ("w", "b")}
     check(norm_kernel(builder([9], [n]), dtype, n), {**buffers, "mean": zeros(9, "f32")})
 
 
 def test_masked_loads_do_not_read_outside() -> None:
-    """Padding: the mask guards memory that does not exist; also a mask that is the same in all lanes."""
+    """Padding: the mask guards memory that does not exist; also a mask that is the same in all
+    lanes.
+    """
     n, m = 70, 5
     b = builder([m, n])
     i, j = (v.symbol for v in b.outer)
@@ -364,7 +377,8 @@ def test_accumulating_stores_with_equal_indices() -> None:
     cell = lanes.indirect(lanes.load("index", "i64", k), 4, wrap=False, check=True)
     lanes.store("o", "i32", cell, lanes.load("x", "i32", k), mode="add")
     check_all([
-        (b.build("index_add"), {"index": torch.randint(0, 4, (30,)), "x": values(600), "o": values(80)}),
+        (b.build("index_add"), {"index": torch.randint(0, 4, (30,)), "x": values(600),
+                                "o": values(80)}),
         (lanes.build("histogram"), {"index": torch.randint(0, 4, (600,)), "x": values(600, "i32"),
                                     "o": values(4, "i32")}),
     ])  # fmt: skip
@@ -430,11 +444,13 @@ def random_case(rng: random.Random) -> tuple[Kernel, Buffers]:
     for _ in range(rng.randint(2, 12)):
         choice = rng.random()
         if choice < 0.55:
-            nodes.append(b.op(rng.choice(("add", "sub", "mul", "maximum")), *rng.choices(nodes, k=2)))
+            operator = rng.choice(("add", "sub", "mul", "maximum"))
+            nodes.append(b.op(operator, *rng.choices(nodes, k=2)))
         elif choice < 0.75:
             nodes.append(b.op(rng.choice(("tanh", "sigmoid", "abs", "neg")), rng.choice(nodes)))
         elif choice < 0.85:
-            nodes.append(b.op("where", b.op("lt", *rng.choices(nodes, k=2)), *rng.choices(nodes, k=2)))
+            condition = b.op("lt", *rng.choices(nodes, k=2))
+            nodes.append(b.op("where", condition, *rng.choices(nodes, k=2)))
         elif inner:
             x = b.op("tanh", rng.choice(nodes))
             nodes.append(b.reduce(rng.choice(("sum", "max", "min")), x))

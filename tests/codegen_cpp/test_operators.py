@@ -1,4 +1,6 @@
-"""Every scalar operator, in every type it takes, in vector bodies and tails, against the interpreter."""
+"""Every scalar operator, in every type it takes, in vector bodies and tails, against the
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def test_half_types_round_to_nearest_even_for_all_values(half: str) -> None:
     dtype = to_torch(half)
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     wide = every.float()
-    wide = torch.cat([wide, torch.nextafter(wide, wide * 2), (wide + wide.roll(1)) / 2, wide * 1.001])
+    between = [torch.nextafter(wide, wide * 2), (wide + wide.roll(1)) / 2, wide * 1.001]
+    wide = torch.cat([wide, *between])
     n = len(wide)
     b = builder([n])
     index = flat(b.outer)

@@ -83,7 +83,7 @@ def test_without_disk_cache_nothing_is_written_to_it(tmp_path: Path) -> None:
 PROCESS = """
 import sys
 from weft.runtime.compile_pool import submit
-source = '#include "core.h"\\nextern "C" __attribute__((visibility("default"))) int f() { return 7; }\\n'
+source = 'extern "C" __attribute__((visibility("default"))) int f() { return 7; }\\n'
 import ctypes
 print(ctypes.CDLL(str(submit(source).result())).f())
 """

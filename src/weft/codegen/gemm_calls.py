@@ -73,7 +73,8 @@ def _spell_onednn(
 
 
 def _operands(call: ExternCall) -> tuple[Strided, Strided, Strided | None] | None:
-    """Both matrices and the bias (a vector or None) of a plain product, alike in dtype and device."""
+    """Both matrices and the bias (a vector or None) of a plain product, alike in dtype and device.
+    """
     if call.keywords or call.op not in (aten.mm.default, aten.addmm.default):
         return None
     values: list[Any] = list(call.arguments)

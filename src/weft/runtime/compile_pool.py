@@ -1,7 +1,7 @@
 """Compiles many C++ sources at once: in parallel, each distinct one once, through the disk cache.
 
-Place in the pipeline: between `codegen/cpp/` (texts) and `launcher.py` (callables). The threads only wait for
-compiler processes, so they cost nothing beside Python work that goes on meanwhile:
+Place in the pipeline: between `codegen/cpp/` (texts) and `launcher.py` (callables). The threads
+only wait for compiler processes, so they cost nothing beside Python work that goes on meanwhile:
 
     futures = [submit(text) for text in texts]     # starts compiling at once
     paths = [future.result() for future in futures]
@@ -50,7 +50,8 @@ def _still_there(future: Future[Path]) -> bool:
 
 
 def _build(tools: Toolchain, key: str, source: str, disk: DiskCache) -> Path:
-    """The object from the cache, or compiled under the key's lock, so that processes do not race."""
+    """The object from the cache, or compiled under the key's lock, so that processes do not race.
+    """
     found = disk.path(key)
     if found is not None:
         return found

@@ -1,10 +1,11 @@
 """The C++ compiler: which one, its flags, and one run of it.
 
-Place in the pipeline: `compile_pool.py` runs many of these in parallel; `codegen/cpp/` chooses vector widths
-by `Toolchain.simd`.
+Place in the pipeline: `compile_pool.py` runs many of these in parallel; `codegen/cpp/` chooses
+vector widths by `Toolchain.simd`.
 
-Kernels include no system header and link no library but libm: OpenMP's functions are resolved when the
-object is loaded, from the runtime that torch has loaded already, so both share one pool of threads.
+Kernels include no system header and link no library but libm: OpenMP's functions are resolved when
+the object is loaded, from the runtime that torch has loaded already, so both share one pool of
+threads.
 
     shared_object = toolchain().compile(source_text)
 """
@@ -42,7 +43,9 @@ _FLAGS: Final = (
 _LIBRARIES: Final = ("-lm", "-lgcc")
 
 _SIMD_FLAGS: Final = {
-    "x86_64": {"avx512": "-march=x86-64-v4", "avx2": "-march=x86-64-v3", "portable": "-march=x86-64"},
+    "x86_64": {
+        "avx512": "-march=x86-64-v4", "avx2": "-march=x86-64-v3", "portable": "-march=x86-64",
+    },
 }  # fmt: skip
 _SIMD_NEEDS: Final = {
     "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
@@ -130,7 +133,8 @@ def _machine_digest() -> str:
 
 def toolchain() -> Toolchain:
     """The toolchain that the settings ask for; raises CompilerNotFound where there is none."""
-    return _toolchain(config.cpp_compiler or os.environ.get("CXX", ""), config.simd, config.cpp_flags)
+    wanted = config.cpp_compiler or os.environ.get("CXX", "")
+    return _toolchain(wanted, config.simd, config.cpp_flags)
 
 
 @cache

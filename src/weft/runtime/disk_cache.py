@@ -1,15 +1,17 @@
 """Content-addressed files on disk, shared by all processes of a user.
 
-Place in the pipeline: below every compiler of `runtime/`; keys are hashes of everything a result depends on.
+Place in the pipeline: below every compiler of `runtime/`; keys are hashes of everything a result
+depends on.
 
     cache = DiskCache("cpp")
     cache.put(key, shared_object)
     cache.get(key)     # the bytes, or None
     cache.path(key)    # the file itself (for dlopen), or None
 
-A file is its content followed by a checksum (which the dynamic loader ignores). It appears under its name
-by an atomic rename, so a reader sees all of it or nothing; a file whose checksum is wrong is deleted and
-counts as missing. When the cache outgrows `config.cache_size_mb` the files used longest ago go first.
+A file is its content followed by a checksum (which the dynamic loader ignores). It appears under
+its name by an atomic rename, so a reader sees all of it or nothing; a file whose checksum is wrong
+is deleted and counts as missing. When the cache outgrows `config.cache_size_mb` the files used
+longest ago go first.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def root_directory() -> Path:
 
 @final
 class DiskCache:
-    """The files of one kind ("cpp", "triton", …): a mapping from key (a SHA-256 in hex) to bytes."""
+    """The files of one kind ("cpp", "triton", …): a mapping from key (a SHA-256 in hex) to bytes.
+    """
 
     _puts = 0
 

@@ -31,7 +31,7 @@ MARGIN: Final = 1.2
 def onednn_linear() -> Callable[..., torch.Tensor] | None:
     """oneDNN's x @ w.T + b on plain tensors, or None where this torch has it not."""
     mkldnn = torch.backends.mkldnn
-    if not (mkldnn.enabled and mkldnn.is_available()):  # type: ignore[no-untyped-call]
+    if not (mkldnn.enabled and mkldnn.is_available()):
         return None
     namespace = torch.ops.mkldnn
     if not hasattr(namespace, "_linear_pointwise"):

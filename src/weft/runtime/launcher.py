@@ -1,7 +1,7 @@
 """Compiled C++ kernels as callables.
 
-Place in the pipeline: after `compile_pool.py`; what generated call sequences call. The call itself is C
-(`weft._cpu.Kernel`): reading the arguments costs some 10 ns each.
+Place in the pipeline: after `compile_pool.py`; what generated call sequences call. The call itself
+is C (`weft._cpu.Kernel`): reading the arguments costs some 10 ns each.
 
     kernel = kernel_of(shared_object_file, "weft_k0", buffers=2, sizes=1, name="add_relu")
     kernel(x, out, n)
@@ -30,7 +30,8 @@ def configure() -> None:
 
 @cache
 def tensor_offset() -> int:
-    """Bytes from the start of a torch.Tensor object to the at::Tensor in it, found by its pointer."""
+    """Bytes from the start of a torch.Tensor object to the at::Tensor in it, found by its pointer.
+    """
     tensor = torch.empty(1)
     words = (ctypes.c_uint64 * (type(tensor).__basicsize__ // 8)).from_address(id(tensor))
     wanted: int = tensor._cdata

@@ -1,9 +1,10 @@
 """The C++/OpenMP target: loop IR kernels → C++ text → callables.
 
-Place in the pipeline: after `codegen/schedule.py`, beside `codegen/triton/`; uses `runtime/` to compile.
+Place in the pipeline: after `codegen/schedule.py`, beside `codegen/triton/`; uses `runtime/` to
+compile.
 
-`plan.py` decides (vectorised loop, lanes, stages), `emit.py` prints, `spelling.py` holds the tables,
-`include/*.h` is the code that kernels are written in, `target.py` is the entry point.
+`plan.py` decides (vectorised loop, lanes, stages), `emit.py` prints, `spelling.py` holds the
+tables, `include/*.h` is the code that kernels are written in, `target.py` is the entry point.
 """
 
 from weft.codegen.cpp.target import CompiledKernel, compile_kernels, source_of

@@ -2,11 +2,12 @@
 
 Place in the pipeline: `emit.py` prints what a `Plan` says and decides nothing itself.
 
-A kernel's outer variables are flattened into *points*, which threads share. One variable is vectorised: an
-inner one (its lanes are folded by each reduction: softmax over contiguous rows) or an outer one (each lane
-is a point: pointwise kernels, sums over leading dimensions). Inner loops run once per *stage*: stage 0 needs
-no reduction, stage 1 needs those of stage 0, and so on. Inner values that are dear and needed by several
-stages are kept in a row buffer, which stays in the first-level cache.
+A kernel's outer variables are flattened into *points*, which threads share. One variable is
+vectorised: an inner one (its lanes are folded by each reduction: softmax over contiguous rows) or
+an outer one (each lane is a point: pointwise kernels, sums over leading dimensions). Inner loops
+run once per *stage*: stage 0 needs no reduction, stage 1 needs those of stage 0, and so on. Inner
+values that are dear and needed by several stages are kept in a row buffer, which stays in the
+first-level cache.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def make_plan(kernel: Kernel, vector_bytes: int) -> Plan:
     return plan
 
 
-# ---- the vectorised variable ------------------------------------------------------------------------
+# ---- the vectorised variable ---------------------------------------------------------------------
 
 
 def accesses(kernel: Kernel) -> Iterator[Access]:
@@ -309,7 +310,9 @@ def _parts(plan: Plan, vector: LoopVar) -> int:
 
 def _split_variable(plan: Plan) -> LoopVar | None:
     """The inner loop to divide between threads, where points alone are too few for them."""
-    if plan.tile is not None or len(plan.stages) != 1 or plan.stages[0].stores or not plan.stages[0].reductions:
+    if plan.tile is not None or len(plan.stages) != 1:
+        return None
+    if plan.stages[0].stores or not plan.stages[0].reductions:
         return None
     counts = [v.extent for v in plan.points]
     if plan.vector is not None and not plan.vector_inner:
@@ -324,7 +327,7 @@ def _split_variable(plan: Plan) -> LoopVar | None:
     return max(variables, key=lambda v: trips(v.extent), default=None)
 
 
-# ---- stages -----------------------------------------------------------------------------------------
+# ---- stages --------------------------------------------------------------------------------------
 
 
 def _stages_of(kernel: Kernel) -> dict[int, int]:
@@ -382,7 +385,9 @@ def _closure(roots: Iterable[Node], stop: Iterable[int] = ()) -> dict[int, Node]
 
 
 def _keep_dear_values(plan: Plan, stages: list[Stage], closures: list[dict[int, Node]]) -> None:
-    """Fill `kept` and `reused`: what a later stage needs of an earlier one and is dear to recompute."""
+    """Fill `kept` and `reused`: what a later stage needs of an earlier one and is dear to
+    recompute.
+    """
     space = ROW_BUFFER_BYTES
     extents = [v.extent for v in plan.kernel.inner]
     if len(stages) < 2 or not all(isinstance(e, int) for e in extents):

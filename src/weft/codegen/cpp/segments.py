@@ -1,7 +1,7 @@
 """Cuts a vectorised loop where comparisons of its variable change, so that no lane needs a mask.
 
-Place in the pipeline: used by `emit.py`. Concatenation, padding and rotary embeddings compare a loop variable
-with constants; between two such constants the comparison is known:
+Place in the pipeline: used by `emit.py`. Concatenation, padding and rotary embeddings compare a
+loop variable with constants; between two such constants the comparison is known:
 
     for x in 0..64: where(x < 32, -b[x + 32], a[x - 32])
     →  for x in 0..32: -b[x + 32];   for x in 32..64: a[x - 32]
@@ -10,6 +10,7 @@ with constants; between two such constants the comparison is known:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Final
 
 from weft.codegen.loop_ir import Const, IndexValue, Kernel, LoopVar, Node, Op
@@ -41,7 +42,7 @@ def segments(kernel: Kernel, variable: LoopVar) -> list[tuple[int, int]]:
     if not 0 < len(cuts) < MAX_SEGMENTS:
         return []
     edges = [0, *sorted(cuts), variable.extent]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def known_values(kernel: Kernel, variable: LoopVar, start: int) -> dict[int, bool]:
@@ -71,8 +72,9 @@ def _comparisons(kernel: Kernel, variable: Expr) -> Iterator[tuple[Op, int, int]
         if left is None or right is None:
             continue
         parts = split_linear(left - right, variable)
-        if parts is not None and isinstance(parts[0], int) and parts[0] and isinstance(parts[1], int):
-            yield node, parts[0], parts[1]
+        slope, offset = parts if parts is not None else (0, 0)
+        if isinstance(slope, int) and slope and isinstance(offset, int):
+            yield node, slope, offset
 
 
 def _index_of(node: Node) -> IntExpr | None:

@@ -2,11 +2,12 @@
 
 Place in the pipeline: decided by `plan.py`, printed by `emit.py`.
 
-A load whose stride along the vectorised variable is long, but which is contiguous along another outer
-variable (the tile's rows), is copied for a block of rows at once: `out[i, j] = x[j, i]` becomes
+A load whose stride along the vectorised variable is long, but which is contiguous along another
+outer variable (the tile's rows), is copied for a block of rows at once: `out[i, j] = x[j, i]`
+becomes
 
     for each block of 64 rows i and 64 columns j:
-        tile[i][j] = x[j][i]                  # reads runs of 64 elements; 16 x 16 transposes in registers
+        tile[i][j] = x[j][i]        # reads runs of 64 elements; transposes in registers
         for i in block: for j in block: out[i, j] = tile[i][j]
 """
 

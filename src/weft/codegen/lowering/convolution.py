@@ -14,7 +14,6 @@ Outputs of the graph are laid out as eager's again. A graph that returns many of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any, Final
 
 import torch
@@ -77,8 +76,8 @@ def _is_product(
 
 def _as_product(cx: LoweringContext, x: Value, weight: Value, bias: Value | None) -> Value:
     """Pixels (rows) times weight: oneDNN's linear takes the weight as it lies, without a copy."""
-    outputs, channels = (int(n) for n in weight.shape[:2])  # type: ignore[arg-type]
-    pixels = prod(int(n) for n in cx.shape) // outputs  # type: ignore[arg-type]
+    outputs, channels = _count(weight.shape[:1]), _count(weight.shape[1:2])
+    pixels = _count(cx.shape) // outputs
     matrices = [
         _reshaped(x, (pixels, channels), (channels, 1)),
         _reshaped(weight, (outputs, channels), weight.realize().strides[:2]),
@@ -121,8 +120,16 @@ def _is_suitable(cx: LoweringContext, x: Value, weight: Value, bias: Value | Non
     sizes = [*cx.shape, *weight.shape]
     if not all(isinstance(n, int) for n in sizes):
         return False
-    products = prod(int(n) for n in cx.shape) * prod(int(n) for n in weight.shape[1:])  # type: ignore[arg-type]
-    return products >= MIN_PRODUCTS
+    return _count(cx.shape) * _count(weight.shape[1:]) >= MIN_PRODUCTS
+
+
+def _count(shape: Shape) -> int:
+    """Elements of a shape without symbols."""
+    total = 1
+    for size in shape:
+        assert isinstance(size, int)
+        total *= size
+    return total
 
 
 def channels_last_strides(shape: Shape) -> Shape:

@@ -1,0 +1,281 @@
+"""Prints scalar nodes and stores as C++ statements: loads, operators, indices.
+
+Place in the pipeline: the lowest layer of the printer; `stages.py` puts loops around it.
+
+A node becomes one line, `const auto v3 = add(v1, v2);`: a vector if it differs between the lanes of
+the vectorised loop, else a scalar that is widened where it meets vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from weft.codegen.cpp.plan import COMPARISONS, Plan, stride
+from weft.codegen.cpp.spelling import C_TYPE, FUNCTION, literal
+from weft.codegen.cpp.tiles import Tile
+from weft.codegen.loop_ir import (
+    Const,
+    IndexValue,
+    Indirect,
+    Kernel,
+    Load,
+    LoopVar,
+    Node,
+    Op,
+    Store,
+)
+from weft.shapes.expr import IntExpr, symbol_of
+from weft.shapes.printing import c_text
+
+
+class NodeWriter:
+    """Prints nodes of one kernel; keeps what has been printed."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.kernel = plan, plan.kernel
+        self.lines: list[str] = []
+        self.indent = 0
+        self.names = _canonical_names(plan.kernel)
+        self.buffers = {b.name: f"b{i}" for i, b in enumerate(self.kernel.buffers)}
+        self.memory = {b.name: C_TYPE[b.dtype] for b in self.kernel.buffers}
+        self.rows: dict[int, str] = {}  # node -> its row buffer, while it is read
+        self.done: set[int] = set()
+        self.in_tile = False
+        self.known: dict[int, bool] = {}  # boolean nodes that are constant where we print
+        self.vector_name = self.names[name_of(plan.vector)] if plan.vector else ""
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def node(self, node: Node) -> None:
+        """Define one node's value, unless it is known here."""
+        if node.id in self.known:
+            self.done.add(node.id)
+        else:
+            _PRINT[type(node)](self, node)
+
+    def define(self, node: Node, text: str) -> None:
+        self.line(f"const auto v{node.id} = {text};")
+        self.done.add(node.id)
+
+    def use(self, node: Node) -> str:
+        """A node's value as it is: a vector if it varies, else a scalar."""
+        if node.id in self.known:
+            return f"scalar({str(self.known[node.id]).lower()})"
+        if isinstance(node, Const):
+            return f"scalar<{C_TYPE[node.dtype]}>({literal(node.value, node.dtype)})"
+        return f"v{node.id}"
+
+    def wide(self, node: Node) -> str:
+        """A node's value as a vector."""
+        text = self.use(node)
+        varies = self.plan.varies(node) and node.id not in self.known
+        return text if varies else f"splat<L, P>({text})"
+
+    def const(self, node: Const) -> None:
+        self.done.add(node.id)  # printed where it is used
+
+    def index_value(self, node: IndexValue) -> None:
+        kind = "int32_t" if node.id in self.plan.narrow else "int64_t"
+        start = f"scalar<{kind}>({self.index(node.expr)})"
+        if not self.plan.varies(node):
+            self.define(node, start)
+            return
+        assert self.plan.vector is not None
+        step = stride(node.expr, self.plan.vector.symbol)
+        if step is not None:
+            self.define(node, f"steps<L, P>({start}, {self.index(step)})")
+        else:
+            self.define(node, f"make<{kind}, L, P>({self.per_lane(node.expr, ())})")
+
+    def indirect(self, node: Indirect) -> None:
+        wide = self.plan.varies(node)
+        flags = f"{str(node.wrap).lower()}, {str(node.check).lower()}"
+        mask = "scalar(true)" if node.mask is None else self.use(node.mask)
+        if wide:
+            mask = "splat<L, P>(scalar(true))" if node.mask is None else self.wide(node.mask)
+        value = self.wide(node.value) if wide else self.use(node.value)
+        name = self.names[symbol_of(node.symbol).name]
+        self.line(f"Indices<{'S' if wide else '1'}> {name};")
+        count = "n" if wide else "Full{}"
+        call = f"resolve<{flags}>({name}, {value}, {self.index(node.size)}, {mask}, {count})"
+        self.line(f"if (!{call}) {{ a.error = 1; return; }}")
+        shape = "L, P" if wide else "1, 1"
+        self.define(node, f"load<{shape}>({name}.at, Full{{}})")
+
+    def load(self, node: Load) -> None:
+        if node.mask is not None and node.mask.id in self.known:
+            if self.known[node.mask.id]:
+                self.unmasked_load(node)
+            else:
+                text = f"scalar<{C_TYPE[node.dtype]}>({literal(node.other, node.dtype)})"
+                self.define(node, f"splat<L, P>({text})" if self.plan.varies(node) else text)
+            return
+        address = f"{self.buffers[node.buffer]} + ({self.index(node.index, node.indirect)})"
+        if not self.plan.varies(node):
+            self.define(node, self.guarded(node, f"load1({address})"))
+            return
+        if node.mask is None or not self.plan.varies(node.mask):
+            self.define(node, self.guarded(node, self.vector_load(node)))
+        elif self.step_of(node.index, node.indirect) == 1:
+            self.define(node, f"load_masked<L, P>({address}, n, {self.mask_arguments(node)})")
+        else:
+            at = self.per_lane(node.index, node.indirect, self.buffers[node.buffer])
+            kind = self.memory[node.buffer]
+            text = f"gather_masked<L, P, {kind}>({at}, n, {self.mask_arguments(node)})"
+            self.define(node, text)
+
+    def unmasked_load(self, node: Load) -> None:
+        if self.plan.varies(node):
+            self.define(node, self.vector_load(node))
+        else:
+            address = f"{self.buffers[node.buffer]} + ({self.index(node.index, node.indirect)})"
+            self.define(node, f"load1({address})")
+
+    def vector_load(self, node: Load) -> str:
+        """A vector of elements: beside each other, the same one, or gathered."""
+        if self.plan.tile is not None and node.id in self.plan.tile.loads:
+            return self.tile_load(node, self.plan.tile)
+        address = f"{self.buffers[node.buffer]} + ({self.index(node.index, node.indirect)})"
+        step = self.step_of(node.index, node.indirect)
+        if step == 1:
+            return f"load<L, P>({address}, n)"
+        if step == 0:
+            return f"splat<L, P>(load1({address}))"
+        at = self.per_lane(node.index, node.indirect, self.buffers[node.buffer])
+        return f"gather<L, P, {self.memory[node.buffer]}>({at}, n)"
+
+    def mask_arguments(self, node: Load) -> str:
+        assert node.mask is not None
+        return f"{self.use(node.mask)}, {literal(node.other, node.dtype)}"
+
+    def guarded(self, node: Load, text: str) -> str:
+        """A load under a mask that is the same in all lanes."""
+        if node.mask is None:
+            return text
+        other = f"scalar<{C_TYPE[node.dtype]}>({literal(node.other, node.dtype)})"
+        if self.plan.varies(node):
+            other = f"splat<L, P>({other})"
+        return f"value({self.use(node.mask)}) ? {text} : {other}"
+
+    def step_of(self, index: IntExpr, indirect: Sequence[Indirect]) -> IntExpr | None:
+        """Elements between lanes; None if they must be gathered one by one."""
+        if self.plan.vector is None or any(self.plan.varies(i) for i in indirect):
+            return None
+        return stride(index, self.plan.vector.symbol)
+
+    def op(self, node: Op) -> None:
+        wide = self.plan.varies(node)
+        spelled = self.wide if wide else self.use
+        if node.name == "where" and node.args[0].id in self.known:
+            self.define(node, spelled(node.args[1 if self.known[node.args[0].id] else 2]))
+            return
+        if node.name in COMPARISONS and any(a.id in self.plan.narrow for a in node.args):
+            arguments = ", ".join(self.narrow(a, wide) for a in node.args)
+        else:
+            arguments = ", ".join(spelled(a) for a in node.args)
+        name = FUNCTION.get(node.name, node.name)
+        if node.name == "cast":
+            name = f"cast<{C_TYPE[node.dtype]}>"
+        self.define(node, f"{name}({arguments})")
+
+    def narrow(self, node: Node, wide: bool) -> str:
+        """An operand of a comparison of 32-bit indices."""
+        if not isinstance(node, Const):
+            return self.wide(node) if wide else self.use(node)
+        text = f"scalar<int32_t>({int(node.value)})"
+        return f"splat<L, P>({text})" if wide else text
+
+    def tile_load(self, node: Load, tile: Tile) -> str:
+        row = self.names[name_of(tile.rows)]
+        offset = f"({row} - row_begin) * {tile.width} + {self.vector_name} - column_begin"
+        return f"load<L, P>(tile{node.id} + ({offset}), n)"
+
+    # -- stores --------------------------------------------------------------------------------
+
+    def store(self, store: Store) -> None:
+        buffer = self.buffers[store.buffer]
+        address = f"{buffer} + ({self.index(store.index, store.indirect)})"
+        step = self.step_of(store.index, store.indirect)
+        wide = self.is_wide_store(store)
+        value = self.wide(store.value) if wide else self.use(store.value)
+        if store.mode == "add" and wide and step == 1:
+            self.line(f"store({address}, add(load<L, P>({address}, n), {value}), n);")
+        elif store.mode == "add":
+            at = self.per_lane(store.index, store.indirect, buffer)
+            self.line(f"accumulate({at}, {value}, {'n' if wide else 'Full{}'});")
+        elif not wide:
+            self.line(f"store1({address}, {value});")
+        elif step == 1:
+            self.line(f"store({address}, {value}, n);")
+        else:
+            at = self.per_lane(store.index, store.indirect, buffer)
+            self.line(f"scatter<{self.memory[store.buffer]}>({at}, {value}, n);")
+
+    def is_wide_store(self, store: Store) -> bool:
+        plan = self.plan
+        if plan.vector is None:
+            return False
+        if plan.vector_inner:
+            return store.inner
+        return True
+
+    # -- text ----------------------------------------------------------------------------------
+
+    def index(self, expr: IntExpr, indirect: Iterable[Indirect] = ()) -> str:
+        """An index expression at the current point (lane 0)."""
+        return c_text(expr, self.names | self.indirect_names(indirect, "0"))
+
+    def indirect_names(self, indirect: Iterable[Indirect], lane: str) -> dict[str, str]:
+        found = {}
+        for node in indirect:
+            name = symbol_of(node.symbol).name
+            found[name] = f"{self.names[name]}.at[{lane if self.plan.varies(node) else '0'}]"
+        return found
+
+    def per_lane(self, expr: IntExpr, indirect: Iterable[Indirect], buffer: str = "") -> str:
+        """A C++ function of the lane number that gives the index, or the address in `buffer`."""
+        names = self.names | self.indirect_names(indirect, "lane_")
+        declared = ""
+        if self.plan.vector is not None:
+            names[name_of(self.plan.vector)] = f"{self.vector_name}_"
+            declared = f"const int64_t {self.vector_name}_ = {self.vector_name} + lane_; "
+        index = c_text(expr, names)
+        text = f"{buffer} + ({index})" if buffer else f"(int64_t)({index})"
+        return f"[&]([[maybe_unused]] int lane_) {{ {declared}return {text}; }}"
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.indent + text)
+
+    @contextmanager
+    def block(self, head: str, end: str = "") -> Iterator[None]:
+        self.line(f"{head} {{")
+        self.indent += 1
+        yield
+        self.indent -= 1
+        self.line("}" + end)
+
+
+_PRINT: Final[dict[type, Callable[..., None]]] = {
+    Const: NodeWriter.const,
+    IndexValue: NodeWriter.index_value,
+    Indirect: NodeWriter.indirect,
+    Load: NodeWriter.load,
+    Op: NodeWriter.op,
+}
+
+
+def name_of(variable: LoopVar | None) -> str:
+    assert variable is not None
+    return symbol_of(variable.symbol).name
+
+
+def _canonical_names(kernel: Kernel) -> dict[str, str]:
+    """C names of all symbols, by position."""
+    names: dict[str, str] = {}
+    for prefix, variables in (("i", kernel.outer), ("r", kernel.inner)):
+        names |= {name_of(v): f"{prefix}{i}" for i, v in enumerate(variables)}
+    names |= {symbol_of(s).name: f"s{i}" for i, s in enumerate(kernel.sizes)}
+    indirect = [n for n in kernel.nodes if isinstance(n, Indirect)]
+    return names | {symbol_of(n.symbol).name: f"j{i}" for i, n in enumerate(indirect)}

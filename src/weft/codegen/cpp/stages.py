@@ -1,0 +1,242 @@
+"""Prints the inner loops of a kernel: stages, reductions, row buffers.
+
+Place in the pipeline: between `nodes.py` (statements) and `emit.py` (the translation unit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+
+from weft.codegen.cpp.nodes import NodeWriter, name_of
+from weft.codegen.cpp.plan import STRIP_TRIPS, Stage, position_type, stride, trips
+from weft.codegen.cpp.segments import known_values, segments
+from weft.codegen.cpp.spelling import C_TYPE, REDUCTION
+from weft.codegen.dtypes import FLOAT_TYPES
+from weft.codegen.loop_ir import Const, LoopVar, Node, Reduce
+from weft.shapes.expr import IntExpr
+
+
+class StageWriter(NodeWriter):
+    """Prints runs over the inner loops."""
+
+    def outer_nodes(self, wanted: Callable[[Node], bool]) -> None:
+        """The outer-level nodes not yet printed that are `wanted` and whose operands are printed.
+        """
+        for node in self.kernel.nodes:
+            if node.inner or node.id in self.done or isinstance(node, Reduce) or not wanted(node):
+                continue
+            self.node(node)
+
+    # -- inner loops ---------------------------------------------------------------------------
+
+    def stage(self, stage: Stage) -> None:
+        """One run over the inner loops."""
+        names = self.accumulators(stage)
+        for reduction in stage.reductions:
+            self.finish(reduction, names[reduction.id])
+
+    def accumulators(self, stage: Stage) -> dict[int, str]:
+        """The inner loops of a stage; the names of the accumulators that they leave."""
+        saved = set(self.done)
+        for node in stage.kept:
+            self.line(f"alignas(64) {_row_type(node)} row{node.id}[{self.row_length()}];")
+        flushed = [r for r in stage.reductions if self.is_flushed(r)]
+        names = {r.id: f"{'total' if r in flushed else 'acc'}{r.id}" for r in stage.reductions}
+        for reduction in stage.reductions:
+            self.line(f"auto {names[reduction.id]} = {self.begin(reduction)};")
+        self.inner_loops(list(self.plan.loops), stage, flushed)
+        self.done = saved
+        return names
+
+    def inner_loops(self, loops: list[LoopVar], stage: Stage, flushed: list[Reduce]) -> None:
+        """The sequential loops around, then the innermost one: vectorised, or in strips."""
+        plan = self.plan
+        if len(loops) > (0 if plan.vector_inner else 1):
+            name, (low, high) = self.names[name_of(loops[0])], self.bounds(loops[0])
+            with self.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"):
+                self.inner_loops(loops[1:], stage, flushed)
+            return
+        innermost = plan.vector if plan.vector_inner else loops[0] if loops else None
+        if innermost is None:
+            self.stage_body(stage)
+            return
+        low, high = self.bounds(innermost)
+        if not flushed:
+            self.innermost(innermost, low, high, stage)
+            return
+        length = STRIP_TRIPS * (plan.step if plan.vector_inner else 1)
+        with self.block(f"for (int64_t strip = {low}; strip < {high}; strip += {length})"):
+            for r in flushed:
+                self.line(f"auto acc{r.id} = {self.begin(r)};")
+            self.innermost(innermost, "strip", f"weft_min(strip + {length}, {high})", stage)
+            for r in flushed:
+                self.line(f"total{r.id} = Sum::combine(total{r.id}, acc{r.id});")
+
+    def bounds(self, variable: LoopVar) -> tuple[str, str]:
+        """Where an inner loop begins and ends."""
+        if variable is self.plan.split:
+            return "chunk_begin", "chunk_end"
+        return "0", self.index(variable.extent)
+
+    def innermost(self, variable: LoopVar, low: str, high: str, stage: Stage) -> None:
+        if self.plan.vector_inner:
+            self.vector_loop(variable, low, high, lambda: self.stage_body(stage))
+            return
+        name = self.names[name_of(variable)]
+        with self.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"):
+            self.stage_body(stage)
+
+    def vector_loop(self, variable: LoopVar, low: str, high: str, body: Callable[[], None]) -> None:
+        """The vectorised loop, once per segment in which all comparisons of its variable are known.
+        """
+        parts = segments(self.kernel, variable) if self.plan.step < trips(variable.extent) else []
+        if not parts:
+            self.vector_segment(variable.extent, low, high, body)
+            return
+        whole = low == "0" and high == self.index(variable.extent)
+        for start, end in parts:
+            self.known = known_values(self.kernel, variable, start)
+            saved = set(self.done)
+            first, last = str(start), str(end)
+            if not whole:
+                first, last = f"weft_max({low}, {start})", f"weft_min({high}, {end})"
+            aligned = start % self.plan.step == 0 == end % self.plan.step
+            self.vector_segment(end - start if whole or aligned else None, first, last, body)
+            self.done, self.known = saved, {}
+
+    def vector_segment(
+        self, length: IntExpr | None, low: str, high: str, body: Callable[[], None]
+    ) -> None:
+        """A loop over [low, high), of `length` points if that is known."""
+        step = self.plan.step
+        name = f"[[maybe_unused]] int64_t {self.vector_name}, [[maybe_unused]] auto n"
+        if isinstance(length, int) and length < step and low.isdecimal() and high.isdecimal():
+            with self.block(f"[&]({name}) LAMBDA", f"({low}, {length});"):
+                body()
+            return
+        divisible = isinstance(length, int) and length % step == 0
+        loop = "full_loop" if divisible else "vector_loop"
+        with self.block(f"{loop}<S>({low}, {high}, [&]({name}) LAMBDA", ");"):
+            body()
+
+    def stage_body(self, stage: Stage) -> None:
+        """What one iteration of the innermost loop does."""
+        for node in stage.reused:
+            self.rows[node.id] = f"row{node.id}"
+            self.read_row(node)
+        for node in stage.nodes:
+            if not (isinstance(node, Const) or node.id in self.done):
+                self.node(node)
+        for node in stage.kept:
+            self.write_row(node)
+        for reduction in stage.reductions:
+            self.accumulate(reduction)
+        for store in stage.stores:
+            self.store(store)
+
+    # -- row buffers ---------------------------------------------------------------------------
+
+    def row_length(self) -> int:
+        extents = [v.extent for v in self.kernel.inner if isinstance(v.extent, int)]
+        return max(1, prod(extents)) * (1 if self.row_by_points() else self.plan.step)
+
+    def row_by_points(self) -> bool:
+        """Does a row hold one element per inner point (and not a vector of lanes)?"""
+        return self.plan.vector_inner or self.plan.vector is None
+
+    def row_position(self) -> str:
+        position = self.index(self.inner_position())
+        return position if self.row_by_points() else f"({position}) * S"
+
+    def inner_position(self) -> IntExpr:
+        """The number of an inner point, in the order of the loops as printed."""
+        plan = self.plan
+        order = [*plan.loops, *([plan.vector] if plan.vector_inner and plan.vector else [])]
+        return _flat_position(order)
+
+    def write_row(self, node: Node) -> None:
+        where = f"row{node.id} + ({self.row_position()})"
+        if not self.plan.varies(node) and self.row_by_points() and self.plan.vector is None:
+            self.line(f"store1({where}, {self.use(node)});")
+        else:
+            self.line(f"store({where}, {self.wide(node)}, {self.row_count()});")
+
+    def read_row(self, node: Node) -> None:
+        where = f"row{node.id} + ({self.row_position()})"
+        if self.plan.vector is None:
+            self.define(node, f"load1({where})")
+        elif self.plan.varies(node):
+            self.define(node, f"load<L, P>({where}, {self.row_count()})")
+        else:  # written to all lanes
+            self.define(node, f"load1({where})")
+
+    def row_count(self) -> str:
+        return "n" if self.plan.vector_inner else "Full{}"
+
+    # -- reductions ----------------------------------------------------------------------------
+
+    def is_wide(self, reduction: Reduce) -> bool:
+        """Does its accumulator have one value per lane?"""
+        return self.plan.vector_inner or self.plan.varies(reduction.value)
+
+    def is_flushed(self, reduction: Reduce) -> bool:
+        """Is a float sum so long that it needs partial sums?"""
+        if reduction.kind != "sum" or reduction.dtype not in FLOAT_TYPES:
+            return False
+        extents = [v.extent for v in self.kernel.inner]
+        if not all(isinstance(e, int) for e in extents):
+            return True
+        trips = prod(e for e in extents if isinstance(e, int))
+        return trips > STRIP_TRIPS * (self.plan.step if self.plan.vector_inner else 1)
+
+    def begin(self, reduction: Reduce) -> str:
+        shape = "L, P" if self.is_wide(reduction) else "1, 1"
+        kinds = C_TYPE[reduction.value.dtype]
+        if reduction.kind.startswith("arg"):
+            kinds += f", {C_TYPE[position_type(self.kernel, reduction)]}"
+        return f"{REDUCTION[reduction.kind]}::begin<{kinds}, {shape}>()"
+
+    def accumulate(self, reduction: Reduce) -> None:
+        wide = self.is_wide(reduction)
+        value = self.wide(reduction.value) if wide else self.use(reduction.value)
+        arguments = [f"acc{reduction.id}", value]
+        if reduction.kind.startswith("arg"):
+            arguments.append(self.position(position_type(self.kernel, reduction), wide))
+        arguments.append("n" if self.plan.vector_inner else "Full{}")
+        call = f"{REDUCTION[reduction.kind]}::next({', '.join(arguments)})"
+        self.line(f"acc{reduction.id} = {call};")
+
+    def position(self, dtype: str, wide: bool) -> str:
+        """The row-major position in the inner domain, for argmax and argmin."""
+        flat = _flat_position(self.kernel.inner)
+        text = f"scalar<{C_TYPE[dtype]}>({self.index(flat)})"
+        if not wide:
+            return text
+        if not self.plan.vector_inner:
+            return f"splat<L, P>({text})"
+        assert self.plan.vector is not None
+        step = stride(flat, self.plan.vector.symbol)
+        assert step is not None
+        return f"steps<L, P>({text}, {self.index(step)})"
+
+    def finish(self, reduction: Reduce, accumulator: str) -> None:
+        kind = REDUCTION[reduction.kind]
+        is_arg = reduction.kind.startswith("arg")
+        if self.plan.vector_inner or (is_arg and not self.is_wide(reduction)):
+            self.define(reduction, f"{kind}::fold({accumulator})")
+        elif is_arg:
+            self.define(reduction, f"{kind}::positions({accumulator})")
+        else:
+            self.define(reduction, accumulator)
+
+
+def _row_type(node: Node) -> str:
+    return C_TYPE[node.dtype]
+
+
+def _flat_position(variables: Iterable[LoopVar]) -> IntExpr:
+    position: IntExpr = 0
+    for variable in variables:
+        position = position * variable.extent + variable.symbol
+    return position
