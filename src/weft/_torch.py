@@ -24,6 +24,9 @@ from torch import _check_tensor_all as check_tensor_all
 from torch import _check_type as check_type
 from torch import _check_value as check_value
 
+# aot: which attention kernel eager would take for given tensors.
+from torch import _fused_sdp_choice as fused_attention_choice
+
 # shapes.fake_mode: the module whose decorator keeps functions out of torch.compile.
 from torch import _compile as compile_markers
 
@@ -106,8 +109,9 @@ from torch.nn.modules.module import _has_any_global_hook
 # capture.handlers: pytree's functions and registries, recognised and run by capture.
 from torch.utils import _pytree as pytree
 
-# aot: per-operator dispatch beneath autograd.
+# aot: per-operator dispatch beneath autograd; a region without any such mode.
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as no_modes
 
 # capture, aot: flatten and rebuild nested containers.
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -135,12 +139,13 @@ __all__ = [
     "check_type",
     "check_value",
     "compile_markers",
-    "current_autograd_node",
     "cond_operator",
+    "current_autograd_node",
     "decomposition_table",
     "function_spaces",
     "functorch",
     "functorch_autograd_grad",
+    "fused_attention_choice",
     "get_deterministic_algorithms",
     "get_privateuse1_backend_name",
     "get_tracing_state",
@@ -153,25 +158,26 @@ __all__ = [
     "is_torch_function_mode_enabled",
     "lazy_load_decompositions",
     "log_api_usage_once",
-    "pop_torch_function_mode",
-    "push_torch_function_mode",
-    "saved_tensors_hooks_switches",
-    "torch_function_mode_at",
-    "torch_function_modes",
     "meta_table",
     "nn_functions",
+    "no_modes",
     "op_implementations_checks",
     "peek_interpreter_stack",
     "pop_saved_tensors_default_hooks",
+    "pop_torch_function_mode",
     "push_saved_tensors_default_hooks",
+    "push_torch_function_mode",
     "python_dispatcher",
     "pytree",
+    "saved_tensors_hooks_switches",
     "set_grad_enabled",
     "should_allow_numbers_as_tensors",
     "storage_use_count",
     "stride_incorrect_op",
     "top_saved_tensors_default_hooks",
     "torch_decomp_decompositions",
+    "torch_function_mode_at",
+    "torch_function_modes",
     "torch_numpy",
     "tree_flatten",
     "tree_map",

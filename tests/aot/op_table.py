@@ -1,6 +1,7 @@
 """Every operator of PyTorch's operator database through a backend, forward and gradients.
 
-    python tests/aot/op_table.py [--backend aot_eager] [--dtype float32] [--only add,mul] [--samples 3]
+    python tests/aot/op_table.py [--backend aot_eager] [--dtype float32] [--only add,mul]
+    [--samples 3]
 
 prints one line per operator that is not equal to eager, and the counts. Each sample is one graph
 whose inputs are the sample's tensors. `compare(op, dtype, backend, samples)` is what the tests use.
@@ -26,7 +27,9 @@ from weft.diagnostics import events
 Outcome = str  # "equal", "fallback" (runs without aot), "eager fails", or what differs
 
 
-def make_graph(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[GraphModule, list[Any]]:
+def make_graph(
+    function: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[GraphModule, list[Any]]:
     """A graph that calls `function` once; its tensors are the inputs."""
     flat, spec = tree_flatten((args, kwargs))
     graph = Graph()

@@ -109,8 +109,8 @@ def inputs() -> list[torch.Tensor]:
     return [torch.arange(32.0).view(4, 8) / 16 - 1, torch.linspace(-1, 1, 48).view(6, 8)]
 
 
-def tensors(result: object) -> list[torch.Tensor]:
-    return [result] if isinstance(result, torch.Tensor) else list(result)  # type: ignore[call-overload]
+def tensors(result) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else list(result)
 
 
 @pytest.fixture(autouse=True)

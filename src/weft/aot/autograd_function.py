@@ -1,15 +1,15 @@
 """The `torch.autograd.Function` around a compiled forward and backward.
 
-Place in the pipeline: made once per compiled training graph; its `apply` runs at every call, so what
-can be decided beforehand is.
+Place in the pipeline: made once per compiled training graph; its `apply` runs at every call, so
+what can be decided beforehand is.
 
     function = make_function(spec)       # boxed: list of inputs -> values
     values = function([x, w])            # values have one grad_fn, whose backward is compiled
 
-Under `create_graph=True` the backward differentiates the captured graph instead, through autograd, so
-that gradients of gradients exist. What that needs of the inputs beyond the saved values is kept only
-where it costs nothing (leaves); others are held weakly, and their loss is an error, not a wrong
-number.
+Under `create_graph=True` the backward differentiates the captured graph instead, through autograd,
+so that gradients of gradients exist. What that needs of the inputs beyond the saved values is kept
+only where it costs nothing (leaves); others are held weakly, and their loss is an error, not a
+wrong number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DoubleBackwardError(WeftError, RuntimeError):
 @final
 @dataclass(frozen=True, slots=True)
 class TangentLayout:
-    """How the compiled backward expects a tangent: memory order of dimensions, and zeros for None."""
+    """How the compiled backward expects a tangent: memory order, and zeros for None."""
 
     order: tuple[int, ...]
     back: tuple[int, ...]
@@ -88,7 +88,7 @@ def make_function(spec: FunctionSpec) -> Boxed:
     apply = _function_class(spec).apply
 
     def call(inputs: list[Any]) -> Sequence[Any]:
-        values: Sequence[Any] = apply(*inputs)
+        values: Sequence[Any] = apply(*inputs)  # type: ignore[no-untyped-call]
         return values
 
     return call

@@ -24,23 +24,22 @@ Decomposition = Callable[..., Any]
 OURS: Final[dict[OpOverload, Decomposition]] = {}
 
 KEPT_PACKETS: Final = frozenset(
-    """
-    mm addmm bmm baddbmm addbmm addmv mv dot vdot linear matmul _int_mm _scaled_mm
-    convolution convolution_backward _convolution
-    _scaled_dot_product_attention_math _scaled_dot_product_flash_attention_for_cpu
-    max_pool2d_with_indices max_pool3d_with_indices max_pool2d_with_indices_backward
-    avg_pool2d avg_pool3d avg_pool2d_backward avg_pool3d_backward
-    _adaptive_avg_pool2d _adaptive_avg_pool3d _adaptive_avg_pool2d_backward
-    adaptive_max_pool2d adaptive_max_pool3d
-    grid_sampler_2d grid_sampler_3d _cdist_forward
-    embedding_dense_backward _embedding_bag
-    lstm gru _thnn_fused_lstm_cell rnn_tanh rnn_relu
-    bernoulli uniform normal normal_functional randn rand randint randperm native_dropout
-    exponential geometric cauchy log_normal multinomial rrelu_with_noise
-    sort topk cumsum cumprod unique_dim _unique2 nonzero
-    empty empty_like empty_strided new_empty new_empty_strided
-    """.split()
-)
+    {
+        "mm", "addmm", "bmm", "baddbmm", "addbmm", "addmv", "mv", "dot", "vdot", "linear", "matmul",
+        "_int_mm", "_scaled_mm", "convolution", "convolution_backward", "_convolution",
+        "_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention_for_cpu",
+        "max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool2d_with_indices_backward",
+        "avg_pool2d", "avg_pool3d", "avg_pool2d_backward", "avg_pool3d_backward",
+        "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_adaptive_avg_pool2d_backward",
+        "adaptive_max_pool2d", "adaptive_max_pool3d", "grid_sampler_2d", "grid_sampler_3d",
+        "_cdist_forward", "embedding_dense_backward", "_embedding_bag", "lstm", "gru",
+        "_thnn_fused_lstm_cell", "rnn_tanh", "rnn_relu", "bernoulli", "uniform", "normal",
+        "normal_functional", "randn", "rand", "randint", "randperm", "native_dropout",
+        "exponential", "geometric", "cauchy", "log_normal", "multinomial", "rrelu_with_noise",
+        "sort", "topk", "cumsum", "cumprod", "unique_dim", "_unique2", "nonzero", "empty",
+        "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+    }
+)  # fmt: skip
 """By packet name: library calls, random numbers (eager's stream must be consumed as eager does)."""
 
 
@@ -59,7 +58,9 @@ def find(op: OpOverload) -> Decomposition | None:
     found = OURS.get(op)
     if found is not None:
         return found
-    if op._schema.name.split("::")[1] in KEPT_PACKETS or torch.Tag.nondeterministic_seeded in op.tags:
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return None
+    if op._schema.name.split("::")[1] in KEPT_PACKETS:
         return None
     theirs: Decomposition | None = decomposition_table.get(op)
     return theirs or _foreach(op)
@@ -68,7 +69,7 @@ def find(op: OpOverload) -> Decomposition | None:
 def _foreach(op: OpOverload) -> Decomposition | None:
     """`_foreach_add([a, b], [c, d])` is `[add(a, c), add(b, d)]`."""
     name = op._schema.name.removeprefix("aten::_foreach_")
-    if name == op._schema.name or not str(op._schema.returns[0].type) == "List[Tensor]":
+    if name == op._schema.name or str(op._schema.returns[0].type) != "List[Tensor]":
         return None
     packet = getattr(torch, name, None)
     return None if packet is None else _ForEach(op, packet)

@@ -90,7 +90,7 @@ class Evaluator:
         if not isinstance(tensor, FakeTensor):
             tensor = self.mode.from_tensor(tensor, static_shapes=True)
         self._kept.append(tensor)
-        return tensor  # type: ignore[return-value]
+        return tensor
 
     def like(self, exemplar: FakeTensor) -> FakeTensor:
         """A fresh fake tensor with an exemplar's metadata and a storage of its own."""

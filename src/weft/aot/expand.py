@@ -1,10 +1,10 @@
 """Replaces operators that the code generator does not know by their decompositions.
 
 Place in the pipeline: after tracing, before the passes. A decomposition is a Python function; it is
-run once per distinct call (operator, argument metadata, constants) inside a recorder of its own, and
-the recorded *template* is copied into the graph wherever that call occurs. A template is used only
-if every operator in it is one that the code generator knows: half-known ones would be slower than
-the library's own operator.
+run once per distinct call (operator, argument metadata, constants) inside a recorder of its own,
+and the recorded *template* is copied into the graph wherever that call occurs. A template is used
+only if every operator in it is one that the code generator knows: half-known ones would be slower
+than the library's own operator.
 
     expand(graph, lowered=LOWERINGS.__contains__)
 """
@@ -22,8 +22,8 @@ from torch.fx.node import map_arg
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.decompositions import Decomposition, find
 from weft.aot.evaluate import Evaluator
-from weft.aot.graph import output_node
 from weft.aot.functionalize import Functionalizer
+from weft.aot.graph import output_node
 from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.record import Recorder
@@ -214,7 +214,8 @@ def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
 def _replace_items(node: Node, values: list[Node | None]) -> None:
     """`getitem(node, i)` become the values."""
     for user in list(node.users):
-        value = values[user.args[1]] if user.target is operator.getitem else None  # type: ignore[index]
+        index: Any = user.args[1] if user.target is operator.getitem else None
+        value = None if index is None else values[index]
         if value is not None:
             user.replace_all_uses_with(value)
             user.graph.erase_node(user)

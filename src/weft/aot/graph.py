@@ -1,14 +1,16 @@
-"""The ATen graph: what aot gives to passes and code generation; its rules, its verifier, its printer.
+"""The ATen graph: what aot gives to passes and code generation; its rules, its verifier, its
+printer.
 
 An `AtenGraph` is a `torch.fx.GraphModule` whose graph holds
 
 - placeholders, one per input (`meta["val"]`: a fake tensor, a symbolic or a plain integer),
 - `call_function` nodes on `OpOverload`s (and `operator.getitem` on those with several results),
-  all of them functional: no argument is written, results alias only what the operator's schema says,
+  all of them functional: no argument is written, results alias only what the operator's schema
+  says,
 - one output: a flat tuple of nodes, constants and symbolic integers.
 
-Every node has `meta["val"]` (fake tensors with eager's metadata), `meta["stack"]` (source lines) and
-`meta["phase"]` ("forward" or "backward").
+Every node has `meta["val"]` (fake tensors with eager's metadata), `meta["stack"]` (source lines)
+and `meta["phase"]` ("forward" or "backward").
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def outputs(gm: AtenGraph) -> tuple[Any, ...]:
 
 def output_node(graph: Graph) -> Node:
     """The graph's output node."""
-    return next(iter(reversed(graph.nodes)))
+    node: Node = next(iter(reversed(graph.nodes)))
+    return node
 
 
 def verify(gm: AtenGraph) -> None:

@@ -61,7 +61,8 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
 def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torch.Tensor]]:
     """A placeholder and a fake per differentiable value, laid out as the value is."""
     tensors, evaluator = tracer.tensors, tracer.evaluator
-    placeholders, fakes = [], []
+    placeholders: list[Node] = []
+    fakes: list[torch.Tensor] = []
     for index in traced.differentiable:
         value = traced.values[index].meta["val"]
         with tracer.at_inputs():

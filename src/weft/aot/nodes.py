@@ -33,7 +33,7 @@ def _add(
     name = names.create_name(name, None)
     node = Node(graph, name, op, target, args, kwargs)
     names.associate_name_with_obj(name, node)
-    graph._insert(node)  # type: ignore[no-untyped-call]
+    graph._insert(node)
     graph._find_nodes_lookup_table.insert(node)
     graph._len += 1
     node.meta.update(meta)

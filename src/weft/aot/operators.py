@@ -44,7 +44,7 @@ class OpFacts:
     is_out: bool  # the mutated arguments are outputs only
     plain_returns: int  # returned values that are fresh (listed first by the functional variant)
     random: bool
-    defaults: tuple[tuple[int, str, Any], ...]  # which the functional variant lacks or has otherwise
+    defaults: tuple[tuple[int, str, Any], ...]  # the functional variant's are other
 
     def defaults_from(self, n_args: int) -> dict[str, Any]:
         """Values to pass to the functional variant for arguments after the first `n_args`."""
@@ -127,7 +127,7 @@ def _functional_variant(op: OpOverload, is_out: bool) -> OpOverload | None:
 
 
 def _by_name(namespace: Any, name: str, op: OpOverload) -> OpOverload | None:
-    """`add_` → `add`, `__iand__` → `__and__`, `rrelu_with_noise` → `rrelu_with_noise_functional`."""
+    """`add_` → `add`, `__iand__` → `__and__`, `rrelu_with_noise` → `…_functional`."""
     if name.startswith("__i") and name.endswith("__"):
         name = f"__{name[3:]}"
     elif name.endswith("_"):

@@ -1,9 +1,9 @@
 """Splits a joint graph into forward and backward so that little memory lives in between.
 
 Place in the pipeline: after the passes have worked on the joint graph. What the backward needs of
-the forward is either *saved* or *recomputed*. Which, is a minimum cut: every value may be cut (cost:
-its bytes); a value whose operator is too dear to run twice hangs on the source, so that the cut falls
-at or behind it; values that backward operators read hang on the sink.
+the forward is either *saved* or *recomputed*. Which, is a minimum cut: every value may be cut
+(cost: its bytes); a value whose operator is too dear to run twice hangs on the source, so that the
+cut falls at or behind it; values that backward operators read hang on the sink.
 
     forward:  h = mm(x, w);  y = gelu(h);  z = mm(y, v)
     backward: needs x, w, v, h (gelu), y (weight gradient)
@@ -37,11 +37,12 @@ aten = torch.ops.aten
 _INFINITE: Final = 1 << 60
 
 _CHEAP: Final = frozenset(
-    """
-    _to_copy clone full full_like new_full zeros zeros_like ones ones_like new_zeros new_ones
-    arange scalar_tensor expand slice select view reshape _unsafe_view where constant_pad_nd
-    """.split()
-)
+    {
+        "_to_copy", "clone", "full", "full_like", "new_full", "zeros", "zeros_like", "ones",
+        "ones_like", "new_zeros", "new_ones", "arange", "scalar_tensor", "expand", "slice",
+        "select", "view", "reshape", "_unsafe_view", "where", "constant_pad_nd",
+    }
+)  # fmt: skip
 """Operators beside the pointwise ones that are cheap to run again (by packet name)."""
 
 
@@ -52,7 +53,8 @@ class Partition:
 
     The forward returns the joint graph's values, then `n_extra` values only for the backward.
     The backward takes the saved values in this order: `saved_inputs`, `saved_values` (indices of
-    the forward's outputs), then the values of `symbols`, then the tangents; it returns the gradients.
+    the forward's outputs), then the values of `symbols`, then the tangents; it returns the
+    gradients.
     """
 
     forward: Graph
@@ -232,7 +234,7 @@ def _has_effect(node: Node, roles: _Roles) -> bool:
 def _backward(
     roles: _Roles, saved: list[Node], sizes: list[SymbolSource], graph: Graph
 ) -> None:
-    """The gradients from saved values and tangents; what is recomputed runs right before its use."""
+    """Gradients from saved values and tangents; what is recomputed runs right before its use."""
     env: dict[Node, Node] = {}
     for node in saved:
         env[node] = _placeholder(graph, node.name, node.meta)

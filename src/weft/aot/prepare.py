@@ -38,7 +38,9 @@ def optimize(graph: Graph, lowered: Lowered | None) -> AtenGraph:
         if lowered is not None:
             expand(graph, lowered)
         check = aten_graph.verify if config.strict else None
-        return framework.run_pipeline(gm, framework.registered("aten"), verify=check)
+        gm = framework.run_pipeline(gm, framework.registered("aten"), verify=check)
+        eliminate_dead_code(gm)  # what passes left behind
+        return gm
 
 
 def finish(gm: AtenGraph, written: Sequence[int] = ()) -> AtenGraph:

@@ -22,7 +22,7 @@ from torch.fx import Node
 
 from weft._torch import FakeTensor, OpOverload, TorchDispatchMode
 from weft.aot.evaluate import is_plain
-from weft.aot.functionalize import Alias, Functionalizer
+from weft.aot.functionalize import Alias, Functionalizer, require_fake
 from weft.aot.operators import Kind, OpFacts, facts
 from weft.aot.views import IDENTITIES, Unsupported, ViewStep
 
@@ -37,7 +37,8 @@ HANDLERS: Final[dict[OpOverload, Handler]] = {}
 class Recorder(TorchDispatchMode):
     """Records every ATen operator that runs inside it.
 
-    `lift(tensor)` is called for a real tensor that turns up; it returns the node that stands for it.
+    `lift(tensor)` is called for a real tensor that turns up; it returns the node that stands for
+    it.
     """
 
     @classmethod
@@ -48,7 +49,7 @@ class Recorder(TorchDispatchMode):
     def __init__(
         self, functionalizer: Functionalizer, lift: Callable[[torch.Tensor], FakeTensor]
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tensors = functionalizer
         self.evaluator = functionalizer.evaluator
         self.lift = lift
@@ -140,7 +141,7 @@ class Recorder(TorchDispatchMode):
         if not isinstance(result.value, FakeTensor):
             raise Unsupported(f"{step.op} with several results")
         if is_plain(result.value):
-            made = self.evaluator.alias(tensor, result.value, result.offset)
+            made = self.evaluator.alias(require_fake(tensor), result.value, result.offset)
         else:  # conjugate and negative views are more than geometry
             made = self.evaluator.mode.dispatch(step.op, (FakeTensor,), (tensor, *step.args), {})
         self.tensors.add_view(made, viewed, step, node)
@@ -153,7 +154,7 @@ class Recorder(TorchDispatchMode):
         """A fresh tensor object that aliases all of `tensor`; nothing is recorded."""
         tensor = self.live(tensor)
         node = self.node(tensor)
-        made = self.evaluator.alias(tensor, node.meta["val"], 0)
+        made = self.evaluator.alias(require_fake(tensor), node.meta["val"], 0)
         self.tensors.add_view(made, self.tensors.alias(tensor), None, node)
         return made
 

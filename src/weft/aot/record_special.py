@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from weft._torch import FakeTensor, OpOverload
+from weft.aot.functionalize import require_fake
 from weft.aot.record import HANDLERS, Handler, Recorder
 from weft.aot.views import Unsupported, ViewStep
 
@@ -97,7 +98,8 @@ def _lift_fresh(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
 
 
 def _is_scalar(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu" and not tensor.dtype.is_complex and type(tensor) is torch.Tensor
+    plain = type(tensor) is torch.Tensor and not tensor.dtype.is_complex
+    return plain and tensor.device.type == "cpu"
 
 
 # -- views with several results --------------------------------------------------------------------
@@ -111,7 +113,8 @@ def _split(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str,
         return [rec.identity(args[0])]
     count = max(int((total + step - 1) // step), 1)
     ends = [step * i for i in range(1, count)]
-    return [_slice(rec, args[0], dim, s, e) for s, e in zip([0, *ends], [*ends, total], strict=True)]
+    return [_slice(rec, args[0], dim, s, e) for s, e in zip([0, *ends], [*ends, total],
+    strict=True)]
 
 
 @_handles(aten.split_with_sizes.default)
@@ -151,7 +154,7 @@ def _as_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
     step = ViewStep(op, (list(size), list(stride), offset))
     node, result = rec.tensors.append(op, (alias.base.node, *step.args), {})
     start = (offset - live.storage_offset()) * live.element_size()
-    made = rec.evaluator.alias(live, result.value, start)
+    made = rec.evaluator.alias(require_fake(live), result.value, start)
     rec.tensors.add_base_view(made, alias.base, step, node)
     return made
 
@@ -200,9 +203,8 @@ def _vendor_batch_norm(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     """As above, by a vendor library: the running statistics are computed beside the call."""
-    x, weight, bias, mean, var, training, momentum, eps = args
     node, _ = rec.tensors.append(op, tuple(rec.nodes(a) for a in args), kwargs)
-    if training and mean is not None:
+    if args[5] and args[3] is not None:  # training, with running statistics
         raise Unsupported(f"{op} in training")
     return rec.fresh(node)
 

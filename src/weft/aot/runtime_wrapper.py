@@ -1,7 +1,7 @@
 """What remains to be done around a compiled graph at every call: mutations and aliasing outputs.
 
-Place in the pipeline: the last step of aot. The wrapper is Python source made for one graph, so that
-a graph without mutation and aliasing costs one call and nothing else::
+Place in the pipeline: the last step of aot. The wrapper is Python source made for one graph, so
+that a graph without mutation and aliasing costs one call and nothing else::
 
     def call(inputs):
         x = inputs[0]
@@ -171,7 +171,7 @@ class _Source:
         return f"{text}.detach()" if self._must_detach(spec) else text
 
     def _must_detach(self, spec: OutputSpec) -> bool:
-        """Whether the caller gets without gradient what shares memory with something that has one."""
+        """Whether the result has no gradient but shares memory with something that has one."""
         if spec.requires_grad or not spec.steps:
             return False
         return spec.kind == "input" or spec.index in self.traced.differentiable

@@ -1,7 +1,7 @@
 """Symbolic sizes as Python text, and where running code reads the symbols' values.
 
-Place in the pipeline: generated Python (the runtime wrapper, `aot_eager`'s calls) computes sizes like
-`2*s0 + 1`; the symbols are sizes of the inputs, or integers among them.
+Place in the pipeline: generated Python (the runtime wrapper, `aot_eager`'s calls) computes sizes
+like `2*s0 + 1`; the symbols are sizes of the inputs, or integers among them.
 
     found = input_symbols([fake_of_size_s0_by_8, symint_s1])
     found["s0"].text("x")       # x.size(0)

@@ -21,8 +21,9 @@ from torch.fx import Graph, GraphModule, Node
 
 from weft._torch import FakeTensor, autograd_sequence, python_dispatcher, tree_flatten
 from weft.aot import record_special  # noqa: F401  (fills record.HANDLERS)
+from weft.aot.attention import FUNCTIONS
 from weft.aot.evaluate import Evaluator
-from weft.aot.functionalize import Alias, Base, Functionalizer
+from weft.aot.functionalize import Alias, Base, Functionalizer, require_fake
 from weft.aot.record import Recorder
 from weft.aot.views import Unsupported, ViewStep, restride
 from weft.shapes.fake import FakeContext, connected_non_leaf
@@ -35,8 +36,8 @@ aten = torch.ops.aten
 class OutputSpec:
     """How one output of the captured function is made from the ATen graph's inputs and outputs.
 
-    kind "value": graph output `index`; "input": the input object `index` itself; "constant": `value`.
-    `steps` are views applied to that.
+    kind "value": graph output `index`; "input": the input object `index` itself; "constant":
+    `value`. `steps` are views applied to that.
     """
 
     kind: str
@@ -88,7 +89,6 @@ class Tracer:
         self.lifted: list[torch.Tensor] = []
         self.examples = list(example_inputs)
         self.last_placeholder: Node | None = None
-        self.storages: dict[int, int] = {}  # fake storage -> input index
         self.inputs: list[Any] = []  # what the captured graph sees
         self.primals: list[Any] = []  # leaves that gradients are taken for
         self.shapes: list[Any] = []
@@ -143,13 +143,10 @@ class Tracer:
         if fake.layout is not torch.strided:
             raise Unsupported(f"a {fake.layout} input")
         index = len(self.primals)
-        storage = fake.untyped_storage()._cdata
-        if self.storages.setdefault(storage, index) != index:
-            self._check_alias(fake)
         self.last_placeholder = self.tensors.placeholder(name, self.evaluator.intern(fake))
         primal = fake
         if fake.requires_grad and not fake.is_leaf:
-            primal = fake.detach().requires_grad_()
+            primal = require_fake(fake.detach().requires_grad_())
         alias = self.tensors.add_base(primal, self.last_placeholder, source=index)
         seen = fake
         if primal is not fake:  # the captured graph may write to it, which a leaf forbids
@@ -160,9 +157,6 @@ class Tracer:
         self.grad_fns.append(seen.grad_fn)
         self.shapes.append((fake.size(), fake.stride(), fake.storage_offset()))
         return seen
-
-    def _check_alias(self, fake: FakeTensor) -> None:
-        """Two inputs share a storage: harmless unless one is written, checked at the end."""
 
     def _lift(self, tensor: torch.Tensor) -> FakeTensor:
         """A real tensor turned up: it becomes one more input."""
@@ -224,7 +218,8 @@ class Tracer:
         args = _resolve(node.args, env)
         kwargs = _resolve(node.kwargs, env)
         if node.op == "call_function":
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            function = FUNCTIONS.get(node.target, node.target)
+            return function(*args, **kwargs)  # type: ignore[operator]
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return self.gm.get_submodule(str(node.target))(*args, **kwargs)
@@ -263,9 +258,10 @@ class Tracer:
         """A written input must be the only input on its storage."""
         storage = primal.untyped_storage()._cdata
         for other, tensor in enumerate(self.primals):
-            if other != index and tensor is not None:
-                if tensor.untyped_storage()._cdata == storage:
-                    raise Unsupported("an input that shares memory with another is written")
+            if other == index or tensor is None:
+                continue
+            if tensor.untyped_storage()._cdata == storage:
+                raise Unsupported("an input that shares memory with another is written")
 
 
 @final

@@ -49,9 +49,12 @@ def compile_joint(
     backward = compiler(finish(aten_graph.make(parts.backward)))
     function = make_function(
         FunctionSpec(
-            forward=forward, backward=_with_sources(backward, sources), redo=redo,
-            random_devices=_random_devices(parts.forward), **spec,
-        )  # fmt: skip
+            forward=forward,
+            backward=_with_sources(backward, sources),
+            redo=redo,
+            random_devices=_random_devices(parts.forward),
+            **spec,
+        )
     )
     return wrap(traced, function, gm.forward)
 

@@ -3,7 +3,8 @@
 Place in the pipeline: the functionaliser replays `ViewStep`s to read a view of a changed base, and
 undoes them to write through a view.
 
-    y = x[1]; y.add_(1)      # recorded as:  new_y = x[1] + 1;  new_x = select_scatter(x, new_y, 0, 1)
+    y = x[1]; y.add_(1)      # recorded as:  new_y = x[1] + 1;  new_x = select_scatter(x, new_y, 0,
+    1)
 
 An inverse is registered per operator: `(emit, parent, child, args) -> new parent`, all fx nodes;
 `args` are the view's arguments after the viewed tensor.
@@ -125,7 +126,7 @@ def _expand_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -
     """Eager lets a broadcast tensor be written only where no element is written twice."""
     old, new = _meta(parent).size(), _meta(child).size()
     extra = len(new) - len(old)
-    for d in range(extra):
+    for _ in range(extra):
         child = emit(aten.select.int, child, 0, 0)
     for d, (o, n) in enumerate(zip(old, new[extra:], strict=True)):
         if o != n:

@@ -1,8 +1,9 @@
 """Backends by name.
 
-Place in the pipeline: `weft.compile(backend=...)` resolves its argument here. A backend is a callable
-`backend(gm, example_inputs) -> callable`. Names come from `register_backend`, from the built-in table
-(imported at first use), and from the entry-point groups `weft_backends` and `torch_dynamo_backends`.
+Place in the pipeline: `weft.compile(backend=...)` resolves its argument here. A backend is a
+callable `backend(gm, example_inputs) -> callable`. Names come from `register_backend`, from the
+built-in table (imported at first use), and from the entry-point groups `weft_backends` and
+`torch_dynamo_backends`.
 
     @register_backend
     def my_backend(gm, example_inputs):
@@ -33,7 +34,7 @@ _registered: dict[str, Backend] = {}
 def register_backend(
     name: str | Backend | None = None, backend: Backend | None = None
 ) -> Any:
-    """Adds a backend: `register_backend("name", function)`, or as a decorator, bare or with a name."""
+    """Adds a backend: `register_backend("name", function)`, or a decorator, bare or with a name."""
     if callable(name):
         return register_backend(_name_of(name), name)
     if backend is None:
@@ -85,7 +86,9 @@ def _adapter(name: str) -> Backend | None:
     """A backend of PyTorch's own registry, by the name `torch:<name>`."""
     if not name.startswith("torch:"):
         return None
-    return import_module("weft.backends.torch_adapter").find(name.removeprefix("torch:"))  # type: ignore[no-any-return]
+    adapter = import_module("weft.backends.torch_adapter")
+    found: Backend = adapter.find(name.removeprefix("torch:"))
+    return found
 
 
 def _installed() -> list[EntryPoint]:

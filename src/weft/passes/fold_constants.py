@@ -10,6 +10,7 @@ value, on one element.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -24,7 +25,7 @@ _VIEWS: Final = frozenset(
      aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim, aten.clone.default,
      aten._to_copy.default}
 )  # fmt: skip
-_SOURCES: Final = {
+_SOURCES: Final[dict[Any, Callable[[Node], Any]]] = {
     aten.full.default: lambda node: node.args[1],
     aten.full_like.default: lambda node: node.args[1],
     aten.new_full.default: lambda node: node.args[2],
@@ -42,7 +43,8 @@ def fold_constants(gm: GraphModule) -> bool:
     """Replace uniform results by `aten.full`."""
     uniform: dict[Node, Any] = {}
     changed = False
-    for node in list(gm.graph.nodes):
+    nodes: list[Node] = list(gm.graph.nodes)
+    for node in nodes:
         if node.op != "call_function" or not isinstance(node.meta["val"], FakeTensor):
             continue
         source = _SOURCES.get(node.target)

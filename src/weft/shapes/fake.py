@@ -1,15 +1,17 @@
 """Fake tensors: tensors with metadata and a storage identity, but no data.
 
-Place in the pipeline: capture runs torch-level operators on fakes to learn their results' metadata, and
-aot runs the captured graph on fakes to record ATen operators. Both make them through a `FakeContext`,
-which wraps PyTorch's `FakeTensorMode` (the oracle for operator metadata), without its ShapeEnv.
+Place in the pipeline: capture runs torch-level operators on fakes to learn their results'
+metadata, and aot runs the captured graph on fakes to record ATen operators. Both make them through
+a `FakeContext`, which wraps PyTorch's `FakeTensorMode` (the oracle for operator metadata), without
+its ShapeEnv.
 
     context = FakeContext()
     fake = context.fake(torch.ones(2, 3))      # same sizes, strides, dtype, device; no data
     with context.mode:
         fake + 1                               # a FakeTensor of sizes (2, 3)
 
-Tensors that share a storage get fakes that share a (meta) storage, so aliasing can be read off fakes.
+Tensors that share a storage get fakes that share a (meta) storage, so aliasing can be read off
+fakes.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def non_leaf(leaf: FakeTensor) -> FakeTensor:
     """
     twin = FakeTensor(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
     with torch.enable_grad():
-        made: FakeTensor = _Computed.apply(leaf.detach().requires_grad_(), [twin])
+        made: FakeTensor = _Computed.apply(  # type: ignore[no-untyped-call]
+            leaf.detach().requires_grad_(), [twin]
+        )
     return made
 
 
@@ -55,7 +59,7 @@ def connected_non_leaf(leaf: FakeTensor) -> FakeTensor:
     """As `non_leaf`, and gradients flow on to `leaf` itself."""
     twin = FakeTensor(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
     with torch.enable_grad():
-        made: FakeTensor = _Computed.apply(leaf, [twin])
+        made: FakeTensor = _Computed.apply(leaf, [twin])  # type: ignore[no-untyped-call]
     return made
 
 
@@ -72,7 +76,7 @@ class _Computed(torch.autograd.Function):
         return box[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
 
 

@@ -1,0 +1,115 @@
+"""Which attention kernel a GPU program gets: decided as eager would, on tensors like the real ones.
+
+Place in the pipeline: `trace.py` runs a captured `scaled_dot_product_attention` through here.
+
+PyTorch picks one of its kernels (cuDNN, flash, memory-efficient, plain matrix products) by looking at the
+tensors; fake tensors sometimes make it choose the plain one, several times slower and larger. So it is
+asked with uninitialised tensors of the same sizes, strides and type, and the choice is recorded.
+Masked and grouped-query calls, and other devices, go the ordinary way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend
+
+from weft._torch import fused_attention_choice, no_modes
+
+aten = torch.ops.aten
+
+FLASH_HEAD_MULTIPLE: Final = 8
+"""Flash attention pads the size of a head to a multiple of this."""
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention` on fakes, with the kernel that eager takes."""
+    plain = attn_mask is None and not enable_gqa and query.device.type == "cuda"
+    if plain and _all_static(query, key, value):
+        kernel = KERNELS.get(_choice(query, key, value, dropout_p, is_causal, scale))
+        if kernel is not None:
+            return kernel(query, key, value, dropout_p, is_causal, scale)
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+def _all_static(*tensors: torch.Tensor) -> bool:
+    return all(type(n) is int for t in tensors for n in (*t.shape, *t.stride()))
+
+
+def _choice(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    dropout: float, causal: bool, scale: float | None,
+) -> int:  # fmt: skip
+    """PyTorch's choice for real tensors of this form."""
+    with no_modes():
+        real = [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).requires_grad_(
+                t.requires_grad
+            )
+            for t in (query, key, value)
+        ]
+        return fused_attention_choice(*real, None, dropout, causal, scale=scale)
+
+
+def _flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    dropout: float, causal: bool, scale: float | None,
+) -> torch.Tensor:  # fmt: skip
+    head = query.shape[-1]
+    missing = -head % FLASH_HEAD_MULTIPLE
+    scale = 1.0 / math.sqrt(head) if scale is None else scale
+    padded = [F.pad(t, (0, missing)) if missing else t for t in (query, key, value)]
+    op = aten._scaled_dot_product_flash_attention.default
+    result: torch.Tensor = op(*padded, dropout, causal, False, scale=scale)[0]
+    return result[..., :head] if missing else result
+
+
+def _efficient(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    dropout: float, causal: bool, scale: float | None,
+) -> torch.Tensor:  # fmt: skip
+    op = aten._scaled_dot_product_efficient_attention.default
+    for_backward = _needs_gradient(query, key, value)
+    result: torch.Tensor = op(query, key, value, None, for_backward, dropout, causal, scale=scale)[0]
+    return result
+
+
+def _cudnn(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    dropout: float, causal: bool, scale: float | None,
+) -> torch.Tensor:  # fmt: skip
+    op = aten._scaled_dot_product_cudnn_attention.default
+    for_backward = _needs_gradient(query, key, value)
+    result: torch.Tensor = op(
+        query, key, value, None, for_backward, dropout, causal, False, scale=scale
+    )[0]
+    return result
+
+
+def _needs_gradient(*tensors: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+KERNELS: Final[dict[int, Callable[..., torch.Tensor]]] = {
+    int(SDPBackend.FLASH_ATTENTION.value): _flash,
+    int(SDPBackend.EFFICIENT_ATTENTION.value): _efficient,
+    int(SDPBackend.CUDNN_ATTENTION.value): _cudnn,
+}
+
+FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {F.scaled_dot_product_attention: attention}
+"""Captured functions that aot runs in its own form."""
