@@ -319,3 +319,45 @@ def test_exception_of_the_program_is_raised():
     for _ in range(4):
         with pytest.raises(ValueError, match="no good"):
             g(X)
+
+
+class Base:
+    def value(self):
+        return 1
+
+    @property
+    def prop(self):
+        return 10
+
+
+class Derived(Base):
+    pass
+
+
+def test_class_functions_replaced():
+    a = Derived()
+    f = compiled(lambda x: x + a.value() + a.prop + Derived().value())
+    assert f(X)[0] == 13
+    old = Base.value
+    Base.value = lambda self: 2
+    try:
+        assert f(X)[0] == 15
+        Derived.value = lambda self: 3
+        assert f(X)[0] == 17
+        Base.prop = property(lambda self: 20)
+        assert f(X)[0] == 27
+    finally:
+        Base.value = old
+        del Derived.value
+
+
+def test_forward_replaced_on_the_class():
+    class M(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    m = M()
+    f = compiled(lambda x: m(x))
+    assert f(X)[0] == 2
+    M.forward = lambda self, x: x + 5
+    assert f(X)[0] == 6

@@ -50,12 +50,13 @@ from weft.capture.values.constant import (
 from weft.capture.values.functions import DISABLED, FunctionValue, rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.markers import is_compiling
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 
-@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
 def _is_compiling(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return TRUE
 

@@ -7,6 +7,7 @@ defines; `bind` does what `__get__` would do.
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,29 @@ def is_data_descriptor(attribute: Any) -> bool:
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
+_GUARDED = (types.FunctionType, staticmethod, classmethod, property)
+_LIBRARY = frozenset({"torch", *sys.stdlib_module_names})
+
+
+def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> None:
+    """Notices when a class's function is replaced, or one in front of it appears.
+
+    Classes of torch and the standard library are taken to be fixed.
+    """
+    if not isinstance(attribute, _GUARDED):
+        return
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] in _LIBRARY:
+            if name in base.__dict__:
+                return
+            continue
+        source = tx.tree.object(base, base.__qualname__).instance_dict()
+        if name in base.__dict__:
+            tx.guards.add(source.dict_item(name), "is", attribute)
+            return
+        tx.guards.add(source, "missing_key", name)
+
+
 def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> SymbolicValue:
     """The value of a class attribute that is no descriptor; data is guarded, code is not."""
     if isinstance(attribute, (types.FunctionType, type)):
@@ -70,6 +94,7 @@ def binder(*kinds: type) -> Callable[[Binder], Binder]:
 def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
          ) -> SymbolicValue:
     """`owner.name` where the class defines `attribute`."""
+    guard_attribute(tx, cls, name, attribute)
     found = BINDERS.get(type(attribute))
     if found is not None:
         return found(tx, owner, cls, name, attribute)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.attributes import (
-    C_METHODS, bind, class_value, is_data_descriptor, type_lookup,
+    C_METHODS, bind, class_value, guard_attribute, is_data_descriptor, type_lookup,
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant, evaluate, python_object
@@ -111,6 +111,7 @@ class ClassValue(SymbolicValue):
 
     def _new(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         maker = type_lookup(self.cls, "__new__")
+        guard_attribute(tx, self.cls, "__new__", maker)
         if isinstance(maker, staticmethod):
             function = tx.wrap_fixed(maker.__func__, f"{self.cls.__name__}.__new__")
             return function.call(tx, [self, *args], kwargs)
@@ -120,6 +121,7 @@ class ClassValue(SymbolicValue):
 
     def _init(self, tx: Interpreter, made: SymbolicValue, args: Args, kwargs: Kwargs) -> None:
         initialiser = type_lookup(self.cls, "__init__")
+        guard_attribute(tx, self.cls, "__init__", initialiser)
         if isinstance(initialiser, types.FunctionType):
             function = tx.wrap_fixed(initialiser, f"{self.cls.__name__}.__init__")
             function.call(tx, [made, *args], kwargs)
@@ -147,6 +149,7 @@ class ClassValue(SymbolicValue):
                        f"type object '{self.cls.__name__}' has no attribute '{name}'")
 
     def _bind_own(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
+        guard_attribute(tx, self.cls, name, attribute)
         if isinstance(attribute, classmethod):
             function = tx.wrap_fixed(attribute.__func__, f"{self.cls.__name__}.{name}")
             return BoundMethodValue(self, function)
