@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FunctionType, MethodType
 from typing import Any, Final, TypeVar, overload
 
@@ -30,6 +31,7 @@ M = TypeVar("M", bound=torch.nn.Module)
 Backend = Callable[..., Callable[..., Any]]
 
 _DEFAULT_BACKEND: Final = "inductor"
+_SUSPENDABLE: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 
 @overload
@@ -124,12 +126,17 @@ def _compile(model: Any, options: CompileOptions, backend: Backend, disable: boo
 
 
 def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any:
-    """Functions and methods as they are; other callables through a Python function."""
+    """Functions and methods as they are; other callables through a Python function.
+
+    Generators and coroutines are left to the interpreter: their frames are suspended and resumed.
+    """
     fn = capture.original_function(fn)
     if isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType):
         return MethodType(_compile_callable(fn.__func__, options, backend), fn.__self__)
     if not isinstance(fn, FunctionType):
         fn = _as_function(fn)
+    if fn.__code__.co_flags & _SUSPENDABLE:
+        return fn
     return capture.compile_function(_own_code(fn), options, backend)
 
 
