@@ -119,7 +119,10 @@ static int try_entry(Entry *entry, const FrameValues *frame, PyObject **collecte
 {
     if (entry->guards == NULL || (entry->globals != NULL && entry->globals != frame->globals))
         return 0;
-    return guard_tree_check(entry->guards, frame, collected);
+    bool paused = hook_pause(true);
+    int result = guard_tree_check(entry->guards, frame, collected);
+    hook_pause(paused);
+    return result;
 }
 
 int code_cache_search(CodeCache *cache, const FrameValues *frame, Entry **entry, PyObject **collected)

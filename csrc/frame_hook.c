@@ -14,6 +14,7 @@
 typedef struct {
     PyObject *on_miss;  /* NULL: the hook is off in this thread */
     PyObject *eager;    /* code whose next frame is to be left alone (borrowed) */
+    bool paused;        /* guards are being checked: what they call is left alone */
 } ThreadHook;
 
 static _Thread_local ThreadHook thread_hook;
@@ -52,6 +53,13 @@ PyObject *hook_swap(PyObject *on_miss)
         install();
     if (on_miss == NULL && previous != NULL && --hooked_threads == 0)
         uninstall();
+    return previous;
+}
+
+bool hook_pause(bool paused)
+{
+    bool previous = thread_hook.paused;
+    thread_hook.paused = paused;
     return previous;
 }
 
@@ -142,7 +150,8 @@ static int find_entry(Frame *frame, PyCodeObject *code, Entry **entry, PyObject 
 static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
 {
     PyCodeObject *code = frame_code(frame);
-    if (thread_hook.on_miss == NULL || throwing || code == NULL || thread_is_traced(state))
+    if (thread_hook.on_miss == NULL || thread_hook.paused || throwing || code == NULL ||
+        thread_is_traced(state))
         return pass_on(state, frame, throwing);
     if (is_module_body(code))
         return pass_on_unhooked(state, frame);

@@ -196,6 +196,7 @@ int code_cache_miss(PyObject *on_miss, PyObject *compiled, PyObject *function, P
 PyObject *entry_call(Entry *entry, PyObject *collected, PyObject *on_miss);
 
 /* ---- frame_hook.c ------------------------------------------------------------------------------ */
+bool hook_pause(bool paused); /* whether frames are left alone all the same; returns the previous */
 PyObject *hook_swap(PyObject *on_miss); /* this thread's; steals, returns the previous (or NULL) */
 PyObject *hook_current(void);           /* borrowed or NULL */
 PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss,

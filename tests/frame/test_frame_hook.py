@@ -129,6 +129,25 @@ def test_generator_thrown_into() -> None:
         assert generator.throw(ValueError()) == "caught"
 
 
+def test_what_guards_call_is_left_alone() -> None:
+    asked: list[str] = []
+    inner = fresh(double)
+
+    def read(x: int) -> int:
+        return x + 1
+
+    def on_miss(compiled: Any, fn: Any, code: Any, values: Any, cells: Any, space: Any) -> Any:
+        asked.append(code.co_name)
+        below = (("call", read), (), 1, ())
+        guards = frame.GuardTree(((("local", 0), (), 0, (below,)),), (), 2)
+        return frame.Entry(guards, lambda v: v[1] * 10, space)
+
+    with frame.hook(on_miss):
+        assert inner(2) == 30
+        assert read(2) == 30  # its own guards call it
+    assert asked == ["double", "read"]
+
+
 def test_unhooked_and_nesting() -> None:
     inner = fresh(double)
     outer_asked, inner_asked = Asked(), Asked()
