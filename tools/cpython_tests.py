@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import ast
 import builtins
-import contextlib
 import faulthandler
 import json
 import os
@@ -30,6 +29,7 @@ import unittest
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -60,8 +60,9 @@ Outcomes = dict[str, str]
 class Recorder(unittest.TestResult):
     """Notes the outcome of each test; a test with failing parts has the outcomes of its parts."""
 
-    def __init__(self) -> None:
+    def __init__(self, unhooked: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
         super().__init__()
+        self.unhooked = unhooked
         self.outcomes: Outcomes = {}
         self.details: dict[str, str] = {}
 
@@ -70,7 +71,9 @@ class Recorder(unittest.TestResult):
         known = self.outcomes.get(name)
         self.outcomes[name] = outcome if known in (None, "passed") else f"{known}, {outcome}"
         if error is not None:
-            self.details[name] = self.details.get(name, "") + self._exc_info_to_string(error, test)
+            with self.unhooked():
+                text = self._exc_info_to_string(error, test)
+            self.details[name] = self.details.get(name, "") + text
 
     def startTest(self, test: Any) -> None:  # noqa: N802
         super().startTest(test)
@@ -128,6 +131,13 @@ class Capturing:
 
         return capture
 
+    def unhooked(self) -> Callable[[], AbstractContextManager[Any]]:
+        """What turns the hook off; loads weft before any test runs."""
+        from weft import _frame
+
+        self.on_miss()
+        return _frame.unhooked
+
     def note(self, error: Exception, *, during: str, what: str) -> None:
         """An error inside of weft, not of the program: the frame runs as it is."""
         trace = error.__traceback__
@@ -151,7 +161,7 @@ def hook_doctests(hook: Callable[..., Any]) -> None:
     doctest.compile = compile_hooked  # type: ignore[attr-defined]
 
 
-@contextlib.contextmanager
+@contextmanager
 def every_frame(state: Capturing) -> Iterator[None]:
     """The hook is on and captures everything."""
     from weft import _frame
@@ -174,12 +184,11 @@ def run_module(name: str, hooked: bool, only: str) -> dict[str, Any]:
     loader = unittest.TestLoader()
     if only:
         loader.testNamePatterns = [f"*{only}*"]
-    result, state = Recorder(), Capturing()
-    if hooked:
-        state.on_miss()  # loads all that it needs
+    state = Capturing()
+    result = Recorder(state.unhooked() if hooked else nullcontext)
     suite = loader.loadTestsFromName(f"test.{name}")
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        with every_frame(state) if hooked else contextlib.nullcontext():
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        with every_frame(state) if hooked else nullcontext():
             suite.run(result)
     return {"outcomes": result.outcomes, "details": result.details,
             "counts": state.counts, "errors": state.errors}
