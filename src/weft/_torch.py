@@ -77,7 +77,7 @@ from torch._functorch.eager_transforms import _autograd_grad as functorch_autogr
 from torch._functorch.vmap import lazy_load_decompositions
 
 # capture, aot, passes, codegen: the types of `torch.ops.aten.add.Tensor` and `torch.ops.aten.add`.
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 # shapes.fake_mode: PyTorch's special rules for single operators on fakes.
 from torch._subclasses.fake_impls import (
@@ -126,6 +126,7 @@ __all__ = [
     "FakeTensorConverter",
     "FakeTensorMode",
     "LazyGraphModule",
+    "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
     "TorchDispatchMode",

@@ -10,11 +10,13 @@ graphs; it returns what the replacement function calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch.fx import GraphModule
 
 from weft.aot import training
+from weft.aot.control_flow import compile_stages, has_branches
 from weft.aot.expand import Lowered
 from weft.aot.joint import trace_backward
 from weft.aot.prepare import Compiler, finish, optimize
@@ -37,6 +39,9 @@ def compile_aot(
     `lowered` tells which operators the compiler knows; others are decomposed. None: keep all.
     """
     gm = framework.run_pipeline(gm, framework.registered("captured"))
+    if has_branches(gm):
+        part = partial(_compile_part, compiler, lowered)
+        return compile_stages(gm, example_inputs, part)
     with events.stage("aot"):
         try:
             tracer, traced = trace(gm, example_inputs)
@@ -53,6 +58,16 @@ def compile_aot(
 def _writable(traced: Traced) -> list[int]:
     """The written inputs, if autograd knows of none of the writes."""
     return traced.mutated if traced.detached_mutations.issuperset(traced.mutated) else []
+
+
+def _compile_part(
+    compiler: Compiler, lowered: Lowered | None, gm: GraphModule, example_inputs: list[Any]
+) -> Callable[..., Any]:
+    """A part of a graph with branches, as a callable of its inputs."""
+    call = compile_aot(gm, example_inputs, compiler, lowered=lowered)
+    if not getattr(call, "boxed", False):
+        return call
+    return lambda *inputs: call(list(inputs))
 
 
 def run_captured(gm: GraphModule) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ from torch.fx import Graph, GraphModule, Node
 from weft._torch import FakeTensor, autograd_sequence, python_dispatcher, tree_flatten
 from weft.aot import record_special  # noqa: F401  (fills record.HANDLERS)
 from weft.aot.attention import FUNCTIONS
+from weft.aot.control_flow import check_node
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Alias, Base, Functionalizer, require_fake
 from weft.aot.record import Recorder
@@ -218,6 +219,7 @@ class Tracer:
         args = _resolve(node.args, env)
         kwargs = _resolve(node.kwargs, env)
         if node.op == "call_function":
+            check_node(node)
             function = FUNCTIONS.get(node.target, node.target)
             return function(*args, **kwargs)  # type: ignore[operator]
         if node.op == "call_method":

@@ -125,7 +125,9 @@ class FakeContext:
         strides: Sequence[Any] | None,
     ) -> FakeTensor:
         if isinstance(tensor, FakeTensor):
-            return tensor
+            if tensor.fake_mode is self.mode:
+                return tensor
+            sizes, strides = tensor.size(), tensor.stride()
         if sizes is None and not _is_plain(tensor):
             return self._general(tensor)
         if sizes is None:
