@@ -1,7 +1,7 @@
 """`check`: run a function eagerly and compiled on the same calls and compare all that shows.
 
-Compared: results (values, types, tensors), exceptions, printed output, and what happened to arguments
-that were changed. The number of graphs and breaks can be stated::
+Compared: results (values, types, tensors), exceptions, printed output, and what happened to
+arguments that were changed. The number of graphs and breaks can be stated::
 
     check(lambda x: x + 1, (torch.ones(2),), graphs=1, breaks=0)
 """

@@ -719,6 +719,30 @@ def refused_write(x):
     return x + 1, log
 
 
+def long_loops(x, n):
+    """Breaks in loops of many iterations must not nest."""
+    total = 0
+    for i in range(n):
+        x = x + 1
+        total += stop(i)
+    k = 0
+    while k < n:
+        if x.sum() > 0:
+            x = x - 1
+        k += 1
+
+    def inner(y):
+        z = y * 0.5
+        stop()
+        return z + 1
+
+    while (x < 1000).any():
+        x = x + 1
+    for _ in range(n):
+        x = inner(x)
+    return x, total, k
+
+
 class History:
     def __init__(self):
         self.past = collections.deque(maxlen=2)
@@ -798,6 +822,7 @@ CASES = [
     *[(handled_by_caller, (X, n)) for n in range(3)],
     *[(restored, (X, n)) for n in range(4)],
     (refused_write, (X,)),
+    (long_loops, (X, 600)),
     (deques, (X,)),
     (outside_deque, (X, History())),
     (getters, (X,)),

@@ -50,7 +50,7 @@ def test_optimizer_step(make):
         optimizer = make(list(model.parameters()))
 
         def step():
-            optimizer.step()  # noqa: B023
+            optimizer.step()
 
         run = weft.compile(step, backend="eager") if compile_it else step
         torch.manual_seed(1)
@@ -71,10 +71,10 @@ def test_whole_training_step():
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
         def step(x):
-            optimizer.zero_grad()  # noqa: B023
-            loss = model(x).pow(2).mean()  # noqa: B023
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
             loss.backward()
-            optimizer.step()  # noqa: B023
+            optimizer.step()
             return loss
 
         run = weft.compile(step, backend="eager") if compile_it else step

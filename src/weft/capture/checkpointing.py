@@ -50,6 +50,11 @@ class Checkpointed:
         return compiled
 
 
+def is_checkpoint(function: Any) -> bool:
+    """Whether it is PyTorch's `checkpoint`."""
+    return function is checkpoint
+
+
 def _has_hooks(module: Module) -> bool:
     """Whether calling the module is more than calling its `forward`."""
     if has_global_module_hooks() or type(module).__call__ is not Module.__call__:

@@ -1,7 +1,7 @@
 """The miss path: a frame that no compiled variant fits becomes a new variant.
 
-Place in the pipeline: the top of capture, called by the C extension. `FrameCompiler.on_miss` lists the
-steps::
+Place in the pipeline: the top of capture, called by the C extension. `FrameCompiler.on_miss` lists
+the steps::
 
     limit → interpret (restarting at graph breaks) → graph → backend → replacement → guards → Entry
 
@@ -24,9 +24,14 @@ from torch import fx
 from weft import _frame
 from weft._torch import are_functorch_transforms_active, torch_function_modes
 from weft.capture.breaks import (
-    GraphBreak, ObservedException, Restart, SkipFrame, graph_break,
+    GraphBreak,
+    ObservedException,
+    Restart,
+    SkipFrame,
+    graph_break,
 )
-from weft.capture.continuation import CannotResumeError
+from weft.capture.bytecode import PerCode
+from weft.capture.continuation import CannotResumeError, is_continuation
 from weft.capture.graph import GraphInput
 from weft.capture.interpreter import BreakHere, Interpreter
 from weft.capture.recompiles import Variant, recompile_reasons
@@ -79,7 +84,7 @@ class FrameCompiler:
         """To try capture out: nested frames are replaced also if there is nothing to compile in
         them or they are a library's, and no limit is warned of."""
         self.on_error = on_error
-        self._codes: dict[types.CodeType, types.CodeType] = {}
+        self._codes: PerCode[types.CodeType] = PerCode()
         self._skips: dict[types.CodeType, int] = {}
         self._policies: dict[types.CodeType, DynamicPolicy] = {}
 
@@ -123,9 +128,12 @@ class FrameCompiler:
 
     def own_code(self, code: types.CodeType) -> types.CodeType:
         """This compilation's copy of a library's code, to hang continuations' entries on."""
-        if code not in self._codes:
-            self._codes[code] = code.replace()
-        return self._codes[code]
+        if is_continuation(code):
+            return code
+        found = self._codes.get(code)
+        if found is None:
+            found = self._codes[code] = code.replace()
+        return found
 
     def policy(self, code: types.CodeType) -> DynamicPolicy:
         """What is known of the code's sizes from earlier captures."""
@@ -198,9 +206,9 @@ class FrameCompiler:
         if not tx.builder.n_calls:
             return None, []
         module, inputs = tx.builder.finish(emit.outputs)
-        if not any(n.op in ("call_function", "call_method") for n in module.graph.nodes):
-            if not emit.outputs:
-                return None, []
+        calls = any(n.op in ("call_function", "call_method") for n in module.graph.nodes)
+        if not calls and not emit.outputs:
+            return None, []
         events.count("graphs")
         events.record("graph", code=code, gm=module, nodes=len(module.graph.nodes),
                       guards=len(tx.guards))

@@ -81,6 +81,8 @@ class _Origin:
     code: weakref.ref[CodeType]
     #: Offset in the continuation → offset in the original code.
     offsets: Mapping[int, int]
+    #: Offset in the original code where the continuation begins.
+    start: int
 
 
 _CONTINUATIONS: PerCode[dict[_State, CodeType]] = PerCode()
@@ -121,6 +123,23 @@ def original_position(code: CodeType, offset: int) -> tuple[CodeType, int]:
     if origin is None or root is None or offset not in origin.offsets:
         return code, offset
     return root, origin.offsets[offset]
+
+
+def is_continuation(code: CodeType) -> bool:
+    """Whether the code was made by `resume_function`."""
+    origin = _ORIGINS.get(code)
+    return origin is not None and origin.code() is not None
+
+
+def comes_round_again(code: CodeType, offset: int) -> bool:
+    """Whether `code` is a continuation that begins in a loop which goes on from `offset`: a break
+    there, and another continuation, and so on, would nest one deeper in each iteration."""
+    origin = _ORIGINS.get(code)
+    root, place = original_position(code, offset)
+    if origin is None or root is code:
+        return False
+    body = disassemble(root)
+    return body.at(origin.start).index in _reachable(body, body.at(place))
 
 
 def _original(code: CodeType, state: _State) -> tuple[CodeType, _State]:
@@ -165,7 +184,7 @@ def _build(code: CodeType, state: _State) -> CodeType:
         co_flags=code.co_flags & ~_ARGUMENT_FLAGS,
         co_qualname=f"{code.co_qualname}.<resumed at line {start.line}>",
     )
-    _remember_origin(result, code, body, copies)
+    _remember_origin(result, code, start, copies)
     return result
 
 
@@ -374,9 +393,10 @@ def _copy_exceptions(
 
 
 def _remember_origin(
-    result: CodeType, code: CodeType, body: Bytecode, copies: dict[int, list[Instruction]]
+    result: CodeType, code: CodeType, start: Instruction, copies: dict[int, list[Instruction]]
 ) -> None:
     """Note which original instruction each of the continuation's last instructions is."""
+    body = disassemble(code)
     sources = [(n, k) for n in sorted(copies) for k in range(len(copies[n]))]
     tail = disassemble(result).instructions[-len(sources) :]
     offsets = {
@@ -384,7 +404,7 @@ def _remember_origin(
         for copy, (n, k) in zip(tail, sources, strict=True)
         if k == 0
     }
-    _ORIGINS[result] = _Origin(weakref.ref(code), offsets)
+    _ORIGINS[result] = _Origin(weakref.ref(code), offsets, start.offset)
 
 
 def _make(

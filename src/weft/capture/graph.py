@@ -1,8 +1,8 @@
-"""The graph under construction: torch-level calls on placeholders, recorded as they are interpreted.
+"""The graph under construction: torch-level calls on placeholders, in program order.
 
 Place in the pipeline: written by tensor values, finished by the compiler, handed to the backend
-(contract 3). Nodes are `call_function` and `call_method` only; parameters, buffers and other outside
-tensors are placeholders in the order of their first use::
+(contract 3). Nodes are `call_function` and `call_method` only; parameters, buffers and other
+outside tensors are placeholders in the order of their first use::
 
     builder.placeholder("x", fake, example=x)
     node = builder.call("call_method", "relu", (x_node,), {}, fake_result, stack)
@@ -119,4 +119,4 @@ def _has_effect(node: fx.Node) -> bool:
         return True
     if node.meta.get("effect"):
         return True
-    return name.endswith("_") and not name.endswith("__") or name.startswith("__i")
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")

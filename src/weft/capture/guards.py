@@ -1,7 +1,8 @@
 """Guards: what must still hold for a captured frame to be used again.
 
-Place in the pipeline: written by the interpreter onto `Source`s, lowered here to the tuple tree that
-the C extension evaluates (contract 1). A guard knows its text, so that a failing one explains itself::
+Place in the pipeline: written by the interpreter onto `Source`s, lowered here to the tuple tree
+that the C extension evaluates (contract 1). A guard knows its text, so that a failing one explains
+itself::
 
     guards.add(source, "eq", 12)
     nodes, tree_checks, n_slots = guards.lower()

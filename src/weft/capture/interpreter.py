@@ -1,8 +1,8 @@
 """The symbolic interpreter: evaluates byte code on symbolic values and records tensor calls.
 
-Place in the pipeline: the heart of capture. `run` drives one frame; calls of Python functions drive
-nested frames (inlining). The interpreter is deterministic and counts its steps, so that a graph break
-is found in one interpretation and emitted in the next, at the same step (contract 2)::
+Place in the pipeline: the heart of capture. `run` drives one frame; calls of Python functions
+drive nested frames (inlining). The interpreter is deterministic and counts its steps, so that a
+graph break is found in one interpretation and emitted in the next, at the same step (contract 2)::
 
     tx = Interpreter(function, code, locals, cells, globals, break_at=None)
     result = tx.run_root()
@@ -30,8 +30,8 @@ from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant
 from weft.capture.values.exceptions import link_context, new_exception
 from weft.capture.values.mapping import DictValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue, wrap_number
 from weft.capture.values.registry import IDENTITY, wrapper_of
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue, wrap_number
 from weft.config import config
 from weft.errors import SourceLine
 from weft.shapes.context import ShapeContext
@@ -43,7 +43,7 @@ Kwargs = dict[str, SymbolicValue]
 
 
 @final
-class BreakHere(Exception):  # noqa: N818  control flow
+class BreakHere(Exception):
     """The step at which this interpretation was told to end the graph."""
 
     def __init__(self, frame: Frame) -> None:
@@ -62,7 +62,8 @@ class Interpreter:
         self.tree = SourceTree()
         self.guards = GuardSet(self.tree)
         self.guards.stack = self.stack
-        self.builder = GraphBuilder()
+        self.builder: Any = GraphBuilder()
+        """Where calls are recorded: the graph, or for a while a subgraph."""
         self.effects = SideEffects()
         self.fakes = fakes
         self.state = GlobalState()
@@ -174,7 +175,7 @@ class Interpreter:
     def force(self, value: SymbolicValue) -> SymbolicValue:
         """The value itself; an unread one is looked at (and guarded) now."""
         if value.__class__ is LazyValue:
-            return self.wrap(value.object, value.source)  # type: ignore[attr-defined]
+            return self.wrap(value.object, value.source)
         return value
 
     def wrap(self, obj: Any, source: Source | None) -> SymbolicValue:
@@ -255,7 +256,8 @@ class Interpreter:
 
     # -- operations -------------------------------------------------------------------------------
 
-    def call(self, function: SymbolicValue, args: Args, kwargs: Kwargs | None = None) -> SymbolicValue:
+    def call(self, function: SymbolicValue, args: Args, kwargs: Kwargs | None = None
+             ) -> SymbolicValue:
         """`function(*args, **kwargs)`."""
         return function.call(self, args, kwargs or {})
 

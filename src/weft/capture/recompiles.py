@@ -55,11 +55,11 @@ def recompile_reasons(entries: list[Any], locals: list[Any], cells: tuple[Any, .
 Reader = Callable[[Any, Any], Any]
 
 _READERS: Final[dict[str, Reader]] = {
-    "attr": lambda value, name: getattr(value, name),
+    "attr": getattr,
     "instance_dict": lambda value, _: value.__dict__,
-    "dict_item": lambda value, key: dict.__getitem__(value, key),
-    "list_item": lambda value, i: list.__getitem__(value, i),
-    "tuple_item": lambda value, i: tuple.__getitem__(value, i),
+    "dict_item": dict.__getitem__,
+    "list_item": list.__getitem__,
+    "tuple_item": tuple.__getitem__,
     "type": lambda value, _: type(value),
     "call": lambda value, function: function(value),
 }

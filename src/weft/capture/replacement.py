@@ -7,7 +7,8 @@ collects the statements of `def replacement(v)`, `v` being the list collected by
     emit.line(f"return {emit.value(result)}")
     replacement = emit.build("f", graph_callable)
 
-Each object is rebuilt once, so identity and aliasing are kept; what exists outside is read from `v`.
+Each object is rebuilt once, so identity and aliasing are kept; what exists outside is read from
+`v`.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 from weft import _frame
 from weft.capture.breaks import graph_break
 from weft.capture.bytecode.liveness import live_locals
-from weft.capture.continuation import HANDLED, resume_function
+from weft.capture.checkpointing import Checkpointed, is_checkpoint
+from weft.capture.continuation import HANDLED, comes_round_again, resume_function
 from weft.capture.continuation import NULL as NULL_ITEM
-from weft.capture.checkpointing import Checkpointed, checkpoint
 from weft.capture.frame import Frame, Instruction
 from weft.capture.opcodes.exceptions import HandledMarker
 from weft.capture.replacement import Emitter
@@ -89,7 +89,7 @@ def _call_text(emit: Emitter, function: SymbolicValue, args: list[SymbolicValue]
 def _callee(emit: Emitter, function: SymbolicValue) -> str:
     """A function marked as not to be captured is called with the frame hook off."""
     real = function.real()
-    if real is checkpoint:
+    if is_checkpoint(real):
         return emit.constant(Checkpointed(emit.tx.compiled_copy))
     return emit.constant(disable(real)) if is_disabled(real) else emit.value(function)
 
@@ -326,13 +326,26 @@ class Resumption:
 
     def write(self, frame: Frame) -> None:
         """The operation of `frame`, then the rest of it and of its callers."""
-        step = self._eager(frame) if frame.handled else self._operation(frame)
+        eager = frame.handled or self._comes_round(frame)
+        step = self._eager(frame) if eager else self._operation(frame)
         outer = frame.caller
         while outer is not None:
             step = self._protected(outer, self._link(outer, step))
             outer = outer.caller
         self.tx.effects.replay(self.emit)
         self.emit.line(f"return {step.resume(step.attempt())}")
+
+    def _comes_round(self, frame: Frame) -> bool:
+        """Whether a loop broke before: from its second break on it runs uncompiled (what it calls
+        is still compiled). Inside of a call, the break moves out to the loop's own frame."""
+        root = frame
+        while root.caller is not None:
+            root = root.caller
+        if not comes_round_again(root.code, root.current.offset):
+            return False
+        if root is not frame:
+            raise graph_break("unknown-operation", "a break in a call from a loop that broke")
+        return True
 
     def _operation(self, frame: Frame) -> Step:
         """The operation of the broken frame, then its continuation."""
@@ -349,8 +362,8 @@ class Resumption:
         return self._protected(frame, step)
 
     def _eager(self, frame: Frame) -> Step:
-        """While an exception is handled, the operation may ask which (`raise`, `logger.exception`):
-        it and the rest of the frame run as a continuation that is not compiled."""
+        """The operation and the rest of the frame as a continuation that is not compiled. While an
+        exception is handled, the operation may ask which (`raise`, `logger.exception`)."""
         call = self._continuation(frame, frame.current.index, frame.stack, "", eager=True)
         return Step(lambda: "", lambda _: self.emit.temporary(call("")))
 
@@ -455,7 +468,8 @@ class Resumption:
         closure = tuple(types.CellType() for _ in code.co_freevars)
         function = resume_function(code, offset, shape, plain, boxes, globals=globals,
                                    closure=closure or None)
-        if compiled is None:
+        if compiled is None:  # on code of its own: the shared one may have compiled entries
+            function.__code__ = function.__code__.replace()
             _frame.skip(function.__code__)
         if not closure:
             return self.emit.constant(compiled(function) if compiled else function)

@@ -1,8 +1,8 @@
 """Side effects: which outside objects the program changed, in the order of their first change.
 
 Place in the pipeline: filled by the mutable value families, replayed by the replacement after the
-graph. What is kept is the final state of each object (its families know how to write it back), so an
-object changed a hundred times is written once, and one restored to what it was not at all.
+graph. What is kept is the final state of each object (its families know how to write it back), so
+an object changed a hundred times is written once, and one restored to what it was not at all.
 """
 
 from __future__ import annotations

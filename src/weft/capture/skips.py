@@ -1,7 +1,7 @@
 """Code that is never captured as a frame of its own: the standard library, torch, weft.
 
-Place in the pipeline: asked by the frame hook's miss path. (Inlining such code is fine; a frame of it
-that runs by itself between graphs is not worth a capture.)
+Place in the pipeline: asked by the frame hook's miss path. (Inlining such code is fine; a frame of
+it that runs by itself between graphs is not worth a capture.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Sources: where a value of the user's program comes from.
 
-Place in the pipeline: the bottom of capture. A `Source` is one step (an accessor of the guard tree)
-from its base, so the sources of a capture *are* the guard tree: each carries the checks on its value
-and, when the replacement needs the value, a collect slot. `str(source)` is what the user would write::
+Place in the pipeline: the bottom of capture. A `Source` is one step (an accessor of the guard
+tree) from its base, so the sources of a capture *are* the guard tree: each carries the checks on
+its value and, when the replacement needs the value, a collect slot. `str(source)` is what the user
+would write::
 
     root = SourceTree()
     eps = root.local(0, "self").attribute("norm").attribute("eps")
@@ -25,7 +26,8 @@ class Source:
 
     __slots__ = ("_children", "accessor", "base", "checks", "name", "slot", "tree")
 
-    def __init__(self, tree: SourceTree, base: Source | None, accessor: Accessor, name: str) -> None:
+    def __init__(self, tree: SourceTree, base: Source | None, accessor: Accessor, name: str
+                 ) -> None:
         self.tree = tree
         self.base = base
         self.accessor = accessor
@@ -82,9 +84,9 @@ class Source:
         if self.accessor[0] == "instance_dict":
             return f"{self.name}.{key}"
         parent = self.base
-        if parent is not None and parent.accessor[0] == "instance_dict":
-            if self.accessor[1] in _MODULE_DICTS:
-                return _member(parent.name, key)
+        if (parent is not None and parent.accessor[0] == "instance_dict"
+                and self.accessor[-1] in _MODULE_DICTS):
+            return _member(parent.name, key)
         return f"{self.name}[{key!r}]"
 
     def __str__(self) -> str:

@@ -1,7 +1,8 @@
 """Subgraphs: a function's body as a graph module of its own, for operators that take functions.
 
-Place in the pipeline: used by the rules of checkpoint, cond and the like. While the body is interpreted
-its calls go to a `SubgraphBuilder`; tensors of the outer graph that it uses become its inputs::
+Place in the pipeline: used by the rules of checkpoint, cond and the like. While the body is
+interpreted its calls go to a `SubgraphBuilder`; tensors of the outer graph that it uses become its
+inputs::
 
     body = capture_subgraph(tx, function, args, {})
     node = tx.builder.call("call_function", operator, (body.module_node(tx), *body.inputs), ...)
@@ -95,7 +96,7 @@ class Subgraph:
     def module_node(self, tx: Interpreter) -> fx.Node:
         """The `get_attr` node that holds the module."""
         name = tx.builder.add_module(self.module)
-        node = tx.builder.graph.create_node("get_attr", name, (), {})
+        node: fx.Node = tx.builder.graph.create_node("get_attr", name, (), {})
         node.meta["example_value"] = self.module
         return node
 

@@ -1,7 +1,7 @@
 """Rules for Python's builtin functions.
 
-Place in the pipeline: see `handlers/__init__`. What a builtin does is expressed by the operations of
-`SymbolicValue`, so that it holds for every family.
+Place in the pipeline: see `handlers/__init__`. What a builtin does is expressed by the operations
+of `SymbolicValue`, so that it holds for every family.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import OBJECT_METHODS, BuiltinValue
 from weft.capture.values.classes import ClassValue, make_instance
-from weft.capture.values.constant import NONE, ConstantValue, boolean, constant, evaluate, python_object
+from weft.capture.values.constant import (
+    NONE,
+    ConstantValue,
+    boolean,
+    constant,
+    evaluate,
+    python_object,
+)
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
@@ -321,7 +328,8 @@ def _binary_rule(op: str) -> None:
         return tx.binary(op, args[0], args[1])
 
 
-for _op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor",
+for _op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_",
+            "xor",
             "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "iadd", "isub", "imul",
             "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor", "ilshift",
             "irshift"):

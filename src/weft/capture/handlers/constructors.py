@@ -24,11 +24,15 @@ from weft.capture.values.functions import BoundMethodValue, FunctionValue, Parti
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.sequences import (
-    ListValue, NamedTupleValue, SizeValue, TupleValue, make_slice,
+    ListValue,
+    NamedTupleValue,
+    SizeValue,
+    TupleValue,
+    make_slice,
 )
 from weft.capture.values.sets import SetValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TensorValue
 
 if TYPE_CHECKING:

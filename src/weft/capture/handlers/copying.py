@@ -1,7 +1,7 @@
 """Rules for `copy.copy` and `copy.deepcopy`.
 
-Place in the pipeline: see `handlers/__init__`. What the copy module does through `__reduce_ex__` is done
-on values directly: a new instance of the same class with the same (or copied) attributes.
+Place in the pipeline: see `handlers/__init__`. What the copy module does through `__reduce_ex__`
+is done on values directly: a new instance of the same class with the same (or copied) attributes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rules for torch.func: the levels of vmap, grad and jvp become nodes of the graph.
 
-Place in the pipeline: see `handlers/__init__`. The Python part of the transforms is inlined; what is
-left are C functions that enter a level, wrap and unwrap tensors, and leave the level. They run on
-fakes while capturing and are recorded, so that the graph does the same on tensors.
+Place in the pipeline: see `handlers/__init__`. The Python part of the transforms is inlined; what
+is left are C functions that enter a level, wrap and unwrap tensors, and leave the level. They run
+on fakes while capturing and are recorded, so that the graph does the same on tensors.
 """
 
 from __future__ import annotations

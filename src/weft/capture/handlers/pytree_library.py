@@ -1,11 +1,12 @@
 """Rules for torch.utils._pytree: flatten and unflatten are done by pytree itself, on markers.
 
-Place in the pipeline: see `handlers/__init__`. Containers are rebuilt with a marker for each leaf, the
-real function runs on that, and markers become values again.
+Place in the pipeline: see `handlers/__init__`. Containers are rebuilt with a marker for each leaf,
+the real function runs on that, and markers become values again.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -116,7 +117,7 @@ def _to_markers(tx: Interpreter, value: SymbolicValue) -> Any:
 def _dict_like(value: DictValue, items: dict[Any, Any]) -> Any:
     if value.cls is dict:
         return items
-    if value.cls in (pytree.OrderedDict,):
+    if value.cls is OrderedDict:
         return value.cls(items)
     raise graph_break("unknown-operation", f"pytree of a {value.cls.__name__}")
 

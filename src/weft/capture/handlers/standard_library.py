@@ -323,8 +323,9 @@ class OpaqueValue(SymbolicValue):
         return emit.constant(self.object)
 
 
-_OPAQUE = (types.GenericAlias, types.UnionType, types.CodeType, type(typing.List[int]),
-           type(typing.Any), type(typing.Union[int, str]), typing.TypeVar, type(sys.flags),
+_OPAQUE = (types.GenericAlias, types.UnionType, types.CodeType, type(list[int]),
+           type(typing.Any), type(typing.Optional[int])  # noqa: UP045  its type is what is meant
+          , typing.TypeVar, type(sys.flags),
            type(threading.Lock()), type(typing.Callable))
 
 

@@ -1,12 +1,14 @@
 """Rules for torch: state that is constant while capturing, state changes, markers.
 
-Place in the pipeline: see `handlers/__init__`. Graph operations need no rule (`values/torch_names`).
+Place in the pipeline: see `handlers/__init__`. Graph operations need no rule
+(`values/torch_names`).
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,7 +63,8 @@ def _is_compiling(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return TRUE
 
 
-@rule(torch.compiler.is_exporting, torch.jit.is_scripting, torch.jit.is_tracing,
+@rule(torch.compiler.is_exporting, vars(torch.jit)["is_scripting"],
+      vars(torch.jit)["is_tracing"],
       get_tracing_state, torch.overrides.has_torch_function,
       torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
 def _false(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -117,9 +120,12 @@ def _state_change(function: Any) -> None:
         return tx.wrap_new(function(*objects))
 
 
-for _function in (set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
-                  torch.set_autocast_cache_enabled, torch.autocast_increment_nesting,
-                  torch.autocast_decrement_nesting, torch.clear_autocast_cache):
+_CHANGES: list[Any] = [
+    set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
+    torch.set_autocast_cache_enabled, torch.autocast_increment_nesting,
+    torch.autocast_decrement_nesting, torch.clear_autocast_cache]
+
+for _function in _CHANGES:
     _state_change(_function)
 
 
@@ -178,7 +184,8 @@ def _holds_tensor(tx: Interpreter, value: SymbolicValue) -> bool:
 
 
 @rule(torch.manual_seed, torch.seed, torch.random.manual_seed, torch.get_rng_state,
-      torch.set_rng_state, torch.set_default_dtype, torch.set_default_device, torch.save, torch.load,
+      torch.set_rng_state, torch.set_default_dtype, torch.set_default_device, torch.save,
+      torch.load,
       torch.set_num_threads, torch.use_deterministic_algorithms, torch.cuda.synchronize)
 def _outside(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("state", "a function that changes state outside of graphs")
@@ -197,8 +204,11 @@ def _make_tensor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symb
 # -- tensor methods with a rule of their own ------------------------------------------------------
 
 
-def _tensor_method(*names: str) -> Any:
-    def register(handler: Any) -> Any:
+TensorRule = Callable[["Interpreter", TensorValue, Args, Kwargs], SymbolicValue]
+
+
+def _tensor_method(*names: str) -> Callable[[TensorRule], TensorRule]:
+    def register(handler: TensorRule) -> TensorRule:
         for name in names:
             TENSOR_METHODS[name] = handler
         return handler
@@ -270,7 +280,8 @@ def _count_modes(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(torch_function_mode_at)
 def _mode_at(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.function_modes[args[0].constant()]
+    mode: SymbolicValue = tx.function_modes[args[0].constant()]
+    return mode
 
 
 def _scaled(name: str, polyfill: Any) -> None:
@@ -288,8 +299,11 @@ _scaled("addcdiv_", contexts.addcdiv_)
 _scaled("addcmul_", contexts.addcmul_)
 
 
-@constructor(torch.autograd.profiler.record_function, DisableTorchFunctionSubclass,
-             DisableTorchFunction, torch.profiler.record_function)
+_SWITCHES: list[Any] = [torch.autograd.profiler.record_function, DisableTorchFunctionSubclass,
+                        DisableTorchFunction, torch.profiler.record_function]
+
+
+@constructor(*_SWITCHES)
 def _null_context(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_fixed(contexts.NullContext, "NullContext").call(tx, [], {})
 

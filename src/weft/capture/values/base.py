@@ -5,9 +5,9 @@ The default of every operation is a graph break, so that a family states only wh
 
     value.getattr(tx, "shape").getitem(tx, constant(0))
 
-`tx` is the interpreter (type `Interpreter`, named `tx` in all of `values/`): the way to call, raise,
-guard and record side effects. `rebuild` gives the Python expression that makes the real object in the
-replacement function.
+`tx` is the interpreter (type `Interpreter`, named `tx` in all of `values/`): the way to call,
+raise, guard and record side effects. `rebuild` gives the Python expression that makes the real
+object in the replacement function.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """C functions: builtins, methods of C types, torch functions.
 
-Place in the pipeline: a value family. A C function has a rule (`handlers/`), is a graph operation, is
-pure and run on constants, or breaks the graph.
+Place in the pipeline: a value family. A C function has a rule (`handlers/`), is a graph operation,
+is pure and run on constants, or breaks the graph.
 """
 
 from __future__ import annotations

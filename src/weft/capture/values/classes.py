@@ -1,7 +1,7 @@
 """Classes: calling one makes an instance; attributes are looked up along its bases.
 
-Place in the pipeline: a value family. Constructors of C types are in `CONSTRUCTORS` (see `handlers/`);
-classes written in Python are instantiated by interpreting `__new__` and `__init__`.
+Place in the pipeline: a value family. Constructors of C types are in `CONSTRUCTORS` (see
+`handlers/`); classes written in Python are instantiated by interpreting `__new__` and `__init__`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, final
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.attributes import (
-    C_METHODS, bind, class_value, guard_attribute, is_data_descriptor, type_lookup,
+    C_METHODS,
+    bind,
+    class_value,
+    guard_attribute,
+    is_data_descriptor,
+    type_lookup,
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant, evaluate, python_object
@@ -155,7 +160,7 @@ class ClassValue(SymbolicValue):
             return BoundMethodValue(self, function)
         if isinstance(attribute, staticmethod):
             return tx.wrap_fixed(attribute.__func__, f"{self.cls.__name__}.{name}")
-        if isinstance(attribute, C_METHODS) or isinstance(attribute, property):
+        if isinstance(attribute, (*C_METHODS, property)):
             return tx.wrap_fixed(getattr(self.cls, name), f"{self.cls.__name__}.{name}")
         if hasattr(type(attribute), "__get__") and not isinstance(attribute, types.FunctionType):
             return tx.wrap_fixed(getattr(self.cls, name), f"{self.cls.__name__}.{name}")
@@ -186,7 +191,8 @@ class ClassValue(SymbolicValue):
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         if issubclass(self.cls, enum.Enum) and item.is_constant:
-            return evaluate(tx, lambda: item.constant() in self.cls)  # type: ignore[no-any-return]
+            members: Any = self.cls
+            return bool(evaluate(tx, lambda: item.constant() in members))
         return super().contains(tx, item)
 
 
@@ -213,7 +219,7 @@ def _container_new(maker: Any) -> bool:
 
 
 def _describe(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
-    return lambda tx, value: tx.wrap_new(getattr(value.cls, name))  # type: ignore[no-any-return]
+    return lambda tx, value: tx.wrap_new(getattr(value.cls, name))
 
 
 def _bases(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
@@ -225,7 +231,7 @@ _DESCRIPTIONS: dict[str, Callable[[Any, ClassValue], SymbolicValue]] = {
     "__name__": _describe("__name__"), "__qualname__": _describe("__qualname__"),
     "__module__": _describe("__module__"), "__doc__": _describe("__doc__"),
     "__mro__": _bases("__mro__"), "__bases__": _bases("__bases__"),
-    "__dict__": lambda tx, value: tx.wrap_fixed(value.cls.__dict__, f"{value.cls.__name__}.__dict__"),
+    "__dict__": lambda tx, value: tx.wrap_fixed(value.cls.__dict__, f"{value!r}.__dict__"),
     "__class__": lambda tx, value: tx.wrap_fixed(type(value.cls), type(value.cls).__name__),
 }
 

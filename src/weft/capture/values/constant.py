@@ -132,7 +132,7 @@ def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:
     """Runs Python on constants; what it raises, the program raises."""
     try:
         return thunk()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  the program gets it
         raise tx.error(type(error), *(a for a in error.args if isinstance(a, _LITERALS))) from None
 
 

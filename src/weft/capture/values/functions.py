@@ -1,7 +1,7 @@
 """Python functions and methods: calls are inlined by interpreting their byte code.
 
-Place in the pipeline: a value family. A function from outside and one made inside are the same class;
-single functions with a rule of their own are found in `RULES` (see `handlers/`)::
+Place in the pipeline: a value family. A function from outside and one made inside are the same
+class; single functions with a rule of their own are found in `RULES` (see `handlers/`)::
 
     @rule(torch.is_grad_enabled)
     def _(tx, args, kwargs): ...

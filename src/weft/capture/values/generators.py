@@ -1,6 +1,7 @@
 """Generators made inside: suspended frames, resumed when the program asks for the next item.
 
-Place in the pipeline: a value family; `next`, `send`, `throw`, `close` and `yield from` go through it.
+Place in the pipeline: a value family; `next`, `send`, `throw`, `close` and `yield from` go through
+it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Dictionaries (also OrderedDict, defaultdict, Counter, mapping proxies) and their views.
 
 Place in the pipeline: a value family, and the storage of attributes and globals: an object's
-`__dict__` and a module's globals are `DictValue`s too. An outside dictionary is read key by key, each
-key guarded when asked for; only iteration and `len` guard all keys. Changes are written back key by key.
+`__dict__` and a module's globals are `DictValue`s too. An outside dictionary is read key by key,
+each key guarded when asked for; only iteration and `len` guard all keys. Changes are written back
+key by key.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class DictValue(MethodTable):
         self.owner_type: type = dict
         """The class of the object whose attributes these are."""
         self.unbound = False
-        """Whether the outside object is of a subclass, whose own `__setitem__` must not be called."""
+        """Whether the outside object's class may have its own `__setitem__` (not to be called)."""
         self.written: dict[Any, None] = {}
         self.reordered = False
         self._entries: dict[Any, Entry] = {}
@@ -138,7 +139,8 @@ class DictValue(MethodTable):
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def store(self, tx: Interpreter, key: Any, key_value: SymbolicValue, value: SymbolicValue) -> None:
+    def store(self, tx: Interpreter, key: Any, key_value: SymbolicValue, value: SymbolicValue
+              ) -> None:
         """Sets a key."""
         old = self._entries.get(key)
         if old is None and not self._complete and key in self.original and key not in self._gone:
@@ -422,16 +424,13 @@ class DictValue(MethodTable):
 
 def is_mapping_object(value: SymbolicValue) -> bool:
     """Whether the value is a user's object with a `keys` method."""
-    try:
-        return hasattr(value.python_type(), "keys")
-    except Exception:
-        return False
+    return hasattr(value.python_type(), "keys")
 
 
 def _get(mapping: Any, key: Any) -> Any:
     if isinstance(mapping, dict):
         return dict.get(mapping, key, MISSING)
-    return mapping[key] if key in mapping else MISSING
+    return mapping.get(key, MISSING)
 
 
 def view_iterator(

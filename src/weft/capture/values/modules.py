@@ -1,7 +1,8 @@
 """nn.Module instances and Python module objects.
 
-Place in the pipeline: value families. Attributes of an nn.Module are found in its instance dictionary,
-then in `_parameters`, `_buffers`, `_modules`; a call goes straight to `forward` while no hook exists.
+Place in the pipeline: value families. Attributes of an nn.Module are found in its instance
+dictionary, then in `_parameters`, `_buffers`, `_modules`; a call goes straight to `forward` while
+no hook exists.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Instances of Python classes, made outside or inside.
 
-Place in the pipeline: the family of everything that has no family of its own. Attributes are read one
-by one from the instance dictionary (a `DictValue`) and the class; an instance of a class derived from
-list, dict, ... has its items in `contents`. Changes are journalled and written back.
+Place in the pipeline: the family of everything that has no family of its own. Attributes are read
+one by one from the instance dictionary (a `DictValue`) and the class; an instance of a class
+derived from list, dict, ... has its items in `contents`. Changes are journalled and written back.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.operations import dunder, plain_operator
 from weft.capture.source import Source
 from weft.capture.values.attributes import (
-    bind, class_value, is_data_descriptor, type_lookup,
+    bind,
+    class_value,
+    is_data_descriptor,
+    type_lookup,
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NOT_IMPLEMENTED, boolean, constant
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import wraps
-from weft.capture.values.unknown import unknown
 from weft.capture.values.sequences import CLASS_ATTRIBUTE, ListValue
 from weft.capture.values.sets import SetValue
-from weft.capture.operations import dunder, plain_operator
+from weft.capture.values.unknown import unknown
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -175,7 +178,8 @@ class ObjectValue(SymbolicValue):
         if attribute is not MISSING and is_data_descriptor(attribute):
             self._set_descriptor(tx, name, attribute, value)
         elif not _has_dict(self.cls):
-            raise tx.error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+            raise tx.error(AttributeError,
+                           f"'{self.cls.__name__}' object has no attribute '{name}'")
         else:
             self.attributes.store(tx, name, constant(name), value)
 
@@ -348,7 +352,7 @@ class ObjectValue(SymbolicValue):
 
     def _fill(self, emit: Emitter, name: str, base: type) -> None:
         if isinstance(self.contents, DictValue):
-            setter = emit.constant(base.__setitem__)  # type: ignore[attr-defined]
+            setter = emit.constant(vars(base)["__setitem__"])
             self.contents.fill(emit, f"{setter}({name}, {{}}, {{}})")
         elif isinstance(self.contents, (ListValue, SetValue)):
             adder = emit.constant(list.extend if base is list else set.update)
@@ -357,8 +361,8 @@ class ObjectValue(SymbolicValue):
             emit.line(f"{adder}({name}, [{', '.join(emit.value(i) for i in items)}])")
 
 
-_DEFAULT_COMPARISONS = (object.__eq__, object.__ne__, object.__lt__, object.__le__, object.__gt__,
-                        object.__ge__)
+_DEFAULT_COMPARISONS = tuple(
+    vars(object)[f"__{op}__"] for op in ("eq", "ne", "lt", "le", "gt", "ge"))
 _REFLECTED = {"eq": "__eq__", "ne": "__ne__", "lt": "__gt__", "le": "__ge__", "gt": "__lt__",
               "ge": "__le__"}
 

@@ -1,6 +1,7 @@
 """Which value family stands for which Python type.
 
-Place in the pipeline: under the interpreter's `wrap`; each family registers its types beside its class::
+Place in the pipeline: under the interpreter's `wrap`; each family registers its types beside its
+class::
 
     @wraps(list)
     def wrap_list(tx, obj, source): ...

@@ -1,7 +1,8 @@
 """Lists, tuples (named ones, torch.Size), ranges and slices.
 
 Place in the pipeline: a value family. A sequence holds its items as values; items of outside
-sequences stay unread (unguarded) until somebody looks. A changed outside list is written back whole.
+sequences stay unread (unguarded) until somebody looks. A changed outside list is written back
+whole.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import (
-    NONE, ConstantValue, boolean, constant, evaluate, python_object,
+    NONE,
+    ConstantValue,
+    boolean,
+    constant,
+    evaluate,
+    python_object,
 )
 from weft.capture.values.iterators import ItemsIterator
 from weft.capture.values.methods import MethodTable
@@ -98,9 +104,9 @@ class SequenceValue(MethodTable):
             return self._compare(tx, op, other)
         if op == "mul" and other.is_constant:
             return self.like(evaluate(tx, lambda: self.items * other.constant()))
-        if op == "add" and not reflected and isinstance(other, SequenceValue):
-            if self._concatenates(other):
-                return self.like([*self.items, *other.items])
+        if (op == "add" and not reflected and isinstance(other, SequenceValue)
+                and self._concatenates(other)):
+            return self.like([*self.items, *other.items])
         return None
 
     def _concatenates(self, other: SequenceValue) -> bool:
@@ -293,7 +299,7 @@ class TupleValue(SequenceValue):
     """A tuple."""
 
     __slots__ = ()
-    kind = tuple
+    kind: type = tuple
 
     @property
     def is_constant(self) -> bool:  # type: ignore[override]
@@ -321,7 +327,7 @@ class SizeValue(TupleValue):
     """A torch.Size."""
 
     __slots__ = ()
-    kind = torch.Size
+    kind: type = torch.Size
 
     def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
         return SizeValue(items)

@@ -1,7 +1,8 @@
 """Sets and frozensets.
 
-Place in the pipeline: a value family. Items are kept by their dictionary keys, in insertion order. (A
-real set's order may differ: iteration over outside sets follows the real set, guarded by equality.)
+Place in the pipeline: a value family. Items are kept by their dictionary keys, in insertion order.
+(A real set's order may differ: iteration over outside sets follows the real set, guarded by
+equality.)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
+from weft.capture.values.sequences import TupleValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -74,7 +76,7 @@ class SetValue(MethodTable):
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         """In the order that Python's own set of these items has, when they are constants."""
-        return tx.wrap_new(()).like(self._ordered()).iter(tx)  # type: ignore[attr-defined]
+        return TupleValue(self._ordered()).iter(tx)
 
     def _ordered(self) -> list[SymbolicValue]:
         items = list(self.entries.values())

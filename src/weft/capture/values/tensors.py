@@ -1,13 +1,13 @@
 """Tensors: operations are run on fakes and recorded in the graph.
 
-Place in the pipeline: the family that all of capture is about. Metadata (shape, dtype, device, ...) is
-constant and guarded; methods become `call_method` nodes, functions `call_function` nodes.
+Place in the pipeline: the family that all of capture is about. Metadata (shape, dtype, device,
+...) is constant and guarded; methods become `call_method` nodes, functions `call_function` nodes.
 """
 
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
@@ -27,7 +27,6 @@ from weft.capture.values.constant import NONE, boolean, constant, evaluate
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
-from weft.capture.values.unknown import unknown
 from weft.capture.values.sequences import (
     ListValue,
     NamedTupleValue,
@@ -36,6 +35,7 @@ from weft.capture.values.sequences import (
 )
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.symbolic_tensors import symbolic_fake
+from weft.capture.values.unknown import unknown
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -101,6 +101,7 @@ class TensorValue(SymbolicValue):
         return self.example
 
     def rebuild(self, emit: Emitter) -> str:
+        assert self._node is not None
         return emit.output(self._node)
 
     # -- metadata ---------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class TensorValue(SymbolicValue):
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         own = TENSOR_METHODS.get(name)
         if own is not None:
-            return own(tx, self, args, kwargs)
+            return own(tx, self, args, kwargs)  # type: ignore[no-any-return]
         if name in METADATA_METHODS:
             return self._metadata(tx, name, args, kwargs)
         if name in DATA_METHODS:
@@ -192,10 +193,8 @@ class TensorValue(SymbolicValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if not isinstance(other, TensorValue) and not _number(other):
-            if isinstance(other, (TupleValue, ListValue)) or other.is_constant:
-                if op in ("eq", "ne"):
-                    return boolean(op == "ne")
-            return None
+            plain = isinstance(other, (TupleValue, ListValue)) or other.is_constant
+            return boolean(op == "ne") if plain and op in ("eq", "ne") else None
         left, right = (other, self) if reflected else (self, other)
         target = getattr(operator, plain_operator(op) if reflected else op)
         return run(tx, "call_function", target, [left, right], {})
@@ -230,7 +229,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     result, by_python = _run_fake(tx, op, target, fakes, named_fakes)
     changed = versions != [_version(fake) for fake in fakes]
     if changed:
-        _check_writable(target, [f for f, v in zip(fakes, versions, strict=True) if v != _version(f)])
+        written = [f for f, v in zip(fakes, versions, strict=True) if v != _version(f)]
+        _check_writable(target, written)
     same = next((a for a in args if isinstance(a, TensorValue) and a.example is result), None)
     if same is not None and not changed and not _in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
@@ -272,7 +272,7 @@ def _check_writable(target: Any, written: list[torch.Tensor]) -> None:
 def _in_place(target: Any) -> bool:
     """By its name; inference tensors have no version that would tell."""
     name = _name(target)
-    return name.endswith("_") or name.startswith("i") and name in vars(operator)
+    return name.endswith("_") or (name.startswith("i") and name in vars(operator))
 
 
 def _version(fake: Any) -> int:

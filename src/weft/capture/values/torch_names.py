@@ -1,7 +1,7 @@
 """Which functions are graph operations, and which C functions are pure.
 
-Place in the pipeline: tables for `builtins` and `functions`. A graph operation is recorded as one node
-and run on fakes; a pure function is run by Python itself when its arguments are constants.
+Place in the pipeline: tables for `builtins` and `functions`. A graph operation is recorded as one
+node and run on fakes; a pure function is run by Python itself when its arguments are constants.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ def _graph_functions() -> dict[int, Any]:
             table[id(f)] = f
     for name in dir(torch):
         found = getattr(torch, name)
-        if isinstance(found, types.BuiltinFunctionType) and id(found) not in table:
-            if name not in _NOT_GRAPH and hasattr(VariableFunctions, name):
-                table[id(found)] = found
+        known = id(found) in table or name in _NOT_GRAPH
+        if isinstance(found, types.BuiltinFunctionType) and not known and hasattr(
+                VariableFunctions, name):
+            table[id(found)] = found
     for excluded in ("multi_head_attention_forward", "gumbel_softmax", "_canonical_mask"):
         table.pop(id(getattr(functional, excluded, None)), None)
     return table

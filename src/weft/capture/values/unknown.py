@@ -1,12 +1,12 @@
 """Objects of types without a family: they can be passed on and compared, anything else breaks.
 
-Place in the pipeline: what wrappers give instead of refusing, so that the graph breaks where the object
-is used and not where it is read.
+Place in the pipeline: what wrappers give instead of refusing, so that the graph breaks where the
+object is used and not where it is read.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
@@ -15,6 +15,9 @@ from weft.capture.values.base import SymbolicValue
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
+
+
+_IDENTITY_HASH: Final[Any] = object.__hash__
 
 
 @final
@@ -34,7 +37,7 @@ class UnknownValue(SymbolicValue):
         return self.object
 
     def dict_key(self, tx: Interpreter) -> Any:
-        if type(self.object).__hash__ is object.__hash__:
+        if type(self.object).__hash__ is _IDENTITY_HASH:
             return self.object
         return super().dict_key(tx)
 
