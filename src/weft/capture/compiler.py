@@ -77,12 +77,14 @@ class FrameCompiler:
     """Compiles frames for one `weft.compile` call: its options, its backend, its code copies."""
 
     def __init__(self, options: CompileOptions, backend: Backend, *, every_frame: bool = False,
+                 is_skipped: Callable[[types.CodeType], bool] = is_skipped_code,
                  on_error: Callable[..., None] = handle) -> None:
         self.options = options
         self.backend = backend
         self.every_frame = every_frame
         """To try capture out: nested frames are replaced also if there is nothing to compile in
-        them or they are a library's, and no limit is warned of."""
+        them, and no limit is warned of."""
+        self.is_skipped = is_skipped
         self.on_error = on_error
         self._codes: PerCode[types.CodeType] = PerCode()
         self._skips: dict[types.CodeType, int] = {}
@@ -99,7 +101,7 @@ class FrameCompiler:
         locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any],
     ) -> Any:
         """A new entry for this frame, or None to run it eagerly."""
-        if compiled is None and not self.every_frame and is_skipped_code(code):
+        if compiled is None and self.is_skipped(code):
             _frame.skip(code)
             return None
         with self.options.scope():
