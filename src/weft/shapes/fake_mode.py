@@ -45,6 +45,7 @@ from weft._torch import (
     stride_incorrect_op,
     torch_decomp_decompositions,
 )
+from weft.shapes.shape_rules import Result, infer
 from weft.shapes.symnode import UndecidedValue
 
 _META: Final = torch.device("meta")
@@ -86,15 +87,9 @@ class _Fresh:
     stride: tuple[Any, ...]
     dtype: torch.dtype
     device: torch.device
-    symbolic: bool
 
     def make(self, mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        if self.symbolic:
-            # Twice as fast as an allocation with symbolic sizes, which computes its bytes.
-            base = torch.empty(1, dtype=self.dtype, device=_META)
-            meta = base.as_strided(self.size, self.stride)
-        else:
-            meta = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=_META)
+        meta = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=_META)
         return FakeTensor(mode, meta, self.device)
 
 
@@ -143,7 +138,7 @@ _cacheable: dict[OpOverload, bool] = {}
 
 
 @final
-class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+class MemoFakeMode(FakeTensorMode):
     """`FakeTensorMode` with a memory of results; see the module's text."""
 
     @classmethod
@@ -210,7 +205,7 @@ class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         """
         if not _KNOWN_TORCH or (not reader.tensors and should_allow_numbers_as_tensors(func)):
             return super().dispatch(func, types, args, kwargs)
-        for rule in (_decomposed, _by_prim, _by_special_rule, _by_meta_kernel):
+        for rule in (_by_formula, _decomposed, _by_prim, _by_special_rule, _by_meta_kernel):
             result = rule(self, func, args, kwargs, reader)
             if result is not NotImplemented:
                 return result
@@ -282,7 +277,7 @@ class MemoFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 def _initialise(mode: FakeTensorMode) -> None:
     """What ``FakeTensorMode.__init__`` does, without loading torch._dynamo (half a second)."""
     _run_meta_kernels_without_dynamo()
-    TorchDispatchMode.__init__(mode)  # type: ignore[no-untyped-call]
+    TorchDispatchMode.__init__(mode)
     mode.allow_fallback_kernels = True
     mode.propagate_real_tensors = False
     mode.fake_tensor_converter = FakeTensorConverter()
@@ -351,6 +346,27 @@ def _wrapped_functions(function: FunctionType) -> list[FunctionType]:
     return [value for value in held if isinstance(value, FunctionType)]
 
 
+def _by_formula(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader) -> Any:
+    """The plain cases of common operators."""
+    results = infer(func, args, kwargs)
+    if results is None:
+        return NotImplemented
+    made = [_make(mode, result, reader) for result in results]
+    return made[0] if len(func._schema.returns) == 1 else tuple(made)
+
+
+def _make(mode: FakeTensorMode, result: Result, reader: _KeyReader) -> torch.Tensor:
+    size, stride = result.sizes, result.strides
+    if any(type(n) is not int for n in (*size, *stride)):
+        context = reader.context()
+        size = tuple([context.as_int(n) for n in size])
+        stride = tuple([context.as_int(n) for n in stride])
+    if result.view:
+        offset = reader.tensors[0].storage_offset()
+        return _View(0, size, stride, offset, result.device).make(mode, reader.tensors)
+    return _Fresh(size, stride, result.dtype, result.device).make(mode, ())
+
+
 def _decomposed(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader) -> Any:
     """Operators whose meta kernel is missing or takes no symbolic sizes, by simpler ones."""
     if func in meta_table or mode.cpp_meta_supports_symint(func):
@@ -407,6 +423,14 @@ class _KeyReader:
         self.mode = mode
         self.tensors: list[torch.Tensor] = []
         self.symbolic = False
+
+    def context(self) -> Any:
+        """The `ShapeContext` of the symbolic sizes that were read."""
+        for tensor in self.tensors:
+            for n in (*tensor.size(), *tensor.stride()):
+                if type(n) is not int:
+                    return n.node.shape_env
+        raise LookupError("no symbolic size was read")
 
     def key(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable | None:
         if not _is_cacheable(func):
@@ -483,7 +507,7 @@ def _may_cache(func: OpOverload) -> bool:
         return False
     if func is torch.ops.aten.index.Tensor:
         return True
-    name: str = func.name()  # type: ignore[no-untyped-call]
+    name: str = func.name()
     composite_view = func.is_view and has_dispatch_kernel(name, "CompositeImplicitAutograd")
     queries = name.startswith(("prim::", "aten::lift", "aten::sym_", "aten::set_"))
     return not (
@@ -549,4 +573,4 @@ def _describe_geometry(output: FakeTensor, reader: _KeyReader) -> _Output:
     symbolic = output._has_symbolic_sizes_strides
     if symbolic and not reader.symbolic:
         raise _Unknown  # the sizes depend on data
-    return _Fresh(size, stride, output.dtype, output.fake_device, symbolic)
+    return _Fresh(size, stride, output.dtype, output.fake_device)
