@@ -21,6 +21,7 @@ from weakref import ref
 
 import torch
 
+from weft._torch import are_functorch_transforms_active
 from weft.aot.ambient import RandomState
 from weft.aot.runtime_wrapper import Boxed
 from weft.aot.symbols import SymbolSource
@@ -85,9 +86,12 @@ class FunctionSpec:
 
 def make_function(spec: FunctionSpec) -> Boxed:
     """A boxed callable that computes the values, differentiably."""
-    apply = _function_class(spec).apply
+    function = _function_class(spec)
+    general = function.apply
+    plain = super(torch.autograd.Function, function).apply  # the same less what torch.func needs
 
     def call(inputs: list[Any]) -> Sequence[Any]:
+        apply = general if are_functorch_transforms_active() else plain
         values: Sequence[Any] = apply(*inputs)  # type: ignore[no-untyped-call]
         return values
 
@@ -96,31 +100,13 @@ def make_function(spec: FunctionSpec) -> Boxed:
 
 def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
     """A subclass of `torch.autograd.Function` for one compiled graph."""
-    plain = tuple(k for k in range(spec.n_values) if k not in spec.layouts)
-    kept_inputs = (*spec.saved_inputs, *spec.extra_inputs)
     n_saved = len(spec.saved_inputs) + len(spec.saved_values)
     layouts = tuple(spec.layouts.items())
 
     class CompiledFunction(torch.autograd.Function):
         """Compiled forward and backward."""
 
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            ctx.random = RandomState.of(spec.random_devices) if spec.random_devices else None
-            outputs = spec.forward(list(inputs))
-            ctx.save_for_backward(
-                *[inputs[i] for i in spec.saved_inputs],
-                *[outputs[k] for k in spec.saved_values],
-                *[inputs[i] for i in spec.extra_inputs],
-            )
-            values = tuple(outputs[: spec.n_values])
-            ctx.symbols = [s.read(inputs) for s in spec.symbols]
-            ctx.sizes = [values[k].size() for k, _ in layouts]
-            ctx.others = _others(spec, inputs, len(kept_inputs))
-            ctx.set_materialize_grads(False)
-            if plain:
-                ctx.mark_non_differentiable(*[values[k] for k in plain])
-            return values
+        forward = staticmethod(_forward(spec))
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
@@ -134,12 +120,47 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
                 return _differentiably(spec, ctx, saved[n_saved:], saved, tangents, given)
             ctx.maybe_clear_saved_tensors()
             del saved[n_saved:], grads
-            saved += ctx.symbols
+            if spec.symbols:
+                saved += ctx.symbols
             saved += tangents
             del tangents
             return _placed(spec, spec.backward(saved), given)
 
     return CompiledFunction
+
+
+def _forward(spec: FunctionSpec) -> Callable[..., Any]:
+    """The function's forward: source for this graph, since it runs at every call."""
+    scope: dict[str, Any] = {"run": spec.forward, "spec": spec, "others": _others}
+    scope["random_state"] = RandomState.of
+    exec(compile(_forward_text(spec), "<weft autograd forward>", "exec"), scope)
+    forward: Callable[..., Any] = scope["forward"]
+    return forward
+
+
+def _forward_text(spec: FunctionSpec) -> str:
+    """Only what this graph needs: random state, saved values, sizes, weak references."""
+    saved = [f"inputs[{i}]" for i in spec.saved_inputs]
+    saved += [f"outputs[{k}]" for k in spec.saved_values]
+    saved += [f"inputs[{i}]" for i in spec.extra_inputs]
+    values = [f"outputs[{k}]" for k in range(spec.n_values)]
+    plain = [values[k] for k in range(spec.n_values) if k not in spec.layouts]
+    sizes = [f"{values[k]}.size()" for k in spec.layouts]
+    symbols = [s.text(f"inputs[{s.input}]") for s in spec.symbols]
+    n_kept = len(spec.saved_inputs) + len(spec.extra_inputs)
+    lines = [
+        "def forward(ctx, *inputs):",
+        "ctx.random = random_state(spec.random_devices)" if spec.random_devices else "",
+        "outputs = run(list(inputs))",
+        f"ctx.save_for_backward({', '.join(saved)})" if saved else "",
+        f"ctx.symbols = [{', '.join(symbols)}]" if symbols else "",
+        f"ctx.sizes = ({', '.join(sizes)},)",
+        "ctx.others = others(spec, inputs)" if n_kept < spec.n_inputs else "",
+        "ctx.set_materialize_grads(False)",
+        f"ctx.mark_non_differentiable({', '.join(plain)})" if plain else "",
+        f"return ({', '.join(values)},)",
+    ]
+    return "\n    ".join(line for line in lines if line)
 
 
 def _placed(
@@ -164,11 +185,9 @@ def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> frozenset
     return None if len(given) == len(layouts) else given
 
 
-def _others(spec: FunctionSpec, inputs: Sequence[Any], n_kept: int) -> dict[int, Any]:
+def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
     """Inputs that are not saved tensors: numbers, and weak references with versions."""
-    others: dict[int, Any] = {}
-    if n_kept + len(spec.weak_inputs) < len(inputs):
-        others = {i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
+    others = {i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
     for i in spec.weak_inputs:
         untracked = i in spec.written_inputs or inputs[i].is_inference()
         version = None if untracked else inputs[i]._version
@@ -186,10 +205,11 @@ def _differentiably(
         inputs[i] = tensor
     for i, tensor in zip(spec.extra_inputs, extra, strict=True):
         inputs[i] = tensor
-    for i, other in ctx.others.items():
+    for i, other in getattr(ctx, "others", {}).items():
         inputs[i] = _revived(other) if isinstance(other, tuple) else other
     by_value = dict(zip(spec.layouts, tangents, strict=True))
-    return _placed(spec, spec.redo(inputs, by_value, ctx.random), given)
+    random = ctx.random if spec.random_devices else None
+    return _placed(spec, spec.redo(inputs, by_value, random), given)
 
 
 def _revived(held: tuple[Any, int | None]) -> torch.Tensor:

@@ -146,7 +146,7 @@ def _branch(
     items: dict[Node, int] = {user: _index(user) for user in node.users}
     examples.update((user, results[i]) for user, i in items.items())
     runs = [compile_part(_side(gm, side, operands), given) for side in sides]
-    choice = _Choice(*runs, list(items.values()))
+    choice = _Choice(runs[0], runs[1], list(items.values()))
     if isinstance(predicate, Node):
         return _Stage(choice, [predicate, *inputs], list(items))
     return _Stage(partial(choice, predicate), inputs, list(items))
@@ -161,7 +161,8 @@ def _index(user: Node) -> int:
 
 def _side(gm: GraphModule, side: Any, operands: Sequence[Any]) -> GraphModule:
     """A branch's graph, with operands that are plain numbers filled in."""
-    found: GraphModule = gm.get_submodule(str(side.target))
+    found = gm.get_submodule(str(side.target))
+    assert isinstance(found, GraphModule)
     if all(isinstance(o, Node) for o in operands):
         return found
     graph = Graph()
