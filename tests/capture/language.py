@@ -1,5 +1,5 @@
 """Programs in Python's language with tensors; every `stop()` may be a graph break."""
-# ruff: noqa: C405, C408, C416, RUF005, RUF015, UP031  (each form is here on purpose)
+
 
 from __future__ import annotations
 
@@ -743,6 +743,21 @@ def long_loops(x, n):
     return x, total, k
 
 
+class Rows:
+    """Gives a new generator that exists before the call's frame reads it."""
+
+    def __iter__(self):
+        return stop(iter(map(float, range(3))))
+
+
+def outside_iterator(x, rows):
+    """The loop itself cannot be captured; what comes before it can."""
+    y = (x * 2).relu()
+    for row in rows:
+        y = y + row
+    return y
+
+
 class History:
     def __init__(self):
         self.past = collections.deque(maxlen=2)
@@ -822,6 +837,7 @@ CASES = [
     *[(handled_by_caller, (X, n)) for n in range(3)],
     *[(restored, (X, n)) for n in range(4)],
     (refused_write, (X,)),
+    (outside_iterator, (X, Rows())),
     (long_loops, (X, 600)),
     (deques, (X,)),
     (outside_deque, (X, History())),

@@ -279,7 +279,8 @@ class Attempt:
         try:
             if tx.end_state_changed:
                 raise graph_break("state", "a break inside of autocast")
-            if not can_translate(frame.current.name):
+            whole = frame.caller is None and tx.builder.n_calls
+            if not whole and not can_translate(frame.current.name):
                 raise graph_break("unknown-opcode", f"a break at {frame.current.name}")
             restore_grad_mode(emit, tx)
             Resumption(tx, emit, self.compiler.compiled).write(frame)

@@ -75,11 +75,12 @@ def can_translate(name: str) -> bool:
 
 
 def _top(emit: Emitter, frame: Frame, n: int) -> list[str]:
-    return [emit.value(value) for value in frame.stack[len(frame.stack) - n:]]
+    return [emit.value(value) for value in frame.stack[len(frame.stack) - n :]]
 
 
-def _call_text(emit: Emitter, function: SymbolicValue, args: list[SymbolicValue],
-               names: tuple[str, ...]) -> str:
+def _call_text(
+    emit: Emitter, function: SymbolicValue, args: list[SymbolicValue], names: tuple[str, ...]
+) -> str:
     plain = len(args) - len(names)
     parts = [emit.value(arg) for arg in args[:plain]]
     parts += [f"{name}={emit.value(arg)}" for name, arg in zip(names, args[plain:], strict=True)]
@@ -103,7 +104,7 @@ def _call(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
         names = stack[-1].constant()
         stack = stack[:-1]
         taken += 1
-    first, second, *args = stack[len(stack) - ins.arg - 2:]
+    first, second, *args = stack[len(stack) - ins.arg - 2 :]
     if isinstance(second, NullValue):
         function = first
     elif isinstance(first, NullValue):
@@ -116,8 +117,8 @@ def _call(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 @_translates("CALL_FUNCTION_EX")
 def _call_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     n = 2 + (ins.arg & 1)
-    function, args, *kwargs = frame.stack[len(frame.stack) - n:]
-    below = frame.stack[-n - 1:-n]
+    function, args, *kwargs = frame.stack[len(frame.stack) - n :]
+    below = frame.stack[-n - 1 : -n]
     has_null = bool(below) and isinstance(below[0], NullValue)
     if isinstance(args, NullValue):  # 3.13: callable, NULL, args, kwargs
         raise graph_break("unknown-opcode", "CALL_FUNCTION_EX in this form")
@@ -127,8 +128,21 @@ def _call_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 
 _BINARY: Final = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
-_INPLACE: Final = ("iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow",
-                   "irshift", "isub", "itruediv", "ixor")
+_INPLACE: Final = (
+    "iadd",
+    "iand",
+    "ifloordiv",
+    "ilshift",
+    "imatmul",
+    "imul",
+    "imod",
+    "ior",
+    "ipow",
+    "irshift",
+    "isub",
+    "itruediv",
+    "ixor",
+)
 
 
 @_translates("BINARY_OP")
@@ -194,8 +208,9 @@ def _load_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     return operation
 
 
-METHOD_BIT_IN_LOAD_ATTR: Final = "LOAD_METHOD" not in __import__("dis").opmap or \
-    __import__("sys").version_info >= (3, 12)
+METHOD_BIT_IN_LOAD_ATTR: Final = "LOAD_METHOD" not in __import__("dis").opmap or __import__(
+    "sys"
+).version_info >= (3, 12)
 
 
 @_translates("LOAD_METHOD")
@@ -216,8 +231,12 @@ def _delete_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operatio
     return Operation(1, f"delattr({owner}, {ins.argval!r})", pushes=False)
 
 
-_UNARY: Final = {"UNARY_NEGATIVE": "-", "UNARY_POSITIVE": "+", "UNARY_INVERT": "~",
-                 "UNARY_NOT": "not "}
+_UNARY: Final = {
+    "UNARY_NEGATIVE": "-",
+    "UNARY_POSITIVE": "+",
+    "UNARY_INVERT": "~",
+    "UNARY_NOT": "not ",
+}
 
 
 @_translates(*_UNARY)
@@ -270,8 +289,11 @@ def _import(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 
 _JUMP_IF_TRUE: Final = ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
-_JUMP_IF_FALSE: Final = ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE",
-                         "POP_JUMP_BACKWARD_IF_FALSE")
+_JUMP_IF_FALSE: Final = (
+    "POP_JUMP_IF_FALSE",
+    "POP_JUMP_FORWARD_IF_FALSE",
+    "POP_JUMP_BACKWARD_IF_FALSE",
+)
 
 
 @_translates(*_JUMP_IF_TRUE)
@@ -326,7 +348,7 @@ class Resumption:
 
     def write(self, frame: Frame) -> None:
         """The operation of `frame`, then the rest of it and of its callers."""
-        eager = frame.handled or self._comes_round(frame)
+        eager = frame.handled or self._comes_round(frame) or not can_translate(frame.current.name)
         step = self._eager(frame) if eager else self._operation(frame)
         outer = frame.caller
         while outer is not None:
@@ -350,10 +372,7 @@ class Resumption:
     def _operation(self, frame: Frame) -> Step:
         """The operation of the broken frame, then its continuation."""
         ins = frame.current
-        translator = _TRANSLATORS.get(ins.name)
-        if translator is None:
-            raise graph_break("unknown-opcode", f"a break at {ins.name}")
-        operation = translator(self.emit, frame, ins)
+        operation = _TRANSLATORS[ins.name](self.emit, frame, ins)
         stack = frame.stack[: len(frame.stack) - operation.taken]
         if operation.branches is None:
             step = self._plain(frame, stack, operation)
@@ -362,8 +381,9 @@ class Resumption:
         return self._protected(frame, step)
 
     def _eager(self, frame: Frame) -> Step:
-        """The operation and the rest of the frame as a continuation that is not compiled. While an
-        exception is handled, the operation may ask which (`raise`, `logger.exception`)."""
+        """The operation and the rest of the frame as a continuation that is not compiled: while an
+        exception is handled (the operation may ask which), in a loop that broke before, and for
+        an instruction that is not known as Python."""
         call = self._continuation(frame, frame.current.index, frame.stack, "", eager=True)
         return Step(lambda: "", lambda _: self.emit.temporary(call("")))
 
@@ -383,8 +403,10 @@ class Resumption:
     def _branch(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         assert operation.branches is not None
         kept = frame.stack[-1:]
-        calls = [self._continuation(frame, index, [*stack, *kept[:keep]], "")
-                 for index, keep in operation.branches]
+        calls = [
+            self._continuation(frame, index, [*stack, *kept[:keep]], "")
+            for index, keep in operation.branches
+        ]
 
         def resume(condition: str) -> str:
             return self.emit.temporary(f"{calls[0]('')} if {condition} else {calls[1]('')}")
@@ -394,8 +416,9 @@ class Resumption:
     def _link(self, frame: Frame, inner: Step) -> Step:
         """The caller's step: all that the inner frame still does, then the rest of the caller."""
         call = self._continuation(frame, frame.current.index + 1, frame.stack, "v")
-        return Step(lambda: inner.resume(inner.attempt()),
-                    lambda result: self.emit.temporary(call(result)))
+        return Step(
+            lambda: inner.resume(inner.attempt()), lambda result: self.emit.temporary(call(result))
+        )
 
     def _protected(self, frame: Frame, step: Step) -> Step:
         """What the step attempts, under the exception handler of the frame's instruction: an error
@@ -428,8 +451,15 @@ class Resumption:
 
         return Step(attempt, resume)
 
-    def _continuation(self, frame: Frame, index: int, stack: list[SymbolicValue], suffix: str,
-                      *, eager: bool = False) -> Callable[[str], str]:
+    def _continuation(
+        self,
+        frame: Frame,
+        index: int,
+        stack: list[SymbolicValue],
+        suffix: str,
+        *,
+        eager: bool = False,
+    ) -> Callable[[str], str]:
         """The call of the rest of `frame`, given the text of what is pushed; `suffix` is the stack
         kinds of that: "" for nothing, "v" for a value, "lv" for an exception at a handler that
         wants to know the raising instruction."""
@@ -443,8 +473,11 @@ class Resumption:
         names = self._live(frame, code, offset)
         boxes = [name for name in names if name in frame.cells and name in code.co_cellvars]
         plain = [name for name in names if name not in boxes]
-        before = [self.emit.value(v.exception if isinstance(v, HandledMarker) else v)
-                  for v in stack if not isinstance(v, NullValue)]
+        before = [
+            self.emit.value(v.exception if isinstance(v, HandledMarker) else v)
+            for v in stack
+            if not isinstance(v, NullValue)
+        ]
         after = [self.emit.value(frame.locals[n]) for n in plain]
         after += [self.emit.value(frame.cells[n]) for n in boxes]
         make = None if eager else self.make
@@ -462,12 +495,21 @@ class Resumption:
         names = dict.fromkeys(n for n in order if n in live)
         return [n for n in names if n in frame.locals or n in frame.cells]
 
-    def _callable(self, frame: Frame, code: types.CodeType, offset: int, shape: str,
-                  plain: list[str], boxes: list[str], compiled: MakeContinuation | None) -> str:
+    def _callable(
+        self,
+        frame: Frame,
+        code: types.CodeType,
+        offset: int,
+        shape: str,
+        plain: list[str],
+        boxes: list[str],
+        compiled: MakeContinuation | None,
+    ) -> str:
         globals = frame.globals.original
         closure = tuple(types.CellType() for _ in code.co_freevars)
-        function = resume_function(code, offset, shape, plain, boxes, globals=globals,
-                                   closure=closure or None)
+        function = resume_function(
+            code, offset, shape, plain, boxes, globals=globals, closure=closure or None
+        )
         if compiled is None:  # on code of its own: the shared one may have compiled entries
             function.__code__ = function.__code__.replace()
             _frame.skip(function.__code__)
@@ -477,8 +519,10 @@ class Resumption:
             self.emit.constant(compiled(function))  # entries live as long as one function of it
         cells = "".join(f"{self.emit.value(self._cell(frame, n))}, " for n in code.co_freevars)
         make = self.emit.constant(types.FunctionType)
-        parts = (f"{make}({self.emit.constant(function.__code__)}, {self.emit.constant(globals)}, "
-                 f"{function.__name__!r}, None, ({cells}))")
+        parts = (
+            f"{make}({self.emit.constant(function.__code__)}, {self.emit.constant(globals)}, "
+            f"{function.__name__!r}, None, ({cells}))"
+        )
         text = f"{self.emit.constant(compiled)}({parts})" if compiled else parts
         return self.emit.temporary(text)
 
