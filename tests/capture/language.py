@@ -1,6 +1,7 @@
 """Programs in Python's language with tensors; every `stop()` may be a graph break."""
 
 
+
 from __future__ import annotations
 
 import collections
@@ -555,7 +556,7 @@ def errors(x, kind):
     if kind == 2:
         return {}["k"]
     if kind == 3:
-        return undefined_name  # noqa: F821
+        return undefined_name
     if kind == 4:
         return x.nope
     if kind == 5:

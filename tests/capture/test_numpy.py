@@ -1,6 +1,5 @@
 """NumPy in captured code: results, dtypes and kinds (array or scalar) are NumPy's."""
 
-# ruff: noqa: E501
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -36,12 +35,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         f + a.sum(), b + f.sum(), f.sum() * 2, f.sum() * a.sum(), b.sum() / 2, f[0] + 1, f[0] * a,
     ),
     "indexing": lambda a, b, f: (
-        a[0], a[1, 2], a[:, 1:3], a[..., None], a[::2, ::2], a[a > 0].shape[0:0], a[[0, 2]], a[-1, -1],
+        a[0], a[1, 2], a[:, 1:3], a[..., None], a[::2, ::2], a[a > 0].shape[0:0], a[[0, 2]], a[-1,
+        -1],
         a[np.array([0, 1]), np.array([1, 2])], f[1:][0], a[1:, :-1].T,
     ),
     "shape": lambda a, b, f: (
         a.reshape(4, 3), a.reshape(-1), a.T, a.ravel(), np.concatenate([a, a], axis=0), a.flatten(),
-        np.stack([f, f]), np.expand_dims(f, 0), a.transpose(1, 0), np.squeeze(f[None]), a.shape, a.ndim,
+        np.stack([f, f]), np.expand_dims(f, 0), a.transpose(1, 0), np.squeeze(f[None]), a.shape,
+        a.ndim,
         a.size, len(a), np.vstack([f, f]), np.hstack([f, f]), np.repeat(f, 2), np.tile(f, 2),
         np.broadcast_to(f, (2, 4)), np.split(f, 2), np.swapaxes(a, 0, 1), a.dtype, b.itemsize,
     ),
@@ -56,10 +57,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         a * np.sqrt(a.shape[1]), np.ceil(2.5),
     ),
     "casts": lambda a, b, f: (
-        a.astype(np.float32), b.astype(float), a.astype("int64"), f.astype(np.float64), b.astype(bool),
+        a.astype(np.float32), b.astype(float), a.astype("int64"), f.astype(np.float64),
+        b.astype(bool),
     ),
-    "sorting": lambda a, b, f: (np.sort(a, axis=0), np.argsort(f), np.flip(f), np.unique(b).shape[1:]),
-    "iteration": lambda a, b, f: ([row * 2 for row in a], sum(f), [x + 1 for x in f], list(zip(a, b))),
+    "sorting": lambda a, b, f: (np.sort(a, axis=0), np.argsort(f), np.flip(f),
+        np.unique(b).shape[1:]),
+    "fft": lambda a, b, f: (np.fft.fft(f), np.fft.rfft(a, axis=1), np.fft.ifft(np.fft.fft(f)).real),
+    "iteration": lambda a, b, f: ([row * 2 for row in a], sum(f), [x + 1 for x in f], list(zip(a,
+        b))),
 }  # fmt: skip
 
 

@@ -37,11 +37,12 @@ _NOT_PURE: Final = frozenset(
 
 
 def _public_functions() -> Iterator[tuple[str, Any]]:
-    """The functions of numpy, numpy.linalg and numpy.fft, under the names of `numpy_calls`."""
-    spaces = (("", numpy), ("linalg.", numpy.linalg), ("fft.", numpy.fft))
-    for prefix, space in spaces:
-        for name in dir(space):
-            function = getattr(space, name)
+    """The functions of numpy and numpy.linalg, under the names of `numpy_calls`.
+
+    Only what is loaded: numpy's other modules are imported when they are first named.
+    """
+    for prefix, space in (("", numpy), ("linalg.", numpy.linalg)):
+        for name, function in sorted(vars(space).items()):
             if not name.startswith("_") and isinstance(function, _FUNCTIONS):
                 yield prefix + name, function
 
@@ -92,12 +93,14 @@ for _function, _paths in _NAMES.values():
 
 @wraps(numpy.ufunc, type(numpy.sum))
 def _wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    """A function of a module that was loaded later (numpy.fft) gets its rule here."""
+    home = getattr(obj, "__module__", None) or ""
+    if id(obj) not in RULES and home.startswith("numpy."):
+        _register([f"{home.removeprefix('numpy.')}.{obj.__name__}"], obj)
     return wrap_builtin(tx, obj, source)
 
 
-_SCALARS: Final = tuple(
-    {getattr(numpy, name) for name in dir(numpy) if isinstance(getattr(numpy, name), type)}
-)
+_SCALARS: Final = {kind for kind in vars(numpy).values() if isinstance(kind, type)}
 
 
 @constructor(*(kind for kind in _SCALARS if issubclass(kind, numpy.generic)))
