@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from functools import cmp_to_key
 
 from weft.codegen.loop_ir import IndexValue, Indirect, Kernel, Load, LoopVar, Reduce
-from weft.shapes.expr import Expr, IntExpr, loop_index, split_linear, subs, symbols
+from weft.codegen.values import estimate
+from weft.shapes.expr import Expr, IntExpr, loop_index, split_linear, subs
 
 Loops = list[LoopVar]
 
@@ -91,13 +92,10 @@ def _ordered(loops: Loops, accesses: list[IntExpr], table: _Strides) -> Loops:
 
 
 def _size(stride: IntExpr | None) -> int:
-    """Magnitude for comparisons; symbols count as 64."""
+    """Magnitude for comparisons."""
     if stride is None:
         return 0
-    if isinstance(stride, int):
-        return abs(stride)
-    value = subs(stride, dict.fromkeys(symbols(stride), 64))
-    return abs(value) if isinstance(value, int) else 1
+    return abs(estimate(stride))
 
 
 def _merge(loops: Loops, table: _Strides) -> list[list[LoopVar]]:

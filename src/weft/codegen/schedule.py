@@ -28,9 +28,18 @@ import torch
 from weft.codegen.access import Access, analyse
 from weft.codegen.domain import Domain, Refinement, refine
 from weft.codegen.lowering import GraphLowering
-from weft.codegen.values import Buffer, Computed, Definition, ExternCall, Origin, Value, product
+from weft.codegen.values import (
+    Buffer,
+    Computed,
+    Definition,
+    ExternCall,
+    Origin,
+    Value,
+    estimate,
+    product,
+)
 from weft.config import config
-from weft.shapes.expr import Expr, IntExpr, subs, symbols
+from weft.shapes.expr import Expr, IntExpr, subs
 
 Step: TypeAlias = "Group | ExternCall"
 
@@ -395,9 +404,5 @@ def device_of(group: Group) -> torch.device:
 
 
 def _bytes(buffer: Buffer) -> int:
-    """Size in bytes; symbols count as 64."""
-    count = product(buffer.shape)
-    if isinstance(count, Expr):
-        count = subs(count, dict.fromkeys(symbols(count), 64))
-    assert isinstance(count, int)
-    return count * buffer.dtype.itemsize
+    """Size in bytes, as far as it is known."""
+    return estimate(product(buffer.shape)) * buffer.dtype.itemsize

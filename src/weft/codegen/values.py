@@ -23,7 +23,7 @@ import torch
 from weft.codegen.dtypes import DType, compute_type, from_torch
 from weft.codegen.loop_ir import KernelBuilder, Node
 from weft.errors import SourceLine
-from weft.shapes.expr import IntExpr
+from weft.shapes.expr import IntExpr, subs, symbols
 
 
 @final
@@ -49,6 +49,20 @@ def product(sizes: Sequence[IntExpr]) -> IntExpr:
     for size in sizes:
         total = total * size
     return total
+
+
+def estimate(size: IntExpr) -> int:
+    """A number of that order of magnitude, for comparisons of cost: symbols count as 64."""
+    if isinstance(size, int):
+        return size
+    for guess in (64, 61, 2):  # a divisor may become zero under a guess
+        try:
+            value = subs(size, dict.fromkeys(symbols(size), guess))
+        except ZeroDivisionError:
+            continue
+        if isinstance(value, int):
+            return value
+    return 64
 
 
 def contiguous_strides(shape: Sequence[IntExpr]) -> Shape:
@@ -250,7 +264,7 @@ class ExternCall:
 
     `arguments` and `keywords` hold `Value`s (realised, strided), `IntExpr`s and constants, nested
     in lists. `outputs` has one entry per tensor result, None for the others; a single result has
-    one.
+    one. `epilogue` is an activation that the call applies to its result (`lowering/epilogues.py`).
     """
 
     op: Any
@@ -260,6 +274,7 @@ class ExternCall:
     is_tuple: bool
     origins: tuple[Origin, ...] = ()
     reads: list[Buffer] = field(default_factory=list)
+    epilogue: tuple[str, str] | None = None
 
 
 Definition: TypeAlias = Computed | ExternCall

@@ -6,6 +6,7 @@ ATen for the rest; `graph.py` walks the graph. Importing this package loads all 
 """
 
 from weft.codegen.lowering import (  # noqa: F401  (filling the table)
+    attention,
     convolution,
     creation,
     indexing,

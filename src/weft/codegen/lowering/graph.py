@@ -22,6 +22,7 @@ from torch.fx import GraphModule, Node
 
 from weft.codegen.dtypes import is_supported
 from weft.codegen.lowering.convolution import prefers_channels_last
+from weft.codegen.lowering.epilogues import absorbed
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.registry import (
     LOWERINGS,
@@ -124,7 +125,9 @@ class GraphLowering:
             return to_number(value)
         args = _lookup(node.args, environment)
         keywords = _lookup(node.kwargs, environment)
-        result = self._lower(node, value, args, keywords)
+        result = absorbed(node, args, keywords, _origins(node)[0])
+        if result is None:
+            result = self._lower(node, value, args, keywords)
         if isinstance(result, Value) and _should_realize(result, len(node.users)):
             result.realize()
         return result
