@@ -24,11 +24,11 @@ from torch import _check_tensor_all as check_tensor_all
 from torch import _check_type as check_type
 from torch import _check_value as check_value
 
-# aot: which attention kernel eager would take for given tensors.
-from torch import _fused_sdp_choice as fused_attention_choice
-
 # shapes.fake_mode: the module whose decorator keeps functions out of torch.compile.
 from torch import _compile as compile_markers
+
+# aot: which attention kernel eager would take for given tensors.
+from torch import _fused_sdp_choice as fused_attention_choice
 
 # aot: which dispatch keys an operator has kernels for.
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey
@@ -125,8 +125,8 @@ __all__ = [
     "FakeTensor",
     "FakeTensorConverter",
     "FakeTensorMode",
-    "LazyGraphModule",
     "HigherOrderOperator",
+    "LazyGraphModule",
     "OpOverload",
     "OpOverloadPacket",
     "TorchDispatchMode",

@@ -1,4 +1,6 @@
-"""Whole programs on a GPU: `weft.compile` against eager, with kernel counts where fusion is promised."""
+"""Whole programs on a GPU: `weft.compile` against eager, with kernel counts where fusion is
+promised.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 
 import weft
@@ -125,3 +127,18 @@ def test_other_stream() -> None:
         result = compiled(x)
     torch.cuda.current_stream().wait_stream(stream)
     torch.testing.assert_close(result, (x * 2 + 1).exp())
+
+
+@pytest.mark.parametrize("length", [512, 197])
+def test_attention_takes_eagers_kernel(length: int) -> None:
+    query = rand(4, length, 128, dtype=torch.bfloat16).view(4, length, 2, 64).transpose(1, 2)
+    check(lambda q: F.scaled_dot_product_attention(q, q, q) + 1, query, tolerance=2e-2)
+    stats = weft.stats()
+    assert stats["extern_calls"] == 1  # one attention kernel, no matrix products
+
+
+def test_attention_with_a_broadcast_mask_stays_fused() -> None:
+    query = rand(4, 197, 128, dtype=torch.bfloat16).view(4, 197, 2, 64).transpose(1, 2)
+    mask = torch.ones(197, 1, dtype=torch.bool, device="cuda").expand(4, 1, 197, 197)
+    check(lambda q: F.scaled_dot_product_attention(q, q, q, mask) + 1, query, tolerance=2e-2)
+    assert weft.stats()["extern_calls"] <= 2

@@ -182,7 +182,7 @@ CASES = [
 def test_scalar_operator(name: str, dtype: str) -> None:
     i = loop_index("i0", 300)
     b = KernelBuilder((LoopVar(i, 300),), ())
-    load: Callable[[int], object] = lambda n: b.load(f"in{n}", dtype, i)  # noqa: E731
+    load: Callable[[int], object] = lambda n: b.load(f"in{n}", dtype, i)
     args = [load(n) for n in range(OPS[name].arity)]
     if OPS[name].operands == "where":
         args[0] = b.load("in0", "bool", i)

@@ -1,11 +1,13 @@
-"""Which attention kernel a GPU program gets: decided as eager would, on tensors like the real ones.
+"""Attention on GPUs: the kernel that eager takes, and masks that the fast kernels accept.
 
 Place in the pipeline: `trace.py` runs a captured `scaled_dot_product_attention` through here.
 
 PyTorch picks one of its kernels (cuDNN, flash, memory-efficient, plain matrix products) by looking at the
-tensors; fake tensors sometimes make it choose the plain one, several times slower and larger. So it is
-asked with uninitialised tensors of the same sizes, strides and type, and the choice is recorded.
-Masked and grouped-query calls, and other devices, go the ordinary way.
+tensors. Two things make it choose the plain one, several times slower and larger:
+- fake tensors: so it is asked with uninitialised tensors of the same sizes, strides and type;
+- a mask broadcast along its last dimension, as libraries build it for captured programs: it is laid
+  out densely first, broadcast dimensions aside, which costs one small copy.
+Grouped-query calls and other devices go the ordinary way.
 """
 
 from __future__ import annotations
@@ -36,15 +38,29 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention` on fakes, with the kernel that eager takes."""
+    """`torch.nn.functional.scaled_dot_product_attention` on fakes, with the kernel that eager
+    takes.
+    """
     plain = attn_mask is None and not enable_gqa and query.device.type == "cuda"
     if plain and _all_static(query, key, value):
         kernel = KERNELS.get(_choice(query, key, value, dropout_p, is_causal, scale))
         if kernel is not None:
             return kernel(query, key, value, dropout_p, is_causal, scale)
+    if attn_mask is not None and query.device.type == "cuda":
+        attn_mask = _dense(attn_mask)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
+
+
+def _dense(mask: torch.Tensor) -> torch.Tensor:
+    """The mask with its last dimension in order; other broadcast dimensions stay so."""
+    last = mask.stride(-1)
+    if type(last) is not int or last == 1 or mask.shape[-1] == 1:
+        return mask
+    *others, _ = mask.stride()
+    kept = tuple(slice(0, 1) if type(s) is int and s == 0 else slice(None) for s in others)
+    return mask[kept].contiguous().expand(mask.shape)
 
 
 def _all_static(*tensors: torch.Tensor) -> bool:
@@ -85,7 +101,8 @@ def _efficient(
 ) -> torch.Tensor:  # fmt: skip
     op = aten._scaled_dot_product_efficient_attention.default
     for_backward = _needs_gradient(query, key, value)
-    result: torch.Tensor = op(query, key, value, None, for_backward, dropout, causal, scale=scale)[0]
+    results = op(query, key, value, None, for_backward, dropout, causal, scale=scale)
+    result: torch.Tensor = results[0]
     return result
 
 

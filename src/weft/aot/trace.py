@@ -20,7 +20,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from weft._torch import FakeTensor, autograd_sequence, python_dispatcher, tree_flatten
-from weft.aot import record_special
+from weft.aot import record_special  # noqa: F401  (registers its rules)
 from weft.aot.attention import FUNCTIONS
 from weft.aot.control_flow import check_node
 from weft.aot.evaluate import Evaluator
