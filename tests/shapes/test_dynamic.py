@@ -162,7 +162,7 @@ def test_fifty_lengths_and_five_batches() -> None:
 
 def test_branch_on_a_size_makes_one_variant_a_side() -> None:
     calls = [(torch.randn(n),) for n in (10, 20, 30, 2000, 3000, 40)]
-    program = lambda x: x + 1 if x.size(0) > 1000 else x * 2  # noqa: E731
+    program = lambda x: x + 1 if x.size(0) > 1000 else x * 2
     assert compilations(program, calls, dynamic=True) == 2
 
 

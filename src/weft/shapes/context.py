@@ -120,7 +120,7 @@ class ShapeContext:
         made = FloatSymbol(f"r{self._next('r')}")
         self.hints[made] = hint
         self.sources[made] = [source]
-        return torch.SymFloat(self.float_node(made))  # type: ignore[no-untyped-call]
+        return torch.SymFloat(self.float_node(made))
 
     def unbacked(self, *, lo: int = 0, hi: int = INF) -> torch.SymInt:
         """An integer that only the running program knows; it has no hint."""
@@ -140,11 +140,11 @@ class ShapeContext:
     # -------------------------------------------------------------------- nodes
 
     def sym_int(self, value: Expr) -> torch.SymInt:
-        return torch.SymInt(self.int_node(value))  # type: ignore[no-untyped-call]
+        return torch.SymInt(self.int_node(value))
 
     def as_int(self, value: IntExpr) -> int | torch.SymInt:
         """The value as PyTorch's operators take it."""
-        return value if isinstance(value, int) else torch.SymInt(self.int_node(value))  # type: ignore[no-untyped-call]
+        return value if isinstance(value, int) else torch.SymInt(self.int_node(value))
 
     def int_node(self, value: IntExpr) -> SymNode:
         key = value if isinstance(value, Expr) else (int, value)
@@ -315,12 +315,12 @@ class ShapeContext:
 
     def create_unbacked_symfloat(self) -> torch.SymFloat:
         """torch: a data-dependent float."""
-        return torch.SymFloat(self.float_node(FloatSymbol(f"v{self._next('v')}")))  # type: ignore[no-untyped-call]
+        return torch.SymFloat(self.float_node(FloatSymbol(f"v{self._next('v')}")))
 
     def create_unbacked_symbool(self) -> torch.SymBool:
         """torch: a data-dependent bool."""
         made = self._symbol("b", "unbacked", 0, 1, None)
-        return torch.SymBool(self.bool_node(relation(EQ, made - 1)))  # type: ignore[no-untyped-call]
+        return torch.SymBool(self.bool_node(relation(EQ, made - 1)))
 
     def is_unbacked_symint(self, node: object) -> bool:
         """torch: whether the value depends on data."""
