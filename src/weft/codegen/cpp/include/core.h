@@ -282,6 +282,21 @@ template <class T, int L, int P> INLINE Vec<T, L, P> abs(Vec<T, L, P> a) {
   return r;
 }
 
+// x * y + z, rounded once where the machine can. Builtins, so that the compiler picks the operand that the
+// instruction overwrites; GCC and clang know the same names.
+template <class V> INLINE V fma_register(V x, V y, V z) {
+#if defined(WEFT_AVX512) && defined(__has_builtin) && __has_builtin(__builtin_ia32_vfmaddps512_mask)
+  if constexpr (same<V, Part<float, 16>>) return __builtin_ia32_vfmaddps512_mask(x, y, z, -1, 4);
+  if constexpr (same<V, Part<double, 8>>) return __builtin_ia32_vfmaddpd512_mask(x, y, z, -1, 4);
+#endif
+#if defined(WEFT_AVX512) || defined(WEFT_AVX2)
+  if constexpr (same<decltype(x[0] + x[0]), float>) asm("vfmadd213ps %2, %1, %0" : "+v"(y) : "v"(x), "v"(z));
+  else asm("vfmadd213pd %2, %1, %0" : "+v"(y) : "v"(x), "v"(z));
+  return y;
+#else
+  return x * y + z;
+#endif
+}
 template <class T, int L, int P> INLINE Vec<T, L, P> fma(Vec<T, L, P> a, Vec<T, L, P> b, Vec<T, L, P> c) {
   Vec<T, L, P> r;
   PARTS {
@@ -289,12 +304,8 @@ template <class T, int L, int P> INLINE Vec<T, L, P> fma(Vec<T, L, P> a, Vec<T, 
 #if defined(WEFT_AVX512) || defined(WEFT_AVX2)
     if constexpr (L == 1 && same<T, float>) r.p[k] = __builtin_fmaf(x, y, z);
     else if constexpr (L == 1) r.p[k] = __builtin_fma(x, y, z);
-    else if constexpr (sizeof(x) >= 16) {
-      auto w = x;  // the assembler picks the width from the operand
-      if constexpr (same<T, float>) asm("vfmadd213ps %2, %1, %0" : "+v"(w) : "v"(y), "v"(z));
-      else asm("vfmadd213pd %2, %1, %0" : "+v"(w) : "v"(y), "v"(z));
-      r.p[k] = w;
-    } else
+    else if constexpr (sizeof(x) >= 16 && sizeof(x) <= 64) r.p[k] = fma_register(x, y, z);
+    else
 #endif
       r.p[k] = x * y + z;
   }
