@@ -27,9 +27,6 @@ from torch import _check_value as check_value
 # shapes.fake_mode: the module whose decorator keeps functions out of torch.compile.
 from torch import _compile as compile_markers
 
-# aot: which attention kernel eager would take for given tensors.
-from torch import _fused_sdp_choice as fused_attention_choice
-
 # aot: which dispatch keys an operator has kernels for.
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey
 from torch._C import _are_functorch_transforms_active as are_functorch_transforms_active
@@ -47,6 +44,9 @@ from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_e
 from torch._C import _log_api_usage_once as log_api_usage_once
 from torch._C import _nn as nn_functions
 from torch._C import _set_grad_enabled as set_grad_enabled
+
+# shapes.make_fake: whoever asks a fake tensor for its data gets an error.
+from torch._C import _set_throw_on_mutable_data_ptr as forbid_data_access
 from torch._C import (
     _VariableFunctions as VariableFunctions,
 )
@@ -143,6 +143,7 @@ __all__ = [
     "cond_operator",
     "current_autograd_node",
     "decomposition_table",
+    "forbid_data_access",
     "function_spaces",
     "functorch",
     "functorch_autograd_grad",
@@ -159,6 +160,7 @@ __all__ = [
     "is_torch_function_mode_enabled",
     "lazy_load_decompositions",
     "log_api_usage_once",
+    "map_function",
     "meta_table",
     "nn_functions",
     "no_modes",
@@ -171,6 +173,7 @@ __all__ = [
     "python_dispatcher",
     "pytree",
     "saved_tensors_hooks_switches",
+    "scan_function",
     "set_grad_enabled",
     "should_allow_numbers_as_tensors",
     "storage_use_count",
@@ -183,7 +186,12 @@ __all__ = [
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
+    "while_loop",
+    "while_loop_operator",
 ]
+
+fused_attention_choice: Callable[..., int] = torch._fused_sdp_choice
+"""aot: which attention kernel eager would take for given tensors (its stub lacks the tensors)."""
 
 has_global_module_hooks: Callable[[], bool] = _has_any_global_hook
 
@@ -195,7 +203,13 @@ torch_function_mode_at = torch._C._get_function_stack_at
 """capture: the stack of modes that see every torch call."""
 
 cond_operator = torch.ops.higher_order.cond
-"""capture: the node of torch.cond."""
+while_loop_operator = torch.ops.higher_order.while_loop
+"""capture: the nodes of torch.cond and while_loop."""
+
+map_function = import_module("torch._higher_order_ops.map").map
+scan_function = import_module("torch._higher_order_ops.scan").scan
+while_loop = import_module("torch._higher_order_ops.while_loop").while_loop
+"""capture: what programs call to loop over tensors."""
 
 saved_tensors_hooks_switches = (
     torch._C._autograd._saved_tensors_hooks_enable,

@@ -2,8 +2,8 @@
 
 Place in the pipeline: `trace.py` runs a captured `scaled_dot_product_attention` through here.
 
-PyTorch picks one of its kernels (cuDNN, flash, memory-efficient, plain matrix products) by looking at the
-tensors. Two things make it choose the plain one, several times slower and larger:
+PyTorch picks one of its kernels (cuDNN, flash, memory-efficient, plain matrix products) by looking
+at the tensors. Two things make it choose the plain one, several times slower and larger:
 - fake tensors: so it is asked with uninitialised tensors of the same sizes, strides and type;
 - a mask broadcast along its last dimension, as libraries build it for captured programs: it is laid
   out densely first, broadcast dimensions aside, which costs one small copy.

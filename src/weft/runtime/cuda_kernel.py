@@ -1,7 +1,8 @@
 """Loads GPU binaries and gives callables that launch them on torch's current stream.
 
-Place in the pipeline: the last step of the Triton target. The launch itself is C (`weft._cuda.Kernel`):
-data pointers are read and the driver is called without Triton's Python launcher.
+Place in the pipeline: the last step of the Triton target. The launch itself is C
+(`weft._cuda.Kernel`): data pointers are read and the driver is called without Triton's Python
+launcher.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def _configure() -> None:
 
 
 def _tensor_offset() -> int:
-    """Bytes from the start of a torch.Tensor object to the at::Tensor in it, found by its pointer."""
+    """Bytes from the start of a torch.Tensor object to the at::Tensor in it, found by its pointer.
+    """
     tensor = torch.empty(1)
     words = (ctypes.c_uint64 * (type(tensor).__basicsize__ // 8)).from_address(id(tensor))
     wanted: int = tensor._cdata
@@ -54,21 +56,20 @@ def load(
 ) -> Callable[..., None]:
     """The kernel as a callable: tensors for its `buffers`, then ints for its `sizes`.
 
-    grid: number of programs, or a function of the sizes; unaligned: takes over when a buffer's data is
-    not 16-byte aligned.
+    grid: number of programs, or a function of the sizes; unaligned: takes over when a buffer's data
+    is not 16-byte aligned.
     """
     _configure()
-    fixed = isinstance(grid, int)
     kernel: Any = _cuda.Kernel(
         image=binary.image,
         name=binary.entry,
         device=device,
-        grid=grid if fixed else 0,
+        grid=grid if isinstance(grid, int) else 0,
         block=binary.num_warps * THREADS_PER_WARP,
         shared=binary.shared,
         n_buffers=buffers,
         n_sizes=sizes,
-        grid_of=None if fixed else grid,
+        grid_of=None if isinstance(grid, int) else grid,
         unaligned=unaligned,
     )
     return kernel  # type: ignore[no-any-return]

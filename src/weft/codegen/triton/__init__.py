@@ -1,11 +1,11 @@
 """Triton target: loop IR kernels to GPU kernels.
 
 Place in the pipeline: `codegen/compile.py` hands the scheduled `Kernel`s of a graph on a GPU to
-`compile_kernels`. Triton itself is imported only when a kernel must be compiled: a warm start loads the
-compiled binary from the disk cache through the driver.
+`compile_kernels`. Triton itself is imported only when a kernel must be compiled: a warm start loads
+the compiled binary from the disk cache through the driver.
 
-Core types: `Tiling` (how the iteration domain is cut into tiles), `TritonSource` (text + signature),
-and `runtime.cuda_kernel.CudaKernel` (the launchable result).
+Core types: `Tiling` (how the iteration domain is cut into tiles), `TritonSource` (text +
+signature), and `runtime.cuda_kernel.CudaKernel` (the launchable result).
 """
 
 from weft.codegen.triton.spelling import Unsupported

@@ -1,7 +1,8 @@
 """Writes a loop IR kernel as Triton source text.
 
-Place in the pipeline: `target.py` chooses a `Tiling`, this module spells the kernel for it, `compile.py`
-turns the text into a GPU binary. The text is complete and readable: it can be run by hand.
+Place in the pipeline: `target.py` chooses a `Tiling`, this module spells the kernel for it,
+`compile.py` turns the text into a GPU binary. The text is complete and readable: it can be run by
+hand.
 
 Softmax over rows of 768, for example, gives (persistent: the row is one tile):
 
@@ -17,8 +18,8 @@ Softmax over rows of 768, for example, gives (persistent: the row is one tile):
         v1 = tl.reduce(tl.where(rmask, v0, float('-inf')), 1, p.nan_max, keep_dims=True)
         ...
 
-A row that does not fit is looped over; each *phase* is one such loop. The phase of a node is the number
-of reductions that must be finished before it: values of earlier phases are computed again.
+A row that does not fit is looped over; each *phase* is one such loop. The phase of a node is the
+number of reductions that must be finished before it: values of earlier phases are computed again.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ class _Emitter:
     lines: list[str] = field(default_factory=list)
     indent: str = "    "
     eviction: str = ""
-    """Cache hint of inner-level loads: rows that a later phase reads again should stay in the L2 cache."""
+    """Cache hint of inner-level loads: rows that a later phase reads again should stay in the L2
+    cache.
+    """
 
     def __post_init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -108,7 +111,8 @@ class _Emitter:
             self.axes_of[node.id] = self._axes(node)
         self.memory_type = {b.name: b.dtype for b in self.kernel.buffers}
 
-    # --- the parts of a kernel, in order -------------------------------------------------------------
+    # --- the parts of a kernel, in order
+    # -------------------------------------------------------------
 
     def emit(self) -> TritonSource:
         parameters = [b.name for b in self.kernel.buffers] + [str(s) for s in self.kernel.sizes]
@@ -261,7 +265,8 @@ class _Emitter:
                 stack.extend(operands(node))
         return [n for n in self.kernel.nodes if n.id in wanted]
 
-    # --- nodes -------------------------------------------------------------------------------------------
+    # --- nodes
+    # -------------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
         text = _SPELL[type(node)](self, node)  # type: ignore[operator]
@@ -355,7 +360,8 @@ class _Emitter:
     def _position(self) -> str:
         return f"tl.broadcast_to(rindex.to(tl.int64), {self._shape_all()})"
 
-    # --- looped reductions --------------------------------------------------------------------------------
+    # --- looped reductions
+    # --------------------------------------------------------------------------------
 
     def _accumulator(self, node: Reduce) -> None:
         name, dtype = f"a{node.id}", node.value.dtype
@@ -397,7 +403,8 @@ class _Emitter:
             text = _combine(node.kind, name, node.dtype)
         self._line(f"v{node.id} = {text}")
 
-    # --- stores, indices, masks ----------------------------------------------------------------------
+    # --- stores, indices, masks
+    # ----------------------------------------------------------------------
 
     def _store(self, store: Store) -> None:
         axes = frozenset(a.name for a in self.tiling.axes if store.inner or a.name != "r")

@@ -1,7 +1,8 @@
-"""Device functions that generated Triton kernels import: eager's semantics where Triton's own differ.
+"""Device functions that generated Triton kernels import: eager's semantics where Triton's own
+differ.
 
-Place in the pipeline: imported by the source text that `emit.py` writes, never by weft itself (it needs
-Triton). Its text is part of every kernel's cache key.
+Place in the pipeline: imported by the source text that `emit.py` writes, never by weft itself (it
+needs Triton). Its text is part of every kernel's cache key.
 
 Triton's integer division truncates, its `max` drops NaN, and it has no argmax that prefers NaN.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra import libdevice  # noqa: F401  (used by generated code)
+from triton.language.extra import libdevice
 
 
 @triton.jit

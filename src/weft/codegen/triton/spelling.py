@@ -1,7 +1,7 @@
 """How each scalar operator, type and constant of the loop IR is written in Triton.
 
-Place in the pipeline: `emit.py` looks operators up here. An operator that is missing for a type raises
-`Unsupported`, and the code generator then calls ATen for that node.
+Place in the pipeline: `emit.py` looks operators up here. An operator that is missing for a type
+raises `Unsupported`, and the code generator then calls ATen for that node.
 
     >>> spell_op("add", "f32", ["v0", "v1"])
     'v0 + v1'
@@ -76,10 +76,30 @@ _FLOAT: Final[dict[str, str]] = {
     "round_bf16": "{0}.to(tl.bfloat16).to(tl.float32)",
     "round_f16": "{0}.to(tl.float16).to(tl.float32)",
 }
-for _name in (
-    "rsqrt exp2 expm1 log2 log10 log1p tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
-    "lgamma floor ceil trunc"
-).split():
+for _name in [
+    "rsqrt",
+    "exp2",
+    "expm1",
+    "log2",
+    "log10",
+    "log1p",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "lgamma",
+    "floor",
+    "ceil",
+    "trunc",
+]:
     _FLOAT[_name] = f"p.libdevice.{_name}({{0}})"
 for _name in ("atan2", "hypot", "copysign", "nextafter"):
     _FLOAT[_name] = f"p.libdevice.{_name}({{0}}, {{1}})"

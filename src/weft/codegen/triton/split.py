@@ -1,13 +1,14 @@
 """Splits a reduction with few results and long rows into two kernels, so that it fills the GPU.
 
-Place in the pipeline: an optional step of `target.py` before tiling. A sum of 16M elements to one scalar
-would otherwise be one program; column sums of a tall matrix a dozen.
+Place in the pipeline: an optional step of `target.py` before tiling. A sum of 16M elements to one
+scalar would otherwise be one program; column sums of a tall matrix a dozen.
 
     before:  out[i]         = sum over r < R of value(i, r)
-    after:   partial[c, i]  = sum over l < L of value(i, c*L + l)     # C * I programs' worth of rows
-             out[i]         = sum over c < C of partial[c, i]         # then whatever followed the sum
+    after:   partial[c, i]  = sum over l < L of value(i, c*L + l)     # rows of C * I programs
+             out[i]         = sum over c < C of partial[c, i]         # then what followed the sum
 
-Only kernels whose reductions do not depend on each other and that store nothing at inner level are split.
+Only kernels whose reductions do not depend on each other and that store nothing at inner level are
+split.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ ENOUGH_PROGRAMS: Final = 264
 SHORTEST_CHUNK: Final = 256
 SPLITTABLE: Final = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
-_INT_BITS: Final = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
+_INT_BITS: Final[dict[DType, int]] = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
 
 
 @final
 @dataclass(frozen=True)
 class Split:
-    """`first` fills the partial buffers (`partials`: name → (dtype, elements)), `second` combines them."""
+    """`first` fills the partial buffers (`partials`: name → (dtype, elements)), `second` combines
+    them.
+    """
 
     first: Kernel
     second: Kernel
@@ -101,7 +104,8 @@ def _split(kernel: Kernel, points: int, row: int, chunks: int) -> Split:
     )  # fmt: skip
     memory = {b.name: b.dtype for b in kernel.buffers}
     copy = _Copy(first, _decode(flat, kernel.inner), memory)
-    valid = None if chunks * length == row else first.op("lt", first.index(flat), first.const(row, "i64"))
+    whole = chunks * length == row
+    valid = None if whole else first.op("lt", first.index(flat), first.const(row, "i64"))
     position = _flat_index(kernel.outer)
     partials: dict[str, tuple[DType, int]] = {}
     for number, reduce in enumerate(reduces):
@@ -118,7 +122,8 @@ def _split(kernel: Kernel, points: int, row: int, chunks: int) -> Split:
     second = KernelBuilder(kernel.outer, (LoopVar(again, chunks),))
     combine = _Copy(second, {}, memory)
     for number, reduce in enumerate(reduces):
-        part = second.load(f"partial{number}", partials[f"partial{number}"][0], again * points + position)
+        name = f"partial{number}"
+        part = second.load(name, partials[name][0], again * points + position)
         combine.made[reduce.id] = second.reduce(reduce.kind, part)
     for store in kernel.stores:
         index = combine.index(store.index, store.indirect)
@@ -167,8 +172,8 @@ def identity_value(kind: str, dtype: DType) -> Scalar:
         return float("-inf") if lowest else float("inf")
     if dtype in ("bool", "u8"):
         return 0 if lowest else (1 if dtype == "bool" else 255)
-    bits = _INT_BITS[dtype]
-    return -(2**bits) if lowest else 2**bits - 1
+    largest = (1 << _INT_BITS[dtype]) - 1
+    return -largest - 1 if lowest else largest
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """From scheduled kernels to launchable GPU kernels: the Triton target's entry point.
 
-Place in the pipeline: called by `codegen/compile.py` for graphs on a GPU, as `codegen.cpp.compile_kernels`
-is for graphs on the CPU.
+Place in the pipeline: called by `codegen/compile.py` for graphs on a GPU, as
+`codegen.cpp.compile_kernels` is for graphs on the CPU.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def spell(kernel: Kernel) -> tuple[list[Spelled], Split | None]:
 def compile_kernels(
     kernels: Sequence[Kernel], device: torch.device | None = None
 ) -> list[Callable[..., None]]:
-    """Compile and load `kernels` for a CUDA device; each is called with its buffers, then its sizes.
+    """Compile and load `kernels` for a CUDA device; each is called with its buffers, then its
+    sizes.
 
     Raises `Unsupported` if a kernel uses an operator that Triton lacks.
     """
@@ -63,18 +64,23 @@ def compile_kernels(
     for one in flat:
         events.record("output_code", source=one.source.text, path="")
     binaries = build([_request(one.source, arch, aligned=True) for one in flat])
-    loaded = iter([_load(one, binary, arch, index) for one, binary in zip(flat, binaries, strict=True)])
+    pairs = zip(flat, binaries, strict=True)
+    loaded = iter([_load(one, binary, arch, index) for one, binary in pairs])
     return [
-        next(loaded) if split is None else _TwoStep(kernel, split, next(loaded), next(loaded), index)
+        next(loaded)
+        if split is None
+        else _TwoStep(kernel, split, next(loaded), next(loaded), index)
         for kernel, (_, split) in zip(kernels, spelled, strict=True)
     ]
 
 
 def _load(one: Spelled, binary: GpuBinary, arch: int, device: int) -> Callable[..., None]:
     grid = _grid(one.source.programs, one.sizes)
-    shape = {"device": device, "buffers": one.source.pointers, "sizes": len(one.sizes)}
-    unaligned = _LazyUnaligned(one.source, arch, grid, shape)
-    return load(binary, grid=grid, unaligned=unaligned, **shape)
+    unaligned = _LazyUnaligned(one.source, arch, grid, device, len(one.sizes))
+    return load(
+        binary, device=device, buffers=one.source.pointers, sizes=len(one.sizes), grid=grid,
+        unaligned=unaligned,
+    )  # fmt: skip
 
 
 @final
@@ -122,16 +128,21 @@ def _grid(programs: Expr | int, sizes: tuple[str, ...]) -> int | Callable[..., i
 @final
 @dataclass
 class _LazyUnaligned:
-    """The variant of a kernel for buffers that are not 16-byte aligned, compiled when first needed."""
+    """The variant of a kernel for buffers that are not 16-byte aligned, compiled when first needed.
+    """
 
     source: TritonSource
     arch: int
     grid: int | Callable[..., int]
-    shape: dict[str, int]
+    device: int
+    sizes: int
     kernel: Callable[..., None] | None = None
 
     def __call__(self, *args: object) -> None:
         if self.kernel is None:
             (binary,) = build([_request(self.source, self.arch, aligned=False)])
-            self.kernel = load(binary, grid=self.grid, **self.shape)
+            self.kernel = load(
+                binary, device=self.device, buffers=self.source.pointers, sizes=self.sizes,
+                grid=self.grid,
+            )  # fmt: skip
         self.kernel(*args)

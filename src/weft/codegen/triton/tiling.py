@@ -2,9 +2,10 @@
 
 Place in the pipeline: the first step of `target.py` for each kernel; `emit.py` follows the result.
 
-Each loop variable belongs to one *axis* of the tile: `x` (outer variables, flattened), `y` (one outer
-variable, when some access is contiguous along it while others are along the last one: a transpose),
-`z` (the remaining outer variables of such a kernel, one point a program) and `r` (inner variables).
+Each loop variable belongs to one *axis* of the tile: `x` (outer variables, flattened), `y` (one
+outer variable, when some access is contiguous along it while others are along the last one: a
+transpose), `z` (the remaining outer variables of such a kernel, one point a program) and `r` (inner
+variables).
 
     kernel                          tile                    programs
     pointwise                       [XBLOCK]                ceil(x / XBLOCK)
@@ -35,7 +36,9 @@ ELEMENTS_PER_WARP: Final = 32 * 16
 @final
 @dataclass(frozen=True)
 class Axis:
-    """Loop variables flattened into one tile dimension of `block` elements (the last varies fastest)."""
+    """Loop variables flattened into one tile dimension of `block` elements (the last varies
+    fastest).
+    """
 
     name: str
     variables: tuple[LoopVar, ...]
@@ -157,7 +160,8 @@ def _outer_reduction_tiling(kernel: Kernel, points: Expr | int, row: Expr | int)
 
 
 def _contiguous_along_outer(kernel: Kernel) -> bool:
-    """Do more bytes move contiguously along the last outer variable than along the last inner one?"""
+    """Do more bytes move contiguously along the last outer variable than along the last inner one?
+    """
     if not kernel.outer:
         return False
     outer, inner = kernel.outer[-1].symbol, kernel.inner[-1].symbol
