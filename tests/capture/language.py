@@ -1,7 +1,5 @@
 """Programs in Python's language with tensors; every `stop()` may be a graph break."""
 
-
-
 from __future__ import annotations
 
 import collections

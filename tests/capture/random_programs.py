@@ -2,9 +2,9 @@
 
     python -m tests.capture.random_programs 100 400      # try seeds 100 to 399, print what differs
 
-Every statement is chosen by a seeded generator, so that a seed names a program. Programs end: loops are
-bounded. They may raise: the exception is part of what is compared. `stop(v)` gives `v` and may be a
-graph break; `log(v)` appends to a global list.
+Every statement is chosen by a seeded generator, so that a seed names a program. Programs end: loops
+are bounded. They may raise: the exception is part of what is compared. `stop(v)` gives `v` and may
+be a graph break; `log(v)` appends to a global list.
 """
 
 from __future__ import annotations

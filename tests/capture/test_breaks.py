@@ -296,3 +296,9 @@ def test_contextlib_suppress_around_break():
         return x + 1
 
     check(f, (X,), breaks=None)
+
+
+def test_the_page_of_graph_breaks_is_current():
+    from tools.graph_breaks_page import PAGE, page
+
+    assert PAGE.read_text() == page(), "run python -m tools.graph_breaks_page"

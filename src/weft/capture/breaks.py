@@ -107,6 +107,8 @@ class ObservedException(Signal):
     def __init__(self, value: Any) -> None:
         super().__init__()
         self.value = value
+        self.stack: tuple[SourceLine, ...] = ()
+        """Where it was raised, when capture raised it on the program's behalf."""
 
     def __str__(self) -> str:
         return f"the program raised {self.value!r}"

@@ -31,6 +31,7 @@ from weft.capture.breaks import (
     graph_break,
 )
 from weft.capture.bytecode import PerCode
+from weft.capture.bytecode.liveness import needs_frame
 from weft.capture.continuation import CannotResumeError, is_continuation
 from weft.capture.graph import GraphInput
 from weft.capture.interpreter import BreakHere, Interpreter
@@ -87,8 +88,8 @@ class FrameCompiler:
         self.is_skipped = is_skipped
         self.on_error = on_error
         self._codes: PerCode[types.CodeType] = PerCode()
-        self._skips: dict[types.CodeType, int] = {}
-        self._policies: dict[types.CodeType, DynamicPolicy] = {}
+        self._skips: PerCode[int] = PerCode()
+        self._policies: PerCode[DynamicPolicy] = PerCode()
 
     # -- entry points -----------------------------------------------------------------------------
 
@@ -114,7 +115,7 @@ class FrameCompiler:
                 events.record("skip", code=code, reason=skip.reason)
                 self._note_skip(code, always=skip.always)
             except ObservedException as error:
-                events.record("skip", code=code, reason=str(error))
+                events.record("skip", code=code, reason=str(error), stack=error.stack)
                 self._note_skip(code, always=False)
             except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
                 self.on_error(error, during="capture", what=code.co_qualname)
@@ -122,7 +123,8 @@ class FrameCompiler:
         return None
 
     def compiled_copy(self, function: types.FunctionType) -> Any:
-        """The compiled form of a function of the program, on this compilation's copy of its code."""
+        """The compiled form of a function of the program, on this compilation's copy of its code.
+        """
         copy = types.FunctionType(self.own_code(function.__code__), function.__globals__,
                                   function.__name__, function.__defaults__, function.__closure__)
         copy.__kwdefaults__ = function.__kwdefaults__
@@ -148,8 +150,9 @@ class FrameCompiler:
     # -- limits -----------------------------------------------------------------------------------
 
     def _note_skip(self, code: types.CodeType, *, always: bool) -> None:
-        self._skips[code] = self._skips.get(code, 0) + 1
-        if always or self._skips[code] >= _MAX_SKIPS:
+        skips = (self._skips.get(code) or 0) + 1
+        self._skips[code] = skips
+        if always or skips >= _MAX_SKIPS:
             _frame.skip(code)
 
     def _over_limit(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
@@ -184,6 +187,8 @@ class FrameCompiler:
                  globals: dict[str, Any], outermost: bool) -> Any:
         if torch_function_modes() or are_functorch_transforms_active():
             raise SkipFrame("called under a torch function mode or transform")
+        if needs_frame(code):
+            raise SkipFrame("looks into its own frame", always=True)
         attempt = Attempt(self, code, locals, cells, globals)
         state = _frame.global_state()
         tx, emit, signal = attempt.interpret()

@@ -28,7 +28,7 @@ from weft.capture.state import GlobalState
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant
-from weft.capture.values.exceptions import link_context, new_exception
+from weft.capture.values.exceptions import link_context, new_exception, note_raised
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import IDENTITY, wrapper_of
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, wrap_number
@@ -143,6 +143,7 @@ class Interpreter:
     def unwind(self, frame: Frame, error: ObservedException) -> None:
         """Goes on at the exception's handler in this frame, or raises it to the caller."""
         link_context(error.value, frame.handled_exception())
+        note_raised(error.value)
         row = frame.program.handler_of(frame.current.index)
         if row is None:
             raise error
@@ -164,7 +165,9 @@ class Interpreter:
 
     def error(self, kind: type[BaseException], *args: Any) -> ObservedException:
         """The signal to raise where the program would raise."""
-        return ObservedException(new_exception(kind, [self.wrap_new(a) for a in args]))
+        signal = ObservedException(new_exception(kind, [self.wrap_new(a) for a in args]))
+        signal.stack = self.stack()
+        return signal
 
     def stack(self) -> tuple[SourceLine, ...]:
         """The lines under way, outermost first."""

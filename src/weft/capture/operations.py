@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import boolean, evaluate
+from weft.capture.values.unknown import UnknownValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -34,11 +35,17 @@ def binary_operation(
             result = right.binary(tx, op, left, True)
     if result is None and plain_operator(op) != op:
         return binary_operation(tx, plain_operator(op), left, right)
-    if result is None and op in ("eq", "ne"):
+    if result is None and op in ("eq", "ne") and not _has_own_equality(left, right):
         result = boolean((left is right) is (op == "eq"))
     if result is None:
         raise graph_break("unknown-operation", f"{op} of {left!r} and {right!r}")
     return result  # type: ignore[no-any-return]
+
+
+def _has_own_equality(*values: SymbolicValue) -> bool:
+    """Whether C code that capture has no rule for decides what one of the values equals."""
+    kinds = [value.python_type() for value in values if isinstance(value, UnknownValue)]
+    return any(kind.__eq__ is not object.__eq__ for kind in kinds)
 
 
 def _right_first(left: SymbolicValue, right: SymbolicValue) -> bool:

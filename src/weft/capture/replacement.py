@@ -65,14 +65,15 @@ class Emitter:
         self._kept.append(value)
         text = self._names.setdefault(id(value), text)
         if self._depth == 0:
-            self._fill()
+            self.fill()
         return text
 
     def later(self, fill: Callable[[], None]) -> None:
         """Fills a container once everything that is being built has a name: cycles close."""
         self._unfilled.append(fill)
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """Emits what `later` was told."""
         while self._unfilled:
             self._unfilled.popleft()()
 

@@ -57,11 +57,16 @@ class SubgraphBuilder:
 
     def _input(self, node: fx.Node) -> fx.Node:
         outer = self.outer.local(node)
+        return self.new_input(outer.name, outer.meta.get("example_value"))
+
+    def new_input(self, name: str, example: Any) -> fx.Node:
+        """A further placeholder."""
         before = (self.graph.inserting_after(self._last) if self._last is not None
                   else self.graph.inserting_before(next(iter(self.graph.nodes), None)))
         with before:
-            made = self.graph.create_node("placeholder", outer.name, (), {}, outer.name)
-        made.meta["example_value"] = outer.meta.get("example_value")
+            made = self.graph.create_node("placeholder", name, (), {}, name)
+        made.target = made.name  # unlike the name asked for, it is the only one
+        made.meta["example_value"] = example
         self._last = made
         return made
 
@@ -129,13 +134,18 @@ class Subgraph:
         return value
 
 
-def capture_subgraph(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwargs
-                     ) -> Subgraph:
-    """Interprets the call into a subgraph. A break or an outside change inside is a break here."""
+def capture_subgraph(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwargs,
+                     *, fresh: bool = False) -> Subgraph:
+    """Interprets the call into a subgraph. A break or an outside change inside is a break here.
+
+    fresh: the tensors in `args` become the first inputs, which are not those of the outer graph.
+    """
     outer, builder = tx.builder, SubgraphBuilder(tx.builder)
     effects = len(tx.effects)
     tx.builder = builder
     try:
+        if fresh:
+            args = [_fresh(builder, arg) for arg in args]
         value = tx.force(tx.call(function, args, kwargs))
     finally:
         tx.builder = outer
@@ -150,6 +160,13 @@ def capture_subgraph(tx: Interpreter, function: SymbolicValue, args: Args, kwarg
     inputs = [outer.local(node) for node in builder.lifted]
     module = fx.GraphModule(_holder(outer), builder.graph, "Subgraph")
     return Subgraph(module, inputs, outputs, value)
+
+
+def _fresh(builder: SubgraphBuilder, value: SymbolicValue) -> SymbolicValue:
+    if not isinstance(value, TensorValue):
+        raise graph_break("unknown-operation", f"{value!r} carried through a loop")
+    example = value.example.detach()
+    return TensorValue(example, builder.new_input("carried", example))
 
 
 def _holder(builder: Any) -> torch.nn.Module:

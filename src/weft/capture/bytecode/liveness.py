@@ -23,7 +23,15 @@ from .version import TERMINATORS
 #: Names whose mention means that the frame's variables may be read by name.
 _FRAME_READERS = frozenset({"_getframe", "currentframe", "dir", "eval", "exec", "locals", "vars"})
 
+#: Those for which no dictionary can stand in for the frame.
+_FRAME_NEEDERS = frozenset({"_getframe", "currentframe", "eval", "exec"})
+
 _LIVE: PerCode[list[int]] = PerCode()
+
+
+def needs_frame(code: CodeType) -> bool:
+    """Whether the code looks into its own frame, so that it has to run in one."""
+    return not _FRAME_NEEDERS.isdisjoint(code.co_names)
 
 
 def live_locals(code: CodeType, offset: int) -> frozenset[str]:

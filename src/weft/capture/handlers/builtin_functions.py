@@ -31,6 +31,7 @@ from weft.capture.values.constant import (
 )
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
 from weft.capture.values.iterators import LazyIterator
+from weft.capture.values.base import NullValue
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.sequences import ListValue, TupleValue, sort_values
@@ -169,6 +170,8 @@ def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             return method.call(tx, [], {})
     if args[0].is_constant:
         return constant(evaluate(tx, lambda: hash(args[0].constant())))
+    if args[0].python_type().__hash__ is not object.__hash__:
+        raise graph_break("unknown-operation", f"hash of {args[0]!r}")
     return _id(tx, args, kwargs)
 
 
@@ -179,9 +182,28 @@ def _print(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(vars)
 def _vars(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if not args:
-        raise graph_break("unknown-c-function", "vars() without an argument")
-    return args[0].getattr(tx, "__dict__")
+    return args[0].getattr(tx, "__dict__") if args else _locals(tx, args, kwargs)
+
+
+@rule(locals)
+def _locals(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    frame = tx.frame
+    assert frame is not None
+    found = DictValue()
+    code = frame.code
+    for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+        if name in frame.locals and not isinstance(frame.locals[name], NullValue):
+            found.store(tx, name, constant(name), tx.force(frame.locals[name]))
+        elif name in frame.cells and (value := frame.cells[name].read(tx)) is not None:
+            found.store(tx, name, constant(name), value)
+    return found
+
+
+@rule(dir)
+def _dir(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if args:
+        raise graph_break("unknown-c-function", "a call of dir")
+    return ListValue([constant(name) for name in sorted(_locals(tx, args, kwargs).complete(tx))])
 
 
 @rule(globals)

@@ -50,10 +50,12 @@ def _type(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 @constructor(super)
 def _super(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if args:
-        return SuperValue(args[0].constant(), args[1])
+        return _checked_super(tx, args[0].constant(), args[1])
     frame = tx.frame
     assert frame is not None
     code = frame.code
+    if not code.co_argcount:
+        raise tx.error(RuntimeError, "super(): no arguments")
     cell = frame.cells.get("__class__")
     found = cell.read(tx) if cell is not None else None
     name = code.co_varnames[0]
@@ -62,7 +64,15 @@ def _super(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
         owner = frame.cells[name].read(tx)
     if found is None or owner is None:
         raise tx.error(RuntimeError, "super(): no arguments")
-    return SuperValue(found.constant(), tx.force(owner))
+    return _checked_super(tx, found.constant(), tx.force(owner))
+
+
+def _checked_super(tx: Interpreter, after: type, owner: SymbolicValue) -> SymbolicValue:
+    kinds = [owner.python_type(), *([owner.cls] if isinstance(owner, ClassValue) else [])]
+    if not any(issubclass(kind, after) for kind in kinds):
+        raise tx.error(
+            TypeError, "super(type, obj): obj must be an instance or subtype of type")
+    return SuperValue(after, owner)
 
 
 @constructor(list)
@@ -109,7 +119,7 @@ def _defaultdict(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symb
 
 @constructor(types.MappingProxyType)
 def _mapping_proxy(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return args[0]
+    raise graph_break("unknown-operation", "making a mappingproxy")
 
 
 @constructor(Counter)

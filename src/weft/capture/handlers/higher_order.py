@@ -1,4 +1,4 @@
-"""Rules for operators that take functions: checkpoint and cond.
+"""Rules for operators that take functions: checkpoint, cond, while_loop, map and scan.
 
 Place in the pipeline: see `handlers/__init__`; the functions are captured by `subgraphs`.
 """
@@ -11,8 +11,15 @@ import torch
 import torch.utils.checkpoint
 from torch.utils.checkpoint import checkpoint
 
-from weft._torch import cond_operator
+from weft._torch import (
+    cond_operator,
+    map_function,
+    scan_function,
+    while_loop,
+    while_loop_operator,
+)
 from weft.capture.breaks import graph_break
+from weft.capture.polyfills import loops
 from weft.capture.subgraphs import Subgraph, SubgraphBuilder, capture_subgraph
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.functions import rule
@@ -74,20 +81,58 @@ def _check_alike(first: Subgraph, second: Subgraph) -> None:
         raise graph_break("data-dependent-branch", "cond whose branches give different tensors")
 
 
-def _take_inputs(body: Subgraph, inputs: list[Any]) -> None:
-    """Gives the subgraph exactly these inputs, in this order."""
+def _take_inputs(body: Subgraph, inputs: list[Any], fresh: int = 0) -> None:
+    """Gives the subgraph exactly these inputs, in this order, behind `fresh` of its own."""
     graph = body.module.graph
-    old = dict(zip(body.inputs, (n for n in graph.nodes if n.op == "placeholder"), strict=True))
-    first = next(iter(graph.nodes))
-    with graph.inserting_before(first):
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    old = dict(zip(body.inputs, placeholders[fresh:], strict=True))
+    after = list(graph.nodes)[fresh]
+    with graph.inserting_before(after):
         for index, node in enumerate(inputs):
             made = graph.create_node("placeholder", f"arg{index}", (), {}, f"arg{index}")
+            made.target = made.name
             made.meta["example_value"] = node.meta.get("example_value")
             if node in old:
                 old[node].replace_all_uses_with(made)
     for placeholder in old.values():
         graph.erase_node(placeholder)
     body.module.recompile()
+
+
+@rule(while_loop, while_loop_operator)
+def _while_loop(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Condition and body as subgraphs of the carried tensors and what they use besides."""
+    given = dict(zip(("cond_fn", "body_fn", "carried_inputs"), args, strict=False)) | kwargs
+    carried = tx.unpack(given["carried_inputs"])
+    if torch.is_grad_enabled() and any(
+            isinstance(v, TensorValue) and v.example.requires_grad for v in carried):
+        raise graph_break("unknown-operation", "a while_loop that needs gradients")
+    parts = [capture_subgraph(tx, given[name], carried, {}, fresh=True)
+             for name in ("cond_fn", "body_fn")]
+    result = next(n for n in parts[0].module.graph.nodes if n.op == "output")
+    result.args = (result.args[0][0],)  # the operator wants the condition itself
+    kinds = [(e.shape, e.dtype) for e in parts[1].examples()]
+    if kinds != [(v.example.shape, v.example.dtype) for v in carried]:  # type: ignore[attr-defined]
+        raise graph_break("unknown-operation", "a while_loop that changes shapes or dtypes")
+    inputs = list(dict.fromkeys(node for part in parts for node in part.inputs))
+    modules = []
+    for part in parts:
+        _take_inputs(part, inputs, len(carried))
+        modules.append(part.module_node(tx))
+    first = tuple(value.proxy(tx) for value in carried)
+    node = tx.builder.call("call_function", while_loop_operator, (*modules, first, tuple(inputs)),
+                           {}, parts[1].examples(), tx.stack())
+    return parts[1].result(tx, node)
+
+
+@rule(map_function)
+def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(loops.mapped, "map").call(tx, args, kwargs)
+
+
+@rule(scan_function)
+def _scan(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(loops.scanned, "scan").call(tx, args, kwargs)
 
 
 @rule(torch.utils.checkpoint.checkpoint_sequential)

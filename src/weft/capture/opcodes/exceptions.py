@@ -10,7 +10,12 @@ from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.classes import ClassValue
 from weft.capture.values.constant import NONE, boolean
-from weft.capture.values.exceptions import ExceptionValue, is_exception, new_exception
+from weft.capture.values.exceptions import (
+    ExceptionValue,
+    is_exception,
+    new_exception,
+    traceback_of,
+)
 from weft.capture.values.objects import ObjectValue
 
 if TYPE_CHECKING:
@@ -135,5 +140,5 @@ def with_except_start(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if not is_exception(error):
         raise graph_break("unknown-value", f"{error!r} raised in a with block")
     kind = error.python_type()
-    args = [tx.wrap_fixed(kind, kind.__name__), error, NONE]
+    args = [tx.wrap_fixed(kind, kind.__name__), error, traceback_of(error)]
     frame.push(tx.force(tx.call(frame.stack[-4], args)))

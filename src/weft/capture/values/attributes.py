@@ -24,7 +24,7 @@ _IMMUTABLE = (int, float, str, bool, bytes, complex, type(None))
 
 _SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
-C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType,
+C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType,
              types.ClassMethodDescriptorType)
 
 

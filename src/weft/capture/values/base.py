@@ -100,7 +100,7 @@ class SymbolicValue:
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         """`item in self`."""
-        return any(tx.equal(item, one) for one in self.iterate(tx))
+        return any(tx.equal(one, item) for one in self.iterate(tx))
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         """`iter(self)`."""

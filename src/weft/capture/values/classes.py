@@ -254,11 +254,15 @@ class SuperValue(SymbolicValue):
         owner = self.owner
         cls = owner.cls if isinstance(owner, ClassValue) else owner.python_type()
         mro = cls.__mro__
+        if mro is None or self.after not in mro:
+            raise graph_break("unknown-operation", f"super({self.after.__name__}, {owner!r})")
         for base in mro[mro.index(self.after) + 1:]:
             if name in base.__dict__:
                 attribute = base.__dict__[name]
                 if isinstance(owner, ClassValue):
                     return self._of_class(tx, owner, base, name, attribute)
+                if isinstance(attribute, classmethod):
+                    return bind(tx, owner, cls, name, attribute)
                 return bind(tx, owner, base, name, attribute)
         raise tx.error(AttributeError, f"'super' object has no attribute '{name}'")
 

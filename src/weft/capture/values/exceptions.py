@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ExceptionValue(ObjectValue):
     """An exception object."""
 
-    __slots__ = ("args", "cause", "context")
+    __slots__ = ("args", "cause", "context", "traceback")
 
     def __init__(self, cls: type[BaseException], args: list[SymbolicValue],
                  source: Source | None = None, original: Any = MISSING) -> None:
@@ -32,6 +32,7 @@ class ExceptionValue(ObjectValue):
         self.args = args
         self.cause: SymbolicValue = NONE
         self.context: SymbolicValue = NONE
+        self.traceback: SymbolicValue = NONE
 
     def __repr__(self) -> str:
         return f"{self.cls.__name__}({', '.join(map(repr, self.args))})"
@@ -45,8 +46,8 @@ class ExceptionValue(ObjectValue):
             return self.cause
         if name == "__context__":
             return self.context
-        if name == "__traceback__":
-            return NONE
+        if name == "__traceback__" and (self.source is None or self.traceback is not NONE):
+            return self.traceback
         return super().slot_attribute(tx, name)
 
     def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
@@ -57,7 +58,9 @@ class ExceptionValue(ObjectValue):
             self.cause = value
         elif name == "__context__":
             self.context = value
-        elif name not in ("__traceback__", "__suppress_context__"):
+        elif name == "__traceback__":
+            self.traceback = value
+        elif name != "__suppress_context__":
             super()._set_descriptor(tx, name, attribute, value)
 
     def rebuild(self, emit: Emitter) -> str:
@@ -69,6 +72,41 @@ class ExceptionValue(ObjectValue):
         if self.cause is not NONE:
             emit.line(f"{name}.__cause__ = {emit.value(self.cause)}")
         return name
+
+
+@final
+class TracebackValue(SymbolicValue):
+    """The traceback of an exception that was raised and caught inside of the captured code."""
+
+    __slots__ = ("exception",)
+
+    def __init__(self, exception: SymbolicValue) -> None:
+        super().__init__()
+        self.exception = exception
+
+    def python_type(self) -> type:
+        return types.TracebackType
+
+    def rebuild(self, emit: Emitter) -> str:
+        error = emit.value(self.exception)
+        name = emit.bind(self, f"{error}.__traceback__")
+        with emit.block(f"if {name} is None:"):
+            with emit.block("try:"):
+                emit.line(f"raise {error}")
+            with emit.block("except BaseException as error:"):
+                emit.line(f"{name} = error.__traceback__")
+        return name
+
+
+def note_raised(value: SymbolicValue) -> None:
+    """A raised exception has a traceback."""
+    if isinstance(value, ExceptionValue) and value.traceback is NONE:
+        value.traceback = TracebackValue(value)
+
+
+def traceback_of(value: SymbolicValue) -> SymbolicValue:
+    """What `__exit__` is given."""
+    return value.traceback if isinstance(value, ExceptionValue) else NONE
 
 
 def new_exception(cls: type[BaseException], args: list[SymbolicValue]) -> ExceptionValue:
@@ -101,6 +139,3 @@ def _wrap_exception(tx: Interpreter, obj: Any, source: Source | None) -> Symboli
     return ExceptionValue(type(obj), args, source, obj)
 
 
-@wraps(types.TracebackType)
-def _wrap_traceback(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    return NONE

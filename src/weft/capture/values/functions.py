@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
+from weft.capture.bytecode.liveness import needs_frame
 from weft.capture.frame import Frame
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -122,6 +123,8 @@ class FunctionValue(SymbolicValue):
         direct, tx.direct_call = tx.direct_call, False
         if self.code.co_flags & _ASYNC:
             raise graph_break("unknown-operation", f"the asynchronous function {self.name}")
+        if needs_frame(self.code):
+            raise graph_break("skipped-function", f"{self.name} looks into its own frame")
         frame = self.frame(tx, args, kwargs)
         if self.code.co_flags & _GENERATOR:
             return GENERATOR[0](frame, self)  # type: ignore[no-any-return]

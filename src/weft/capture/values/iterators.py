@@ -37,7 +37,7 @@ class IteratorValue(MethodTable):
 
 @final
 class ItemsIterator(IteratorValue):
-    """Over a live sequence: items added while iterating are seen."""
+    """Over a live sequence: items added while iterating are seen, until the end was met."""
 
     __slots__ = ("position", "sequence")
 
@@ -50,19 +50,29 @@ class ItemsIterator(IteratorValue):
         return type(iter(self.sequence.python_type()()))
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
+        if self.position < 0:
+            return None
         if self.position >= len(self.sequence.items):
+            self.position = -1
             return None
         self.position += 1
         return self.sequence.at(tx, self.position - 1)  # type: ignore[no-any-return]
 
     def rebuild(self, emit: Emitter) -> str:
-        if self.sequence.source is not None:
-            name = emit.bind(self, f"iter({emit.value(self.sequence)})")
-            if self.position:
-                emit.line(f"{name}.__setstate__({self.position})")
-            return name
-        rest = ", ".join(emit.value(item) for item in self.sequence.items[self.position:])
-        return emit.bind(self, f"iter([{rest}])")
+        if self.position < 0:
+            return emit.bind(self, f"iter({emit.constant(self.sequence.python_type())}())")
+        name = emit.bind(self, f"iter({emit.value(self.sequence)})")
+        if self.position and hasattr(self.python_type(), "__setstate__"):
+            emit.later(lambda: emit.line(f"{name}.__setstate__({self.position})"))
+        elif self.position:
+            emit.later(lambda: advance(emit, name, self.position))
+        return name
+
+
+def advance(emit: Emitter, name: str, n: int) -> None:
+    """Emits `n` steps of an iterator."""
+    with emit.block(f"for _ in range({n}):"):
+        emit.line(f"next({name})")
 
 
 @final

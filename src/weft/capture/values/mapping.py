@@ -17,7 +17,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, python_object
-from weft.capture.values.iterators import LazyIterator
+from weft.capture.values.iterators import IteratorValue, advance
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
@@ -113,6 +113,8 @@ class DictValue(MethodTable):
         assert self.source is not None
         known, self._entries = self._entries, {}
         for key, obj in _items(self.original):
+            if isinstance(type(key).__eq__, types.FunctionType):
+                raise graph_break("unknown-operation", f"a key of type {type(key).__name__}")
             if key in self._gone:
                 continue
             entry = known.pop(key, None)
@@ -277,8 +279,6 @@ class DictValue(MethodTable):
         raise tx.error(KeyError, *([key.constant()] if key.is_constant else []))
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
-        if self.cls is types.MappingProxyType:
-            raise tx.error(TypeError, "'mappingproxy' object does not support item assignment")
         self.store(tx, key.dict_key(tx), key, value)
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
@@ -286,7 +286,7 @@ class DictValue(MethodTable):
             raise tx.error(KeyError, key.constant())
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
-        return view_iterator(type(iter({})), tx, self, self.keys)
+        return DictIterator(DictView(self, "keys"), tx)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if not isinstance(other, DictValue):
@@ -310,7 +310,7 @@ class DictValue(MethodTable):
 
     def update_from(self, tx: Interpreter, other: SymbolicValue) -> None:
         """`self.update(other)` for a mapping or an iterable of pairs."""
-        contents = getattr(other, "contents", other)
+        contents = other if _has_own_iter(other) else getattr(other, "contents", other)
         if isinstance(contents, DictValue):
             for key, value in contents.pairs(tx):
                 self.setitem(tx, key, value)
@@ -422,6 +422,12 @@ class DictValue(MethodTable):
         return self.iter(tx)
 
 
+def _has_own_iter(value: SymbolicValue) -> bool:
+    """Whether a subclass of dict decides itself what its items are."""
+    kind = value.python_type()
+    return issubclass(kind, dict) and isinstance(kind.__iter__, types.FunctionType)
+
+
 def is_mapping_object(value: SymbolicValue) -> bool:
     """Whether the value is a user's object with a `keys` method."""
     return hasattr(value.python_type(), "keys")
@@ -433,20 +439,48 @@ def _get(mapping: Any, key: Any) -> Any:
     return mapping.get(key, MISSING)
 
 
-def view_iterator(
-    kind: type, tx: Interpreter, owner: DictValue,
-    produce: Callable[[Interpreter], Iterable[SymbolicValue]],
-) -> LazyIterator:
-    """An iterator that notices when the dictionary changes size meanwhile."""
+@final
+class DictIterator(IteratorValue):
+    """Over a view; notices when the dictionary changes its size meanwhile."""
 
-    def run() -> Iterator[SymbolicValue]:
-        size = owner.length(tx)
-        for item in produce(tx):
-            if owner.length(tx) != size:
-                raise tx.error(RuntimeError, "dictionary changed size during iteration")
-            yield item
+    __slots__ = ("keys", "position", "view")
 
-    return LazyIterator(kind, run, pure=True)
+    def __init__(self, view: DictView, tx: Interpreter) -> None:
+        super().__init__()
+        self.view = view
+        self.keys = list(view.owner.complete(tx))
+        self.position = 0
+
+    def python_type(self) -> type:
+        return type(iter(getattr({}, self.view.what)()))
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        entries = self.view.owner.complete(tx)
+        if self.position < 0:
+            return None
+        if len(entries) != len(self.keys):
+            raise tx.error(RuntimeError, "dictionary changed size during iteration")
+        if self.position >= len(self.keys):
+            self.position = -1
+            return None
+        key = self.keys[self.position]
+        if key not in entries:
+            raise tx.error(RuntimeError, "dictionary keys changed during iteration")
+        self.position += 1
+        return self.view.shown(tx, key)
+
+    def rebuild(self, emit: Emitter) -> str:
+        if self.position < 0:
+            return emit.bind(self, f"iter({{}}.{self.view.what}())")
+        owner = self.view.owner
+        if list(owner.complete(emit.tx)) != self.keys or (owner.source and owner.written):
+            raise graph_break("unknown-value", "an iterator of a dictionary that changed")
+        text = emit.value(owner)
+        emit.fill()  # the iterator notes the dictionary's size
+        name = emit.bind(self, f"iter({text}.{self.view.what}())")
+        if self.position:
+            advance(emit, name, self.position)
+        return name
 
 
 @final
@@ -465,9 +499,16 @@ class DictView(MethodTable):
 
     def items_now(self, tx: Interpreter) -> list[SymbolicValue]:
         """What the view shows."""
-        if self.what == "items":
-            return [TupleValue(pair) for pair in self.owner.pairs(tx)]
-        return self.owner.keys(tx) if self.what == "keys" else self.owner.values(tx)
+        return [self.shown(tx, key) for key in list(self.owner.complete(tx))]
+
+    def shown(self, tx: Interpreter, key: Any) -> SymbolicValue:
+        """What the view shows for one key."""
+        if self.what == "keys":
+            return self.owner.complete(tx)[key][0]
+        value = self.owner.lookup(tx, key)
+        assert value is not None
+        return value if self.what == "values" else TupleValue(
+            [self.owner.complete(tx)[key][0], value])
 
     def length(self, tx: Interpreter) -> int:
         return self.owner.length(tx)
@@ -476,7 +517,7 @@ class DictView(MethodTable):
         return self.length(tx) > 0
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
-        return view_iterator(self.python_type(), tx, self.owner, self.items_now)
+        return DictIterator(self, tx)
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         if self.what == "keys":
@@ -510,13 +551,64 @@ class DictView(MethodTable):
         return boolean(not any(self.contains(tx, item) for item in tx.unpack(args[0])))
 
 
+@final
+class ProxyValue(MethodTable):
+    """A mapping proxy from outside: read through a copy, since C guards want a dict."""
+
+    __slots__ = ("contents", "original")
+
+    def __init__(self, source: Source, original: Any) -> None:
+        super().__init__(source)
+        self.original = original
+        self.contents = DictValue(source.call(dict, source.name), dict(original))
+
+    def python_type(self) -> type:
+        return types.MappingProxyType
+
+    def real(self) -> Any:
+        return self.original
+
+    def truth(self, tx: Interpreter) -> bool:
+        return self.contents.truth(tx)
+
+    def length(self, tx: Interpreter) -> int:
+        return self.contents.length(tx)
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        return self.contents.contains(tx, item)
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        return self.contents.getitem(tx, key)
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        return self.contents.iter(tx)
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if hasattr(types.MappingProxyType, name):
+            return self.contents.method(tx, name, args, kwargs)
+        return super().method(tx, name, args, kwargs)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if hasattr(types.MappingProxyType, name) and hasattr(self.contents, f"m_{name}"):
+            return self.contents.getattr(tx, name)
+        return super().getattr(tx, name)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        return self.contents.binary(tx, op, getattr(other, "contents", other), reflected)
+
+    def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
+        raise tx.error(TypeError, "'mappingproxy' object does not support item assignment")
+
+    def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
+        raise tx.error(TypeError, "'mappingproxy' object doesn't support item deletion")
+
+
 @wraps(types.MappingProxyType)
 def _wrap_proxy(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    """A read-only view: guarded through a copy, since C checks want a dict."""
     if source is None:
         source = tx.tree.object(obj, "mappingproxy")
     tx.guards.add(source, "type_is", types.MappingProxyType)
-    return DictValue(source.call(dict, source.name), dict(obj), cls=types.MappingProxyType)
+    return ProxyValue(source, obj)
 
 
 @wraps(dict, OrderedDict, Counter)

@@ -149,6 +149,8 @@ class TensorValue(SymbolicValue):
         return tx.wrap(self.original.grad, self.source.attribute("grad"))
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        if name == "data" and value is self:
+            return
         if name == "data" and isinstance(value, TensorValue):
             raise graph_break("unknown-operation", "assignment to .data")
         raise graph_break("unknown-operation", f"setting attribute {name!r} of a tensor")

@@ -1,0 +1,232 @@
+"""Small programs for what CPython's own tests found wrong (tools/cpython_tests.py)."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import torch
+
+import weft
+from tests.capture.harness import check
+
+X = torch.ones(2)
+
+
+class Text(str):
+    pass
+
+
+class Number(int):
+    pass
+
+
+def test_equality_and_hash_of_instances_of_str_and_int() -> None:
+    def f(x: Any, text: Any, number: Any) -> Any:
+        return x + 1, text == "a", "a" == text, text != "a", number == 3, hash(text) == hash("a")
+
+    check(f, (X, Text("a"), Number(3)), breaks=None)
+
+
+class HasBuiltin:
+    function = len
+    kind = dict
+
+
+def test_a_builtin_in_a_class_is_not_bound() -> None:
+    def f(x: Any, obj: HasBuiltin) -> Any:
+        return x + obj.function([1, 2]), obj.kind(a=1)
+
+    check(f, (X, HasBuiltin()))
+
+
+class Watch:
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
+        self.seen = (kind, error is not None, traceback is None, error.__traceback__ is traceback)
+        return True
+
+
+def test_exit_is_given_a_traceback() -> None:
+    def f(x: Any) -> Any:
+        watch = Watch()
+        with watch:
+            raise ValueError(3)
+        return x + 1, watch.seen
+
+    check(f, (X,))
+
+
+def test_an_exception_that_leaves_a_capture_has_its_traceback() -> None:
+    def f(x: Any, keep: list[Any]) -> Any:
+        try:
+            raise ValueError(3)
+        except ValueError as error:
+            keep.append(error.__traceback__)
+        return x + 1
+
+    keep: list[Any] = []
+    weft.compile(f, backend="eager")(X, keep)
+    assert keep[0] is not None
+
+
+def test_iterator_of_a_deque_is_rebuilt_where_it_was() -> None:
+    def f(x: Any, items: Any) -> Any:
+        iterator = iter(items)
+        next(iterator)
+        return x + 1, iterator
+
+    _, rest = weft.compile(f, backend="eager")(X, collections.deque([1, 2, 3]))
+    assert list(rest) == [2, 3]
+
+
+class Reversed(dict[Any, Any]):
+    def __iter__(self) -> Any:
+        return reversed(list(dict.keys(self)))
+
+    keys = __iter__  # type: ignore[assignment]
+
+
+def test_dict_of_a_subclass_that_iterates_its_own_way() -> None:
+    def f(x: Any, mapping: Any) -> Any:
+        return x + 1, dict(mapping)
+
+    check(f, (X, Reversed(a=1, b=2)), breaks=None)
+
+
+def test_iterator_of_a_dict_is_rebuilt_as_one() -> None:
+    def f(x: Any, mapping: Any) -> Any:
+        outside, made = iter(mapping.items()), {"c": 1, "d": 2}
+        inside = iter(made.values())
+        next(outside), next(inside)
+        return x + 1, outside, inside, made
+
+    for _ in range(2):
+        _, outside, inside, made = weft.compile(f, backend="eager")(X, {"a": 1, "b": 2})
+        assert type(outside) is type(iter({}.items())) and type(inside) is type(iter({}.values()))
+        assert list(outside) == [("b", 2)]
+        made["e"] = 3
+        try:
+            next(inside)
+        except RuntimeError:
+            continue
+        raise AssertionError("the iterator belongs to another dictionary")
+
+
+def test_values_changed_while_iterating_over_items() -> None:
+    def f(x: Any) -> Any:
+        mapping, seen = {"a": 1, "b": 2}, []
+        for key, value in mapping.items():
+            mapping["b"] = 7
+            seen.append((key, value))
+        return x + 1, seen
+
+    check(f, (X,))
+
+
+def test_a_mapping_proxy_stays_one() -> None:
+    def f(x: Any, cls: Any) -> Any:
+        proxy = cls.__dict__
+        return x + 1, type(proxy), "kind" in proxy, proxy.get("nothing", 4)
+
+    check(f, (X, HasBuiltin), breaks=None)
+
+
+def test_locals_names_what_is_bound() -> None:
+    def f(x: Any, a: int, free: list[int] = [1]) -> Any:  # noqa: B006
+        b = a + 1
+
+        def inner() -> int:
+            return b
+
+        del a
+        text = "{b} {free}".format(**locals())
+        return x + inner(), text, dir()[:1]
+
+    check(f, (X, 3))
+
+
+def test_eval_sees_the_frame() -> None:
+    def inner(a: int) -> Any:
+        b = a + 1
+        return eval("a + b"), b
+
+    def f(x: Any, a: int) -> Any:
+        return x + 1, inner(a), x - 1
+
+    check(f, (X, 3), breaks=None)
+
+
+class Base:
+    @classmethod
+    def make(cls) -> str:
+        return cls.__name__
+
+    def method(self) -> str:
+        return "base"
+
+
+class Derived(Base):
+    def method(self) -> str:
+        return super().make() + super().method()
+
+    @staticmethod
+    def wrong(self: Any) -> Any:
+        return super(Derived, self).method()
+
+
+def test_super_binds_class_methods_to_the_class_of_the_object() -> None:
+    def f(x: Any, obj: Derived) -> Any:
+        return x + 1, obj.method()
+
+    check(f, (X, Derived()))
+
+
+def test_super_of_another_object() -> None:
+    def f(x: Any) -> Any:
+        return Derived.wrong(x)
+
+    check(f, (X,), breaks=None)
+
+
+class NeverEqual:
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+class AlwaysEqual:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def test_contains_asks_the_item() -> None:
+    def f(x: Any) -> Any:
+        return x + 1, AlwaysEqual() in [NeverEqual()], NeverEqual() in (AlwaysEqual(),)
+
+    check(f, (X,))
+
+
+def test_a_list_iterator_that_met_the_end_stays_there() -> None:
+    def f(x: Any) -> Any:
+        items = [1, 2]
+        first, second = iter(items), iter(items)
+        for _ in first:
+            next(second)
+        items.append(3)
+        return x + 1, list(first), list(second)
+
+    check(f, (X,))
+
+
+def test_a_list_iterator_keeps_its_list() -> None:
+    def f(x: Any) -> Any:
+        items = [1, 2]
+        iterator = iter(items)
+        next(iterator)
+        return x + 1, items, iterator
+
+    _, items, iterator = weft.compile(f, backend="eager")(X)
+    items.append(3)
+    assert list(iterator) == [2, 3]
