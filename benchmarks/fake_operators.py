@@ -2,9 +2,9 @@
 
     python -m benchmarks.fake_operators
 
-Columns: microseconds with PyTorch's fake mode on static sizes, with weft's on static and on symbolic
-sizes, and with PyTorch's own engine of symbolic sizes; then the last two against the first. Every
-operator has run before (a model repeats its operators), so remembered results count.
+Columns: microseconds with PyTorch's fake mode on static sizes, with weft's on static and on
+symbolic sizes, and with PyTorch's own engine of symbolic sizes; then the last two against the
+first. Every operator has run before (a model repeats its operators), so remembered results count.
 """
 
 from __future__ import annotations

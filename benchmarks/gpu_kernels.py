@@ -2,13 +2,15 @@
 
     python -m benchmarks.gpu_kernels
 
-Prints TB/s (the fewest bytes the kernel must move over the median time) beside a device-to-device copy.
+Prints TB/s (the fewest bytes the kernel must move over the median time) beside a device-to-device
+copy.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import torch
@@ -71,7 +73,10 @@ def layer_norm(rows: int, columns: int, dtype: str) -> Kernel:
 
 def row_sum(rows: int, columns: int, *, over_rows: bool) -> Kernel:
     """Sums over the last or over the first dimension of a matrix."""
-    i, r = loop_index("i0", columns if over_rows else rows), loop_index("r0", rows if over_rows else columns)
+    i, r = (
+        loop_index("i0", columns if over_rows else rows),
+        loop_index("r0", rows if over_rows else columns),
+    )
     extent = (columns, rows) if over_rows else (rows, columns)
     b = KernelBuilder((LoopVar(i, extent[0]),), (LoopVar(r, extent[1]),))
     index = r * columns + i if over_rows else i * columns + r
@@ -94,7 +99,7 @@ def main() -> None:
     """Time every case and print the table."""
     copy_from = torch.randn(1 << 29, device="cuda")
     copy_to = torch.empty_like(copy_from)
-    copy = 2 * copy_from.nbytes / seconds(lambda: copy_to.copy_(copy_from)) / 1e12
+    copy = 2 * copy_from.nbytes / seconds(partial(copy_to.copy_, copy_from)) / 1e12
     del copy_from, copy_to
     print(f"{'copy':40} {copy:6.2f} TB/s")
     n = 8192 * 8192
@@ -115,7 +120,9 @@ def main() -> None:
     for name, kernel, counts in cases:
         (run,) = compile_kernels([kernel])
         kinds = {b.name: TYPES[b.dtype] for b in kernel.buffers}
-        buffers = [torch.randn(counts[b.name], device="cuda").to(kinds[b.name]) for b in kernel.buffers]
+        buffers = [
+            torch.randn(counts[b.name], device="cuda").to(kinds[b.name]) for b in kernel.buffers
+        ]
         moved = sum(t.nbytes for t in buffers)
         time = seconds(lambda run=run, buffers=buffers: run(*buffers))  # type: ignore[misc]
         print(f"{name:40} {moved / time / 1e12:6.2f} TB/s {time * 1e3:8.3f} ms")

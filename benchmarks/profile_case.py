@@ -3,8 +3,8 @@
     python -m benchmarks.profile_case --device cuda vit gpt2
     python -m benchmarks.profile_case --device cpu --mode default bert --sources
 
-Prints for each case: host time of a call (without waiting), time of a call, the slowest kernels, and
-with --sources the call sequence and kernels that weft generated.
+Prints for each case: host time of a call (without waiting), time of a call, the slowest kernels,
+and with --sources the call sequence and kernels that weft generated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ REPEATS = 20
 
 def main() -> None:
     """Profile each named case."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--mode")
     parser.add_argument("--rows", type=int, default=12)
@@ -61,7 +63,9 @@ def profile(name: str, arguments: argparse.Namespace) -> None:
 
 def _counts() -> str:
     stats = weft.stats()
-    return ", ".join(f"{k} {stats[k]}" for k in ("graphs", "graph_breaks", "kernels", "extern_calls"))
+    return ", ".join(
+        f"{k} {stats[k]}" for k in ("graphs", "graph_breaks", "kernels", "extern_calls")
+    )
 
 
 def _wait(device: str) -> None:
@@ -91,7 +95,9 @@ def _kernels(call: Callable[[], Any], arguments: argparse.Namespace) -> None:
             call()
         _wait(arguments.device)
     key = "self_cuda_time_total" if gpu else "self_cpu_time_total"
-    print(result.key_averages().table(sort_by=key, row_limit=arguments.rows, max_name_column_width=60))
+    print(
+        result.key_averages().table(sort_by=key, row_limit=arguments.rows, max_name_column_width=60)
+    )
 
 
 def _host_profile(call: Callable[[], Any]) -> None:

@@ -1,4 +1,5 @@
-"""Small random-weight models of every transformers architecture, with inputs, built from config classes.
+"""Small random-weight models of every transformers architecture, with inputs, built from config
+classes.
 
 Place: source of real cases for sweeps and tests; nothing is downloaded.
 
@@ -6,8 +7,8 @@ Place: source of real cases for sweeps and tests; nothing is downloaded.
         case = build(name)          # Case(model, kwargs) or raises NotBuildable
         case.model(**case.kwargs)
 
-The sizes are shrunk by attribute name (hidden sizes, layers, heads, vocabulary, images), in sub-configs
-too. Where a shrunk config does not build, gentler settings are tried.
+The sizes are shrunk by attribute name (hidden sizes, layers, heads, vocabulary, images), in
+sub-configs too. Where a shrunk config does not build, gentler settings are tried.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ def _shrink_depth(config: Any) -> None:
 def _shrink_depth_and_vocabulary(config: Any) -> None:
     _shrink_depth(config)
     _set(config, ("vocab_size",), 512)
-    _set(config, ("image_size",), 64) if isinstance(getattr(config, "image_size", None), int) else None
+    _set(config, ("image_size",), 64) if isinstance(
+        getattr(config, "image_size", None), int
+    ) else None
     _clamp_token_ids(config)
 
 

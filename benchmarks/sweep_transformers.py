@@ -1,7 +1,7 @@
 """Sweep: every model type of transformers that builds from a small config, captured and compared.
 
-Place in the pipeline: a benchmark of capture (`backend="eager"`, inference). Each model type runs in
-a worker process with a time limit; one line each, then the table of break reasons::
+Place in the pipeline: a benchmark of capture (`backend="eager"`, inference). Each model type runs
+in a worker process with a time limit; one line each, then the table of break reasons::
 
     python benchmarks/sweep_transformers.py --jobs 1 --out sweep.json bert gpt2
     python benchmarks/sweep_transformers.py --peer         # torch.compile's counts beside ours

@@ -1,12 +1,14 @@
 """Every transformers architecture (small, random weights) through weft, compared with eager.
 
-    python -m benchmarks.transformers_sweep                     # all types, backend "eager" (capture only)
-    python -m benchmarks.transformers_sweep --backend inductor --only bert,gpt2
-    python -m benchmarks.transformers_sweep --peer              # torch.compile's graph counts beside ours
-    python -m benchmarks.transformers_sweep --dynamic           # dynamic=True, a second size afterwards
+    python -m benchmarks.transformers_sweep                     # all types, backend "eager"
+    (capture only) python -m benchmarks.transformers_sweep --backend inductor --only bert,gpt2
+    python -m benchmarks.transformers_sweep --peer              # torch.compile's graph counts
+    beside ours python -m benchmarks.transformers_sweep --dynamic           # dynamic=True, a second
+    size afterwards
 
-Each type runs in a worker process with a time limit; a crash or time-out is a row like any other. The
-table lists: right (equal to eager at two calls), graphs, breaks, and the first reason of a break.
+Each type runs in a worker process with a time limit; a crash or time-out is a row like any other.
+The table lists: right (equal to eager at two calls), graphs, breaks, and the first reason of a
+break.
 """
 
 from __future__ import annotations
@@ -32,10 +34,14 @@ RESULT: Final = "RESULT "
 
 def main() -> None:
     """Parse the command line; run as the coordinator or, with --worker, as one of its processes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--backend", default="eager")
     parser.add_argument("--only", default="", help="comma-separated model types")
-    parser.add_argument("--peer", action="store_true", help="count torch.compile's graphs, not ours")
+    parser.add_argument(
+        "--peer", action="store_true", help="count torch.compile's graphs, not ours"
+    )
     parser.add_argument("--dynamic", action="store_true")
     parser.add_argument("--every", type=int, default=1, help="take each N-th type")
     parser.add_argument("--jobs", type=int, default=2)
@@ -91,7 +97,10 @@ def run_chunk(names: list[str], arguments: argparse.Namespace) -> Iterator[dict[
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
     """Markdown: a line per type that is not one right graph, then the totals."""
-    lines = ["| model type | status | graphs | breaks | first break or error |", "|---|---|---|---|---|"]
+    lines = [
+        "| model type | status | graphs | breaks | first break or error |",
+        "|---|---|---|---|---|",
+    ]
     totals: Counter[str] = Counter()
     for row in rows:
         totals[row["status"]] += 1
@@ -99,14 +108,21 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
         totals["whole"] += whole
         if not whole and row["status"] != "not buildable":
             detail = str(row.get("detail", "")).replace("\n", " ").replace("|", "/")[:160]
-            cells = (row["name"], row["status"], row.get("graphs", ""), row.get("breaks", ""), detail)
+            cells = (
+                row["name"],
+                row["status"],
+                row.get("graphs", ""),
+                row.get("breaks", ""),
+                detail,
+            )
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines.append("")
     lines.append(", ".join(f"{name}: {count}" for name, count in totals.most_common()))
     return "\n".join(lines)
 
 
-# --- a worker ----------------------------------------------------------------------------------------
+# --- a worker
+# ----------------------------------------------------------------------------------------
 
 
 def worker(arguments: argparse.Namespace) -> None:

@@ -1,8 +1,8 @@
 """CPython's own tests with every Python frame going through the frame hook and capture.
 
-Each module of `test` runs twice, each time in a process of its own: as it is, and with the hook on, its
-frames replaced by what capture makes of them (backend `eager`; also frames without any tensor). The
-outcomes of all tests are compared::
+Each module of `test` runs twice, each time in a process of its own: as it is, and with the hook on,
+its frames replaced by what capture makes of them (backend `eager`; also frames without any tensor).
+The outcomes of all tests are compared::
 
     python -m tools.cpython_tests                          # all modules, prints a Markdown table
     python -m tools.cpython_tests --module test_dict -v    # one; lists the differences
@@ -18,6 +18,7 @@ import argparse
 import ast
 import builtins
 import faulthandler
+import gc
 import json
 import os
 import random
@@ -32,24 +33,96 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, chdir, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 
-MODULES: Final = """
-test_dict test_list test_tuple test_set test_int test_float test_bool test_complex test_range test_slice
-test_string test_generators test_genexps test_listcomps test_setcomps test_dictcomps test_exceptions
-test_raise test_with test_contextlib test_functools test_itertools test_collections test_dataclasses
-test_enum test_scope test_super test_descr test_class test_unpack test_unpack_ex test_fstring test_patma
-test_call test_keywordonlyarg test_positional_only_arg test_extcall test_decorators test_property
-test_iter test_enumerate test_operator test_copy test_deque test_defaultdict test_ordered_dict
-test_userdict test_userlist test_augassign test_compare test_richcmp test_binop test_funcattrs
-test_named_expressions test_dictviews test_userstring test_baseexception test_try_star
-test_exception_group test_except_star test_abc test_heapq test_bisect test_string_literals test_typing
-test_reprlib test_math test_statistics test_textwrap test_format test_weakref test_global test_grammar
-""".split()
+MODULES: Final = [
+    "test_dict",
+    "test_list",
+    "test_tuple",
+    "test_set",
+    "test_int",
+    "test_float",
+    "test_bool",
+    "test_complex",
+    "test_range",
+    "test_slice",
+    "test_string",
+    "test_generators",
+    "test_genexps",
+    "test_listcomps",
+    "test_setcomps",
+    "test_dictcomps",
+    "test_exceptions",
+    "test_raise",
+    "test_with",
+    "test_contextlib",
+    "test_functools",
+    "test_itertools",
+    "test_collections",
+    "test_dataclasses",
+    "test_enum",
+    "test_scope",
+    "test_super",
+    "test_descr",
+    "test_class",
+    "test_unpack",
+    "test_unpack_ex",
+    "test_fstring",
+    "test_patma",
+    "test_call",
+    "test_keywordonlyarg",
+    "test_positional_only_arg",
+    "test_extcall",
+    "test_decorators",
+    "test_property",
+    "test_iter",
+    "test_enumerate",
+    "test_operator",
+    "test_copy",
+    "test_deque",
+    "test_defaultdict",
+    "test_ordered_dict",
+    "test_userdict",
+    "test_userlist",
+    "test_augassign",
+    "test_compare",
+    "test_richcmp",
+    "test_binop",
+    "test_funcattrs",
+    "test_named_expressions",
+    "test_dictviews",
+    "test_userstring",
+    "test_baseexception",
+    "test_try_star",
+    "test_exception_group",
+    "test_except_star",
+    "test_abc",
+    "test_heapq",
+    "test_bisect",
+    "test_string_literals",
+    "test_typing",
+    "test_reprlib",
+    "test_math",
+    "test_statistics",
+    "test_textwrap",
+    "test_format",
+    "test_weakref",
+    "test_global",
+    "test_grammar",
+]
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
-_LEFT_ALONE: Final = ("/unittest/", "/importlib/", "/doctest.py", "/torch/", "/src/weft/",
-                      "/tools/cpython_tests.py", "<frozen ", "<weft ")
+_LEFT_ALONE: Final = (
+    "/unittest/",
+    "/importlib/",
+    "/doctest.py",
+    "/torch/",
+    "/src/weft/",
+    "/tools/cpython_tests.py",
+    "<frozen ",
+    "<weft ",
+)
 
 Outcomes = dict[str, str]
 
@@ -75,34 +148,39 @@ class Recorder(unittest.TestResult):
                 text = self._exc_info_to_string(error, test)
             self.details[name] = self.details.get(name, "") + text
 
-    def startTest(self, test: Any) -> None:  # noqa: N802
+    def startTest(self, test: Any) -> None:
         super().startTest(test)
         if os.environ.get("WEFT_SHOW_TESTS"):
             print(test.id(), file=sys.__stderr__, flush=True)
 
-    def addSuccess(self, test: Any) -> None:  # noqa: N802  unittest's names
+    def addSuccess(self, test: Any) -> None:
         if test.id() not in self.outcomes:
             self._note(test, "passed")
 
-    def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addFailure(self, test: Any, err: Any) -> None:
         self._note(test, "failed", err)
 
-    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addError(self, test: Any, err: Any) -> None:
         self._note(test, "error", err)
 
-    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
+    def addSkip(self, test: Any, reason: str) -> None:
         self._note(test, "skipped")
 
-    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addExpectedFailure(self, test: Any, err: Any) -> None:
         self._note(test, "expected failure")
 
-    def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
+    def addUnexpectedSuccess(self, test: Any) -> None:
         self._note(test, "unexpected success")
 
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
         if err is not None:
             failed = issubclass(err[0], test.failureException)
             self._note(subtest, "failed" if failed else "error", err)
+
+
+def is_left_alone(code: CodeType) -> bool:
+    """Whether frames of the code are not part of what is tested."""
+    return any(part in code.co_filename for part in _LEFT_ALONE)
 
 
 @dataclass
@@ -114,28 +192,27 @@ class Capturing:
 
     def on_miss(self) -> Callable[..., Any]:
         """The capture of every frame that is not left alone."""
-        from weft import _frame, backends
+        from weft import backends
         from weft.capture.compiler import FrameCompiler
         from weft.config import CompileOptions
+        from weft.diagnostics import events
 
-        compiler = FrameCompiler(CompileOptions(), backends.resolve("eager"), every_frame=True,
-                                 on_error=self.note)
+        def count(event: events.Event) -> None:
+            self.counts[event.kind] += event.kind in ("bytecode", "skip", "graph_break")
 
-        def capture(compiled: Any, function: Any, code: Any, *frame: Any) -> Any:
-            if any(part in code.co_filename for part in _LEFT_ALONE):
-                _frame.skip(code)
-                return None
-            entry = compiler.on_miss(compiled, function, code, *frame)
-            self.counts["eager" if entry is None else "captured"] += 1
-            return entry
-
-        return capture
+        events.subscribe(count)
+        return FrameCompiler(
+            CompileOptions(),
+            backends.resolve("eager"),
+            every_frame=True,
+            is_skipped=is_left_alone,
+            on_error=self.note,
+        ).on_miss
 
     def unhooked(self) -> Callable[[], AbstractContextManager[Any]]:
-        """What turns the hook off; loads weft before any test runs."""
+        """What turns the hook off."""
         from weft import _frame
 
-        self.on_miss()
         return _frame.unhooked
 
     def note(self, error: Exception, *, during: str, what: str) -> None:
@@ -148,7 +225,7 @@ class Capturing:
 
 
 def hook_doctests(hook: Callable[..., Any]) -> None:
-    """The bodies of doctests are modules, which run with the hook off: they turn it on themselves."""
+    """Doctests' bodies are modules, which run with the hook off: they turn it on themselves."""
     import doctest
 
     def compile_hooked(source: str, file: str, mode: str, flags: int, inherit: bool) -> Any:
@@ -162,11 +239,9 @@ def hook_doctests(hook: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def every_frame(state: Capturing) -> Iterator[None]:
+def every_frame(on_miss: Callable[..., Any]) -> Iterator[None]:
     """The hook is on and captures everything."""
     from weft import _frame
-
-    on_miss = state.on_miss()
 
     def enter() -> None:
         _frame.hook(on_miss).__enter__()
@@ -185,13 +260,19 @@ def run_module(name: str, hooked: bool, only: str) -> dict[str, Any]:
     if only:
         loader.testNamePatterns = [f"*{only}*"]
     state = Capturing()
+    on_miss = state.on_miss() if hooked else None
     result = Recorder(state.unhooked() if hooked else nullcontext)
     suite = loader.loadTestsFromName(f"test.{name}")
-    with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        with every_frame(state) if hooked else nullcontext():
-            suite.run(result)
-    return {"outcomes": result.outcomes, "details": result.details,
-            "counts": state.counts, "errors": state.errors}
+    gc.freeze()  # many tests collect garbage: torch and weft need not be looked at each time
+    capturing = every_frame(on_miss) if on_miss else nullcontext()
+    with tempfile.TemporaryDirectory() as folder, chdir(folder), capturing:
+        suite.run(result)
+    return {
+        "outcomes": result.outcomes,
+        "details": result.details,
+        "counts": state.counts,
+        "errors": state.errors,
+    }
 
 
 # -- the parent -----------------------------------------------------------------------------------
@@ -213,15 +294,41 @@ def start(python: str, module: str, hooked: bool, limit: float, only: str) -> Ru
     """Runs one module in a child process."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        command = [python, "-X", "faulthandler", "-m", "tools.cpython_tests", "--child", module,
-                   "--report", str(report), "--only", only, *(["--hooked"] if hooked else [])]
+        command = [
+            python,
+            "-X",
+            "faulthandler",
+            "-m",
+            "tools.cpython_tests",
+            "--child",
+            module,
+            "--report",
+            str(report),
+            "--only",
+            only,
+            *(["--hooked"] if hooked else []),
+        ]
         path = os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0",
-                       "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "PYTHONHASHSEED": "0",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONSAFEPATH": "1",
+        }
         began = time.monotonic()
         try:
-            child = subprocess.run(command, env=environment, cwd=folder, timeout=limit, text=True,
-                                   capture_output=True, stdin=subprocess.DEVNULL, errors="replace")
+            child = subprocess.run(
+                command,
+                env=environment,
+                cwd=folder,
+                timeout=limit,
+                text=True,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                errors="replace",
+                check=False,
+            )
             trouble = f"exit status {child.returncode}: {child.stderr[-3000:]}"
         except subprocess.TimeoutExpired as late:
             trouble = f"no end after {limit:.0f} s: {(late.stderr or b'')[-500:]!r}"
@@ -243,8 +350,10 @@ class Comparison:
     def different(self) -> dict[str, tuple[str, str]]:
         """Test → its outcomes without and with."""
         names = sorted({*self.plain.outcomes, *self.hooked.outcomes})
-        pairs = {n: (self.plain.outcomes.get(n, "absent"), self.hooked.outcomes.get(n, "absent"))
-                 for n in names}
+        pairs = {
+            n: (self.plain.outcomes.get(n, "absent"), self.hooked.outcomes.get(n, "absent"))
+            for n in names
+        }
         return {n: pair for n, pair in pairs.items() if pair[0] != pair[1]}
 
     @property
@@ -256,10 +365,12 @@ class Comparison:
         return f"{len(self.different)} differ" if self.different else "same"
 
     def row(self) -> str:
-        captured = self.hooked.counts.get("captured", 0)
-        asked = captured + self.hooked.counts.get("eager", 0)
-        return (f"| {self.module} | {_summary(self.plain)} | {_summary(self.hooked)} | {captured} of "
-                f"{asked} | {sum(self.hooked.errors.values())} | {self.verdict} |")
+        captured = self.hooked.counts.get("bytecode", 0)
+        asked = captured + self.hooked.counts.get("skip", 0)
+        return (
+            f"| {self.module} | {_summary(self.plain)} | {_summary(self.hooked)} | {captured} of "
+            f"{asked} | {sum(self.hooked.errors.values())} | {self.verdict} |"
+        )
 
 
 def _summary(run: Run) -> str:
@@ -271,15 +382,19 @@ def _summary(run: Run) -> str:
     return f"{counts['passed']} passed" + (f", {bad} failed" if bad else "")
 
 
-HEADER: Final = ("| module | without the hook | with every frame captured | frames captured | internal "
-                 "errors | |\n|---|---|---|---|---|---|")
+HEADER: Final = (
+    "| module | without the hook | with every frame captured | frames captured | internal "
+    "errors | |\n|---|---|---|---|---|---|"
+)
 
 
 def compare(args: argparse.Namespace) -> Iterable[Comparison]:
     """All modules, `--jobs` at a time, in order."""
+
     def one(module: str) -> Comparison:
-        runs = [start(args.python, module, hooked, args.timeout, args.only)
-                for hooked in (False, True)]
+        runs = [
+            start(args.python, module, hooked, args.timeout, args.only) for hooked in (False, True)
+        ]
         return Comparison(module, *runs)
 
     with ThreadPoolExecutor(args.jobs) as pool:
@@ -304,7 +419,9 @@ def show(comparison: Comparison, verbose: bool) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--module", action="append", help="a module of `test`; default: a long list")
+    parser.add_argument(
+        "--module", action="append", help="a module of `test`; default: a long list"
+    )
     parser.add_argument("--only", default="", help="part of the names of the tests to run")
     parser.add_argument("--python", default=sys.executable, help="the interpreter to run under")
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds for one module")

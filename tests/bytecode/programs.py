@@ -183,7 +183,7 @@ def comprehension_unbound(n: int) -> Any:
 
 def comprehension_cells(n: int) -> Any:
     i = log(n)
-    outer = lambda: i  # noqa: E731
+    outer = lambda: i
     plain = [log(i) for i in range(2)]
     inner = [[lambda: i + outer() for i in range(2)] for _ in range(log(1))]
     i += 1
@@ -240,7 +240,7 @@ class Derived(Base):
         return parent.method(3), kinds, self is not None
 
     def caught(self, n: int) -> Any:
-        me = lambda: self  # noqa: E731
+        me = lambda: self
         log("caught")
         parent = super()
         return parent.method(log(n)), me() is self

@@ -55,7 +55,7 @@ def test_cells_are_live_while_a_function_may_use_them() -> None:
     def f(g: Any, x: Any) -> Any:
         y = x + 1
         g()
-        h = lambda: y  # noqa: E731
+        h = lambda: y
         g()
         return h
 

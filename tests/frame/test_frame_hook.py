@@ -58,7 +58,7 @@ def test_parameters_cells_and_globals_are_those_of_the_frame() -> None:
     free = "free"
 
     def f(a: int, b: int = 2, *rest: int, c: int, **more: int) -> Any:
-        keep = lambda: (a, free)  # noqa: E731  # makes `a` a cell variable
+        keep = lambda: (a, free)  # makes `a` a cell variable
         return keep()
 
     def on_miss(compiled: Any, fn: Any, code: Any, values: Any, cells: Any, space: Any) -> None:

@@ -23,7 +23,7 @@ from weft.aot.operators import Kind, facts
 from weft.aot.runtime_wrapper import Boxed
 from weft.config import config
 from weft.diagnostics import events
-from weft.passes import framework, standard
+from weft.passes import framework, standard  # noqa: F401  (registers the built-in passes)
 from weft.passes.eliminate_dead_code import eliminate_dead_code
 
 Compiler = Callable[[AtenGraph], Boxed]

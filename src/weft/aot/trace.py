@@ -11,6 +11,7 @@ of what the caller must see besides: which inputs were mutated, which outputs al
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -232,10 +233,11 @@ class Tracer:
         """The outputs and their description; the graph gets its output node from `close`."""
         traced = Traced(self.tensors.graph, len(self.examples), self.lifted)
         self._check_metadata()
-        for i, primal in enumerate(self.primals):
-            if primal is not None and self.tensors.alias(primal).base.version:
-                self._check_shared(primal, i)
-                self._add_mutation(traced, i)
+        written = [i for i, p in enumerate(self.primals)
+                   if p is not None and self.tensors.alias(p).base.version]  # fmt: skip
+        self._check_shared(written)
+        for i in written:
+            self._add_mutation(traced, i)
         flat, traced.spec = tree_flatten(self.result)
         traced.outputs = _Outputs(self, traced).specs(flat)
         return traced
@@ -256,14 +258,14 @@ class Tracer:
             if (seen.size(), seen.stride(), seen.storage_offset()) != (size, stride, offset):
                 raise Unsupported("an input's sizes or strides are changed in place")
 
-    def _check_shared(self, primal: FakeTensor, index: int) -> None:
+    def _check_shared(self, written: list[int]) -> None:
         """A written input must be the only input on its storage."""
-        storage = primal.untyped_storage()._cdata
-        for other, tensor in enumerate(self.primals):
-            if other == index or tensor is None:
-                continue
-            if tensor.untyped_storage()._cdata == storage:
-                raise Unsupported("an input that shares memory with another is written")
+        if not written:
+            return
+        storages = [None if p is None else p.untyped_storage()._cdata for p in self.primals]
+        owners = Counter(storages)
+        if any(owners[storages[i]] > 1 for i in written):
+            raise Unsupported("an input that shares memory with another is written")
 
 
 @final

@@ -34,7 +34,8 @@ def _graph(f: Fields) -> str:
 
 
 def _guards(f: Fields) -> str:
-    return "\n".join([f"guards of {code_name(f.get('code', ''))}", *(f"  {g}" for g in f.get("guards", ()))])
+    lines = [f"guards of {code_name(f.get('code', ''))}"]
+    return "\n".join([*lines, *(f"  {g}" for g in f.get("guards", ()))])
 
 
 def _recompile(f: Fields) -> str:

@@ -1,11 +1,11 @@
 """Half-precision matrix products on GPUs whose number of columns is not a multiple of eight.
 
-Place in the pipeline: a call sequence calls `aligned_mm` where `codegen/gemm_calls.py` found such a product
-(a language model's head over 50257 tokens).
+Place in the pipeline: a call sequence calls `aligned_mm` where `codegen/gemm_calls.py` found such a
+product (a language model's head over 50257 tokens).
 
-cuBLAS stores rows that do not start at a multiple of 16 bytes with slow kernels: four to eight times slower
-on an H200. Here each block of columns is computed into an aligned buffer and copied into place. The
-extra memory is one block: at most a few per cent of the result.
+cuBLAS stores rows that do not start at a multiple of 16 bytes with slow kernels: four to eight
+times slower on an H200. Here each block of columns is computed into an aligned buffer and copied
+into place. The extra memory is one block: at most a few per cent of the result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 ALIGNMENT: Final = 8
 """Elements of two bytes in 16 bytes."""
@@ -21,8 +21,12 @@ BLOCK: Final = 2048
 """Columns a block: enough to fill the GPU with the rows that `gemm_calls` asks for."""
 
 
-def aligned_mm(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """`left @ right (+ bias)`: left [M, K], right [K, N], bias [N] or None; returns [M, N], row-major."""
+def aligned_mm(
+    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`left @ right (+ bias)`: left [M, K], right [K, N], bias [N] or None; returns [M, N],
+    row-major.
+    """
     columns = right.shape[1]
     result = left.new_empty(left.shape[0], columns)
     for start in range(0, columns, BLOCK):

@@ -56,4 +56,4 @@ def _build(tools: Toolchain, key: str, source: str, disk: DiskCache) -> Path:
     if found is not None:
         return found
     with disk.lock(key):
-        return disk.path(key) or disk.put(key, tools.compile(source))
+        return disk.appeared(key) or disk.put(key, tools.compile(source))

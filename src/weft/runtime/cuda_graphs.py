@@ -1,18 +1,21 @@
 """Replays an artifact's GPU work as one CUDA graph (mode "reduce-overhead"), safely.
 
-Place in the pipeline: `backends/inductor.py` wraps an `Artifact` of a CUDA graph in `CudaGraphs` when
-the mode asks for it. The wrapped callable keeps the artifact's convention: one list in, a list out.
+Place in the pipeline: `backends/inductor.py` wraps an `Artifact` of a CUDA graph in `CudaGraphs`
+when the mode asks for it. The wrapped callable keeps the artifact's convention: one list in, a list
+out.
 
     call 1      runs the artifact normally (libraries initialise, kernels load)
     call 2      captures it into a `Recording` and replays that
     later       copies the inputs that move into the recording's own buffers, replays
 
 What makes it safe:
-- Outputs live in the recording's memory. Before a replay, the storages' reference counts tell whether the
+- Outputs live in the recording's memory. Before a replay, the storages' reference counts tell
+  whether the
   caller still holds (a view of) an earlier result; then another recording is used (at most
   `MOST_RECORDINGS`), and if all are held, the artifact runs without a graph.
 - Each recording has its own memory pool: no two of them can overwrite each other's results.
-- Inputs seen at one address in all calls so far (parameters) are read in place; that is checked at every
+- Inputs seen at one address in all calls so far (parameters) are read in place; that is checked at
+  every
   call, and an input that moves after all is copied from then on.
 - What cannot be captured (CPU tensors, synchronising operators) runs without a graph, told once.
 """
@@ -38,7 +41,9 @@ MOST_CAPTURES: Final = 8
 @final
 @dataclass(eq=False)
 class Recording:
-    """One captured graph: its input buffers, its outputs, and how many owners their storages have when idle."""
+    """One captured graph: its input buffers, its outputs, and how many owners their storages have
+    when idle.
+    """
 
     graph: torch.cuda.CUDAGraph
     sizes: tuple[Any, ...]
@@ -107,7 +112,8 @@ class CudaGraphs:
         return None
 
     def _should_capture(self, addresses: list[int], sizes: tuple[Any, ...]) -> bool:
-        """After one plain call; drops recordings that read an input in place which has since moved."""
+        """After one plain call; drops recordings that read an input in place which has since moved.
+        """
         first = self.last_addresses is None
         if self.last_addresses is not None:
             self.moving |= _differing(self.last_addresses, addresses)

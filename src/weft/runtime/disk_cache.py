@@ -20,6 +20,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import random
 import re
 import tempfile
 import time
@@ -60,8 +61,6 @@ class DiskCache:
     """The files of one kind ("cpp", "triton", …): a mapping from key (a SHA-256 in hex) to bytes.
     """
 
-    _puts = 0
-
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.directory = root_directory() / kind
@@ -95,6 +94,10 @@ class DiskCache:
         self._trim_sometimes()
         return file
 
+    def appeared(self, key: str) -> Path | None:
+        """`path` for a file that was missing a moment ago: not counted as another look-up."""
+        return None if self._verified(key) is None else self._file(key)
+
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
         """Held by whoever makes the content of `key`: another process waits, then finds it."""
@@ -105,25 +108,28 @@ class DiskCache:
             yield
 
     def _read(self, key: str) -> bytes | None:
+        """The content, looked up and counted."""
+        content = self._verified(key)
+        events.count("disk_cache_misses" if content is None else "disk_cache_hits")
+        return content
+
+    def _verified(self, key: str) -> bytes | None:
         file = self._file(key)
         try:
             data = file.read_bytes()
         except OSError:
-            events.count("disk_cache_misses")
             return None
         content, digest = data[:-_DIGEST_SIZE], data[-_DIGEST_SIZE:]
         if hashlib.sha256(content).digest() != digest:
             with contextlib.suppress(OSError):
                 file.unlink()
-            events.count("disk_cache_misses")
             return None
-        events.count("disk_cache_hits")
         _touch(file)
         return content
 
     def _trim_sometimes(self) -> None:
-        DiskCache._puts += 1
-        if DiskCache._puts % _PUTS_BETWEEN_TRIMS == 1:
+        """One put in many looks at all files: by chance, as processes are often short."""
+        if random.randrange(_PUTS_BETWEEN_TRIMS) == 0:
             trim()
 
 

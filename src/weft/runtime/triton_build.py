@@ -1,7 +1,8 @@
 """Compiles Triton source text to GPU binaries, through the disk cache.
 
-Place in the pipeline: `codegen/triton/target.py` hands over texts; `cuda_kernel.py` loads the results.
-Triton is imported only on a cache miss; a warm start reads the binary and never pays for that import.
+Place in the pipeline: `codegen/triton/target.py` hands over texts; `cuda_kernel.py` loads the
+results. Triton is imported only on a cache miss; a warm start reads the binary and never pays for
+that import.
 
     binary = build([request])[0]
     binary.image[:4]   # b'\\x7fELF'
@@ -35,7 +36,9 @@ POINTER_ALIGNMENT: Final = 16
 @final
 @dataclass(frozen=True)
 class TritonRequest:
-    """One kernel to compile: text, entry point, parameter types, warps, target (e.g. 90), alignment."""
+    """One kernel to compile: text, entry point, parameter types, warps, target (e.g. 90),
+    alignment.
+    """
 
     text: str
     name: str
