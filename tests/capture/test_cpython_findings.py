@@ -145,7 +145,7 @@ def test_locals_names_what_is_bound() -> None:
         text = "{b} {free}".format(**locals())
         return x + inner(), text, dir()[:1]
 
-    check(f, (X, 3))
+    check(f, (X, 3), breaks=None)
 
 
 def test_eval_sees_the_frame() -> None:

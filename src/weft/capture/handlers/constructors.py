@@ -18,7 +18,7 @@ import torch
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.cell import CellValue
-from weft.capture.values.classes import SuperValue, constructor
+from weft.capture.values.classes import ClassValue, SuperValue, constructor
 from weft.capture.values.constant import NONE, boolean, constant, evaluate, python_object
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
 from weft.capture.values.iterators import LazyIterator

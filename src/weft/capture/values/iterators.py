@@ -61,11 +61,13 @@ class ItemsIterator(IteratorValue):
     def rebuild(self, emit: Emitter) -> str:
         if self.position < 0:
             return emit.bind(self, f"iter({emit.constant(self.sequence.python_type())}())")
-        name = emit.bind(self, f"iter({emit.value(self.sequence)})")
+        text = emit.value(self.sequence)
+        emit.fill()  # an iterator can only go where there are items
+        name = emit.bind(self, f"iter({text})")
         if self.position and hasattr(self.python_type(), "__setstate__"):
-            emit.later(lambda: emit.line(f"{name}.__setstate__({self.position})"))
+            emit.line(f"{name}.__setstate__({self.position})")
         elif self.position:
-            emit.later(lambda: advance(emit, name, self.position))
+            advance(emit, name, self.position)
         return name
 
 
