@@ -74,7 +74,7 @@ from torch._dispatch.python import enable_python_dispatcher as python_dispatcher
 
 # capture: what torch.func calls before vmap; it has no effect on results.
 from torch._functorch.eager_transforms import _autograd_grad as functorch_autograd_grad
-from torch._functorch.vmap import lazy_load_decompositions
+from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]
 
 # capture, aot, passes, codegen: the types of `torch.ops.aten.add.Tensor` and `torch.ops.aten.add`.
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
@@ -174,6 +174,7 @@ __all__ = [
     "pytree",
     "saved_tensors_hooks_switches",
     "scan_function",
+    "script_questions",
     "set_grad_enabled",
     "should_allow_numbers_as_tensors",
     "storage_use_count",
@@ -211,6 +212,10 @@ scan_function = import_module("torch._higher_order_ops.scan").scan
 while_loop = import_module("torch._higher_order_ops.while_loop").while_loop
 """capture: what programs call to loop over tensors."""
 
+script_questions: tuple[Callable[[], bool], ...] = tuple(
+    vars(import_module("torch.jit"))[name] for name in ("is_scripting", "is_tracing"))
+"""capture: what libraries ask to tell eager programs from scripted ones; the answer is no."""
+
 saved_tensors_hooks_switches = (
     torch._C._autograd._saved_tensors_hooks_enable,
     torch._C._autograd._saved_tensors_hooks_disable,
@@ -227,7 +232,8 @@ def torch_numpy() -> Any:
     """
     module = import_module("torch._numpy")
     types = import_module("torch._numpy._dtypes_impl")
-    types._default_dtypes = types.DefaultDTypes(torch.float64, torch.complex128, torch.int64)
+    types._default_dtypes = types.DefaultDTypes(  # type: ignore[attr-defined]
+        torch.float64, torch.complex128, torch.int64)
     return module
 
 

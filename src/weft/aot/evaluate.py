@@ -28,6 +28,7 @@ from weft._torch import (
 )
 from weft.aot.views import Unsupported
 from weft.shapes.fake_mode import MemoFakeMode
+from weft.shapes.make_fake import make_fake
 
 _LIMIT: Final = 50_000
 _META: Final = torch.device("meta")
@@ -81,7 +82,7 @@ class Evaluator:
     ) -> FakeTensor:
         """A new fake tensor with a storage of its own."""
         meta = torch.empty_strided(size, stride, dtype=dtype, device=_META)
-        return FakeTensor(self.mode, meta, device)
+        return make_fake(self.mode, meta, device)
 
     def intern(self, tensor: torch.Tensor) -> FakeTensor:
         """The exemplar for a tensor's metadata (the tensor itself if it is not plain)."""
@@ -106,7 +107,7 @@ class Evaluator:
             viewed.untyped_storage(), start // exemplar.element_size(),
             exemplar.size(), exemplar.stride(),
         )  # fmt: skip
-        return FakeTensor(self.mode, meta, exemplar.device)
+        return make_fake(self.mode, meta, exemplar.device)
 
     # -- results -----------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ import torch
 
 from weft._torch import FakeTensor, FakeTensorMode, is_functorch_wrapped_tensor
 from weft.shapes.fake_mode import MemoFakeMode
+from weft.shapes.make_fake import make_fake
 
 __all__ = ["FakeContext", "FakeTensor", "fake_like_meta"]
 
@@ -37,7 +38,7 @@ def fake_like_meta(
     device: torch.device,
 ) -> FakeTensor:
     """A fresh fake tensor with its own storage: about 20 µs, where `from_tensor` takes 100."""
-    return FakeTensor(
+    return make_fake(
         mode, torch.empty_strided(size, stride, dtype=dtype, device=_META), device
     )
 
@@ -47,7 +48,7 @@ def non_leaf(leaf: FakeTensor) -> FakeTensor:
 
     Unlike a view of a leaf it may be written in place, as other computed tensors may.
     """
-    twin = FakeTensor(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
+    twin = make_fake(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
     with torch.enable_grad():
         made: FakeTensor = _Computed.apply(  # type: ignore[no-untyped-call]
             leaf.detach().requires_grad_(), [twin]
@@ -57,7 +58,7 @@ def non_leaf(leaf: FakeTensor) -> FakeTensor:
 
 def connected_non_leaf(leaf: FakeTensor) -> FakeTensor:
     """As `non_leaf`, and gradients flow on to `leaf` itself."""
-    twin = FakeTensor(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
+    twin = make_fake(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
     with torch.enable_grad():
         made: FakeTensor = _Computed.apply(leaf, [twin])  # type: ignore[no-untyped-call]
     return made
@@ -135,7 +136,7 @@ class FakeContext:
         else:
             stride = strides if strides is not None else _dense_strides(tensor, sizes)
             meta = torch.empty_strided(sizes, stride, dtype=tensor.dtype, device=_META)
-        fake = FakeTensor(self.mode, meta, tensor.device)
+        fake = make_fake(self.mode, meta, tensor.device)
         if tensor.requires_grad and not tensor.is_leaf:
             return non_leaf(fake)
         if tensor.requires_grad:

@@ -45,6 +45,7 @@ from weft._torch import (
     stride_incorrect_op,
     torch_decomp_decompositions,
 )
+from weft.shapes.make_fake import make_fake
 from weft.shapes.shape_rules import Result, infer
 from weft.shapes.symnode import UndecidedValue
 
@@ -90,7 +91,7 @@ class _Fresh:
 
     def make(self, mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         meta = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=_META)
-        return FakeTensor(mode, meta, self.device)
+        return make_fake(mode, meta, self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class _View:
     def make(self, mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         with in_kernel_invocation(mode):
             meta = torch.as_strided(tensors[self.argument], self.size, self.stride, self.offset)
-        return FakeTensor(mode, meta, self.device)
+        return make_fake(mode, meta, self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +312,7 @@ def _concrete(value: Any, mode: FakeTensorMode) -> Any:
         return value
     size, stride = [int(n) for n in value.size()], [int(n) for n in value.stride()]
     meta = torch.empty_strided(size, stride, dtype=value.dtype, device=_META)
-    return FakeTensor(mode, meta, value.fake_device)
+    return make_fake(mode, meta, value.fake_device)
 
 
 @cache
