@@ -79,6 +79,8 @@ class BuiltinValue(SymbolicValue):
         if bound is not None and not isinstance(bound, (types.ModuleType, type)) and not (
                 type(bound).__name__.startswith(("pybind11", "PyCapsule"))):
             value = tx.wrap_fixed(bound, repr(self))
+            if isinstance(value, BuiltinValue):  # `f.__call__` of a C function f, and the like
+                raise graph_break("unknown-c-function", f"a method of {value!r}")
             return value.method(tx, self.function.__name__, args, kwargs)
         return self._on_constants(tx, args, kwargs)
 
