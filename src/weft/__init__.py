@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from weft.backends import list_backends, register_backend
     from weft.diagnostics.logs import set_logs
     from weft.markers import disable, is_compiling, mark_dynamic, mark_static
+    from weft.passes import register_pass
 
 _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "weft.api": (
         "compile", "compile_fx", "compile_inplace", "explain", "optimize", "reset", "stats"),
     "weft.backends": ("list_backends", "register_backend"),
     "weft.diagnostics.logs": ("set_logs",),
+    "weft.passes": ("register_pass",),
     "weft.markers": ("disable", "is_compiling", "mark_dynamic", "mark_static"),
 }
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
@@ -61,6 +63,7 @@ __all__ = [
     "mark_static",
     "optimize",
     "register_backend",
+    "register_pass",
     "reset",
     "set_logs",
     "stats",
