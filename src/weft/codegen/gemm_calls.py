@@ -39,7 +39,15 @@ def spell_gemm(sequence: CallSequence, call: ExternCall) -> str | None:
     left, right, bias = operands
     if left.buffer.device.type == "cuda":
         return _spell_aligned(sequence, left, right, bias)
-    return _spell_onednn(sequence, left, right, bias)
+    return _spell_onednn(sequence, left, right, bias, call.epilogue)
+
+
+def takes_epilogue(call: ExternCall) -> bool:
+    """Will the call be oneDNN's, which applies an activation at no cost?"""
+    operands = _operands(call)
+    if operands is None or operands[0].buffer.device.type != "cpu":
+        return False
+    return _is_for_onednn(operands[0], operands[1])
 
 
 def _spell_aligned(
@@ -58,18 +66,28 @@ def _spell_aligned(
 
 
 def _spell_onednn(
-    sequence: CallSequence, left: Strided, right: Strided, bias: Strided | None
+    sequence: CallSequence,
+    left: Strided,
+    right: Strided,
+    bias: Strided | None,
+    epilogue: tuple[str, str] | None,
 ) -> str | None:
-    if left.buffer.dtype != torch.float32:
-        return None
-    if not (_is_contiguous(left) and any(_is_one(s) for s in right.strides)):
-        return None
-    if not _worth_while(left.shape, right.shape) or not onednn_is_faster():
+    if not _is_for_onednn(left, right):
         return None
     name = sequence.name("linear", onednn_linear())
+    activation, algorithm = epilogue or ("none", "")
     weight = Strided(right.buffer, right.shape[::-1], right.strides[::-1], right.offset)
     texts = [tensor_text(v) if v is not None else "None" for v in (left, weight, bias)]
-    return f"{name}({', '.join(texts)}, 'none', [], '')"
+    return f"{name}({', '.join(texts)}, {activation!r}, [], {algorithm!r})"
+
+
+def _is_for_onednn(left: Strided, right: Strided) -> bool:
+    """Is this a float32 product on the CPU that oneDNN computes faster?"""
+    if left.buffer.dtype != torch.float32:
+        return False
+    if not (_is_contiguous(left) and any(_is_one(s) for s in right.strides)):
+        return False
+    return _worth_while(left.shape, right.shape) and onednn_is_faster()
 
 
 def _operands(call: ExternCall) -> tuple[Strided, Strided, Strided | None] | None:
