@@ -160,6 +160,7 @@ __all__ = [
     "is_torch_function_mode_enabled",
     "lazy_load_decompositions",
     "log_api_usage_once",
+    "make_subclass",
     "map_function",
     "meta_table",
     "nn_functions",
@@ -193,6 +194,9 @@ __all__ = [
 
 fused_attention_choice: Callable[..., int] = torch._fused_sdp_choice
 """aot: which attention kernel eager would take for given tensors (its stub lacks the tensors)."""
+
+# shapes.make_fake: a tensor object of a subclass on given memory.
+make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
 
 has_global_module_hooks: Callable[[], bool] = _has_any_global_hook
 

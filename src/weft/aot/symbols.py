@@ -67,7 +67,7 @@ def plain_name(size: Any) -> str | None:
         expression = expr_of(size)
         if isinstance(expression, int) or symbols(expression) != {expression}:
             return None
-        return symbol_of(expression).name
+        return _symbol_name(expression)
     if isinstance(size, torch.SymFloat):
         return str(size) if str(size).isidentifier() else None
     return None
