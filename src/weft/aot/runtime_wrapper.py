@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
+from weft._frame import distinct_storages
 from weft._torch import tree_unflatten
 from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbolic_leaves
 from weft.aot.trace import OutputSpec, Traced
@@ -33,18 +34,6 @@ def wrap(traced: Traced, artifact: Boxed, captured: Callable[..., Any]) -> Boxed
     elsewhere too, which the functional graph does not know.
     """
     return _Source(traced, artifact, captured).compiled()
-
-
-def distinct_storages(tensors: Sequence[Any], written: Sequence[int]) -> bool:
-    """Whether no tensor at a written position shares its storage with another tensor."""
-    owned = {tensors[i].untyped_storage()._cdata for i in written}
-    if len(owned) < len(written):
-        return False
-    others = set(range(len(tensors))).difference(written)
-    return not any(
-        isinstance(tensors[i], torch.Tensor) and tensors[i].untyped_storage()._cdata in owned
-        for i in others
-    )
 
 
 def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:

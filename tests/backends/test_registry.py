@@ -1,0 +1,88 @@
+"""Backends by name, by entry point, as callables; `compile_fx`."""
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+import torch
+import torch.fx
+
+import weft
+from weft.backends import list_backends, register_backend, registry, resolve
+from weft.backends.inductor import compile_fx
+from weft.errors import BadValue, UnknownBackend
+
+
+def test_names() -> None:
+    assert {"eager", "aot_eager", "aot_eager_decomposed", "inductor"} <= set(list_backends())
+    with pytest.raises(UnknownBackend, match="did you mean 'inductor'"):
+        resolve("inducter")
+    with pytest.raises(UnknownBackend, match="torch:"):
+        resolve("torch:nothing")
+    with pytest.raises(BadValue):
+        resolve(3)  # type: ignore[arg-type]
+
+
+def test_register() -> None:
+    def mine(gm, inputs):
+        return gm.forward
+
+    try:
+        assert register_backend(mine) is mine and resolve("mine") is mine
+        assert register_backend("other", mine) is mine and resolve("other") is mine
+        register_backend("third")(mine)
+        assert {"mine", "other", "third"} <= set(list_backends())
+    finally:
+        for name in ("mine", "other", "third"):
+            registry._registered.pop(name, None)
+
+
+@pytest.mark.parametrize("group", ["weft_backends", "torch_dynamo_backends"])
+def test_entry_points(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("installed", "weft.backends.eager:eager", group)
+
+    def found(group: str, wanted: str = group):
+        return [point] if group == wanted else []
+
+    monkeypatch.setattr(registry, "entry_points", found)
+    try:
+        assert "installed" in list_backends()
+        assert resolve("installed").__name__ == "eager"
+    finally:
+        registry._registered.pop("installed", None)
+
+
+def test_compile_fx_after_own_passes() -> None:
+    def with_pass(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]):
+        for node in gm.graph.nodes:
+            if node.target in (torch.add, torch.ops.aten.add.Tensor) or "add" in str(node.target):
+                node.target = torch.sub
+        gm.recompile()
+        return compile_fx(gm, inputs)
+
+    compiled = weft.compile(lambda x, y: torch.add(x, y).relu(), backend=with_pass)
+    x, y = torch.randn(8), torch.randn(8)
+    torch.testing.assert_close(compiled(x, y), (x - y).relu())
+
+
+def test_compile_fx_reads_parameters_at_each_call() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    gm = torch.fx.symbolic_trace(model)
+    x = torch.randn(5, 4)
+    compiled = compile_fx(gm, [x])
+    for _ in range(2):
+        reference = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+        reference.load_state_dict(model.state_dict())
+        torch.testing.assert_close(compiled(x), reference(x))
+        torch.testing.assert_close(model[1].running_mean, reference[1].running_mean)
+        with torch.no_grad():
+            model[0].weight.mul_(2)
+
+
+def test_eager_does_not_load_the_compiler() -> None:
+    program = (
+        "import sys, weft.backends as b; b.resolve('inductor'); b.list_backends();"
+        "sys.exit(any(m.startswith(('weft.codegen', 'weft.aot')) for m in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
