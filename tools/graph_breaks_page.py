@@ -19,9 +19,9 @@ _INTRODUCTION = """\
 <!-- made by `python -m tools.graph_breaks_page` from `weft/capture/breaks.py` -->
 
 Where a program does something that cannot be captured, weft ends the graph, lets Python do that one
-operation, and goes on capturing behind it. `weft.explain(f)(*args)` and `WEFT_LOGS=graph_breaks` show
-each break with its id, the line and the calls that led there; `fullgraph=True` makes it an error. The ids are
-stable between versions.
+operation, and goes on capturing behind it. `weft.explain(f)(*args)` and
+`WEFT_LOGS=graph_breaks` show each break with its id, the line and the calls that led there;
+`fullgraph=True` makes it an error. The ids are stable between versions.
 """
 
 

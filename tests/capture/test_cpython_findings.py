@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import collections.abc
 from typing import Any
 
 import torch
@@ -135,7 +136,7 @@ def test_a_mapping_proxy_stays_one() -> None:
 
 
 def test_locals_names_what_is_bound() -> None:
-    def f(x: Any, a: int, free: list[int] = [1]) -> Any:  # noqa: B006
+    def f(x: Any, a: int, free: list[int] = [1]) -> Any:
         b = a + 1
 
         def inner() -> int:
@@ -230,3 +231,45 @@ def test_a_list_iterator_keeps_its_list() -> None:
     _, items, iterator = weft.compile(f, backend="eager")(X)
     items.append(3)
     assert list(iterator) == [2, 3]
+
+
+class SequenceFirst(collections.UserList[int], collections.abc.Mapping[int, int]):
+    pass
+
+
+class NoTuple:
+    __match_args__ = None
+
+
+def test_match_of_what_is_both_a_sequence_and_a_mapping() -> None:
+    def f(x: Any, subject: Any) -> Any:
+        match subject:
+            case {}:
+                return x + 1, "mapping"
+            case []:
+                return x + 2, "sequence"
+            case str():
+                return x + 3, "text"
+
+    check(f, (X, SequenceFirst()), (X, ""), (X, {}), (X, ()), breaks=None)
+
+
+def test_match_args_of_another_type() -> None:
+    def f(x: Any, subject: Any) -> Any:
+        match subject:
+            case NoTuple(y):
+                return x + 1, y
+
+    check(f, (X, NoTuple()), breaks=None)
+
+
+class Table(dict[Any, Any]):
+    pass
+
+
+def test_class_methods_of_c_types_through_an_instance() -> None:
+    def f(x: Any, table: Table) -> Any:
+        made = table.fromkeys(["a"], 1)
+        return x + 1, type(made), made["a"]
+
+    check(f, (X, Table()), breaks=None)

@@ -317,3 +317,12 @@ def test_train_and_eval_inside():
         return f
 
     check(None, (X,), breaks=0, make=make)
+
+
+def test_lazy_module():
+    def make():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.LazyLinear(3), nn.ReLU())
+
+    torch.manual_seed(0)
+    check(None, (torch.ones(2, 5),), breaks=None, make=make, repeat=3)

@@ -45,7 +45,8 @@ def binary_operation(
 def _has_own_equality(*values: SymbolicValue) -> bool:
     """Whether C code that capture has no rule for decides what one of the values equals."""
     kinds = [value.python_type() for value in values if isinstance(value, UnknownValue)]
-    return any(kind.__eq__ is not object.__eq__ for kind in kinds)
+    inherited: Any = object.__eq__
+    return any(kind.__eq__ is not inherited for kind in kinds)
 
 
 def _right_first(left: SymbolicValue, right: SymbolicValue) -> bool:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.source import Source
 from weft.errors import SourceLine
-from weft.shapes.expr import INF, Expr, symbol_of, symbols
+from weft.shapes.expr import Expr, symbol_of, symbols
 from weft.shapes.floats import FloatRelation, FloatSymbol, number_symbols
 from weft.shapes.guard import AnyCondition, python_text
+from weft.shapes.intervals import INF
 from weft.shapes.printing import python_text as expression_text
 from weft.shapes.relation import condition_symbols
 

@@ -18,7 +18,7 @@ import torch
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.attributes import type_lookup
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
 from weft.capture.values.builtins import OBJECT_METHODS, BuiltinValue
 from weft.capture.values.classes import ClassValue, make_instance
 from weft.capture.values.constant import (
@@ -31,7 +31,6 @@ from weft.capture.values.constant import (
 )
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
 from weft.capture.values.iterators import LazyIterator
-from weft.capture.values.base import NullValue
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.sequences import ListValue, TupleValue, sort_values
@@ -170,7 +169,8 @@ def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             return method.call(tx, [], {})
     if args[0].is_constant:
         return constant(evaluate(tx, lambda: hash(args[0].constant())))
-    if args[0].python_type().__hash__ is not object.__hash__:
+    inherited: Any = object.__hash__
+    if args[0].python_type().__hash__ is not inherited:
         raise graph_break("unknown-operation", f"hash of {args[0]!r}")
     return _id(tx, args, kwargs)
 

@@ -32,6 +32,7 @@ from weft._torch import (
     pop_torch_function_mode,
     push_torch_function_mode,
     saved_tensors_hooks_switches,
+    script_questions,
     set_grad_enabled,
     torch_function_mode_at,
     torch_function_modes,
@@ -63,8 +64,7 @@ def _is_compiling(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return TRUE
 
 
-@rule(torch.compiler.is_exporting, vars(torch.jit)["is_scripting"],
-      vars(torch.jit)["is_tracing"],
+@rule(torch.compiler.is_exporting, *script_questions,
       get_tracing_state, torch.overrides.has_torch_function,
       torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
 def _false(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -127,6 +127,22 @@ _CHANGES: list[Any] = [
 
 for _function in _CHANGES:
     _state_change(_function)
+
+
+def _whole(function: Any) -> None:
+    """A Python function of torch recorded as one call.
+
+    Those of torch.functional call C functions of the same name with other arguments: a graph that
+    named the C function would run the Python one.
+    """
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return run(tx, "call_function", function, args, kwargs)
+
+
+for _name in torch.functional.__all__:
+    _whole(getattr(torch.functional, _name))
 
 
 @rule(torch.is_tensor)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from weft.capture.breaks import ObservedException
 from weft.capture.frame import Frame, Instruction, opcode
@@ -15,7 +14,10 @@ from weft.capture.values.sequences import TupleValue
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
-_TEXTS = (str, bytes, bytearray)
+#: Bits of `type.__flags__` (CPython's Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING): what counts is the
+#: first base class that has one of them.
+_SEQUENCE: Final = 1 << 5
+_MAPPING: Final = 1 << 6
 #: Classes that a class pattern's only positional sub-pattern matches as a whole.
 _SELF_MATCHING = (
     bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple,
@@ -24,13 +26,12 @@ _SELF_MATCHING = (
 
 @opcode("MATCH_MAPPING")
 def match_mapping(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    frame.push(boolean(issubclass(frame.stack[-1].python_type(), Mapping)))
+    frame.push(boolean(bool(frame.stack[-1].python_type().__flags__ & _MAPPING)))
 
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    kind = frame.stack[-1].python_type()
-    frame.push(boolean(issubclass(kind, Sequence) and not issubclass(kind, _TEXTS)))
+    frame.push(boolean(bool(frame.stack[-1].python_type().__flags__ & _SEQUENCE)))
 
 
 @opcode("MATCH_KEYS")
@@ -66,6 +67,9 @@ def _attributes(
     found: list[SymbolicValue] = []
     if count:
         own = getattr(cls.cls, "__match_args__", ())
+        if type(own) is not tuple:
+            raise tx.error(TypeError, f"{cls.cls.__name__}.__match_args__ must be a tuple (got "
+                                      f"{type(own).__name__})")
         if not own and issubclass(cls.cls, _SELF_MATCHING):
             own, count = (), 0
             found.append(subject)

@@ -152,7 +152,14 @@ def _bind_slot(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attr
     return slot(tx, name)  # type: ignore[no-any-return]
 
 
-@binder(*C_METHODS)
+@binder(types.ClassMethodDescriptorType)
+def _bind_c_class_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str,
+                         attribute: Any) -> SymbolicValue:
+    function = tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
+    return BoundMethodValue(tx.wrap_fixed(cls, cls.__name__), function)
+
+
+@binder(types.WrapperDescriptorType, types.MethodDescriptorType)
 def _bind_c_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
                    ) -> SymbolicValue:
     return BoundMethodValue(owner, tx.wrap_fixed(attribute, f"{cls.__name__}.{name}"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import types
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.breaks import graph_break

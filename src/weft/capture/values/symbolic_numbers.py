@@ -22,17 +22,8 @@ from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
 from weft.capture.values.registry import wraps
-from weft.shapes.expr import (
-    Atom,
-    Expr,
-    FloorDiv,
-    Max,
-    Min,
-    Mod,
-    Symbol,
-    operands,
-    symbol_of,
-)
+from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
+from weft.shapes.expr import Expr, operands, symbol_of
 from weft.shapes.floats import FloatExpr, FloatSymbol, number_symbols, text
 from weft.shapes.symnode import expr_of, float_of
 
@@ -140,6 +131,7 @@ def operand(value: SymbolicValue) -> Any:
 
 
 def _value_of(example: SymbolicNumber) -> Any:
+    assert not isinstance(example, torch.SymBool)
     return expr_of(example) if isinstance(example, torch.SymInt) else float_of(example)
 
 
@@ -176,13 +168,14 @@ class _Nodes:
     def symbol(self, symbol: Expr | FloatSymbol) -> fx.Node:
         context = self.tx.shapes
         if isinstance(symbol, FloatSymbol):
-            example: Any = torch.SymFloat(context.float_node(symbol))  # type: ignore[no-untyped-call]
+            example: Any = torch.SymFloat(context.float_node(symbol))
         else:
             example = context.sym_int(symbol)
         source, hint = _source(self.tx, symbol), context.hints[symbol]
-        return self.tx.builder.placeholder(source, example, hint)
+        node: fx.Node = self.tx.builder.placeholder(source, example, hint)
+        return node
 
-    def polynomial(self, value: Expr) -> fx.Node:
+    def polynomial(self, value: Expr) -> Any:
         atom = value.atom
         if isinstance(atom, Symbol):
             return self.symbol(value)
@@ -201,17 +194,17 @@ class _Nodes:
             result = factor if result is None else self.call(operator.mul, result, factor)
         return result if coefficient == 1 else self.call(operator.mul, result, coefficient)
 
-    def atom(self, atom: Atom) -> fx.Node:
+    def atom(self, atom: Atom) -> Any:
         function = _ATOM_FUNCTIONS[type(atom)]
         first, *others = map(self.number, operands(atom))
         for other in others:
             first = self.call(function, first, other)
-        return first  # type: ignore[no-any-return]
+        return first
 
-    def floating(self, value: FloatExpr) -> fx.Node:
+    def floating(self, value: FloatExpr) -> Any:
         return self.call(_FLOAT_FUNCTIONS[value.op], *map(self.number, value.args))
 
-    def call(self, function: Callable[..., Any], *args: Any) -> fx.Node:
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
         examples = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in args]
         stack = self.tx.stack()
         node = self.tx.builder.call("call_function", function, args, {}, function(*examples), stack)

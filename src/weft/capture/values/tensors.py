@@ -341,4 +341,4 @@ def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 
 
 def _is_buffer(kind: type) -> bool:
-    return kind.__module__ == "torch.nn.parameter"
+    return kind is getattr(torch.nn, "Buffer", None)
