@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from weft.shapes import expr as ex
 from weft.shapes import relation as rel
+from weft.shapes.atoms import Atom, FloorDiv, Min, Mod, Symbol
 from weft.shapes.expr import symbol
 from weft.shapes.facts import Facts
 
@@ -149,15 +150,15 @@ def number(value: ex.IntExpr) -> z3.ArithRef:
     return total
 
 
-def atom_number(atom: ex.Atom) -> z3.ArithRef:
-    if isinstance(atom, ex.Symbol):
+def atom_number(atom: Atom) -> z3.ArithRef:
+    if isinstance(atom, Symbol):
         return Z[atom.name]
     args = [number(a) for a in ex.operands(atom)]
-    if isinstance(atom, ex.FloorDiv):
+    if isinstance(atom, FloorDiv):
         return args[0] / args[1]  # z3 floors for positive divisors
-    if isinstance(atom, ex.Mod):
+    if isinstance(atom, Mod):
         return args[0] % args[1]
-    pick = (lambda a, b: a <= b) if isinstance(atom, ex.Min) else (lambda a, b: a >= b)
+    pick = (lambda a, b: a <= b) if isinstance(atom, Min) else (lambda a, b: a >= b)
     result = args[0]
     for other in args[1:]:
         result = z3.If(pick(result, other), result, other)

@@ -29,7 +29,8 @@ from weft.codegen.loop_ir import (
     Reduce,
     Store,
 )
-from weft.shapes.expr import Expr, FloorDiv, IntExpr, Max, Min, Mod, Symbol
+from weft.shapes.atoms import FloorDiv, Max, Min, Mod, Symbol
+from weft.shapes.expr import Expr, IntExpr
 
 Array = Any
 

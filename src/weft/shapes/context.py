@@ -20,7 +20,7 @@ from typing import final
 import torch
 
 from weft.errors import SourceLine
-from weft.shapes.expr import INF, Expr, IntExpr, subs, symbol
+from weft.shapes.expr import Expr, IntExpr, subs, symbol
 from weft.shapes.facts import Facts
 from weft.shapes.floats import (
     FloatRelation,
@@ -33,6 +33,7 @@ from weft.shapes.floats import (
     number_symbols,
 )
 from weft.shapes.guard import AnyCondition, ShapeGuard
+from weft.shapes.intervals import INF
 from weft.shapes.layout import Layout
 from weft.shapes.relation import EQ, Condition, condition_symbols, not_, relation, substitute
 from weft.shapes.symnode import SymNode, UndecidedValue

@@ -19,92 +19,19 @@ are taken to fit in 64 bits; division and remainder floor as Python's do.
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from math import gcd
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-INF: Final = 2**63 - 1
-"""The largest value: a bound of ``INF`` (or ``-INF``) means that nothing is known on that side."""
+from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Monomial, Symbol
+from weft.shapes.intervals import FAR, INF, product_bounds, quotient_bounds, scaled_bound
+from weft.shapes.rendering import render
 
 _MEMO_LIMIT: Final = 200_000
 _ids = count()
-
-
-class Atom:
-    """An indivisible factor of a monomial. ``expr`` is the expression that consists of it alone."""
-
-    __slots__ = ("__weakref__", "bounds", "expr", "id")
-
-    id: int
-    expr: Expr
-    bounds: tuple[int, int]
-
-    def __reduce__(self) -> tuple[Callable[..., Atom], tuple[object, ...]]:
-        if isinstance(self, Symbol):
-            return _rebuild_symbol, (self.name, self.lo, self.hi, self.kind)
-        return _rebuild_atom, (type(self), operands(self))
-
-
-@final
-class Symbol(Atom):
-    """A variable: a size or a loop index, with ``lo <= value <= hi``.
-
-    ``hi`` may be an expression: the index of a loop over ``n`` elements has ``hi = n - 1``.
-    """
-
-    __slots__ = ("hi", "kind", "lo", "name")
-
-    def __init__(self, name: str, lo: int, hi: IntExpr, kind: str) -> None:
-        self.name = name
-        self.lo = lo
-        self.hi = hi
-        self.kind = kind
-
-
-@final
-class FloorDiv(Atom):
-    """``left // right`` that could not be simplified."""
-
-    __slots__ = ("left", "right")
-
-    def __init__(self, left: IntExpr, right: IntExpr) -> None:
-        self.left, self.right = left, right
-
-
-@final
-class Mod(Atom):
-    """``left % right`` that could not be simplified."""
-
-    __slots__ = ("left", "right")
-
-    def __init__(self, left: IntExpr, right: IntExpr) -> None:
-        self.left, self.right = left, right
-
-
-@final
-class Min(Atom):
-    """The smallest of two or more arguments."""
-
-    __slots__ = ("args",)
-
-    def __init__(self, args: frozenset[IntExpr]) -> None:
-        self.args = args
-
-
-@final
-class Max(Atom):
-    """The largest of two or more arguments."""
-
-    __slots__ = ("args",)
-
-    def __init__(self, args: frozenset[IntExpr]) -> None:
-        self.args = args
-
-
-Monomial = tuple[Atom, ...]
-"""A product of atoms, sorted by ``id``; a power repeats its atom."""
 
 
 @final
@@ -122,11 +49,6 @@ class Expr:
     _bounds: tuple[int, int] | None
     _symbols: frozenset[Expr] | None
     _flags: int
-
-    @property
-    def is_const(self) -> bool:
-        """False: constants are plain ints (see :func:`is_const`)."""
-        return False
 
     @property
     def symbols(self) -> frozenset[Expr]:
@@ -162,10 +84,6 @@ class Expr:
         """The atoms of its terms (not those nested in other atoms)."""
         for monomial in self.terms:
             yield from monomial
-
-    def subs(self, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
-        """Replace symbols: keys are symbols, values ints or expressions."""
-        return subs(self, mapping)
 
     def coeff(self, variable: Expr) -> IntExpr | None:
         """The factor of ``variable`` where the expression is linear in it; otherwise None."""
@@ -261,10 +179,6 @@ def loop_index(name: str, extent: IntExpr) -> Expr:
     return symbol(name, 0, extent - 1, "loop")
 
 
-def is_const(value: IntExpr) -> bool:
-    return isinstance(value, int)
-
-
 def _register(key: tuple[object, ...], atom: Atom) -> None:
     atom.id = next(_ids)
     terms: dict[Monomial, int] = {(atom,): 1}
@@ -333,7 +247,15 @@ def _from_terms(const: int, terms: list[tuple[Monomial, int]]) -> IntExpr:
     return total
 
 
-def _rebuild_symbol(name: str, lo: int, hi: IntExpr, kind: str) -> Atom:
+def _reduce_symbol(atom: Symbol) -> tuple[Callable[..., Symbol], tuple[object, ...]]:
+    return _rebuild_symbol, (atom.name, atom.lo, atom.hi, atom.kind)
+
+
+def _reduce_composite(atom: Atom) -> tuple[Callable[..., Atom], tuple[object, ...]]:
+    return _rebuild_atom, (type(atom), operands(atom))
+
+
+def _rebuild_symbol(name: str, lo: int, hi: IntExpr, kind: str) -> Symbol:
     return symbol_of(symbol(name, lo, hi, kind))
 
 
@@ -417,15 +339,10 @@ def _partners(atom: Mod, rest: IntExpr) -> Iterator[tuple[IntExpr, IntExpr]]:
     yield rest * atom.right * floor_div(atom.left, atom.right), rest * atom.left
     inner = atom.left.atom if isinstance(atom.left, Expr) else None
     if isinstance(inner, FloorDiv) and isinstance(inner.right, int):
-        scale = _exact_quotient(rest, inner.right)
-        if scale is not None:
+        scale, left_over = _split_multiples(rest, inner.right)
+        if isinstance(left_over, int) and left_over == 0:
             whole = mod(inner.left, inner.right * atom.right)
             yield scale * mod(inner.left, inner.right), scale * whole
-
-
-def _exact_quotient(value: IntExpr, divisor: int) -> IntExpr | None:
-    whole, rest = _split_multiples(value, divisor)
-    return whole if isinstance(rest, int) and rest == 0 else None
 
 
 def _without_terms(value: Expr, monomial: Monomial, partner: IntExpr) -> IntExpr | None:
@@ -450,8 +367,8 @@ def bounds(value: IntExpr) -> tuple[int, int]:
 def lower_bound(value: IntExpr) -> int:
     """A number that ``value`` never falls below (``-INF`` when unknown).
 
-    Sharper than ``bounds``: it follows loop indices to their symbolic limits and compares products
-    of sizes (``n*m - m`` is at least 0 where ``n >= 1`` and ``m >= 0``).
+    Sharper than ``bounds``: it follows loop indices to their symbolic limits and compares
+    products of sizes (``n*m - m`` is at least 0 where ``n >= 1`` and ``m >= 0``).
     """
     if isinstance(value, int):
         return value
@@ -491,35 +408,31 @@ def _structural_lower_bound(value: Expr) -> int:
 def _at_loop_limits(value: IntExpr) -> IntExpr:
     """``value`` with each symbolically bounded index at the end where ``value`` is smallest."""
     while isinstance(value, Expr) and value._flags & _HAS_LOOP_BOUND:
-        step = next((e for e in map(value_at_limit(value), value.atoms()) if e is not None), None)
+        steps = (_at_limit(value, atom) for atom in value.atoms())
+        step = next((e for e in steps if e is not None), None)
         if step is None:
             break
         value = step
     return value
 
 
-def value_at_limit(value: Expr) -> Callable[[Atom], IntExpr | None]:
-    """Gives ``value`` with one loop index at its extreme, or None where the sign is unknown."""
-
-    def at_limit(atom: Atom) -> IntExpr | None:
-        if not isinstance(atom, Symbol) or isinstance(atom.hi, int):
-            return None
-        parts = split_linear(value, atom.expr)
-        if parts is None:
-            return None
-        slope, rest = parts
-        if bounds(slope)[0] >= 0:
-            return rest + slope * atom.lo
-        return rest + slope * atom.hi if bounds(slope)[1] <= 0 else None
-
-    return at_limit
+def _at_limit(value: Expr, atom: Atom) -> IntExpr | None:
+    """``value`` with one loop index at its extreme; None where its sign is unknown."""
+    if not isinstance(atom, Symbol) or isinstance(atom.hi, int):
+        return None
+    slope, rest = split_linear(value, atom.expr) or (None, 0)
+    if slope is None:
+        return None
+    if bounds(slope)[0] >= 0:
+        return rest + slope * atom.lo
+    return rest + slope * atom.hi if bounds(slope)[1] <= 0 else None
 
 
 def _shifted_lower_bound(value: Expr) -> int:
     """Write each atom as ``lo + t``: where no ``t`` has a negative factor the constant bounds."""
     total: dict[Monomial, int] = {(): value.const}
     for monomial, coefficient in value.terms.items():
-        if any(abs(atom.bounds[0]) >= _FAR for atom in monomial):
+        if any(abs(atom.bounds[0]) >= FAR for atom in monomial):
             return -INF
         for offset, shifted in _shift(monomial).items():
             total[offset] = total.get(offset, 0) + coefficient * shifted
@@ -545,29 +458,14 @@ def _polynomial_bounds(value: Expr) -> tuple[int, int]:
     for monomial, coefficient in value.terms.items():
         low, high = monomial[0].bounds
         for atom in monomial[1:]:
-            low, high = _product_bounds((low, high), atom.bounds)
+            low, high = product_bounds((low, high), atom.bounds)
         if coefficient < 0:
             low, high = high, low
-        lo += _saturate(low, coefficient)
-        hi += _saturate(high, coefficient)
+        lo += scaled_bound(low, coefficient)
+        hi += scaled_bound(high, coefficient)
         # A bound that is unknown stays so, whatever is added to it.
-        lo, hi = (-INF if lo <= -_FAR else lo), (INF if hi >= _FAR else hi)
+        lo, hi = (-INF if lo <= -FAR else lo), (INF if hi >= FAR else hi)
     return max(lo, -INF), min(hi, INF)
-
-
-_FAR: Final = 2**62
-"""From here on a bound counts as unknown: sums of finite bounds must not look like infinity."""
-
-
-def _saturate(bound: int, coefficient: int) -> int:
-    if abs(bound) >= _FAR:
-        return INF if (bound > 0) == (coefficient > 0) else -INF
-    return bound * coefficient
-
-
-def _product_bounds(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
-    corners = [a * b for a in left for b in right]
-    return max(min(corners), -INF), min(max(corners), INF)
 
 
 def _division_bounds(atom: FloorDiv | Mod) -> tuple[int, int]:
@@ -575,17 +473,9 @@ def _division_bounds(atom: FloorDiv | Mod) -> tuple[int, int]:
     if right[0] <= 0:
         return -INF, INF
     if isinstance(atom, FloorDiv):
-        return _quotient_bounds(left, right)
+        return quotient_bounds(left, right)
     highest = right[1] - 1 if right[1] < INF else INF
     return 0, min(highest, left[1]) if left[0] >= 0 else highest
-
-
-def _quotient_bounds(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
-    """For positive divisors. An unknown end of ``left`` stays unknown."""
-    corners = [a // b for a in left for b in right]
-    lo = -INF if left[0] <= -_FAR else min(corners)
-    hi = INF if left[1] >= _FAR else max(corners)
-    return lo, hi
 
 
 # ------------------------------------------------------------------------------ division
@@ -700,7 +590,7 @@ def _divide_by_constant(left: Expr, right: int) -> IntExpr:
         return floor_div(-left, -right)
     whole, rest = _split_multiples(left, right)
     lo, hi = bounds(rest)
-    if isinstance(rest, int) or (lo > -_FAR and hi < _FAR and lo // right == hi // right):
+    if isinstance(rest, int) or (lo > -FAR and hi < FAR and lo // right == hi // right):
         return whole + (rest if isinstance(rest, int) else lo) // right
     if _fits(rest, right):
         return whole
@@ -740,7 +630,7 @@ def _remainder_by_constant(left: Expr, right: int) -> IntExpr:
     lo, hi = bounds(rest)
     if isinstance(rest, int):
         return rest % right
-    if lo > -_FAR and hi < _FAR and lo // right == hi // right:
+    if lo > -FAR and hi < FAR and lo // right == hi // right:
         return rest - lo // right * right
     if _fits(rest, right):
         return rest
@@ -904,54 +794,6 @@ def _atom_symbols(atom: Atom) -> frozenset[Expr]:
     return frozenset().union(*map(symbols, operands(atom)))
 
 
-# ------------------------------------------------------------------------------ text
-
-
-def render(value: IntExpr, spell: Mapping[type[Atom], Callable[..., str]] | None = None) -> str:
-    """The expression as source text; ``spell`` says how each kind of atom is written.
-
-    Terms are ordered by their text, so that equal expressions print alike in every process.
-    """
-    if isinstance(value, int):
-        return str(value)
-    table = PYTHON if spell is None else spell
-    terms = [_render_term(m, c, table) for m, c in value.terms.items()]
-    terms.sort(key=lambda term: (term.startswith("-"), -term.count("*"), term))
-    text = terms[0] + "".join(t if t.startswith("-") else f"+{t}" for t in terms[1:])
-    return f"{text}{value.const:+d}" if value.const else text
-
-
-def _render_term(
-    monomial: Monomial, coefficient: int, spell: Mapping[type[Atom], Callable[..., str]]
-) -> str:
-    factors = sorted(spell[type(atom)](atom) for atom in monomial)
-    if coefficient == -1:
-        return "-" + "*".join(factors)
-    return "*".join(factors if coefficient == 1 else [str(coefficient), *factors])
-
-
-def grouped(value: IntExpr, text: str) -> str:
-    """``text`` in parentheses unless ``value`` is one atom or a nonnegative int."""
-    bare = value >= 0 if isinstance(value, int) else value.atom is not None
-    return text if bare else f"({text})"
-
-
-def _python_binary(operator: str) -> Callable[[FloorDiv | Mod], str]:
-    def spell(atom: FloorDiv | Mod) -> str:
-        left, right = grouped(atom.left, render(atom.left)), grouped(atom.right, render(atom.right))
-        return f"({left}{operator}{right})"
-
-    return spell
-
-
-def _python_call(name: str) -> Callable[[Min | Max], str]:
-    return lambda atom: f"{name}({', '.join(sorted(map(render, atom.args)))})"
-
-
-PYTHON: Final[Mapping[type[Atom], Callable[..., str]]] = {
-    Symbol: lambda atom: atom.name,
-    FloorDiv: _python_binary("//"),
-    Mod: _python_binary("%"),
-    Min: _python_call("min"),
-    Max: _python_call("max"),
-}
+copyreg.pickle(Symbol, _reduce_symbol)
+for _kind in _OPERATORS:
+    copyreg.pickle(_kind, _reduce_composite)

@@ -29,11 +29,10 @@ from __future__ import annotations
 
 from typing import final
 
+from weft.shapes.atoms import Mod
 from weft.shapes.expr import (
-    INF,
     Expr,
     IntExpr,
-    Mod,
     bounds,
     lower_bound,
     split_linear,
@@ -43,6 +42,7 @@ from weft.shapes.expr import (
     symbols,
     upper_bound,
 )
+from weft.shapes.intervals import INF
 from weft.shapes.relation import EQ, GE, NE, Condition, Junction, Relation, relation, rewrite
 
 

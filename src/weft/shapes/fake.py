@@ -88,7 +88,7 @@ class FakeContext:
     Real tensors are kept alive as long as the context is, so that the identity memo stays valid.
     """
 
-    def __init__(self, mode: FakeTensorMode | None = None) -> None:
+    def __init__(self, mode: MemoFakeMode | None = None) -> None:
         self.mode = MemoFakeMode() if mode is None else mode
         self._fakes: dict[int, tuple[torch.Tensor, FakeTensor]] = {}
         self._storages: dict[int, torch.Tensor] = {}  # real StorageImpl -> flat meta tensor

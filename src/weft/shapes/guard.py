@@ -26,20 +26,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.errors import SourceLine
-from weft.shapes.expr import (
-    Atom,
-    Expr,
-    FloorDiv,
-    IntExpr,
-    Max,
-    Min,
-    Mod,
-    Symbol,
-    operands,
-    render,
-)
+from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
+from weft.shapes.expr import Expr, IntExpr, operands
 from weft.shapes.floats import FloatRelation, FloatSymbol
 from weft.shapes.relation import GE, Condition, Junction, Relation
+from weft.shapes.rendering import render
 
 AnyCondition = Condition | FloatRelation
 Program = tuple[tuple[str] | tuple[str, int], ...]

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from weft.shapes.expr import INF
+from weft.shapes.intervals import INF
 
 
 @final

@@ -15,21 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from weft.shapes.expr import (
-    Atom,
-    FloorDiv,
-    IntExpr,
-    Max,
-    Min,
-    Mod,
-    Symbol,
-    grouped,
-    is_nonnegative,
-    lower_bound,
-    render,
-)
-
-Spelling = Mapping[type[Atom], Callable[..., str]]
+from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
+from weft.shapes.expr import IntExpr, is_nonnegative, lower_bound
+from weft.shapes.rendering import Spelling, grouped, render
 
 _SMALL = 2**31
 

@@ -19,7 +19,8 @@ from math import gcd
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-from weft.shapes.expr import Expr, IntExpr, lower_bound, render, subs, symbols, upper_bound
+from weft.shapes.expr import Expr, IntExpr, lower_bound, subs, symbols, upper_bound
+from weft.shapes.rendering import render
 
 EQ: Final = "=="
 NE: Final = "!="
