@@ -14,8 +14,8 @@ from weft.capture.values.sequences import TupleValue
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
-#: Bits of `type.__flags__` (CPython's Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING): what counts is the
-#: first base class that has one of them.
+#: Bits of `type.__flags__` (CPython's Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING): what counts is
+#: the first base class that has one of them.
 _SEQUENCE: Final = 1 << 5
 _MAPPING: Final = 1 << 6
 #: Classes that a class pattern's only positional sub-pattern matches as a whole.
