@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import collections.abc
+import threading
 from typing import Any
 
 import torch
@@ -273,3 +274,16 @@ def test_class_methods_of_c_types_through_an_instance() -> None:
         return x + 1, type(made), made["a"]
 
     check(f, (X, Table()), breaks=None)
+
+
+def test_a_method_of_an_opaque_object() -> None:
+    lock = threading.Lock()
+    acquire = lock.acquire
+
+    def f(x: Any) -> Any:
+        taken = acquire()
+        lock.release()
+        return x + 1, taken
+
+    stats = check(f, (X,), breaks=None)
+    assert stats is not None and weft.stats()["fallbacks"] == 0

@@ -78,11 +78,19 @@ class BuiltinValue(SymbolicValue):
         bound = getattr(self.function, "__self__", None)
         if bound is not None and not isinstance(bound, (types.ModuleType, type)) and not (
                 type(bound).__name__.startswith(("pybind11", "PyCapsule"))):
-            value = tx.wrap_fixed(bound, repr(self))
-            if isinstance(value, BuiltinValue):  # `f.__call__` of a C function f, and the like
-                raise graph_break("unknown-c-function", f"a method of {value!r}")
-            return value.method(tx, self.function.__name__, args, kwargs)
+            return self._method_of_object(tx, tx.wrap_fixed(bound, repr(self)), args, kwargs)
         return self._on_constants(tx, args, kwargs)
+
+    def _method_of_object(self, tx: Interpreter, value: SymbolicValue, args: Args, kwargs: Kwargs
+                          ) -> SymbolicValue:
+        """`d.get` kept in a variable, then called."""
+        name = self.function.__name__
+        if type(value).method is not SymbolicValue.method:
+            return value.method(tx, name, args, kwargs)
+        found = MISSING if isinstance(value, BuiltinValue) else value.getattr(tx, name)
+        if found is MISSING or isinstance(found, BuiltinValue):  # would come back here
+            raise graph_break("unknown-c-function", f"{name} of {value!r}")
+        return found.call(tx, args, kwargs)
 
     def _method_of_type(self, tx: Interpreter, owner: type, args: Args, kwargs: Kwargs
                         ) -> SymbolicValue:
