@@ -116,6 +116,16 @@ class NotCallable(UserError, TypeError):
         )
 
 
+class FixedDimensionError(UserError, ValueError):
+    """The program fixed a dimension that `mark_dynamic` says changes."""
+
+    def __init__(self, what: str, size: int, *, stack: Sequence[SourceLine] = ()) -> None:
+        self.size = size
+        super().__init__(
+            f"{what} is marked dynamic, but the program works only for {size}", stack=stack,
+            do="remove the mark, or make this line work for other sizes")
+
+
 class GraphBreakError(WeftError):
     """`fullgraph=True` met something that cannot be captured.
 

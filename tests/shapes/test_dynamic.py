@@ -11,6 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import weft
+from weft.errors import FixedDimensionError
+from weft.shapes.context import ShapeContext
+from weft.shapes.fake import FakeContext
 
 BACKENDS = ["eager", "inductor"]
 
@@ -194,3 +197,29 @@ def test_dimension_of_size_one_with_changing_neighbour() -> None:
     """Its stride follows the neighbour's size and must not be guarded as a constant."""
     calls = [(torch.randn(1, n, 4),) for n in (8, 9, 10, 12)]
     assert compilations(lambda x: x * 2, calls) == 2
+
+
+def test_marked_dimension_that_the_program_fixes_is_an_error() -> None:
+    x = torch.randn(8, 3)
+    weft.mark_dynamic(x, 0)
+    with pytest.raises(FixedDimensionError, match=r"x.size\(0\) is marked dynamic.* only for 8"):
+        weft.compile(lambda x: x.view(8, 3) + 1, backend="eager")(x)
+
+
+def test_explanation_names_symbols_and_who_asked() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.shape[0] > 5 else x
+
+    x = torch.randn(8, 3)
+    weft.mark_dynamic(x, 0)
+    text = str(weft.explain(program)(x))
+    assert "x.size(0)" in text and "s0 >= 6" in text and "test_dynamic.py" in text
+
+
+def test_divisibility_asked_by_a_view_leaves_one_guard() -> None:
+    """``(3*s0) % 4 == 0`` implies all that PyTorch's view asks about sizes afterwards."""
+    shapes, context = ShapeContext(), FakeContext()
+    x = context.fake(torch.randn(8, 3), sizes=[shapes.size(8, "x"), 3])
+    with context.mode:
+        assert x.view(-1, 4).shape[1] == 4
+    assert len(shapes.guards) <= 2

@@ -85,6 +85,7 @@ def test_negation_is_the_complement(condition: rel.Condition) -> None:
     ("known", "asked"),
     [
         (lambda: rel.eq(N % 4, 0), lambda: rel.eq(N % 2, 0)),
+        (lambda: rel.eq((3 * N + 1) % 4, 0), lambda: rel.eq(N % 4, 1)),
         (lambda: rel.le(N, M), lambda: rel.lt(N, M + 2)),
         (lambda: rel.ge(N * M, 20), lambda: rel.ge(N * M, 15)),
         (lambda: rel.eq(N, 3), lambda: rel.eq(N * M, 3 * M)),

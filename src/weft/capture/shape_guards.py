@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.source import Source
-from weft.errors import SourceLine
+from weft.diagnostics import events
+from weft.errors import FixedDimensionError, SourceLine
 from weft.shapes.expr import Expr, symbol_of, symbols
 from weft.shapes.floats import FloatRelation, FloatSymbol, number_symbols
 from weft.shapes.guard import AnyCondition, python_text
@@ -33,9 +34,36 @@ def add_shape_guards(tx: Interpreter) -> None:
     if not tx.shapes.sources and not tx.shapes.bindings:
         return
     conditions = list(_conditions(tx))
+    refuse_fixed_marks(tx)
+    events.record("symbols", code=tx.code, symbols=list(_explained(tx, conditions)))
     if conditions:
         check = ShapeCheck(_symbol_slots(tx, conditions), [c[1:] for c in conditions])
         tx.guards.shape(check)
+
+
+def refuse_fixed_marks(tx: Interpreter) -> None:
+    """A dimension marked dynamic that the program fixed to one size is the user's error."""
+    for symbol in tx.shapes.marked:
+        fixed = tx.shapes.facts.view(symbol)
+        if isinstance(fixed, int):
+            guard = next((g for g in tx.shapes.guards if symbol in _symbols(g.condition)), None)
+            where = () if guard is None or guard.line is None else (guard.line,)
+            raise FixedDimensionError(str(tx.shapes.sources[symbol][0]), fixed, stack=where)
+
+
+def _explained(
+    tx: Interpreter, conditions: list[Condition]
+) -> Iterator[tuple[str, str, str, str]]:
+    """For each symbol: its name, where it comes from, its value now, what was asked of it."""
+    for symbol, sources in tx.shapes.sources.items():
+        name = _name(symbol)
+        asked = [
+            text if line is None else f"{text} ({line})"
+            for names, text, line in conditions
+            if name in names and not text.startswith("v[")
+        ]
+        value = str(tx.shapes.hints[symbol])
+        yield name, " = ".join(map(str, sources)), value, "; ".join(asked)
 
 
 Condition = tuple[set[str], str, Line]
@@ -65,9 +93,13 @@ def _range(symbol: Expr) -> Iterator[Condition]:
 
 
 def _names(condition: AnyCondition) -> set[str]:
+    return {_name(s) for s in _symbols(condition)}
+
+
+def _symbols(condition: AnyCondition) -> frozenset[Expr | FloatSymbol]:
     if isinstance(condition, FloatRelation):
-        return {_name(s) for s in number_symbols(condition)}
-    return {_name(s) for s in condition_symbols(condition)}
+        return number_symbols(condition)
+    return frozenset(condition_symbols(condition))
 
 
 def _name(symbol: Expr | FloatSymbol) -> str:

@@ -14,6 +14,7 @@ graph           code, gm, nodes, guards
 graph_break     id, reason, stack, hint
 recompile       code, reason, stack
 guards          code, guards
+symbols         code, symbols (rows: name, sources, value in this call, conditions)
 bytecode        code, source
 aot             gm
 pass            name, before, after

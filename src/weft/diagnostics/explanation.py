@@ -79,6 +79,7 @@ class Explanation:
     graphs: list[Graph] = field(default_factory=list)
     graph_breaks: list[Break] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
+    symbols: list[tuple[str, str, str, str]] = field(default_factory=list)
     recompiles: list[str] = field(default_factory=list)
     kernels: list[KernelInfo] = field(default_factory=list)
     extern_calls: list[str] = field(default_factory=list)
@@ -129,6 +130,7 @@ class Explanation:
             Section("Graph breaks", ("where", "why", "hint"), breaks),
             Section("Recompiles", ("because",), [(r,) for r in self.recompiles]),
             Section("Guards", ("holds while",), [(g,) for g in self.guards]),
+            Section("Symbols", ("size or number", "is", "in this call", "conditions"), self.symbols),
             Section("Kernels", ("name", "target", "computes lines"),
                     [(k.name, k.target, ", ".join(k.lines)) for k in self.kernels]),
             Section("Time", ("stage", "seconds"), [(n, f"{s:.3f}") for n, s in times]),
@@ -198,6 +200,10 @@ def _take_guards(made: Explanation, fields: dict[str, Any]) -> None:
     made.guards.extend(str(guard) for guard in fields.get("guards", ()))
 
 
+def _take_symbols(made: Explanation, fields: dict[str, Any]) -> None:
+    made.symbols.extend(fields.get("symbols", ()))
+
+
 def _take_recompile(made: Explanation, fields: dict[str, Any]) -> None:
     made.recompiles.append(f"{code_name(fields.get('code', ''))}: {fields.get('reason', '')}")
 
@@ -226,6 +232,7 @@ _TAKE = {
     "graph": _take_graph,
     "graph_break": _take_break,
     "guards": _take_guards,
+    "symbols": _take_symbols,
     "recompile": _take_recompile,
     "kernel": _take_kernel,
     "extern_call": _take_extern_call,

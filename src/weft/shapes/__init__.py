@@ -1,5 +1,7 @@
 """Integers of unknown value: sizes that change between calls, and the indices of kernels.
 
-Core types: ``Expr`` (``expr.py``), ``Facts`` (``facts.py``), ``ShapeGuard`` (``guard.py``),
-``SymNode`` and ``ShapeContext`` (``symnode.py``), ``FakeContext`` (``fake.py``).
+Core types: ``Expr`` (``expr.py``), ``Condition`` (``relation.py``), ``Facts`` (``facts.py``),
+``ShapeGuard`` (``guard.py``), ``SymNode`` (``symnode.py``), ``ShapeContext`` (``context.py``),
+``DynamicPolicy`` (``policy.py``), ``FakeContext`` (``fake.py``, on the ``MemoFakeMode`` of
+``fake_mode.py``).
 """

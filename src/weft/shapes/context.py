@@ -72,6 +72,7 @@ class ShapeContext:
         self.sources: dict[Expr | FloatSymbol, list[Hashable]] = {}
         self.hints: dict[object, Hint] = {}
         self.fake_tensor_cache: dict[object, object] = {}
+        self.marked: set[Expr] = set()  # sizes that the user says change
         self.bindings: list[tuple[Hashable, IntExpr]] = []
         self._shared: dict[Hashable, Expr] = {}
         self._counts: dict[str, int] = {}
@@ -91,6 +92,7 @@ class ShapeContext:
         lo: int | None = None,
         hi: int = INF,
         group: Hashable = None,
+        marked: bool = False,
     ) -> int | torch.SymInt:
         """A symbolic size that is ``hint`` in this call; an int for 0 and 1 if those specialise.
 
@@ -104,6 +106,8 @@ class ShapeContext:
             least = (2 if self.specialize_zero_one else 0) if lo is None else lo
             made = self._shared[key] = self._symbol("s", "size", least, hi, hint)
         self.sources.setdefault(made, []).append(source)
+        if marked:
+            self.marked.add(made)
         return self.sym_int(made)
 
     def bind(self, value: IntExpr, source: Hashable) -> None:

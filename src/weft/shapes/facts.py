@@ -27,6 +27,7 @@ comparison is decided on the viewed expression. One mechanism serves all kinds o
 
 from __future__ import annotations
 
+from math import gcd
 from typing import final
 
 from weft.shapes.atoms import Mod
@@ -220,17 +221,18 @@ def _solve(expr: IntExpr) -> tuple[Expr, IntExpr] | None:
 
 
 def _as_multiple(expr: Expr) -> tuple[Expr, IntExpr] | None:
-    """For ``(symbol + c) % k == 0``: the symbol and ``k * t - c``."""
+    """For ``(a * symbol + b) % k == 0``, ``a`` prime to ``k``: the symbol and ``k * t + c``."""
     atom = expr.atom
     if not isinstance(atom, Mod) or not isinstance(atom.right, int) or atom.right <= 0:
         return None
-    solved = _solve(atom.left)
-    if solved is None:
+    if len(symbols(atom.left)) != 1:
         return None
-    variable, offset = solved
-    if not isinstance(offset, int):
+    (variable,) = symbols(atom.left)
+    k, (slope, rest) = atom.right, split_linear(atom.left, variable) or (variable, variable)
+    if not (isinstance(slope, int) and isinstance(rest, int) and gcd(slope, k) == 1):
         return None
-    limits, k = symbol_of(variable), atom.right
+    offset = -rest * pow(slope, -1, k) % k
+    limits = symbol_of(variable)
     high = limits.hi if isinstance(limits.hi, int) else limits.hi.hi
     low = -INF if limits.lo <= -INF else -((offset - limits.lo) // k)
     quotient = symbol(f"{limits.name}/{k}", low, INF if high >= INF else (high - offset) // k)

@@ -74,6 +74,7 @@ def _sizes(
             lo=limits.lo,
             hi=limits.hi,
             group=limits.history,
+            marked=limits.marked,
         )
     return sizes
 
