@@ -8,7 +8,7 @@ a shorter functional form, views with several results, and operators that mutate
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -206,6 +206,20 @@ def _vendor_batch_norm(
     node, _ = rec.tensors.append(op, tuple(rec.nodes(a) for a in args), kwargs)
     if args[5] and args[3] is not None:  # training, with running statistics
         raise Unsupported(f"{op} in training")
+    return rec.fresh(node)
+
+
+_RNN_TRAIN: Final = 15
+"""Position of `train` among the arguments of `mkldnn_rnn_layer`."""
+
+
+@_handles(aten.mkldnn_rnn_layer.default)
+def _mkldnn_rnn(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Keeps what its backward needs only when run with gradients enabled, which a compiled forward
+    is not."""
+    if args[_RNN_TRAIN] and torch.is_grad_enabled():
+        raise Unsupported(f"{op} in training")
+    node, _ = rec.tensors.append(op, tuple(rec.nodes(a) for a in args), kwargs)
     return rec.fresh(node)
 
 
