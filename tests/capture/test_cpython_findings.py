@@ -287,3 +287,42 @@ def test_a_method_of_an_opaque_object() -> None:
 
     stats = check(f, (X,), breaks=None)
     assert stats is not None and weft.stats()["fallbacks"] == 0
+
+
+def test_description_of_a_function_made_inside() -> None:
+    def f(x: Any) -> Any:
+        def inner(a: int) -> str:
+            """Text."""
+            return str(a)
+
+        inner.__qualname__ = "other.inner"
+        inner.__doc__ = "Other text."
+        inner.mark = 3
+        return x + 1, inner
+
+    _, expected = f(X)
+    _, inner = weft.compile(f, backend="eager")(X)
+    for name in ("__annotations__", "__qualname__", "__doc__", "__name__", "__module__", "mark"):
+        assert getattr(inner, name) == getattr(expected, name), name
+
+
+def test_classes_made_inside_know_their_module() -> None:
+    def f(x: Any) -> Any:
+        return x + 1, type("Made", (), {}).__module__, collections.namedtuple("P", "a").__module__
+
+    check(f, (X,), breaks=None)
+
+
+class Loud:
+    def __repr__(self) -> str:
+        raise AssertionError("nobody asked for it")
+
+    __hash__ = object.__hash__
+
+
+def test_capture_does_not_show_objects() -> None:
+    def f(x: Any, table: dict[Any, int], loud: Any) -> Any:
+        return x + sum(table.values()), loud in table
+
+    loud = Loud()
+    assert weft.compile(f, backend="eager")(X, {loud: 1}, loud)[1] is True

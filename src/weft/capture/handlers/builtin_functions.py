@@ -203,7 +203,9 @@ def _locals(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _dir(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if args:
         raise graph_break("unknown-c-function", "a call of dir")
-    return ListValue([constant(name) for name in sorted(_locals(tx, args, kwargs).complete(tx))])
+    names = _locals(tx, args, kwargs)
+    assert isinstance(names, DictValue)
+    return ListValue([constant(name) for name in sorted(names.complete(tx))])
 
 
 @rule(globals)

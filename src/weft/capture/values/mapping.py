@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.breaks import graph_break
-from weft.capture.source import Source
+from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, python_object
 from weft.capture.values.iterators import IteratorValue, advance
@@ -126,7 +126,7 @@ class DictValue(MethodTable):
 
     def _key_value(self, tx: Interpreter, key: Any) -> SymbolicValue:
         if self.source is not None and not isinstance(key, (str, int, tuple, type(None))):
-            return tx.wrap_fixed(key, repr(key))
+            return tx.wrap_fixed(key, describe(key))
         return tx.wrap_new(key)
 
     def keys(self, tx: Interpreter) -> list[SymbolicValue]:
