@@ -365,7 +365,7 @@ def assert_same(found: list, wanted: list) -> None:
         torch.testing.assert_close(f, w, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "aot_eager_decomposed"])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("gradients", [False, True], ids=["plain", "grad"])
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda p: p.__name__)
 def test_equals_eager(function: Callable, gradients: bool, backend: str) -> None:

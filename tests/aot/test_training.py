@@ -223,6 +223,20 @@ def test_tangents_of_any_layout(make: Callable) -> None:
         torch.testing.assert_close(f, w)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("make", [
+    lambda x: torch.view_as_real(torch.complex(x, x * 2))[..., 0], lambda x: (x * 2)[:, ::2],
+    lambda x: (x * 2)[0].expand(3, 6), lambda x: (x * x).t()[:2],
+], ids=["real_part", "strided", "expanded", "transposed"])  # fmt: skip
+def test_results_with_gaps_take_tangents_without(make: Callable, backend: str) -> None:
+    """The backward's kernels read tangents by the strides that their placeholder promises."""
+    x = torch.randn(4, 6, requires_grad=True)
+    y, wanted = compiled(make, [x], backend)(x)[0], make(x)
+    tangent = torch.randn_like(wanted)
+    (found,) = torch.autograd.grad(y, x, tangent)
+    torch.testing.assert_close(found, torch.autograd.grad(wanted, x, tangent)[0])
+
+
 def test_retain_graph_and_accumulation() -> None:
     inputs = mlp_inputs()
     y = compiled(mlp, inputs)(*inputs)[0].sum()

@@ -18,9 +18,10 @@ from typing import Any, final
 import torch
 from torch.fx import Graph, Node
 
-from weft._torch import current_autograd_node
+from weft._torch import FakeTensor, current_autograd_node
+from weft.aot.evaluate import Evaluator
 from weft.aot.trace import Traced, Tracer
-from weft.aot.views import Unsupported
+from weft.aot.views import Unsupported, stride_order
 
 
 @final
@@ -59,12 +60,15 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
 
 
 def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torch.Tensor]]:
-    """A placeholder and a fake per differentiable value, laid out as the value is."""
+    """A placeholder and a fake per differentiable value, in its memory order, without gaps.
+
+    `TangentLayout` brings the tangents of a call into that form.
+    """
     tensors, evaluator = tracer.tensors, tracer.evaluator
     placeholders: list[Node] = []
     fakes: list[torch.Tensor] = []
     for index in traced.differentiable:
-        value = traced.values[index].meta["val"]
+        value = _dense(traced.values[index].meta["val"], evaluator)
         with tracer.at_inputs():
             node = tensors.placeholder(f"tangent_{index}", value)
         node.meta["phase"] = "backward"
@@ -74,6 +78,17 @@ def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torc
         placeholders.append(node)
         fakes.append(fake)
     return placeholders, fakes
+
+
+def _dense(value: FakeTensor, evaluator: Evaluator) -> FakeTensor:
+    """Metadata of a tensor like `value` that has no gaps and no overlap."""
+    strides: list[Any] = [1] * value.dim()
+    step: Any = 1
+    for d in reversed(stride_order(value.stride())):
+        strides[d] = step
+        size = value.size(d)
+        step = step * (max(size, 1) if type(size) is int else size)
+    return evaluator.exemplar(value.size(), strides, value.dtype, value.device)
 
 
 def _run_backward(
