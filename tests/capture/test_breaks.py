@@ -302,3 +302,27 @@ def test_the_page_of_graph_breaks_is_current():
     from tools.graph_breaks_page import PAGE, page
 
     assert PAGE.read_text() == page(), "run python -m tools.graph_breaks_page"
+
+
+def _plain_python(n):
+    return [k * 2 for k in range(n)]
+
+
+def _with_tensors(x):
+    return (x + 1).sum()
+
+
+@torch.compiler.disable(recursive=False)
+def _outside(x):
+    return _plain_python(3), _with_tensors(x)
+
+
+def test_frames_without_tensors_are_not_captured():
+    from weft.capture.skips import may_hold_tensors
+
+    code, names = _plain_python.__code__, globals()
+    assert not may_hold_tensors(code, [3], (), names)
+    assert may_hold_tensors(code, [X], (), names)
+    assert may_hold_tensors(code, [[1, X]], (), names)
+    assert may_hold_tensors(toy.__code__, [torch.nn.ReLU()], (), names)
+    assert may_hold_tensors(test_nonzero_breaks.__code__, [], (), {"check": torch.relu})

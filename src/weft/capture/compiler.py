@@ -39,7 +39,7 @@ from weft.capture.recompiles import Variant, recompile_reasons
 from weft.capture.replacement import Emitter, restore_grad_mode
 from weft.capture.resumption import Resumption, can_translate
 from weft.capture.shape_guards import add_shape_guards
-from weft.capture.skips import is_skipped_code
+from weft.capture.skips import is_skipped_code, may_hold_tensors
 from weft.capture.state import no_saved_tensor_hooks
 from weft.config import CompileOptions, config
 from weft.diagnostics import events
@@ -104,6 +104,10 @@ class FrameCompiler:
         """A new entry for this frame, or None to run it eagerly."""
         if compiled is None and self.is_skipped(code):
             _frame.skip(code)
+            return None
+        if compiled is None and not self.every_frame and not may_hold_tensors(
+                code, locals, cells, globals):
+            self._note_skip(code, always=False)
             return None
         with self.options.scope():
             if self._over_limit(code, locals, cells, globals):
@@ -203,7 +207,8 @@ class FrameCompiler:
             tree = _frame.GuardTree(nodes, tree_checks, n_slots)
         entry = _frame.Entry(tree, replacement, globals, signal is not None)
         Variant.attach(replacement, tx.guards)
-        events.record("guards", code=code, guards=[str(g) for g in tx.guards.all])
+        if events.watched():
+            events.record("guards", code=code, guards=[str(g) for g in tx.guards.all])
         events.record("bytecode", code=code, source=text)
         return entry
 
@@ -288,6 +293,7 @@ class Attempt:
             if not whole and not can_translate(frame.current.name):
                 raise graph_break("unknown-opcode", f"a break at {frame.current.name}")
             restore_grad_mode(emit, tx)
+            emit.module = frame.globals.original.get("__name__")
             Resumption(tx, emit, self.compiler.compiled).write(frame)
         except (GraphBreak, CannotResumeError) as failure:
             return _outward(frame, failure)

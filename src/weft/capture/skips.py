@@ -10,7 +10,7 @@ import os
 import sysconfig
 import types
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -24,6 +24,56 @@ _PREFIXES: Final = tuple(
 _SITE: Final = f"{sysconfig.get_paths()['purelib']}{os.sep}"
 _CAPTURED: Final = (str(Path(torch.__file__).parent / "nn" / "modules"),
                     str(Path(torch.__file__).parent / "optim"))
+
+
+def may_hold_tensors(
+    code: types.CodeType, locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any]
+) -> bool:
+    """Whether the frame could compute with tensors itself: something it can reach is of torch.
+
+    (The functions that it calls are frames of their own.)
+    """
+    if any(_reaches_torch(value) for value in locals):
+        return True
+    if any(_is_of_torch(globals[name]) for name in code.co_names if name in globals):
+        return True
+    return any(_reaches_torch(_contents(cell)) for cell in cells)
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _is_of_torch(value: Any) -> bool:
+    if isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+        return True
+    if isinstance(value, types.ModuleType):
+        home: Any = value.__name__
+    elif isinstance(value, types.BuiltinFunctionType):
+        home = getattr(value.__self__, "__module__", None) or value.__module__
+    else:
+        named = isinstance(value, (type, types.FunctionType))
+        home = getattr(value if named else type(value), "__module__", None)
+    return isinstance(home, str) and home.partition(".")[0] == "torch"
+
+
+def _reaches_torch(value: Any) -> bool:
+    """Whether the value, its items or its attributes are of torch; no code of its class runs."""
+    if _is_of_torch(value):
+        return True
+    kind = type(value)
+    if kind in (list, tuple, set, frozenset):
+        return any(map(_is_of_torch, value))
+    if kind is dict:
+        return any(map(_is_of_torch, value.values()))
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return False
+    return type(attributes) is dict and any(map(_is_of_torch, attributes.values()))
 
 
 def is_skipped_code(code: types.CodeType) -> bool:
