@@ -7,6 +7,7 @@ import torch
 import torch.fx
 import torch.nn.functional as F
 
+import weft
 from weft.backends.inductor import compile_fx
 from weft.codegen.lowering import attention as lowering
 from weft.diagnostics import events
@@ -75,3 +76,13 @@ def test_attention_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(got, function(x, mask), rtol=1e-4, atol=1e-5)
     [code] = events.history("output_code")
     assert "attention32" in code.source
+
+
+def test_grouped_heads_share_keys() -> None:
+    """Fewer key heads than query heads: the kernel would read past the keys."""
+    q, k = torch.randn(2, 4, 16, 16), torch.randn(2, 2, 16, 16)
+
+    def program(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+    torch.testing.assert_close(weft.compile(program)(q, k), program(q, k))

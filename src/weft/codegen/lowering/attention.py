@@ -41,6 +41,8 @@ def attention(
     dimension = q.shape[3]
     if not isinstance(dimension, int) or dimension % LANES or dimension > MAX_DIMENSION:
         raise NotLowered
+    if not q.shape[:2] == k.shape[:2] == v.shape[:2]:  # grouped heads share keys
+        raise NotLowered
     if _is_below(q.shape[2], MIN_QUERIES) or v.shape[3] != dimension:
         raise NotLowered
     if toolchain().vector_bytes != VECTOR_BYTES or not onednn_is_faster():
