@@ -17,7 +17,7 @@ from typing import Any, final
 
 import torch
 
-from weft.capture.source import Source, SourceTree
+from weft.capture.source import Source, SourceTree, describe
 from weft.errors import SourceLine
 
 
@@ -42,7 +42,7 @@ def _default_text(guard: Guard) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, type):
         return value.__qualname__
-    text = repr(value)
+    text = describe(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -154,9 +154,9 @@ def _implied(source: Source, kind: str) -> bool:
 
 
 def _key(value: Any) -> Any:
-    if isinstance(value, (int, str, float, bool, type(None))):
+    if type(value) in (int, str, float, bool, type(None)):
         return (type(value), repr(value))
-    return id(value) if value.__hash__ is None or not isinstance(value, tuple) else repr(value)
+    return tuple(map(_key, value)) if type(value) is tuple else id(value)
 
 
 def _lower(source: Source) -> tuple[Any, ...] | None:

@@ -46,6 +46,8 @@ class Emitter:
         self._constant_names: dict[int, str] = {}
         self._temporaries = itertools.count()
         self._depth = 0
+        self.module = tx.root_globals.get("__name__")
+        """What C code that looks at its caller finds (classes and warnings note it)."""
         self._unfilled: deque[Callable[[], None]] = deque()
 
     # -- expressions ------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ class Emitter:
         ])
         file = f"<weft replacement {next(_serial)} of {title}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        namespace: dict[str, Any] = {}
+        namespace: dict[str, Any] = {"__name__": self.module}
         exec(compile(text, file, "exec"), namespace)
         function = namespace["make"](graph, *self.constants.values())
         function.__weft_constants__ = self.constants  # also those that the text does not mention

@@ -12,8 +12,9 @@ would write::
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any, Final, final
 
 Accessor = tuple[Any, ...]
 
@@ -87,7 +88,7 @@ class Source:
         if (parent is not None and parent.accessor[0] == "instance_dict"
                 and self.accessor[-1] in _MODULE_DICTS):
             return _member(parent.name, key)
-        return f"{self.name}[{key!r}]"
+        return f"{self.name}[{describe(key)}]"
 
     def __str__(self) -> str:
         return self.name
@@ -129,6 +130,20 @@ class SourceTree:
 
     def roots(self) -> Iterator[Source]:
         return iter(self._roots.values())
+
+
+_PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), list, tuple, range)
+
+
+def describe(obj: Any) -> str:
+    """The object for messages; runs none of the program's code."""
+    if isinstance(obj, (list, tuple)):
+        return f"({', '.join(map(describe, obj))})"
+    if type(obj) in _PLAIN:
+        return repr(obj)
+    if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
+        return str(obj.__name__)
+    return f"<{type(obj).__name__} object>"
 
 
 def _hashable(key: Any) -> Any:

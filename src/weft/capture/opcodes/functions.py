@@ -9,6 +9,7 @@ from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.functions import FunctionValue
+from weft.capture.values.mapping import DictValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -24,7 +25,14 @@ def _set_kwdefaults(tx: Interpreter, function: FunctionValue, value: SymbolicVal
 
 
 def _set_annotations(tx: Interpreter, function: FunctionValue, value: SymbolicValue) -> None:
-    """Nothing that is captured reads the annotations of a function made inside."""
+    names = tx.unpack(value)
+    if isinstance(value, DictValue):
+        function.described["__annotations__"] = value
+        return
+    found = DictValue()
+    for name, annotation in zip(names[::2], names[1::2], strict=True):
+        found.store(tx, name.constant(), name, annotation)
+    function.described["__annotations__"] = found
 
 
 def _set_closure(tx: Interpreter, function: FunctionValue, value: SymbolicValue) -> None:

@@ -54,7 +54,7 @@ def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> No
     if not isinstance(attribute, _GUARDED):
         return
     for base in cls.__mro__:
-        if base.__module__.partition(".")[0] in _LIBRARY:
+        if str(getattr(base, "__module__", "")).partition(".")[0] in _LIBRARY:
             if name in base.__dict__:
                 return
             continue

@@ -42,6 +42,10 @@ _IMMUTABLE: Final = (int, float, str, bool, bytes, type(None))
 _GENERATOR: Final = inspect.CO_GENERATOR
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
+_DESCRIPTION: Final = frozenset({"__annotations__", "__doc__", "__module__", "__name__",
+                                 "__qualname__"})
+"""Attributes of functions that are not in their dictionaries."""
+
 DISABLED: list[Callable[[Any], bool]] = []
 """Predicates that tell functions marked as not to be captured."""
 
@@ -75,8 +79,8 @@ def rule_of(function: Any) -> Rule | None:
 class FunctionValue(SymbolicValue):
     """A Python function."""
 
-    __slots__ = ("attributes", "closure", "code", "defaults", "globals", "kwdefaults", "name",
-                 "original")
+    __slots__ = ("attributes", "closure", "code", "defaults", "described", "globals", "kwdefaults",
+                 "name", "original")
 
     def __init__(
         self, code: types.CodeType, globals: dict[str, Any], name: str, *,
@@ -93,6 +97,8 @@ class FunctionValue(SymbolicValue):
         self.kwdefaults = kwdefaults
         self.original = original
         self.attributes: DictValue | None = None
+        self.described: dict[str, SymbolicValue] = {}
+        """What was set of `_DESCRIPTION`."""
 
     def python_type(self) -> type:
         return types.FunctionType
@@ -209,7 +215,7 @@ class FunctionValue(SymbolicValue):
         return self.attributes
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        found = self._dict(tx).lookup(tx, name)
+        found = self.described.get(name) or self._dict(tx).lookup(tx, name)
         if found is not None:
             return found
         if name == "__dict__":
@@ -239,6 +245,11 @@ class FunctionValue(SymbolicValue):
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         if name in ("__code__", "__defaults__", "__kwdefaults__"):
             raise graph_break("unknown-operation", f"changing {name} of a function")
+        if name in _DESCRIPTION:
+            if self.original is not MISSING:
+                raise graph_break("unknown-operation", f"changing {name} of a function")
+            self.described[name] = value
+            return
         self._dict(tx).setitem(tx, constant(name), value)
 
     def rebuild(self, emit: Emitter) -> str:
@@ -252,8 +263,11 @@ class FunctionValue(SymbolicValue):
         if self.kwdefaults:
             items = ", ".join(f"{k!r}: {emit.value(v)}" for k, v in self.kwdefaults.items())
             emit.line(f"{name}.__kwdefaults__ = {{{items}}}")
-        if self.attributes is not None and self.attributes.truth(emit.tx):
-            emit.line(f"{name}.__dict__.update({emit.value(self.attributes)})")
+        for attribute, value in self.described.items():
+            emit.line(f"{name}.{attribute} = {emit.value(value)}")
+        attributes = self.attributes
+        if attributes is not None and attributes.truth(emit.tx):
+            emit.later(lambda: attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}"))
         return name
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.breaks import graph_break
-from weft.capture.source import Source
+from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant
 from weft.capture.values.methods import MethodTable
@@ -226,5 +226,5 @@ def _wrap_set(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue
         tx.guards.add(source, "py", lambda other: other == expected)
     for item in obj:
         fixed = source is not None and not isinstance(item, (str, int, float, tuple, type(None)))
-        value.entries[item] = tx.wrap_fixed(item, repr(item)) if fixed else tx.wrap_new(item)
+        value.entries[item] = tx.wrap_fixed(item, describe(item)) if fixed else tx.wrap_new(item)
     return value
