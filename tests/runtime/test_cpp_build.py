@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +85,22 @@ def test_kernels_share_torchs_threads() -> None:
             assert library.f() == n
     finally:
         torch.set_num_threads(before)
+
+
+FORK = """
+import os, signal
+from weft.runtime.compile_pool import submit
+text = 'extern "C" __attribute__((visibility("default"))) int f() { return %d; }'
+submit(text % 1).result()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os._exit(0 if submit(text % 2).result().exists() else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_compiles_too(tmp_path: Path) -> None:
+    """It has no pool threads of its parent's: submitting to that pool waited for ever."""
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", FORK], env=environment, check=True)

@@ -25,7 +25,8 @@ _lock: Final = Lock()
 
 
 @cache
-def _pool(jobs: int) -> ThreadPoolExecutor:
+def _pool(jobs: int, process: int) -> ThreadPoolExecutor:
+    """A forked child has none of its parent's threads: each `process` has a pool of its own."""
     return ThreadPoolExecutor(jobs, thread_name_prefix="weft-compile")
 
 
@@ -36,12 +37,13 @@ def submit(source: str) -> Future[Path]:
     """
     tools = toolchain()
     key = tools.key(source)
+    place = f"{os.getpid()}:{root_directory()}/{key}"
     with _lock:
-        future = _running.get(f"{root_directory()}/{key}")
+        future = _running.get(place)
         if future is None or (future.done() and not _still_there(future)):
             jobs = config.compile_jobs or os.cpu_count() or 1
-            future = _pool(jobs).submit(_build, tools, key, source, DiskCache("cpp"))
-            _running[f"{root_directory()}/{key}"] = future
+            future = _pool(jobs, os.getpid()).submit(_build, tools, key, source, DiskCache("cpp"))
+            _running[place] = future
     return future
 
 
