@@ -179,6 +179,6 @@ def bert_training(device: str) -> Workload:
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
     tokens = _tokens(config.vocab_size, *_size(device, (16, 256), (4, 64)), device)
     model = _place(transformers.BertModel(config, add_pooling_layer=False), device)
-    # Not the plain mean square: of a layer norm's output it is constant, its gradient rounding noise.
+    # Not the plain mean square: of a layer norm's output it is constant.
     return _training(model, (), {"input_ids": tokens},
                      lambda out: out.last_hidden_state.float().tanh().square().mean())
