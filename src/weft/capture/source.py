@@ -132,7 +132,8 @@ class SourceTree:
         return iter(self._roots.values())
 
 
-_PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), list, tuple, range)
+_PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), list, tuple,
+                 range)
 
 
 def describe(obj: Any) -> str:

@@ -87,8 +87,8 @@ class BuiltinValue(SymbolicValue):
         name = self.function.__name__
         if type(value).method is not SymbolicValue.method:
             return value.method(tx, name, args, kwargs)
-        found = MISSING if isinstance(value, BuiltinValue) else value.getattr(tx, name)
-        if found is MISSING or isinstance(found, BuiltinValue):  # would come back here
+        found = None if isinstance(value, BuiltinValue) else value.getattr(tx, name)
+        if found is None or isinstance(found, BuiltinValue):  # would come back here
             raise graph_break("unknown-c-function", f"{name} of {value!r}")
         return found.call(tx, args, kwargs)
 
