@@ -326,3 +326,13 @@ def test_capture_does_not_show_objects() -> None:
 
     loud = Loud()
     assert weft.compile(f, backend="eager")(X, {loud: 1}, loud)[1] is True
+
+
+def test_branches_on_a_comparison_of_tensors() -> None:
+    """3.13's comparison makes the bool itself; the jump takes nothing else."""
+    def f(x: Any) -> Any:
+        if x.sum() > 0:
+            return x * 2
+        return x * 3
+
+    check(f, (X,), (-X,), breaks=None)

@@ -25,6 +25,7 @@ from weft.capture.continuation import HANDLED, comes_round_again, resume_functio
 from weft.capture.continuation import NULL as NULL_ITEM
 from weft.capture.frame import Frame, Instruction
 from weft.capture.opcodes.exceptions import HandledMarker
+from weft.capture.opcodes.operators import TO_BOOL
 from weft.capture.replacement import Emitter
 from weft.capture.values.base import NULL, NullValue, SymbolicValue
 from weft.capture.values.cell import CellValue
@@ -157,9 +158,8 @@ def _binary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 @_translates("COMPARE_OP")
 def _compare(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     left, right = _top(emit, frame, 2)
-    op = str(ins.argval).removeprefix("bool(").removesuffix(")")
-    text = f"{left} {op} {right}"
-    return Operation(2, f"bool({text})" if str(ins.argval).startswith("bool(") else text)
+    text = f"{left} {ins.argval} {right}"
+    return Operation(2, f"bool({text})" if ins.arg & TO_BOOL else text)
 
 
 @_translates("CONTAINS_OP")

@@ -24,7 +24,7 @@ _BINARY: Final = (
 """Names of the operator module by the argument of BINARY_OP."""
 
 _COMPARISONS: Final = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
-_TO_BOOL: Final = 16 if TABLE.version >= (3, 13) else 0
+TO_BOOL: Final = 16 if TABLE.version >= (3, 13) else 0
 
 
 def _register_unary(name: str, function: Any) -> None:
@@ -60,7 +60,7 @@ def binary_op(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 def compare_op(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     left, right = frame.popn(2)
     result = tx.binary(_COMPARISONS[ins.argval], left, right)
-    frame.push(boolean(result.truth(tx)) if ins.arg & _TO_BOOL else result)
+    frame.push(boolean(result.truth(tx)) if ins.arg & TO_BOOL else result)
 
 
 @opcode("IS_OP")
