@@ -336,3 +336,16 @@ def test_branches_on_a_comparison_of_tensors() -> None:
         return x * 3
 
     check(f, (X,), (-X,), breaks=None)
+
+
+def test_a_range_is_not_listed() -> None:
+    def f(x: Any) -> Any:
+        for i in range(10**30):
+            if i == 5:
+                break
+        rest = iter(range(4))
+        next(rest)
+        return x + i, 10**20 in range(10**30), rest
+
+    _, found, rest = weft.compile(f, backend="eager")(X)
+    assert found and list(rest) == [1, 2, 3] and type(rest) is type(iter(range(1)))

@@ -24,7 +24,7 @@ from weft.capture.values.constant import (
     evaluate,
     python_object,
 )
-from weft.capture.values.iterators import ItemsIterator
+from weft.capture.values.iterators import ItemsIterator, IteratorValue
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
@@ -443,7 +443,7 @@ class RangeValue(MethodTable):
         return bool(self.range)
 
     def length(self, tx: Interpreter) -> int:
-        return len(self.range)
+        return evaluate(tx, lambda: len(self.range))  # type: ignore[no-any-return]
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name in ("start", "stop", "step"):
@@ -458,10 +458,33 @@ class RangeValue(MethodTable):
         return item.constant() in self.range
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
-        return ItemsIterator(TupleValue([constant(i) for i in self.range]))
+        return RangeIterator(self.range)
 
     def rebuild(self, emit: Emitter) -> str:
         return repr(self.range)
+
+
+@final
+class RangeIterator(IteratorValue):
+    """Over a range of any length."""
+
+    __slots__ = ("rest",)
+
+    def __init__(self, rest: range) -> None:
+        super().__init__()
+        self.rest = rest
+
+    def python_type(self) -> type:
+        return type(iter(self.rest))
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        if not self.rest:
+            return None
+        item, self.rest = self.rest[0], self.rest[1:]
+        return constant(item)
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.bind(self, f"iter({self.rest!r})")
 
 
 @final
