@@ -7,6 +7,8 @@ at the tensors. Two things make it choose the plain one, several times slower an
 - fake tensors: so it is asked with uninitialised tensors of the same sizes, strides and type;
 - a mask broadcast along its last dimension, as libraries build it for captured programs: it is laid
   out densely first, broadcast dimensions aside, which costs one small copy.
+A mask that depends on no input and hides nothing (libraries build those too) is dropped, on every
+device.
 Grouped-query calls and other devices go the ordinary way.
 """
 
@@ -18,9 +20,11 @@ from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
+from torch.fx import Node
+from torch.fx.node import map_arg
 from torch.nn.attention import SDPBackend
 
-from weft._torch import fused_attention_choice, no_modes
+from weft._torch import OpOverload, TorchDispatchMode, fused_attention_choice, no_modes
 
 aten = torch.ops.aten
 
@@ -128,5 +132,84 @@ KERNELS: Final[dict[int, Callable[..., torch.Tensor]]] = {
     int(SDPBackend.CUDNN_ATTENTION.value): _cudnn,
 }
 
-FUNCTIONS: Final[dict[Any, Callable[..., Any]]] = {F.scaled_dot_product_attention: attention}
+MASK_ARGUMENT: Final = 3
+LARGEST_CONSTANT: Final = 100
+"""Nodes from which a mask may be computed to be evaluated while compiling."""
+
+
+def run_attention(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """The value of a captured attention node."""
+    positional = len(args) > MASK_ARGUMENT
+    mask = node.args[MASK_ARGUMENT] if positional else node.kwargs.get("attn_mask")
+    if isinstance(mask, Node) and hides_nothing(mask):
+        if positional:
+            args = (*args[:MASK_ARGUMENT], None, *args[MASK_ARGUMENT + 1 :])
+        else:
+            kwargs = {**kwargs, "attn_mask": None}
+    return attention(*args, **kwargs)
+
+
+def hides_nothing(mask: Node) -> bool:
+    """Is the mask a constant of the graph that lets every position through?"""
+    nodes = _constant_nodes(mask)
+    if nodes is None:
+        return False
+    with no_modes(), torch.no_grad(), _OnlyDeterministic():
+        try:
+            values: dict[Node, Any] = {}
+            for node in nodes:
+                values[node] = _evaluate(node, values)
+            value = values[mask]
+            return bool(value.all() if value.dtype == torch.bool else (value == 0).all())
+        except _NotDeterministic:
+            return False
+
+
+def _constant_nodes(root: Node) -> list[Node] | None:
+    """What `root` is computed from, operands first; None if an input or much is among it."""
+    found: dict[Node, None] = {}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found[node] = None
+        static = not any(isinstance(a, torch.SymInt) for a in (*node.args, *node.kwargs.values()))
+        if node.op not in ("call_function", "call_method") or not static:
+            return None
+        if len(found) > LARGEST_CONSTANT:
+            return None
+        stack.extend(node.all_input_nodes)
+    return sorted(found)
+
+
+def _evaluate(node: Node, values: dict[Node, Any]) -> Any:
+    args = map_arg(node.args, values.__getitem__)
+    kwargs = map_arg(node.kwargs, values.__getitem__)
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+class _NotDeterministic(Exception):
+    """A constant would differ from call to call."""
+
+
+class _OnlyDeterministic(TorchDispatchMode):
+    """Refuses random operators."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise _NotDeterministic
+        return func(*args, **(kwargs or {}))
+
+
+FUNCTIONS: Final[dict[Any, Callable[[Node, Any, Any], Any]]] = {
+    F.scaled_dot_product_attention: run_attention
+}
 """Captured functions that aot runs in its own form."""

@@ -221,8 +221,10 @@ class Tracer:
         kwargs = _resolve(node.kwargs, env)
         if node.op == "call_function":
             check_node(node)
-            function = FUNCTIONS.get(node.target, node.target)
-            return function(*args, **kwargs)  # type: ignore[operator]
+            own = FUNCTIONS.get(node.target)
+            if own is not None:
+                return own(node, args, kwargs)
+            return node.target(*args, **kwargs)  # type: ignore[operator]
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return self.gm.get_submodule(str(node.target))(*args, **kwargs)

@@ -94,14 +94,14 @@ def next_power_of_two(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
 
 
-def _accesses(kernel: Kernel) -> Iterator[tuple[Expr | int, int]]:
-    """(index, item size) of every load and store."""
+def _accesses(kernel: Kernel) -> Iterator[tuple[Expr | int, int, bool]]:
+    """(index, item size, whether it is made at inner level) of every load and store."""
     sizes = {b.name: ITEM_SIZE[b.dtype] for b in kernel.buffers}
     for node in kernel.nodes:
         if isinstance(node, Load):
-            yield node.index, sizes[node.buffer]
+            yield node.index, sizes[node.buffer], node.inner
     for store in kernel.stores:
-        yield store.index, sizes[store.buffer]
+        yield store.index, sizes[store.buffer], store.inner
 
 
 def stride_along(index: Expr | int, variable: Expr) -> Expr | int | None:
@@ -114,7 +114,7 @@ def _transposed_variable(kernel: Kernel) -> LoopVar | None:
     if len(kernel.outer) < 2:
         return None
     *others, last = kernel.outer
-    for index, _ in _accesses(kernel):
+    for index, _, _ in _accesses(kernel):
         if stride_along(index, last.symbol) in (0, 1):
             continue
         for variable in others:
@@ -166,7 +166,8 @@ def _contiguous_along_outer(kernel: Kernel) -> bool:
         return False
     outer, inner = kernel.outer[-1].symbol, kernel.inner[-1].symbol
     balance = 0
-    for index, size in _accesses(kernel):
-        balance += size * (stride_along(index, outer) == 1)
-        balance -= size * (stride_along(index, inner) == 1)
+    for index, size, repeated in _accesses(kernel):
+        if repeated:  # what is read or written once a row weighs nothing beside the row
+            balance += size * (stride_along(index, outer) == 1)
+            balance -= size * (stride_along(index, inner) == 1)
     return balance > 0
