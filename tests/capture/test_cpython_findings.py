@@ -349,3 +349,28 @@ def test_a_range_is_not_listed() -> None:
 
     _, found, rest = weft.compile(f, backend="eager")(X)
     assert found and list(rest) == [1, 2, 3] and type(rest) is type(iter(range(1)))
+
+
+def test_a_cycle_of_contexts_has_an_end() -> None:
+    def f(x: Any) -> Any:
+        first, second = TypeError(1), ValueError(2)
+        first.__context__, second.__context__ = second, first
+        try:
+            try:
+                raise first
+            except TypeError:
+                raise KeyError(3)
+        except KeyError as error:
+            return x + 1, type(error.__context__)
+
+    check(f, (X,), breaks=None)
+
+
+def test_docstring_of_a_function_made_inside() -> None:
+    def f(x: Any) -> Any:
+        def inner() -> None:
+            """Text."""
+
+        return x + 1, inner.__doc__, (lambda: "no text").__doc__
+
+    check(f, (X,), breaks=None)

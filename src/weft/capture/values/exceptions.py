@@ -118,9 +118,11 @@ def link_context(value: SymbolicValue, handled: SymbolicValue | None) -> None:
     """An exception raised while another one is handled has that one as its context."""
     if isinstance(value, ExceptionValue) and value.context is NONE and handled is not None:
         link: SymbolicValue = handled
-        while isinstance(link, ExceptionValue):
+        seen: set[int] = set()
+        while isinstance(link, ExceptionValue) and id(link) not in seen:
             if link is value:
                 return
+            seen.add(id(link))
             link = link.context
         value.context = handled
 

@@ -239,7 +239,7 @@ class FunctionValue(SymbolicValue):
         if self.original is not MISSING:
             return tx.wrap_new(getattr(self.original, name))
         texts = {"__name__": self.name.rpartition(".")[2], "__qualname__": self.name,
-                 "__module__": self.globals.get("__name__"), "__doc__": None}
+                 "__module__": self.globals.get("__name__"), "__doc__": _docstring(self.code)}
         return ConstantValue(self.code) if name == "__code__" else constant(texts[name])
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
@@ -269,6 +269,12 @@ class FunctionValue(SymbolicValue):
         if attributes is not None and attributes.truth(emit.tx):
             emit.later(lambda: attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}"))
         return name
+
+
+def _docstring(code: types.CodeType) -> str | None:
+    """The docstring that a function of the code starts with."""
+    first = code.co_consts[0] if code.co_consts else None  # None there if there is no docstring
+    return first if isinstance(first, str) else None
 
 
 GENERATOR: list[Any] = []
