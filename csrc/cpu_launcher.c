@@ -131,7 +131,7 @@ static PyTypeObject kernel_type = {
     .tp_members = kernel_members,
 };
 
-static PyObject *configure(PyObject *module, PyObject *args)
+static PyObject *configure(PyObject *Py_UNUSED(module), PyObject *args)
 {
     unsigned long long get_data_ptr;
     Py_ssize_t offset;
