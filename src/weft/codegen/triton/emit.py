@@ -51,6 +51,7 @@ from weft.codegen.triton.spelling import (
     spell_literal,
     spell_op,
 )
+from weft.codegen.triton.split import identity_value
 from weft.codegen.triton.tiling import Axis, Tiling
 from weft.shapes.expr import Expr
 from weft.shapes.printing import fits_int32, triton_text
@@ -504,19 +505,7 @@ def _combine(kind: str, value: str, dtype: DType) -> str:
 
 def _identity(kind: str, dtype: DType) -> str:
     """The neutral element of a reduction, as Triton text."""
-    if kind in ("sum", "any"):
-        return "0"
-    if kind in ("prod", "all"):
-        return "1"
-    lowest = kind == "max"
-    if dtype in ("f32", "f64"):
-        return "float('-inf')" if lowest else "float('inf')"
-    if dtype == "bool":
-        return "0" if lowest else "1"
-    if dtype == "u8":
-        return "0" if lowest else "255"
-    bits = _INT_LIMITS[dtype]
-    return str(-(2**bits) if lowest else 2**bits - 1)
+    return spell_literal(identity_value(kind, dtype))
 
 
 def _is_plain(expr: Expr | int) -> bool:
