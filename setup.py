@@ -36,6 +36,7 @@ setup(
             "csrc/guard_memo.c",
             "csrc/code_cache.c",
             "csrc/compiled_function.c",
+            "csrc/tail_call.c",
             "csrc/frame_hook.c",
         ),
         extension("weft._cuda", "csrc/cuda_driver.c"),

@@ -279,11 +279,11 @@ static int skip_code(PyObject *code)
 
 static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"guards", "fn", "globals", "needs_hook", NULL};
+    static char *names[] = {"guards", "fn", "globals", "needs_hook", "may_rerun", NULL};
     PyObject *guards, *fn, *globals = Py_None;
-    int needs_hook = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|Op:Entry", names, GuardTree_Type, &guards, &fn,
-                                     &globals, &needs_hook))
+    int needs_hook = 0, may_rerun = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|Opp:Entry", names, GuardTree_Type, &guards, &fn,
+                                     &globals, &needs_hook, &may_rerun))
         return NULL;
     if (!PyCallable_Check(fn) || (globals != Py_None && !PyDict_Check(globals)))
         return PyErr_SetString(PyExc_TypeError, "Entry: fn is callable, globals a dict or None"), NULL;
@@ -297,6 +297,7 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->fn = Py_NewRef(fn);
     self->globals = globals != Py_None ? Py_NewRef(globals) : NULL;
     self->needs_hook = (char)needs_hook;
+    self->may_rerun = (char)may_rerun;
     return (PyObject *)self;
 }
 
@@ -335,12 +336,14 @@ static PyMemberDef entry_members[] = {
      PyDoc_STR("The globals the entry is for; None: any.")},
     {"needs_hook", T_BOOL, offsetof(Entry, needs_hook), READONLY,
      PyDoc_STR("Whether frames called by fn may be compiled in turn.")},
+    {"may_rerun", T_BOOL, offsetof(Entry, may_rerun), READONLY,
+     PyDoc_STR("Whether fn may raise RunEagerly.")},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, PyDoc_STR("How often it was used.")},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyType_Slot entry_slots[] = {
-    {Py_tp_doc, (void *)PyDoc_STR("Entry(guards, fn, globals=None, needs_hook=False)\n--\n\n"
+    {Py_tp_doc, (void *)PyDoc_STR("Entry(guards, fn, globals=None, needs_hook=False, may_rerun=False)\n--\n\n"
                                   "One compiled version of a code object.\n\n"
                                   "While `guards` hold, `fn(collected)` replaces the frame.")},
     {Py_tp_new, entry_new},

@@ -193,39 +193,53 @@ static int find_entry(CompiledFunction *self, CodeCache *cache, const Bound *bou
                            collected);
 }
 
-static PyObject *compiled_call(PyObject *callable, PyObject *const *args, size_t nargsf,
-                               PyObject *kwnames)
+
+PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nargs, PyObject *kwnames,
+                             bool steal)
 {
     CompiledFunction *self = (CompiledFunction *)callable;
     Bound bound;
     Entry *entry = NULL;
     PyObject *collected = NULL, *result = NULL;
+    if (hook_forced_eager())
+        return PyObject_Vectorcall(self->fn, args, (size_t)nargs, kwnames);
     CodeCache *cache = present_cache(self);
     if (cache == NULL)
         return NULL;
     Py_INCREF(cache);
     int found = 0;
     if (!cache->skip) {
-        found = bind(self->fn, args, PyVectorcall_NARGS(nargsf), kwnames, &bound);
+        found = bind(self->fn, args, nargs, kwnames, &bound);
         bool fits = found == 1;
         if (fits)
             found = find_entry(self, cache, &bound, &entry, &collected);
         unbind(&bound);
         if (found == 0 && !fits) { /* raises the TypeError */
             Py_DECREF(cache);
-            return PyObject_Vectorcall(self->fn, args, PyVectorcall_NARGS(nargsf), kwnames);
+            return PyObject_Vectorcall(self->fn, args, (size_t)nargs, kwnames);
         }
     }
     if (found == 1) {
+        if (steal && !entry->may_rerun)
+            drop_tensors(args, nargs);
         result = entry_call(entry, collected, self->on_miss);
         Py_DECREF(entry);
+        if (result == NULL && PyErr_ExceptionMatches(RunEagerly)) {
+            PyErr_Clear();
+            found = 0;
+        }
     }
-    else if (found == 0) {
-        result = hook_run_eagerly(self->fn, cache->code, self->on_miss, args,
-                                  (size_t)PyVectorcall_NARGS(nargsf), kwnames);
-    }
+    if (found == 0)
+        result = hook_run_eagerly(self->fn, cache->code, self->on_miss, args, (size_t)nargs, kwnames);
     Py_DECREF(cache);
     return result;
+}
+
+static PyObject *compiled_call(PyObject *callable, PyObject *const *args, size_t nargsf,
+                               PyObject *kwnames)
+{
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
+    return tail_calls_run(compiled_call_once(callable, (PyObject **)args, nargs, kwnames, false));
 }
 
 /* ---- the Python type ---------------------------------------------------------------------------- */

@@ -15,6 +15,7 @@ typedef struct {
     PyObject *on_miss;  /* NULL: the hook is off in this thread */
     PyObject *eager;    /* code whose next frame is to be left alone (borrowed) */
     bool paused;        /* guards are being checked: what they call is left alone */
+    bool forced_eager;  /* the stance "force_eager": compiled functions run what they were made of */
 } ThreadHook;
 
 static _Thread_local ThreadHook thread_hook;
@@ -61,6 +62,11 @@ bool hook_pause(bool paused)
     bool previous = thread_hook.paused;
     thread_hook.paused = paused;
     return previous;
+}
+
+bool hook_forced_eager(void)
+{
+    return thread_hook.forced_eager;
 }
 
 PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss,
@@ -150,8 +156,8 @@ static int find_entry(Frame *frame, PyCodeObject *code, Entry **entry, PyObject 
 static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
 {
     PyCodeObject *code = frame_code(frame);
-    if (thread_hook.on_miss == NULL || thread_hook.paused || throwing || code == NULL ||
-        thread_is_traced(state))
+    if (thread_hook.on_miss == NULL || thread_hook.paused || thread_hook.forced_eager || throwing ||
+        code == NULL || thread_is_traced(state))
         return pass_on(state, frame, throwing);
     if (is_module_body(code))
         return pass_on_unhooked(state, frame);
@@ -171,9 +177,19 @@ static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
     PyObject *result = NULL;
     if (found == 1) {
         PyObject *on_miss = Py_XNewRef(thread_hook.on_miss);
+        bool may_rerun = entry->may_rerun;
+        if (!may_rerun)
+            drop_tensors(frame->localsplus, count_parameters(code));
         result = entry_call(entry, collected, on_miss);
         Py_XDECREF(on_miss);
         Py_DECREF(entry);
+        if (result == NULL && PyErr_ExceptionMatches(RunEagerly)) {
+            PyErr_Clear();
+            return pass_on(state, frame, throwing);
+        }
+        if (may_rerun)
+            drop_tensors(frame->localsplus, count_parameters(code));
+        result = tail_calls_run(result);
     }
     frame_discard(state, frame);
     return result;
@@ -319,7 +335,20 @@ static PyObject *frame_is_installed(PyObject *Py_UNUSED(module), PyObject *Py_UN
     return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == evaluate);
 }
 
+static PyObject *frame_force_eager(PyObject *Py_UNUSED(module), PyObject *flag)
+{
+    int wanted = PyObject_IsTrue(flag);
+    if (wanted < 0)
+        return NULL;
+    bool previous = thread_hook.forced_eager;
+    thread_hook.forced_eager = wanted;
+    return PyBool_FromLong(previous);
+}
+
 static PyMethodDef functions[] = {
+    {"force_eager", frame_force_eager, METH_O,
+     PyDoc_STR("force_eager(flag) -> previous flag\n\n"
+               "While set, this thread runs compiled functions and frames as plain Python.")},
     {"is_hooked", frame_is_hooked, METH_NOARGS,
      PyDoc_STR("is_hooked() -> bool\n\nWhether the hook is on in this thread.")},
     {"is_installed", frame_is_installed, METH_NOARGS,

@@ -41,6 +41,13 @@ bool is_tensor(PyObject *value)
     return access_.tensor_type != NULL && PyObject_TypeCheck(value, access_.tensor_type);
 }
 
+void drop_tensors(PyObject **values, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (values[i] != NULL && is_tensor(values[i]))
+            Py_CLEAR(values[i]);
+}
+
 void *tensor_impl(PyObject *tensor)
 {
     return *(void **)((char *)tensor + access_.cdata);

@@ -10,6 +10,7 @@
  *   guard_memo.c         what need not be walked again because no dictionary on the way changed
  *   code_cache.c         Entry {guards, replacement}; the entries of each code object
  *   compiled_function.c  CompiledFunction: binds arguments, tries entries, calls the replacement
+ *   tail_call.c          replacements that end by going on in a continuation, one after the other
  *   frame_hook.c         the same for nested Python frames (PEP 523)
  *   module.c             the module
  */
@@ -52,6 +53,9 @@ bool tensor_looks_as(const TensorSnapshot *snapshot, const int64_t *extents);
 void tensor_prefetch(const TensorSnapshot *snapshot);
 const void *tensor_storage(const void *impl); /* the StorageImpl, or NULL */
 bool is_tensor(PyObject *value);             /* instance of torch.Tensor */
+/* Clears the references to tensors, whose memory matters. (Other objects may do something when they
+ * are freed, a lock or a temporary directory: they live as long as their frame does.) */
+void drop_tensors(PyObject **values, Py_ssize_t n);
 PyTypeObject *tensor_base_type(void);        /* torch.Tensor, or NULL while torch is not imported */
 void *torch_symbol(const char *mangled);     /* from libc10, libtorch_cpu; NULL when absent */
 
@@ -167,6 +171,7 @@ typedef struct {
     PyObject *fn;
     PyObject *globals; /* NULL: any */
     char needs_hook;
+    char may_rerun;    /* fn may raise RunEagerly: the frame's arguments are kept until it returned */
     unsigned long long hits;
 } Entry;
 
@@ -197,6 +202,7 @@ PyObject *entry_call(Entry *entry, PyObject *collected, PyObject *on_miss);
 
 /* ---- frame_hook.c ------------------------------------------------------------------------------ */
 bool hook_pause(bool paused); /* whether frames are left alone all the same; returns the previous */
+bool hook_forced_eager(void);   /* this thread runs everything as plain Python */
 PyObject *hook_swap(PyObject *on_miss); /* this thread's; steals, returns the previous (or NULL) */
 PyObject *hook_current(void);           /* borrowed or NULL */
 PyObject *hook_run_eagerly(PyObject *function, PyObject *code, PyObject *on_miss,
@@ -206,6 +212,15 @@ extern PyTypeObject *Unhooked_Type;
 
 /* ---- compiled_function.c ----------------------------------------------------------------------- */
 extern PyTypeObject *CompiledFunction_Type;
+/* One piece: may give a TailCall. `steal`: the arguments' references are taken where possible. */
+PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nargs, PyObject *kwnames,
+                             bool steal);
+
+/* ---- tail_call.c ------------------------------------------------------------------------------- */
+extern PyTypeObject *TailCall_Type;
+extern PyObject *RunEagerly;
+/* The end result: runs what `result` tells to call, and so on. Steals `result` (NULL is passed on). */
+PyObject *tail_calls_run(PyObject *result);
 
 /* Each file's part of module start-up. */
 int storage_overlap_init(PyObject *module);
@@ -214,6 +229,7 @@ int guards_init(PyObject *module);
 int code_cache_init(PyObject *module);
 int compiled_function_init(PyObject *module);
 int frame_hook_init(PyObject *module);
+int tail_call_init(PyObject *module);
 
 /* Makes a heap type from its spec and adds it to the module under its own name. */
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec);

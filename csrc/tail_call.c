@@ -1,0 +1,105 @@
+/* Tail calls: a replacement ends by telling what to call next instead of calling it.
+ *
+ * A frame that a graph break cut in pieces goes on in a continuation, that one in the next, and a loop
+ * that breaks in each iteration comes to thousands of them. `return tail_call(continuation, ...)` gives
+ * a TailCall to whoever called the replacement, who runs one after the other: no C or Python stack
+ * grows, and what the finished piece held is freed before the next one begins. Programs never see a
+ * TailCall.
+ */
+#include "weft_frame.h"
+
+typedef struct {
+    PyObject_VAR_HEAD
+    PyObject *target;
+    PyObject *on_miss; /* the hook that was on in the replacement; or NULL */
+    PyObject *args[1];
+} TailCall;
+
+PyTypeObject *TailCall_Type;
+PyObject *RunEagerly;
+
+static PyObject *make(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n)
+{
+    if (n < 1)
+        return PyErr_SetString(PyExc_TypeError, "tail_call: what is to be called?"), NULL;
+    TailCall *self = PyObject_NewVar(TailCall, TailCall_Type, n);
+    if (self == NULL)
+        return NULL;
+    self->target = Py_NewRef(args[0]);
+    self->on_miss = Py_XNewRef(hook_current());
+    for (Py_ssize_t i = 1; i < n; i++)
+        self->args[i - 1] = Py_NewRef(args[i]);
+    return (PyObject *)self;
+}
+
+static void tail_call_dealloc(PyObject *object)
+{
+    TailCall *self = (TailCall *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    Py_DECREF(self->target);
+    Py_XDECREF(self->on_miss);
+    for (Py_ssize_t i = 0; i < Py_SIZE(self) - 1; i++)
+        Py_XDECREF(self->args[i]);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyObject *call(TailCall *self)
+{
+    Py_ssize_t n = Py_SIZE(self) - 1;
+    if (Py_IS_TYPE(self->target, CompiledFunction_Type))
+        return compiled_call_once(self->target, self->args, n, NULL, true);
+    PyObject *previous = hook_swap(Py_XNewRef(self->on_miss));
+    PyObject *result = PyObject_Vectorcall(self->target, self->args, (size_t)n, NULL);
+    Py_XDECREF(hook_swap(previous));
+    return result;
+}
+
+PyObject *tail_calls_run(PyObject *result)
+{
+    if (result == NULL || !Py_IS_TYPE(result, TailCall_Type))
+        return result;
+    if (Py_EnterRecursiveCall(" in a continuation")) /* the piece itself is no frame any more */
+        return Py_DECREF(result), NULL;
+    while (result != NULL && Py_IS_TYPE(result, TailCall_Type)) {
+        TailCall *next = (TailCall *)result;
+        result = call(next);
+        Py_DECREF(next);
+    }
+    Py_LeaveRecursiveCall();
+    return result;
+}
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)PyDoc_STR("What a replacement returns to go on elsewhere; see tail_call.")},
+    {Py_tp_dealloc, tail_call_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "weft._frame.TailCall",
+    .basicsize = offsetof(TailCall, args),
+    .itemsize = sizeof(PyObject *),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};
+
+static PyMethodDef functions[] = {
+    {"tail_call", _PyCFunction_CAST(make), METH_FASTCALL,
+     PyDoc_STR("tail_call(function, *args)\n--\n\n"
+               "For replacements: `return tail_call(f, x)` returns f(x), without this frame.")},
+    {NULL, NULL, 0, NULL},
+};
+
+int tail_call_init(PyObject *module)
+{
+    TailCall_Type = add_type(module, &spec);
+    RunEagerly = PyErr_NewExceptionWithDoc(
+        "weft._frame.RunEagerly",
+        "Raised by a replacement that has changed nothing yet: its frame is run as it is.",
+        PyExc_BaseException, NULL);
+    if (TailCall_Type == NULL || RunEagerly == NULL ||
+        PyModule_AddObjectRef(module, "RunEagerly", RunEagerly) < 0)
+        return -1;
+    return PyModule_AddFunctions(module, functions);
+}
