@@ -40,6 +40,41 @@ def test_split_equals_whole(points: int, row: int, columns: bool) -> None:
     np.testing.assert_allclose(again["out0"], buffers["out0"], rtol=1e-12)
 
 
+def gradient_and_column_sums(points: int, row: int) -> Kernel:
+    """A linear layer's gradient before its activation, and its column sums: the bias's gradient."""
+    i, r = loop_index("i0", points), loop_index("r0", row)
+    builder = KernelBuilder((LoopVar(i, points),), (LoopVar(r, row),))
+    at = r * points + i
+    made = builder.op("mul", builder.load("in0", "f64", at), builder.load("in1", "f64", at))
+    builder.store("out0", "f64", at, made)
+    builder.store("out1", "f64", i, builder.reduce("sum", made))
+    return builder.build("backward")
+
+
+@pytest.mark.parametrize(("points", "row"), [(1, 4096), (12, 6000)])
+def test_stores_inside_the_row_are_made_by_the_first_kernel(points: int, row: int) -> None:
+    kernel = gradient_and_column_sums(points, row)
+    split = split_reduction(kernel, choose_tiling(kernel))
+    assert split is not None
+    verify(split.first)
+    verify(split.second)
+    random = np.random.default_rng(0)
+    sources = {name: random.normal(size=points * row) for name in ("in0", "in1")}
+    whole = {**sources, "out0": np.zeros(points * row), "out1": np.zeros(points)}
+    run_kernel(kernel, whole)
+    parts = {name: np.full(count, np.nan) for name, (_, count) in split.partials.items()}
+    again = {**sources, "out0": np.zeros(points * row), "out1": np.zeros(points), **parts}
+    run_kernel(split.first, again)
+    run_kernel(split.second, again)
+    np.testing.assert_array_equal(again["out0"], whole["out0"])
+    np.testing.assert_allclose(again["out1"], whole["out1"], rtol=1e-12)
+
+
+def test_a_store_that_would_be_made_past_the_end_is_not_split() -> None:
+    kernel = gradient_and_column_sums(12, 6007)
+    assert split_reduction(kernel, choose_tiling(kernel)) is None
+
+
 def test_enough_rows_are_not_split() -> None:
     kernel = norm(100_000, 768, columns=False)
     assert split_reduction(kernel, choose_tiling(kernel)) is None

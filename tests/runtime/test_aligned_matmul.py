@@ -1,11 +1,13 @@
-"""Products computed block by block equal the whole, for both layouts of the right matrix."""
+"""Products computed in aligned parts equal the whole, for both layouts of the right matrix."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from weft.runtime.aligned_matmul import BLOCK, aligned_mm
+from weft.runtime.aligned_matmul import SMALLEST_BLOCK, aligned_mm, grouped_rows
+
+BLOCK = SMALLEST_BLOCK
 
 
 @pytest.mark.parametrize("columns", [3, 1001, BLOCK, BLOCK + 1, 2 * BLOCK + 13])
@@ -21,3 +23,12 @@ def test_equals_the_whole_product(columns: int, transposed: bool, with_bias: boo
     result = aligned_mm(left, right, bias)
     torch.testing.assert_close(result, expected)
     assert result.is_contiguous()
+
+
+@pytest.mark.parametrize("columns", [17, 100, 1001, 1002, 1004, 1007])
+@pytest.mark.parametrize("rows", [3, 8, 29])
+def test_groups_of_rows_equal_the_whole_product(rows: int, columns: int) -> None:
+    torch.manual_seed(0)
+    left = torch.randn(rows, 16, dtype=torch.float64)
+    right = torch.randn(columns, 16, dtype=torch.float64).t()
+    torch.testing.assert_close(grouped_rows(left, right), left @ right)

@@ -31,6 +31,7 @@ from weft.codegen.lowering.registry import (
     NotLowered,
     strided_of,
 )
+from weft.codegen.lowering.repeating import should_realize
 from weft.codegen.values import (
     Buffer,
     Computed,
@@ -43,7 +44,6 @@ from weft.codegen.values import (
     Strided,
     Value,
     contiguous_strides,
-    product,
 )
 from weft.shapes.expr import IntExpr
 from weft.shapes.floats import SYMBOLIC_FLOATS, FloatValue
@@ -128,7 +128,7 @@ class GraphLowering:
         result = absorbed(node, args, keywords, _origins(node)[0])
         if result is None:
             result = self._lower(node, value, args, keywords)
-        if isinstance(result, Value) and _should_realize(result, len(node.users)):
+        if isinstance(result, Value) and should_realize(result, node):
             result.realize()
         return result
 
@@ -302,17 +302,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and not (tensor.is_conj() or tensor.is_neg())
         and not any(isinstance(n, int) and n == 0 for n in tensor.shape)
     )
-
-
-def _should_realize(value: Value, users: int) -> bool:
-    """Is a formula used several times too dear to repeat?"""
-    impl = value.impl
-    if users < 2 or isinstance(impl, Strided):
-        return False
-    count = product(value.shape)
-    if isinstance(count, int) and count <= 1:
-        return False
-    return impl.cost >= 4 or impl.reads >= 2
 
 
 def _lookup(item: Any, environment: dict[Node, Any]) -> Any:

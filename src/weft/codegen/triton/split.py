@@ -7,8 +7,9 @@ scalar would otherwise be one program; column sums of a tall matrix a dozen.
     after:   partial[c, i]  = sum over l < L of value(i, c*L + l)     # rows of C * I programs
              out[i]         = sum over c < C of partial[c, i]         # then what followed the sum
 
-Only kernels whose reductions do not depend on each other and that store nothing at inner level are
-split.
+What is stored at inner level is stored by the first kernel (a gradient and its column sums, the
+bias's gradient, are one kernel that must not run on twelve multiprocessors). Only kernels whose
+reductions, and whose stores at inner level, do not depend on a reduction are split.
 """
 
 from __future__ import annotations
@@ -65,14 +66,21 @@ def split_reduction(kernel: Kernel, tiling: Tiling) -> Split | None:
     x_axis = tiling.axis("x")
     programs = -(-points // (x_axis.block if x_axis is not None else 1))
     chunks = min(-(-2 * ENOUGH_PROGRAMS // max(1, programs)), row // SHORTEST_CHUNK)
+    if any(s.inner for s in kernel.stores):
+        chunks = _divisor(row, chunks)  # a store cannot be left out at the points past the end
     if programs >= ENOUGH_PROGRAMS or chunks < 2:
         return None
     return _split(kernel, points, row, chunks)
 
 
+def _divisor(row: int, wanted: int) -> int:
+    """The largest divisor of `row` that is at most `wanted`."""
+    return next((n for n in range(wanted, 1, -1) if row % n == 0), 1)
+
+
 def _splittable(kernel: Kernel) -> bool:
     reduces = [n for n in kernel.nodes if isinstance(n, Reduce)]
-    if not reduces or any(s.inner or s.mode != "assign" for s in kernel.stores):
+    if not reduces or any(s.mode != "assign" for s in kernel.stores):
         return False
     depends: set[int] = set()
     for node in kernel.nodes:
@@ -80,6 +88,9 @@ def _splittable(kernel: Kernel) -> bool:
             if isinstance(node, Reduce):
                 return False
             depends.add(node.id)
+    late = depends | {r.id for r in reduces}
+    if any(s.inner and (s.value.id in late or s.indirect) for s in kernel.stores):
+        return False
     return all(r.kind in SPLITTABLE for r in reduces)
 
 
@@ -117,6 +128,12 @@ def _split(kernel: Kernel, points: int, row: int, chunks: int) -> Split:
         result = first.reduce(reduce.kind, value)
         first.store(name, result.dtype, chunk * points + position, result)
         partials[name] = (result.dtype, chunks * points)
+    for store in kernel.stores:
+        if store.inner:
+            value = copy.node(store.value)
+            first.store(
+                store.buffer, memory[store.buffer], copy.index(store.index), value, inner=True
+            )
 
     again = loop_index("c1", chunks)
     second = KernelBuilder(kernel.outer, (LoopVar(again, chunks),))
@@ -126,6 +143,8 @@ def _split(kernel: Kernel, points: int, row: int, chunks: int) -> Split:
         part = second.load(name, partials[name][0], again * points + position)
         combine.made[reduce.id] = second.reduce(reduce.kind, part)
     for store in kernel.stores:
+        if store.inner:
+            continue
         index = combine.index(store.index, store.indirect)
         value = combine.node(store.value)
         second.store(store.buffer, memory[store.buffer], index, value, inner=False)

@@ -1,0 +1,99 @@
+"""Which formulas with several users become memory, and which are computed again at each use.
+
+Place in the pipeline: asked by `graph.py` after each node. Memory costs nothing where the users are
+fused with the formula and read it point by point (`schedule.py` hands the value on), so a formula
+of some cost is given a buffer. Otherwise it costs a store, loads, and a kernel of its own. That is
+so where a user reads it at *other* points: a rotary embedding takes elements `j` and `j + 64` of a
+normalised row. A formula that loads little more than one tensor of its own size, without dear
+functions, is then better repeated:
+
+    normed = x * rsqrt(mean + eps) * weight          # mean: one number a row, a buffer
+    normed * cos + cat(-normed[..., 64:], normed[..., :64]) * sin          # one kernel
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch.fx import Node
+
+from weft.codegen.access import emitter_for
+from weft.codegen.domain import Domain
+from weft.codegen.loop_ir import Load, Op, Reduce
+from weft.codegen.values import Emitter, Strided, Value, estimate, product
+from weft.shapes.expr import symbols
+
+aten = torch.ops.aten
+
+MOST_OPERATORS: Final = 12
+"""Operators of a formula that is still repeated at other points."""
+
+DEAR: Final = frozenset({
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh",
+    "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erfinv",
+    "pow", "lgamma", "digamma", "sigmoid",
+})  # fmt: skip
+"""Operators of the loop IR that cost as much as ten others."""
+
+MOVING: Final = frozenset({
+    aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default,
+    aten.unbind.int, aten.select.int, aten.flip.default, aten.roll.default, aten.narrow.default,
+    aten.constant_pad_nd.default, aten.cat.default,
+})  # fmt: skip
+"""Operators whose result's element lies at another point than the operand's."""
+
+RESHAPING: Final = frozenset({
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.permute.default,
+    aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim,
+    aten.expand.default, aten.clone.default, aten.alias.default,
+})  # fmt: skip
+
+
+def should_realize(value: Value, node: Node) -> bool:
+    """Is the formula of a node too dear to be repeated by each of the node's users?"""
+    impl = value.impl
+    if len(node.users) < 2 or isinstance(impl, Strided):
+        return False
+    count = product(value.shape)
+    if isinstance(count, int) and count <= 1:
+        return False
+    if impl.cost < 4 and impl.reads < 2:
+        return False
+    return not (_is_moved(node) and _is_cheap(value))
+
+
+def _is_moved(node: Node, depth: int = 4) -> bool:
+    """Does a user, perhaps behind a view, read the value at other points?"""
+    return any(
+        user.target in MOVING
+        or (depth > 0 and user.target in RESHAPING and _is_moved(user, depth - 1))
+        for user in node.users
+    )
+
+
+def _is_cheap(value: Value) -> bool:
+    """Does the formula load at most one element of a tensor as large as the value, and use few and
+    simple operators?
+    """
+    kept = [n for n in value.shape if not (isinstance(n, int) and n == 1)]
+    domain = Domain(tuple(kept), (False,) * len(kept))
+    variables = iter(domain.symbols())
+    em = emitter_for(domain, domain.symbols())
+    value.at(em, [0 if isinstance(n, int) and n == 1 else next(variables) for n in value.shape])
+    if any(isinstance(n, Reduce) or (isinstance(n, Op) and n.name in DEAR) for n in em.nodes):
+        return False
+    if sum(isinstance(n, Op) for n in em.nodes) > MOST_OPERATORS:
+        return False
+    return _large_loads(em, estimate(product(value.shape))) <= 1
+
+
+def _large_loads(em: Emitter, points: int) -> int:
+    """Loads that touch more than an eighth as many elements as there are points."""
+    loads = [n for n in em.nodes if isinstance(n, Load)]
+    extents = {v.symbol: estimate(v.extent) for v in em.outer}
+    touched = [
+        product([extents[s] for s in symbols(load.index) if s in extents]) for load in loads
+    ]
+    return sum(estimate(n) * 8 > points or bool(load.indirect)
+               for n, load in zip(touched, loads, strict=True))  # fmt: skip
