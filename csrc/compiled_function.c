@@ -334,6 +334,18 @@ static PyObject *compiled_repr(PyObject *object)
     return PyUnicode_FromFormat("<compiled %R>", ((CompiledFunction *)object)->fn);
 }
 
+/* Pickled by name and copied as itself, as Python functions are. */
+static PyObject *compiled_reduce(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    return PyObject_GetAttrString(((CompiledFunction *)object)->fn, "__qualname__");
+}
+
+static PyMethodDef compiled_methods[] = {
+    {"__reduce__", compiled_reduce, METH_NOARGS,
+     PyDoc_STR("The function's name: pickled and copied as functions are.")},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyGetSetDef compiled_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -363,6 +375,7 @@ static PyType_Slot compiled_slots[] = {
     {Py_tp_descr_get, compiled_get},
     {Py_tp_getattro, compiled_getattro},
     {Py_tp_repr, compiled_repr},
+    {Py_tp_methods, compiled_methods},
     {Py_tp_members, compiled_members},
     {Py_tp_getset, compiled_getset},
     {Py_tp_traverse, compiled_traverse},

@@ -10,12 +10,9 @@ None as its answer means: run this call eagerly.
 
 from __future__ import annotations
 
-import gc
-import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import torch
@@ -32,10 +29,11 @@ from weft.capture.breaks import (
 )
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.liveness import needs_frame
+from weft.capture.compiling import compiling
 from weft.capture.continuation import CannotResumeError, is_continuation
 from weft.capture.graph import GraphInput
 from weft.capture.interpreter import BreakHere, Interpreter
-from weft.capture.recompiles import Variant, recompile_reasons
+from weft.capture.recompiles import Variant, fitting_entry, recompile_reasons
 from weft.capture.replacement import Emitter, restore_grad_mode
 from weft.capture.resumption import Resumption, can_translate
 from weft.capture.shape_guards import add_shape_guards
@@ -45,6 +43,7 @@ from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle
 from weft.errors import GraphBreakError, RecompileLimitWarning
+from weft.interrupts import checkpoint
 from weft.shapes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
 
@@ -52,25 +51,6 @@ Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 _MAX_SKIPS: Final = 3
 """Failed captures of a code object (the program raised, ...) after which it is left alone."""
-
-
-_RECURSION: Final = 20_000
-"""Python's limit while capturing: an interpreted call takes about ten interpreter frames."""
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Captures make many objects that live on; a collection of a large heap costs more than all."""
-    was_on = gc.isenabled()
-    gc.disable()
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _RECURSION))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
-        if was_on:
-            gc.enable()
 
 
 @final
@@ -109,21 +89,31 @@ class FrameCompiler:
                 code, locals, cells, globals):
             self._note_skip(code, always=False)
             return None
-        with self.options.scope():
+        with compiling() as waited, self.options.scope():
+            if waited:
+                entry = fitting_entry(code, locals, cells, globals)
+                if entry is not None or _frame.is_skipped(code):
+                    return entry
             if self._over_limit(code, locals, cells, globals):
                 return None
-            try:
-                with events.stage("capture"), _no_collection(), no_saved_tensor_hooks():
-                    return self._compile(code, locals, cells, globals, compiled is not None)
-            except SkipFrame as skip:
-                events.record("skip", code=code, reason=skip.reason)
-                self._note_skip(code, always=skip.always)
-            except ObservedException as error:
-                events.record("skip", code=code, reason=str(error), stack=error.stack)
-                self._note_skip(code, always=False)
-            except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
-                self.on_error(error, during="capture", what=code.co_qualname)
-                self._note_skip(code, always=False)
+            return self._entry(code, locals, cells, globals, compiled is not None)
+
+    def _entry(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
+               globals: dict[str, Any], outermost: bool) -> Any:
+        """The new entry; None, and a note of it, where there can be none."""
+        try:
+            with events.stage("capture"), no_saved_tensor_hooks():
+                return self._compile(code, locals, cells, globals, outermost)
+        except SkipFrame as skip:
+            events.record("skip", code=code, reason=skip.reason)
+            self._note_skip(code, always=skip.always)
+        except ObservedException as error:
+            events.record("skip", code=code, reason=str(error), stack=error.stack)
+            self._note_skip(code, always=False)
+        except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
+            checkpoint()  # what failed may be a compiler process that was interrupted too
+            self.on_error(error, during="capture", what=code.co_qualname)
+            self._note_skip(code, always=False)
         return None
 
     def compiled_copy(self, function: types.FunctionType) -> Any:

@@ -34,6 +34,7 @@ from weft.capture.values.registry import IDENTITY, wrapper_of
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, wrap_number
 from weft.config import config
 from weft.errors import SourceLine
+from weft.interrupts import checkpoint
 from weft.shapes.context import ShapeContext
 from weft.shapes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
@@ -98,6 +99,7 @@ class Interpreter:
 
     def run(self, frame: Frame) -> SymbolicValue:
         """Interprets until the frame returns (or its generator yields)."""
+        checkpoint()
         outer, self.frame = self.frame, frame
         if self.depth > self._depth_limit:
             raise self.graph_break("recursion", "calls nested too deeply to inline")

@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final, final
 
+from weft import _frame
 from weft.capture.guards import Guard, GuardSet, explain_failure
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING
@@ -36,6 +37,16 @@ class Variant:
             return explain_failure(guard, None)
         actual = read(guard.source, locals, cells, globals)
         return explain_failure(guard, actual, actual is not MISSING)
+
+
+def fitting_entry(code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
+                  globals: dict[str, Any]) -> Any:
+    """The entry of the code whose guards hold for a frame, or None."""
+    for entry in _frame.entries(code):
+        here = entry.globals is None or entry.globals is globals
+        if here and entry.guards.check(locals, cells, globals) is not None:
+            return entry
+    return None
 
 
 def recompile_reasons(entries: list[Any], locals: list[Any], cells: tuple[Any, ...],
@@ -80,4 +91,4 @@ def read(source: Source, locals: list[Any], cells: tuple[Any, ...], globals: dic
         return MISSING
 
 
-__all__ = ["Variant", "read", "recompile_reasons", "types"]
+__all__ = ["Variant", "fitting_entry", "read", "recompile_reasons"]

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, final
+from weakref import finalize
 
 from torch import fx
 
@@ -151,6 +152,7 @@ class Emitter:
         exec(compile(text, file, "exec"), namespace)
         function = namespace["make"](graph, *self.constants.values())
         function.__weft_constants__ = self.constants  # also those that the text does not mention
+        finalize(function, linecache.cache.pop, file, None).atexit = False
         return function, text
 
     def _graph_call(self, graph: Callable[..., Any] | None, inputs: list[GraphInput]) -> list[str]:
@@ -160,7 +162,16 @@ class Emitter:
         if getattr(graph, "boxed", False):
             arguments = f"[{arguments}]"
         results = "".join(f"out{i}, " for i in range(len(self.outputs)))
-        return [f"{results}= graph({arguments})" if results else f"graph({arguments})"]
+        call = f"{results}= graph({arguments})" if results else f"graph({arguments})"
+        if not any(map(_changes_modes, self.tx.builder.graph.nodes)):
+            return [call]
+        restore = self.constant(self.tx.state.restore)
+        return ["try:", f"    {call}", "except BaseException:", f"    {restore}()", "    raise"]
+
+
+def _changes_modes(node: fx.Node) -> bool:
+    """Whether the node sets a global mode, which must not stay so when a later node raises."""
+    return bool(node.meta.get("effect")) and not node.all_input_nodes
 
 
 def restore_grad_mode(emit: Emitter, tx: Interpreter) -> None:

@@ -59,11 +59,15 @@ class GlobalState:
         try:
             yield
         finally:
-            if functorch.get_dynamic_layer_stack_depth() != self.levels:
-                functorch.pop_dynamic_layer_stack_and_undo_to_depth(self.levels)
-            for (read, write), value in zip(_STATE, self.before, strict=True):
-                if read() != value:
-                    write(value)
+            self.restore()
+
+    def restore(self) -> None:
+        """Puts the state back: also for a replacement whose graph raised half-way."""
+        if functorch.get_dynamic_layer_stack_depth() != self.levels:
+            functorch.pop_dynamic_layer_stack_and_undo_to_depth(self.levels)
+        for (read, write), value in zip(_STATE, self.before, strict=True):
+            if read() != value:
+                write(value)
 
     def grad_changed(self) -> bool:
         """Whether gradient mode now differs from when the capture began."""

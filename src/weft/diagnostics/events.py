@@ -42,6 +42,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Final, final
 
+from weft.interrupts import checkpoint
+
 HISTORY: Final = 500
 """Events kept for failure reports; older ones are dropped, counters are not."""
 
@@ -115,6 +117,7 @@ class stage:
         self.name = name
 
     def __enter__(self) -> stage:
+        checkpoint()
         stack = _running.stack
         self._outermost = all(s.name != self.name for s in stack)
         self._inner = 0.0

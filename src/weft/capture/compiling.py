@@ -1,0 +1,72 @@
+"""One compilation at a time, undisturbed: what holds from the miss of a frame to its entry.
+
+Place in the pipeline: around everything that `FrameCompiler` does::
+
+    with compiling() as waited:
+        ...             # the only compilation of this process; signals wait
+        if waited:      # another thread compiled meanwhile, maybe this very frame
+            ...
+
+Settings of one compilation (`config.patch`), the garbage collector and the recursion limit are the
+process's, so two compilations at once would change them under each other. Calls of compiled code
+take no lock.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from weft import interrupts
+
+_RECURSION: Final = 20_000
+"""Python's limit while capturing: an interpreted call takes about ten interpreter frames."""
+
+_PATIENCE: Final = 0.1
+"""Seconds of waiting after which signals are looked at."""
+
+_lock = threading.RLock()
+
+
+def _new_lock() -> None:
+    """A forked child has no other threads: whoever compiled there is gone."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
+
+@contextmanager
+def compiling() -> Iterator[bool]:
+    """Nothing else compiles meanwhile; gives whether that had to be waited for."""
+    with interrupts.held():
+        lock = _lock
+        waited = not lock.acquire(blocking=False)
+        while waited and not lock.acquire(timeout=_PATIENCE):
+            interrupts.checkpoint()
+        try:
+            with _no_collection():
+                yield waited
+        finally:
+            lock.release()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Captures make many objects that live on; a collection of a large heap costs more than all."""
+    was_on = gc.isenabled()
+    gc.disable()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _RECURSION))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+        if was_on:
+            gc.enable()

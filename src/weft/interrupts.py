@@ -1,0 +1,84 @@
+"""Signals that arrive while weft compiles: kept, and handled where nothing is half done.
+
+Place in the pipeline: the bottom, beside `config`; capture holds signals for the whole of a
+compilation, stages and inlined calls are the points where held ones are handled.
+
+Compiling goes through torch's C++ code, parts of which end the process when a Python handler
+raises below them (Ctrl-C, a time-out by SIGALRM), and through tables that must not be left half
+filled. So the program's handlers are called a little later, in its own thread, and what they raise
+surfaces from the call that was being compiled::
+
+    with held():
+        ...                    # SIGINT arrives: noted
+        checkpoint()           # KeyboardInterrupt is raised here
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+Handler = Callable[[int, FrameType | None], Any]
+
+_SIGNALS: Final = tuple(signal.valid_signals())
+
+_held: dict[int, Handler] = {}
+"""The program's handlers, while ours are in their place."""
+_arrived: list[tuple[int, Handler]] = []
+
+
+def _note(number: int, _frame: FrameType | None) -> None:
+    _arrived.append((number, _held[number]))
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Keeps signals for the points where they may be handled; at the latest for the end.
+
+    Only the main thread runs handlers; elsewhere, and inside itself, it does nothing.
+    """
+    if _held or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        _hold()
+        yield
+    finally:
+        _release()
+        checkpoint()
+
+
+def _hold() -> None:
+    for number in _SIGNALS:
+        handler = signal.getsignal(number)
+        if callable(handler):
+            _held[number] = handler
+            signal.signal(number, _note)
+
+
+def _release() -> None:
+    """The program's handlers again, unless what was run meanwhile has set others.
+
+    A handler that is back in its place may raise here; the others are put back all the same.
+    """
+    try:
+        for number, handler in list(_held.items()):
+            if signal.getsignal(number) is _note:
+                signal.signal(number, handler)
+            _held.pop(number, None)
+    finally:
+        if _held:
+            _release()
+
+
+def checkpoint() -> None:
+    """Handles what has arrived; raises what the program's handlers raise."""
+    if _arrived and threading.current_thread() is threading.main_thread():
+        while _arrived:
+            number, handler = _arrived.pop(0)
+            handler(number, sys._getframe(1))
