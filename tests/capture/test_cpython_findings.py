@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import collections
 import collections.abc
+import functools
 import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -374,3 +378,65 @@ def test_docstring_of_a_function_made_inside() -> None:
         return x + 1, inner.__doc__, (lambda: "no text").__doc__
 
     check(f, (X,), breaks=None)
+
+
+def test_order_counts_in_ordered_dicts() -> None:
+    def f(x: torch.Tensor) -> Any:
+        a, b = OrderedDict([(1, 2), (3, 4)]), OrderedDict([(3, 4), (1, 2)])
+        return x + 1, a == b, a == {3: 4, 1: 2}, a != b
+
+    check(f, (torch.ones(2),), graphs=1)
+
+
+def test_text_of_ascii() -> None:
+    check(lambda x: (x + 1, ascii("é'\\\u20ac"), ascii(["ü"])), (torch.ones(2),), graphs=1)
+
+
+def test_missing_key_of_subclass_with_getitem() -> None:
+    class Doubling(dict[str, str]):
+        def __missing__(self, key: str) -> str:
+            return key * 2
+
+        def __getitem__(self, key: str) -> str:
+            return super().__getitem__(key)
+
+    def f(x: torch.Tensor) -> Any:
+        made = Doubling(a="b")
+        return x + 1, made["a"], made["c"], made.get("c")
+
+    check(f, (torch.ones(2),), graphs=1)
+
+
+def test_abstract_class_raises() -> None:
+    def f(x: torch.Tensor) -> Any:
+        try:
+            Mapping()  # type: ignore[abstract]
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(f, (torch.ones(2),), graphs=1)
+
+
+def test_long_loop_without_tensors_is_left_to_python() -> None:
+    def f(x: torch.Tensor, n: int) -> Any:
+        return x + 1, sum(range(n))
+
+    check(f, (torch.ones(2), 10_000_000), graphs=0, repeat=1)
+
+
+def test_reversed_range_is_not_listed() -> None:
+    check(lambda x: (x + 1, next(reversed(range(10**12)))), (torch.ones(2),), graphs=1)
+
+
+def test_sorting_by_user_objects() -> None:
+    @dataclass(order=True)
+    class Pair:
+        a: int
+        b: int = 0
+
+    def f(x: torch.Tensor, n: int) -> Any:
+        found = sorted([Pair(3, n), Pair(1), Pair(2, 5)], reverse=n > 1)
+        by = sorted("bca", key=functools.cmp_to_key(lambda p, q: ord(q) - ord(p)))
+        return x * found[0].a, [p.a for p in found], by
+
+    check(f, (torch.ones(2), 1), (torch.ones(2), 2))

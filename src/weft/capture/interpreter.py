@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 
@@ -41,6 +41,9 @@ from weft.shapes.policy import DynamicPolicy
 
 Args = list[SymbolicValue]
 Kwargs = dict[str, SymbolicValue]
+
+_IDLE_STEPS: Final = 200_000
+"""Instructions without a tensor operation after which a frame is left to Python."""
 
 
 @final
@@ -93,6 +96,7 @@ class Interpreter:
         self.root_globals = globals
         self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
         self._step_limit = config.step_limit
+        self._stop_at = break_at if break_at >= 0 else _IDLE_STEPS
         self._depth_limit = config.inline_depth_limit
 
     # -- frames -----------------------------------------------------------------------------------
@@ -125,11 +129,29 @@ class Interpreter:
             frame.pc += 1
             self.step += 1
             frame.step = self.step
-            if self.step == self.break_at:
-                raise BreakHere(frame)
+            if self.step >= self._stop_at:
+                self._stop(frame)
             result = ins.handler(self, frame, ins)
             if result is not None:
                 return result  # type: ignore[no-any-return]
+
+    def tick(self) -> None:
+        """Counts one turn of a loop that a single instruction makes."""
+        self.step += 1
+        if self.step > self._stop_at:
+            self._go_on()
+
+    def _stop(self, frame: Frame) -> None:
+        """The step to break at was reached, or many steps."""
+        if self.step == self.break_at:
+            raise BreakHere(frame)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """After many steps: going on is only worth it for tensors, and not without end."""
+        if self.step > self._step_limit or not self.builder.n_calls:
+            raise SkipFrame("too many instructions", always=True)
+        self._stop_at = self._step_limit
 
     def _note_break(self, signal: GraphBreak, frame: Frame) -> None:
         """Attributes a break to the innermost instruction that a continuation can follow."""

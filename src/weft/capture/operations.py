@@ -10,8 +10,8 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import graph_break
-from weft.capture.values.base import SymbolicValue
-from weft.capture.values.constant import boolean, evaluate
+from weft.capture.values.base import MISSING, SymbolicValue
+from weft.capture.values.constant import boolean, evaluate, python_object
 from weft.capture.values.unknown import UnknownValue
 
 if TYPE_CHECKING:
@@ -38,8 +38,24 @@ def binary_operation(
     if result is None and op in ("eq", "ne") and not _has_own_equality(left, right):
         result = boolean((left is right) is (op == "eq"))
     if result is None:
-        raise graph_break("unknown-operation", f"{op} of {left!r} and {right!r}")
+        result = _by_python(tx, op, left, right)
     return result  # type: ignore[no-any-return]
+
+
+def _by_python(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue
+               ) -> SymbolicValue:
+    """The result of objects that are known whole: text formatting, or a TypeError."""
+    objects = python_object(tx, left), python_object(tx, right)
+    if MISSING in objects:
+        raise graph_break("unknown-operation", f"{op} of {left!r} and {right!r}")
+    result = evaluate(tx, lambda: getattr(operator, op)(*objects))
+    if isinstance(result, _FRESH):
+        return tx.wrap_new(result)
+    raise graph_break("unknown-operation", f"{op} of {left!r} and {right!r}")
+
+
+_FRESH = (str, bytes, int, float, complex)
+"""Types of results that hold no part of the operands."""
 
 
 def _has_own_equality(*values: SymbolicValue) -> bool:

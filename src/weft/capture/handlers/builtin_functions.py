@@ -293,7 +293,13 @@ def _pow(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return constant(evaluate(tx, lambda: pow(*(a.constant() for a in args))))
 
 
-@rule(repr, ascii)
+@rule(ascii)
+def _ascii(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    text = _repr(tx, args, kwargs)
+    return constant(text.constant().encode("ascii", "backslashreplace").decode("ascii"))
+
+
+@rule(repr)
 def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     obj = python_object(tx, args[0])
     if obj is not MISSING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import itertools
 import types
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,15 @@ from weft.capture.values.classes import ClassValue, SuperValue, constructor
 from weft.capture.values.constant import NONE, boolean, constant, evaluate, python_object
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
 from weft.capture.values.iterators import LazyIterator
-from weft.capture.values.mapping import DictValue
+from weft.capture.values.mapping import DictValue, ProxyValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.sequences import (
     ListValue,
     NamedTupleValue,
+    RangeIterator,
+    RangeValue,
+    ReversedIterator,
+    SequenceValue,
     SizeValue,
     TupleValue,
     make_slice,
@@ -119,18 +123,9 @@ def _defaultdict(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symb
 
 @constructor(types.MappingProxyType)
 def _mapping_proxy(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("unknown-operation", "making a mappingproxy")
-
-
-@constructor(Counter)
-def _counter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if kwargs or (args and isinstance(args[0], DictValue)):
-        raise graph_break("unknown-operation", "a Counter of a mapping")
-    made = DictValue(cls=cls)
-    for item in tx.unpack(args[0]) if args else []:
-        old = made.lookup(tx, item.dict_key(tx))
-        made.setitem(tx, item, constant(1) if old is None else tx.binary("add", old, constant(1)))
-    return made
+    if not isinstance(args[0], DictValue):
+        raise graph_break("unknown-operation", f"a mappingproxy of {args[0]!r}")
+    return ProxyValue(args[0])
 
 
 @constructor(set, frozenset)
@@ -236,7 +231,7 @@ def _torch_constant(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> S
 Producer = Callable[["Interpreter", Args, Kwargs], Iterator[SymbolicValue]]
 
 
-def _iterator(*kinds: type, pure: bool = True) -> Callable[[Producer], Producer]:
+def iterator_type(*kinds: type, pure: bool = True) -> Callable[[Producer], Producer]:
     """Register a generator over values as the iterator that a call of a type makes."""
 
     def register(produce: Producer) -> Producer:
@@ -284,14 +279,14 @@ def _zip_items(tx: Interpreter, sources: list[SymbolicValue], strict: bool
         yield TupleValue(items)
 
 
-@_iterator(enumerate)
+@iterator_type(enumerate)
 def _enumerate(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     start = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
     for index, item in enumerate(iterator_of(tx, args[0]), start.constant()):
         yield TupleValue([constant(index), item])
 
 
-@_iterator(map, pure=False)
+@iterator_type(map, pure=False)
 def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     sources = _sources(tx, args[1:])
     while True:
@@ -304,7 +299,7 @@ def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]
         yield tx.call(args[0], items)
 
 
-@_iterator(filter, pure=False)
+@iterator_type(filter, pure=False)
 def _filter(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     for item in iterator_of(tx, args[1]):
         plain = args[0].is_constant and args[0].constant() in (None, bool)
@@ -316,11 +311,15 @@ def _filter(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicVal
 def _reversed(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if isinstance(args[0], ObjectValue) and args[0].special(tx, "__reversed__") is not None:
         return args[0].method(tx, "__reversed__", [], {})
+    if isinstance(args[0], RangeValue):
+        return RangeIterator(args[0].range[::-1])
+    if isinstance(args[0], SequenceValue):
+        return ReversedIterator(args[0])
     items = tx.unpack(args[0])
     return LazyIterator(cls, lambda: iter(items[::-1]), True)
 
 
-@_iterator(itertools.chain)
+@iterator_type(itertools.chain)
 def _chain(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     for arg in args:
         yield from iterator_of(tx, arg)
@@ -335,7 +334,7 @@ def _chain_from(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return LazyIterator(itertools.chain, produce, True)
 
 
-@_iterator(itertools.repeat)
+@iterator_type(itertools.repeat)
 def _repeat(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     times = args[1] if len(args) > 1 else kwargs.get("times")
     count = itertools.count() if times is None else range(times.constant())
@@ -343,7 +342,7 @@ def _repeat(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicVal
         yield args[0]
 
 
-@_iterator(itertools.count, pure=False)
+@iterator_type(itertools.count, pure=False)
 def _count(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     value = args[0] if args else kwargs.get("start", constant(0))
     step = args[1] if len(args) > 1 else kwargs.get("step", constant(1))
@@ -352,7 +351,7 @@ def _count(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValu
         value = tx.binary("add", value, step)
 
 
-@_iterator(itertools.cycle, pure=False)
+@iterator_type(itertools.cycle, pure=False)
 def _cycle(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     items = []
     for item in iterator_of(tx, args[0]):
@@ -362,20 +361,20 @@ def _cycle(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValu
         yield from items
 
 
-@_iterator(itertools.islice)
+@iterator_type(itertools.islice)
 def _islice(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     bounds = [a.constant() for a in args[1:]]
     yield from itertools.islice(iterator_of(tx, args[0]), *bounds)
 
 
-@_iterator(itertools.zip_longest)
+@iterator_type(itertools.zip_longest)
 def _zip_longest(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     fill = kwargs.get("fillvalue", NONE)
     for items in itertools.zip_longest(*(iterator_of(tx, a) for a in args), fillvalue=fill):
         yield TupleValue(items)
 
 
-@_iterator(itertools.product)
+@iterator_type(itertools.product)
 def _product(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     repeat = kwargs["repeat"].constant() if "repeat" in kwargs else 1
     for items in itertools.product(*(tx.unpack(a) for a in args), repeat=repeat):
@@ -398,29 +397,32 @@ for _function in (itertools.permutations, itertools.combinations,
     _choose(_function)
 
 
-@_iterator(itertools.starmap, pure=False)
+@iterator_type(itertools.starmap, pure=False)
 def _starmap(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     for item in iterator_of(tx, args[1]):
         yield tx.call(args[0], tx.unpack(item))
 
 
-@_iterator(itertools.accumulate, pure=False)
+@iterator_type(itertools.accumulate, pure=False)
 def _accumulate(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     function = args[1] if len(args) > 1 else kwargs.get("func", NONE)
+    plain = function.is_constant and function.constant() is None
     total = kwargs.get("initial")
+    if total is not None and total.is_constant and total.constant() is None:
+        total = None
     if total is not None:
         yield total
     for item in iterator_of(tx, args[0]):
         if total is None:
             total = item
-        elif function is NONE:
+        elif plain:
             total = tx.binary("add", total, item)
         else:
             total = tx.call(function, [total, item])
         yield total
 
 
-@_iterator(itertools.takewhile, pure=False)
+@iterator_type(itertools.takewhile, pure=False)
 def _takewhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     for item in iterator_of(tx, args[1]):
         if not tx.call(args[0], [item]).truth(tx):
@@ -428,10 +430,10 @@ def _takewhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[Symbolic
         yield item
 
 
-@_iterator(itertools.pairwise)
+@iterator_type(itertools.pairwise)
 def _pairwise(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     for pair in itertools.pairwise(iterator_of(tx, args[0])):
         yield TupleValue(pair)
 
 
-__all__ = ["deque", "enum", "iterator_of", "text_of"]
+__all__ = ["deque", "enum", "iterator_of", "iterator_type", "text_of"]

@@ -114,6 +114,7 @@ class SymbolicValue:
         """The items of `iter(self)`, one after the other."""
         iterator = self.iter(tx)
         while (item := iterator.next(tx)) is not None:
+            tx.tick()
             yield item
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:

@@ -101,6 +101,8 @@ class BuiltinValue(SymbolicValue):
             return OBJECT_METHODS[name](tx, args, kwargs)  # type: ignore[no-any-return]
         contents = getattr(target, "contents", None)
         if contents is not None and issubclass(contents.python_type(), owner):
+            if name == "__getitem__" and issubclass(owner, dict) and len(args) == 2:
+                return target.missing_key(tx, args[1])  # type: ignore[attr-defined, no-any-return]
             return contents.method(tx, name, args[1:], kwargs)  # type: ignore[no-any-return]
         if isinstance(target, (TensorValue, ConstantValue)) or hasattr(target, f"m_{name}"):
             return target.method(tx, name, args[1:], kwargs)

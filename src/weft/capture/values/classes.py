@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
@@ -22,6 +22,7 @@ from weft.capture.values.attributes import (
     type_lookup,
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.builtins import EXTERNAL_METHODS
 from weft.capture.values.constant import constant, evaluate, python_object
 from weft.capture.values.exceptions import ExceptionValue
 from weft.capture.values.functions import RULES, BoundMethodValue
@@ -95,6 +96,8 @@ class ClassValue(SymbolicValue):
         if own is not None:
             return own(tx, self.cls, args, kwargs)
         caller = type_lookup(type(self.cls), "__call__")
+        if isinstance(caller, type):  # a TypedDict makes plain dictionaries
+            return tx.wrap_fixed(caller, caller.__name__).call(tx, args, kwargs)
         if isinstance(caller, types.FunctionType) and not issubclass(self.cls, enum.Enum):
             return tx.wrap_fixed(caller, caller.__qualname__).call(tx, [self, *args], kwargs)
         return self.instantiate(tx, args, kwargs)
@@ -160,6 +163,9 @@ class ClassValue(SymbolicValue):
             return BoundMethodValue(self, function)
         if isinstance(attribute, staticmethod):
             return tx.wrap_fixed(attribute.__func__, f"{self.cls.__name__}.{name}")
+        if isinstance(attribute, types.ClassMethodDescriptorType) and (
+                attribute.__objclass__, name) in EXTERNAL_METHODS:
+            return BoundMethodValue(self, tx.wrap_fixed(attribute, f"{self.cls.__name__}.{name}"))
         if isinstance(attribute, (*C_METHODS, property)):
             return tx.wrap_fixed(getattr(self.cls, name), f"{self.cls.__name__}.{name}")
         if hasattr(type(attribute), "__get__") and not isinstance(attribute, types.FunctionType):
@@ -196,6 +202,10 @@ class ClassValue(SymbolicValue):
         return super().contains(tx, item)
 
 
+_ABSTRACT: Final = 1 << 20
+"""The type flag of classes with abstract methods."""
+
+
 def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
     """What the C-level `__new__` of the class makes."""
     if issubclass(cls, BaseException):
@@ -204,6 +214,8 @@ def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
         fresh = family(tx, cls)
         if fresh is not None:
             return fresh
+    if cls.__flags__ & _ABSTRACT:
+        evaluate(tx, lambda: object.__new__(cls))  # raises the error that names the methods
     maker = type_lookup(cls, "__new__")
     if maker not in (object.__new__, dict.__new__, list.__new__, set.__new__) and \
             not isinstance(maker, (types.FunctionType, staticmethod)) and \
@@ -252,14 +264,16 @@ class SuperValue(SymbolicValue):
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         owner = self.owner
-        cls = owner.cls if isinstance(owner, ClassValue) else owner.python_type()
+        cls = owner.python_type()
+        if isinstance(owner, ClassValue) and issubclass(owner.cls, self.after):
+            cls = owner.cls
         mro = cls.__mro__
         if mro is None or self.after not in mro:
             raise graph_break("unknown-operation", f"super({self.after.__name__}, {owner!r})")
         for base in mro[mro.index(self.after) + 1:]:
             if name in base.__dict__:
                 attribute = base.__dict__[name]
-                if isinstance(owner, ClassValue):
+                if isinstance(owner, ClassValue) and cls is owner.cls:
                     return self._of_class(tx, owner, base, name, attribute)
                 if isinstance(attribute, classmethod):
                     return bind(tx, owner, cls, name, attribute)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import Signal, graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.registry import wraps
@@ -69,14 +69,16 @@ class ConstantValue(SymbolicValue):
         return ConstantMethod(self, name).call(tx, args, kwargs)
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
-        if not key.is_constant:
+        obj = python_object(tx, key)
+        if obj is MISSING:
             return super().getitem(tx, key)
-        return tx.wrap_new(evaluate(tx, lambda: self.value[key.constant()]))
+        return tx.wrap_new(evaluate(tx, lambda: self.value[obj]))
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
-        if not item.is_constant:
+        obj = python_object(tx, item)
+        if obj is MISSING:
             return super().contains(tx, item)
-        return evaluate(tx, lambda: item.constant() in self.value)  # type: ignore[no-any-return]
+        return evaluate(tx, lambda: obj in self.value)  # type: ignore[no-any-return]
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         items = evaluate(tx, lambda: tuple(self.value))
@@ -132,8 +134,16 @@ def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:
     """Runs Python on constants; what it raises, the program raises."""
     try:
         return thunk()
+    except Signal:
+        raise
     except Exception as error:  # noqa: BLE001  the program gets it
-        raise tx.error(type(error), *(a for a in error.args if isinstance(a, _LITERALS))) from None
+        raise tx.error(type(error), *filter(_is_plain, error.args)) from None
+
+
+def _is_plain(obj: Any) -> bool:
+    """Whether an argument of an exception can be made a value."""
+    return isinstance(obj, (*_LITERALS, type)) or (
+        type(obj) in (tuple, list) and all(map(_is_plain, obj)))
 
 
 def python_object(tx: Interpreter, value: SymbolicValue) -> Any:

@@ -9,11 +9,11 @@ key by key.
 from __future__ import annotations
 
 import types
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, python_object
@@ -268,22 +268,20 @@ class DictValue(MethodTable):
         return found
 
     def _default(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
-        if self.cls is Counter:
-            return constant(0)
         if self.cls is defaultdict and self.factory is not NONE and not (
             self.factory.is_constant and self.factory.constant() is None
         ):
             made = tx.call(self.factory, [])
             self.setitem(tx, key, made)
             return made
-        raise tx.error(KeyError, *([key.constant()] if key.is_constant else []))
+        raise key_error(tx, key)
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         self.store(tx, key.dict_key(tx), key, value)
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
         if self.remove(tx, key.dict_key(tx)) is None:
-            raise tx.error(KeyError, key.constant())
+            raise key_error(tx, key)
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         return DictIterator(DictView(self, "keys"), tx)
@@ -305,8 +303,10 @@ class DictValue(MethodTable):
 
     def _equals(self, tx: Interpreter, other: DictValue) -> bool:
         mine, theirs = self.complete(tx), other.complete(tx)
-        return mine.keys() == theirs.keys() and all(
-            tx.equal(mine[key][1], theirs[key][1]) for key in mine)
+        ordered = issubclass(self.cls, OrderedDict) and issubclass(other.cls, OrderedDict)
+        if mine.keys() != theirs.keys() or (ordered and list(mine) != list(theirs)):
+            return False
+        return all(tx.equal(mine[key][1], theirs[key][1]) for key in list(mine))
 
     def update_from(self, tx: Interpreter, other: SymbolicValue) -> None:
         """`self.update(other)` for a mapping or an iterable of pairs."""
@@ -342,7 +342,7 @@ class DictValue(MethodTable):
             return found
         if len(args) > 1 or "default" in kwargs:
             return args[1] if len(args) > 1 else kwargs["default"]
-        raise tx.error(KeyError, args[0].constant())
+        raise key_error(tx, args[0])
 
     def m_setdefault(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         found = self.lookup(tx, args[0].dict_key(tx))
@@ -394,7 +394,7 @@ class DictValue(MethodTable):
         key = args[0].dict_key(tx)
         found = self.remove(tx, key)
         if found is None:
-            raise tx.error(KeyError, args[0].constant())
+            raise key_error(tx, args[0])
         if "last" in kwargs and not kwargs["last"].truth(tx):
             self._entries = {key: (args[0], found), **self._entries}
         self.store(tx, key, args[0], found)
@@ -420,6 +420,13 @@ class DictValue(MethodTable):
 
     def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.iter(tx)
+
+
+def key_error(tx: Interpreter, key: SymbolicValue) -> ObservedException:
+    """What a lookup of a missing key raises."""
+    error = tx.error(KeyError)
+    error.value.args = [key]
+    return error
 
 
 def _has_own_iter(value: SymbolicValue) -> bool:
@@ -553,14 +560,15 @@ class DictView(MethodTable):
 
 @final
 class ProxyValue(MethodTable):
-    """A mapping proxy from outside: read through a copy, since C guards want a dict."""
+    """A mapping proxy; one from outside is read through a copy, since C guards want a dict."""
 
     __slots__ = ("contents", "original")
 
-    def __init__(self, source: Source, original: Any) -> None:
+    def __init__(self, contents: DictValue, source: Source | None = None, original: Any = MISSING
+                 ) -> None:
         super().__init__(source)
         self.original = original
-        self.contents = DictValue(source.call(dict, source.name), dict(original))
+        self.contents = contents
 
     def python_type(self) -> type:
         return types.MappingProxyType
@@ -596,6 +604,10 @@ class ProxyValue(MethodTable):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         return self.contents.binary(tx, op, getattr(other, "contents", other), reflected)
 
+    def rebuild(self, emit: Emitter) -> str:
+        kind = emit.constant(types.MappingProxyType)
+        return emit.bind(self, f"{kind}({emit.value(self.contents)})")
+
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         raise tx.error(TypeError, "'mappingproxy' object does not support item assignment")
 
@@ -608,10 +620,10 @@ def _wrap_proxy(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     if source is None:
         source = tx.tree.object(obj, "mappingproxy")
     tx.guards.add(source, "type_is", types.MappingProxyType)
-    return ProxyValue(source, obj)
+    return ProxyValue(DictValue(source.call(dict, source.name), dict(obj)), source, obj)
 
 
-@wraps(dict, OrderedDict, Counter)
+@wraps(dict, OrderedDict)
 def _wrap_dict(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is None:
         value = DictValue(cls=type(obj))

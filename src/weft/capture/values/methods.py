@@ -59,6 +59,13 @@ class BoundBuiltin(SymbolicValue):
     def python_type(self) -> type:
         return type([].append)
 
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name == "__self__":
+            return self.owner
+        if name == "__name__":
+            return tx.wrap_new(self.name)
+        return super().getattr(tx, name)
+
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.owner.method(tx, self.name, args, kwargs)
 

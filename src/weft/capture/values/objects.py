@@ -218,8 +218,17 @@ class ObjectValue(SymbolicValue):
         attribute = type_lookup(self.cls, name)
         if isinstance(attribute, types.MemberDescriptorType):
             self.set_slot(tx, name, _DELETED)
-        elif isinstance(attribute, property) and attribute.fdel is not None:
+        elif isinstance(attribute, property):
+            if attribute.fdel is None:
+                raise tx.error(AttributeError,
+                               f"property '{name}' of '{self.cls.__name__}' object has no deleter")
             tx.wrap_fixed(attribute.fdel, name).call(tx, [self], {})
+        elif attribute is not MISSING and is_data_descriptor(attribute):
+            deleter = type_lookup(type(attribute), "__delete__")
+            if not isinstance(deleter, types.FunctionType):
+                raise graph_break("unknown-operation", f"deleting {name!r} of {self!r}")
+            descriptor = class_value(tx, self.cls, name, attribute)
+            tx.wrap_fixed(deleter, name).call(tx, [descriptor, self], {})
         elif self.attributes.remove(tx, name) is None:
             raise tx.error(AttributeError, name)
 
@@ -256,6 +265,15 @@ class ObjectValue(SymbolicValue):
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         return self._special(tx, "__getitem__", key)
+
+    def missing_key(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        """`dict.__getitem__` of an instance of a subclass of dict."""
+        contents = self.contents
+        assert isinstance(contents, DictValue)
+        hook = type_lookup(self.cls, "__missing__")
+        if hook in (MISSING, defaultdict.__missing__) or contents.contains(tx, key):
+            return contents.getitem(tx, key)
+        return self._special(tx, "__missing__", key)
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         self._special(tx, "__setitem__", key, value)

@@ -24,7 +24,7 @@ from weft.capture.values.constant import (
     evaluate,
     python_object,
 )
-from weft.capture.values.iterators import ItemsIterator, IteratorValue
+from weft.capture.values.iterators import ItemsIterator, IteratorValue, advance
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
@@ -165,6 +165,38 @@ class SequenceValue(MethodTable):
 
 
 @final
+class ReversedIterator(IteratorValue):
+    """Over a live sequence from its end."""
+
+    __slots__ = ("position", "sequence")
+
+    def __init__(self, sequence: Any) -> None:
+        super().__init__()
+        self.sequence = sequence
+        self.position = len(sequence.items) - 1
+
+    def python_type(self) -> type:
+        return type(reversed(self.sequence.python_type()()))
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        if not 0 <= self.position < len(self.sequence.items):
+            self.position = -1
+            return None
+        self.position -= 1
+        return self.sequence.at(tx, self.position + 1)  # type: ignore[no-any-return]
+
+    def rebuild(self, emit: Emitter) -> str:
+        text = emit.value(self.sequence)
+        emit.fill()
+        name = emit.bind(self, f"reversed({text})")
+        if hasattr(self.python_type(), "__setstate__"):
+            emit.line(f"{name}.__setstate__({self.position})")
+        else:
+            advance(emit, name, len(self.sequence.items) - 1 - self.position)
+        return name
+
+
+@final
 class ListValue(SequenceValue):
     """A list."""
 
@@ -282,17 +314,32 @@ class ListValue(SequenceValue):
 
 
 def sort_values(tx: Interpreter, items: list[SymbolicValue], kwargs: Kwargs) -> list[SymbolicValue]:
-    """The items sorted by constant keys."""
+    """The items sorted, by Python's own algorithm."""
     key = kwargs.get("key", NONE)
     descending = kwargs["reverse"].truth(tx) if "reverse" in kwargs else False
     by_default = key.is_constant and key.constant() is None
     keys = [item if by_default else tx.call(key, [item]) for item in items]
     objects = [python_object(tx, k) for k in keys]
     if any(o is MISSING for o in objects):
-        raise graph_break("unknown-operation", "sorting by keys that are not constants")
+        objects = [_Sortable(tx, k) for k in keys]
     order = evaluate(tx, lambda: sorted(range(len(items)), key=objects.__getitem__,
                                         reverse=descending))
     return [items[i] for i in order]
+
+
+@final
+class _Sortable:
+    """A sort key that capture compares."""
+
+    __slots__ = ("tx", "value")
+
+    def __init__(self, tx: Interpreter, value: SymbolicValue) -> None:
+        self.tx = tx
+        self.value = value
+
+    def __lt__(self, other: _Sortable) -> bool:
+        self.tx.tick()
+        return self.tx.binary("lt", self.value, other.value).truth(self.tx)
 
 
 class TupleValue(SequenceValue):
@@ -488,7 +535,7 @@ class RangeIterator(IteratorValue):
 
 
 @final
-class SliceValue(SymbolicValue):
+class SliceValue(MethodTable):
     """A slice; its bounds are any values."""
 
     __slots__ = ("parts",)
@@ -513,8 +560,14 @@ class SliceValue(SymbolicValue):
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name in ("start", "stop", "step"):
-            return self.parts[("start", "stop", "step").index(name)]
+            return tx.force(self.parts[("start", "stop", "step").index(name)])
         return super().getattr(tx, name)
+
+    def m_indices(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        parts = [python_object(tx, part) for part in (*self.parts, args[0])]
+        if MISSING in parts:
+            raise graph_break("unknown-operation", "indices of a slice of unknown bounds")
+        return tx.wrap_new(evaluate(tx, lambda: slice(*parts[:3]).indices(parts[3])))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op in ("eq", "ne") and isinstance(other, SliceValue):

@@ -14,6 +14,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant
+from weft.capture.values.mapping import key_error
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
@@ -141,7 +142,7 @@ class SetValue(MethodTable):
 
     def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if self.entries.pop(args[0].dict_key(tx), None) is None:
-            raise tx.error(KeyError, args[0].constant())
+            raise key_error(tx, args[0])
         return self._changed(tx)
 
     def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

@@ -125,7 +125,7 @@ def operand(value: SymbolicValue) -> Any:
     """The Python or symbolic number for arithmetic; None for other values."""
     if isinstance(value, SymbolicNumberValue):
         return value.example
-    if isinstance(value, ConstantValue) and isinstance(value.value, int | float):
+    if isinstance(value, ConstantValue) and type(value.value) in (int, float, bool):
         return value.value
     return None
 

@@ -1,0 +1,119 @@
+"""What the iterators of `itertools` give that need more than one line; see `constructors`.
+
+Place in the pipeline: see `handlers/__init__`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from weft.capture.handlers.constructors import iterator_of, iterator_type
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.classes import constructor
+from weft.capture.values.constant import NONE, constant
+from weft.capture.values.functions import rule
+from weft.capture.values.iterators import LazyIterator
+from weft.capture.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+@iterator_type(itertools.compress)
+def _compress(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    data, selectors = (*args, *kwargs.values())
+    for item, chosen in zip(iterator_of(tx, data), iterator_of(tx, selectors), strict=False):
+        if chosen.truth(tx):
+            yield item
+
+
+@iterator_type(itertools.dropwhile, pure=False)
+def _dropwhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    items = iterator_of(tx, args[1])
+    for item in items:
+        if not tx.call(args[0], [item]).truth(tx):
+            yield item
+            break
+    yield from items
+
+
+@iterator_type(itertools.filterfalse, pure=False)
+def _filterfalse(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+    plain = args[0].is_constant and args[0].constant() in (None, bool)
+    for item in iterator_of(tx, args[1]):
+        if not (item if plain else tx.call(args[0], [item])).truth(tx):
+            yield item
+
+
+class _Groups:
+    """The state that a groupby object shares with its groups."""
+
+    def __init__(self, tx: Interpreter, items: SymbolicValue, key: SymbolicValue) -> None:
+        self.tx = tx
+        self.items = iterator_of(tx, items)
+        self.key = key
+        self.number = 0
+        self.item: SymbolicValue | None = None
+        self.item_key: SymbolicValue = NONE
+
+    def advance(self) -> bool:
+        """Reads the next item and its key."""
+        self.item = next(self.items, None)
+        if self.item is None:
+            return False
+        plain = self.key.is_constant and self.key.constant() is None
+        self.item_key = self.item if plain else self.tx.call(self.key, [self.item])
+        return True
+
+    def each(self) -> Iterator[SymbolicValue]:
+        """Pairs of a key and the iterator over its group."""
+        going = self.advance()
+        while going:
+            self.number += 1
+            key = self.item_key
+            group = LazyIterator(type(self)._grouper, partial(self.group, self.number, key))
+            yield TupleValue([key, group])
+            while self.item is not None and self.tx.equal(key, self.item_key):
+                self.advance()  # what was left of the group
+            going = self.item is not None
+
+    def group(self, number: int, key: SymbolicValue) -> Iterator[SymbolicValue]:
+        """The items of a group, until the outer iterator goes on."""
+        while self.number == number and self.item is not None and self.tx.equal(
+                key, self.item_key):
+            yield self.item
+            if self.number == number:
+                self.advance()
+
+    _grouper: type = type(next(itertools.groupby("a"))[1])
+
+
+@constructor(itertools.groupby)
+def _groupby(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    given = dict(zip(("iterable", "key"), args, strict=False)) | kwargs
+    groups = _Groups(tx, given["iterable"], given.get("key", NONE))
+    return LazyIterator(cls, groups.each)
+
+
+@rule(itertools.tee)
+def _tee(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    count = (args[1] if len(args) > 1 else kwargs.get("n", constant(2))).constant()
+    items = iterator_of(tx, args[0])
+    queues: list[deque[SymbolicValue]] = [deque() for _ in range(count)]
+
+    def produce(own: deque[SymbolicValue]) -> Iterator[SymbolicValue]:
+        while True:
+            if not own:
+                item = next(items, None)
+                if item is None:
+                    return
+                for queue in queues:
+                    queue.append(item)
+            yield own.popleft()
+
+    kind: type = type(itertools.tee(())[0])
+    return TupleValue([LazyIterator(kind, partial(produce, queue)) for queue in queues])

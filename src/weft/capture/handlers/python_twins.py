@@ -1,0 +1,62 @@
+"""C functions of the standard library that are interpreted in their Python form.
+
+Place in the pipeline: see `handlers/__init__`; the Python forms are in `polyfills/`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import functools
+import heapq
+import operator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from weft.capture.polyfills import library
+from weft.capture.polyfills.twins import twin
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.builtins import EXTERNAL_METHODS
+from weft.capture.values.functions import rule
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_TWINS: Final[dict[ModuleType, tuple[str, ...]]] = {
+    heapq: ("heappush", "heappop", "heapify", "heappushpop", "heapreplace", "_heappop_max",
+            "_heapify_max", "_heapreplace_max"),
+    bisect: ("bisect_left", "bisect_right", "insort_left", "insort_right"),
+    operator: ("countOf", "indexOf", "length_hint", "concat", "iconcat", "delitem", "call"),
+}
+
+
+def _register(module: ModuleType, name: str) -> None:
+    original = getattr(module, name)
+
+    @rule(original)
+    def interpret(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return tx.wrap_fixed(twin(module, name), name).call(tx, args, kwargs)
+
+
+for _module, _names in _TWINS.items():
+    for _name in _names:
+        if hasattr(_module, _name):
+            _register(_module, _name)
+
+
+def _polyfill(original: Any, python: Any) -> None:
+    @rule(original)
+    def interpret(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return tx.wrap_fixed(python, python.__name__).call(tx, args, kwargs)
+
+
+_polyfill(functools.cmp_to_key, library.cmp_to_key)
+_polyfill(vars(collections)["_count_elements"], library.count_elements)
+
+
+def _from_keys(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(library.from_keys, "fromkeys").call(tx, args, kwargs)
+
+
+EXTERNAL_METHODS[(dict, "fromkeys")] = _from_keys
+EXTERNAL_METHODS[(collections.OrderedDict, "fromkeys")] = _from_keys
