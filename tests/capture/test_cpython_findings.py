@@ -421,7 +421,7 @@ def test_long_loop_without_tensors_is_left_to_python() -> None:
     def f(x: torch.Tensor, n: int) -> Any:
         return x + 1, sum(range(n))
 
-    check(f, (torch.ones(2), 10_000_000), graphs=0, repeat=1)
+    check(f, (torch.ones(2), 3_000_000), graphs=0, repeat=1)
 
 
 def test_reversed_range_is_not_listed() -> None:

@@ -42,8 +42,11 @@ from weft.shapes.policy import DynamicPolicy
 Args = list[SymbolicValue]
 Kwargs = dict[str, SymbolicValue]
 
-_IDLE_STEPS: Final = 200_000
+_IDLE_STEPS: Final = 300_000
 """Instructions without a tensor operation after which a frame is left to Python."""
+
+_STEPS_PER_CALL: Final = 2_000
+"""Instructions more for every tensor operation."""
 
 
 @final
@@ -149,9 +152,10 @@ class Interpreter:
 
     def _go_on(self) -> None:
         """After many steps: going on is only worth it for tensors, and not without end."""
-        if self.step > self._step_limit or not self.builder.n_calls:
+        worthwhile = _IDLE_STEPS + _STEPS_PER_CALL * self.builder.n_calls
+        if self.step >= min(worthwhile, self._step_limit):
             raise SkipFrame("too many instructions", always=True)
-        self._stop_at = self._step_limit
+        self._stop_at = min(worthwhile, self._step_limit)
 
     def _note_break(self, signal: GraphBreak, frame: Frame) -> None:
         """Attributes a break to the innermost instruction that a continuation can follow."""
