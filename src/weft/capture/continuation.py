@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import CellType, CodeType, FunctionType
 from typing import Any, Final, final
@@ -129,17 +129,6 @@ def is_continuation(code: CodeType) -> bool:
     """Whether the code was made by `resume_function`."""
     origin = _ORIGINS.get(code)
     return origin is not None and origin.code() is not None
-
-
-def comes_round_again(code: CodeType, offset: int) -> bool:
-    """Whether `code` is a continuation that begins in a loop which goes on from `offset`: a break
-    there, and another continuation, and so on, would nest one deeper in each iteration."""
-    origin = _ORIGINS.get(code)
-    root, place = original_position(code, offset)
-    if origin is None or root is code:
-        return False
-    body = disassemble(root)
-    return body.at(origin.start).index in _reachable(body, body.at(place))
 
 
 def _original(code: CodeType, state: _State) -> tuple[CodeType, _State]:
@@ -411,3 +400,23 @@ def _make(
     opname: str, arg: int = 0, argval: Any = None, positions: Positions = (None,) * 4
 ) -> Instruction:
     return Instruction(OPMAP[opname], opname, arg, argval, positions=positions)
+
+
+def _handle(error: BaseException, operation: Callable[[], Any]) -> Any:
+    try:
+        raise error
+    except:  # noqa: E722  its code begins right behind the instruction that notes the exception
+        return operation()
+
+
+def _handling_from() -> int:
+    """Where `_handle` has just begun to handle."""
+    body = disassemble(_handle.__code__).instructions
+    return next(body[i.index + 1].offset for i in body if i.opname == "PUSH_EXC_INFO")
+
+
+#: `run_handling(error, error, operation)` is `operation()` while `error` is being handled.
+run_handling: Final = resume_function(
+    _handle.__code__, _handling_from(), HANDLED + VALUE, ["operation"], globals=globals(),
+    name="run_handling",
+)

@@ -170,7 +170,7 @@ class Interpreter:
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:
         """Goes on at the exception's handler in this frame, or raises it to the caller."""
-        link_context(error.value, frame.handled_exception())
+        link_context(self, error.value, frame.handled_exception())
         note_raised(error.value)
         row = frame.program.handler_of(frame.current.index)
         if row is None:

@@ -3,324 +3,38 @@
 Place in the pipeline: called by the compiler when an interpretation ended at a break. The frame
 that broke does its operation; it and each caller go on in a continuation, innermost first::
 
-    t0 = print(v[0])                  # the operation
-    t1 = f_inner_resumed(t0, x)       # the rest of the inner frame
-    return f_resumed(t1)              # the rest of the outer one
+    t0 = print(v[0])                       # the operation
+    t1 = f_inner_resumed(t0, x)            # the rest of the inner frame
+    return tail_call(f_resumed, t1)        # the rest of the outer one
+
+The last one is not called but told to whoever called the replacement: a loop that breaks in each
+iteration needs no more stack than one that does not, and its tensors are freed on the way.
 """
 
 from __future__ import annotations
 
-import builtins
-import operator
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft import _frame
+from weft.capture.break_operations import TRANSLATORS, Branch, Operation, can_translate
 from weft.capture.breaks import graph_break
 from weft.capture.bytecode.liveness import live_locals
-from weft.capture.checkpointing import Checkpointed, is_checkpoint
-from weft.capture.continuation import HANDLED, comes_round_again, resume_function
+from weft.capture.bytecode.tables import TABLE
+from weft.capture.continuation import HANDLED, resume_function, run_handling
 from weft.capture.continuation import NULL as NULL_ITEM
-from weft.capture.frame import Frame, Instruction
+from weft.capture.frame import Frame
 from weft.capture.opcodes.exceptions import HandledMarker
-from weft.capture.opcodes.operators import TO_BOOL
 from weft.capture.replacement import Emitter
-from weft.capture.values.base import NULL, NullValue, SymbolicValue
+from weft.capture.values.base import NullValue, SymbolicValue
 from weft.capture.values.cell import CellValue
-from weft.capture.values.constant import ConstantValue
-from weft.markers import disable, is_disabled
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 MakeContinuation = Callable[[types.FunctionType], Any]
-
-
-@final
-@dataclass(slots=True)
-class Operation:
-    """An instruction as Python: how many stack items it takes, and what it does."""
-
-    taken: int
-    text: str = ""
-    """An expression, whose value is pushed if `pushes`."""
-    pushes: bool = True
-    branches: tuple[tuple[int, int], tuple[int, int]] | None = None
-    """For jumps: (instruction index, stack items kept beyond `taken`) if true, if false."""
-    null_below: bool = False
-    """Whether a NULL goes below the result (LOAD_METHOD)."""
-
-
-Translator = Callable[[Emitter, Frame, Instruction], Operation]
-
-_TRANSLATORS: dict[str, Translator] = {}
-
-
-def _translates(*names: str) -> Callable[[Translator], Translator]:
-    def register(function: Translator) -> Translator:
-        for name in names:
-            _TRANSLATORS[name] = function
-        return function
-
-    return register
-
-
-def can_translate(name: str) -> bool:
-    """Whether a break at the opcode can be followed by a continuation after it."""
-    return name in _TRANSLATORS
-
-
-# -- operations -----------------------------------------------------------------------------------
-
-
-def _top(emit: Emitter, frame: Frame, n: int) -> list[str]:
-    return [emit.value(value) for value in frame.stack[len(frame.stack) - n :]]
-
-
-def _call_text(
-    emit: Emitter, function: SymbolicValue, args: list[SymbolicValue], names: tuple[str, ...]
-) -> str:
-    plain = len(args) - len(names)
-    parts = [emit.value(arg) for arg in args[:plain]]
-    parts += [f"{name}={emit.value(arg)}" for name, arg in zip(names, args[plain:], strict=True)]
-    return f"{_callee(emit, function)}({', '.join(parts)})"
-
-
-def _callee(emit: Emitter, function: SymbolicValue) -> str:
-    """A function marked as not to be captured is called with the frame hook off."""
-    real = function.real()
-    if is_checkpoint(real):
-        return emit.constant(Checkpointed(emit.tx.compiled_copy))
-    return emit.constant(disable(real)) if is_disabled(real) else emit.value(function)
-
-
-@_translates("CALL", "CALL_KW")
-def _call(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    names: tuple[str, ...] = frame.kw_names
-    taken = ins.arg + 2
-    stack = frame.stack
-    if ins.name == "CALL_KW":
-        names = stack[-1].constant()
-        stack = stack[:-1]
-        taken += 1
-    first, second, *args = stack[len(stack) - ins.arg - 2 :]
-    if isinstance(second, NullValue):
-        function = first
-    elif isinstance(first, NullValue):
-        function = second
-    else:
-        function, args = first, [second, *args]
-    return Operation(taken, _call_text(emit, function, args, names))
-
-
-@_translates("CALL_FUNCTION_EX")
-def _call_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    n = 2 + (ins.arg & 1)
-    function, args, *kwargs = frame.stack[len(frame.stack) - n :]
-    below = frame.stack[-n - 1 : -n]
-    has_null = bool(below) and isinstance(below[0], NullValue)
-    if isinstance(args, NullValue):  # 3.13: callable, NULL, args, kwargs
-        raise graph_break("unknown-opcode", "CALL_FUNCTION_EX in this form")
-    text = f"{_callee(emit, function)}(*{emit.value(args)}"
-    text += f", **{emit.value(kwargs[0])})" if kwargs else ")"
-    return Operation(n + has_null, text)
-
-
-_BINARY: Final = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
-_INPLACE: Final = (
-    "iadd",
-    "iand",
-    "ifloordiv",
-    "ilshift",
-    "imatmul",
-    "imul",
-    "imod",
-    "ior",
-    "ipow",
-    "irshift",
-    "isub",
-    "itruediv",
-    "ixor",
-)
-
-
-@_translates("BINARY_OP")
-def _binary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    left, right = _top(emit, frame, 2)
-    if ins.arg < len(_BINARY):
-        return Operation(2, f"{left} {_BINARY[ins.arg]} {right}")
-    function = getattr(operator, _INPLACE[ins.arg - len(_BINARY)])
-    return Operation(2, f"{emit.constant(function)}({left}, {right})")
-
-
-@_translates("COMPARE_OP")
-def _compare(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    left, right = _top(emit, frame, 2)
-    text = f"{left} {ins.argval} {right}"
-    return Operation(2, f"bool({text})" if ins.arg & TO_BOOL else text)
-
-
-@_translates("CONTAINS_OP")
-def _contains(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    left, right = _top(emit, frame, 2)
-    return Operation(2, f"{left} {'not in' if ins.arg else 'in'} {right}")
-
-
-@_translates("BINARY_SUBSCR")
-def _subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    owner, key = _top(emit, frame, 2)
-    return Operation(2, f"{owner}[{key}]")
-
-
-@_translates("STORE_SUBSCR")
-def _store_subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    value, owner, key = _top(emit, frame, 3)
-    return Operation(3, f"{emit.constant(operator.setitem)}({owner}, {key}, {value})", pushes=False)
-
-
-@_translates("DELETE_SUBSCR")
-def _delete_subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    owner, key = _top(emit, frame, 2)
-    return Operation(2, f"{emit.constant(operator.delitem)}({owner}, {key})", pushes=False)
-
-
-@_translates("BINARY_SLICE")
-def _binary_slice(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    owner, start, stop = _top(emit, frame, 3)
-    return Operation(3, f"{owner}[slice({start}, {stop})]")
-
-
-@_translates("STORE_SLICE")
-def _store_slice(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    value, owner, start, stop = _top(emit, frame, 4)
-    setter = emit.constant(operator.setitem)
-    return Operation(4, f"{setter}({owner}, slice({start}, {stop}), {value})", pushes=False)
-
-
-@_translates("LOAD_ATTR")
-def _load_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    (owner,) = _top(emit, frame, 1)
-    operation = Operation(1, f"getattr({owner}, {ins.argval!r})")
-    if METHOD_BIT_IN_LOAD_ATTR and ins.arg & 1:
-        operation.null_below = True
-    return operation
-
-
-METHOD_BIT_IN_LOAD_ATTR: Final = "LOAD_METHOD" not in __import__("dis").opmap or __import__(
-    "sys"
-).version_info >= (3, 12)
-
-
-@_translates("LOAD_METHOD")
-def _load_method(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    (owner,) = _top(emit, frame, 1)
-    return Operation(1, f"getattr({owner}, {ins.argval!r})", null_below=True)
-
-
-@_translates("STORE_ATTR")
-def _store_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    value, owner = _top(emit, frame, 2)
-    return Operation(2, f"setattr({owner}, {ins.argval!r}, {value})", pushes=False)
-
-
-@_translates("DELETE_ATTR")
-def _delete_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    (owner,) = _top(emit, frame, 1)
-    return Operation(1, f"delattr({owner}, {ins.argval!r})", pushes=False)
-
-
-_UNARY: Final = {
-    "UNARY_NEGATIVE": "-",
-    "UNARY_POSITIVE": "+",
-    "UNARY_INVERT": "~",
-    "UNARY_NOT": "not ",
-}
-
-
-@_translates(*_UNARY)
-def _unary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return Operation(1, f"{_UNARY[ins.name]}{_top(emit, frame, 1)[0]}")
-
-
-@_translates("TO_BOOL")
-def _to_bool(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return Operation(1, f"bool({_top(emit, frame, 1)[0]})")
-
-
-@_translates("GET_ITER")
-def _get_iter(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return Operation(1, f"iter({_top(emit, frame, 1)[0]})")
-
-
-@_translates("FORMAT_VALUE")
-def _format_value(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    taken = 2 if ins.arg & 4 else 1
-    value, *spec = _top(emit, frame, taken)
-    convert = (None, str, repr, ascii)[ins.arg & 3]
-    if convert is not None:
-        value = f"{emit.constant(convert)}({value})"
-    return Operation(taken, f"format({value}, {spec[0] if spec else repr('')})")
-
-
-@_translates("FORMAT_SIMPLE")
-def _format_simple(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return Operation(1, f"format({_top(emit, frame, 1)[0]})")
-
-
-@_translates("CONVERT_VALUE")
-def _convert(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    convert = (None, str, repr, ascii)[ins.arg]
-    return Operation(1, f"{emit.constant(convert)}({_top(emit, frame, 1)[0]})")
-
-
-@_translates("FORMAT_WITH_SPEC")
-def _format_spec(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    value, spec = _top(emit, frame, 2)
-    return Operation(2, f"format({value}, {spec})")
-
-
-@_translates("IMPORT_NAME")
-def _import(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    level, names = _top(emit, frame, 2)
-    space = emit.value(frame.globals)
-    return Operation(2, f"__import__({ins.argval!r}, {space}, None, {names}, {level})")
-
-
-_JUMP_IF_TRUE: Final = ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
-_JUMP_IF_FALSE: Final = (
-    "POP_JUMP_IF_FALSE",
-    "POP_JUMP_FORWARD_IF_FALSE",
-    "POP_JUMP_BACKWARD_IF_FALSE",
-)
-
-
-@_translates(*_JUMP_IF_TRUE)
-def _jump_if_true(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    (value,) = _top(emit, frame, 1)
-    return Operation(1, value, False, ((ins.target, 0), (ins.index + 1, 0)))
-
-
-@_translates(*_JUMP_IF_FALSE)
-def _jump_if_false(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    (value,) = _top(emit, frame, 1)
-    return Operation(1, value, False, ((ins.index + 1, 0), (ins.target, 0)))
-
-
-@_translates("JUMP_IF_TRUE_OR_POP")
-def _jump_if_true_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    (value,) = _top(emit, frame, 1)
-    return Operation(1, value, False, ((ins.target, 1), (ins.index + 1, 0)))
-
-
-@_translates("JUMP_IF_FALSE_OR_POP")
-def _jump_if_false_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    (value,) = _top(emit, frame, 1)
-    return Operation(1, value, False, ((ins.index + 1, 0), (ins.target, 1)))
-
-
-# -- continuations --------------------------------------------------------------------------------
 
 
 @final
@@ -346,9 +60,10 @@ class Resumption:
         self.emit = emit
         self.make = make
 
-    def write(self, frame: Frame) -> None:
-        """The operation of `frame`, then the rest of it and of its callers."""
-        eager = frame.handled or self._comes_round(frame) or not can_translate(frame.current.name)
+    def write(self, frame: Frame, *, raises: bool = False) -> None:
+        """The operation of `frame`, then the rest of it and of its callers; `raises`: it is known
+        to raise, so that the rest of the frame is left to Python, which knows its lines."""
+        eager = raises or not can_translate(frame.current.name)
         step = self._eager(frame) if eager else self._operation(frame)
         outer = frame.caller
         while outer is not None:
@@ -357,22 +72,10 @@ class Resumption:
         self.tx.effects.replay(self.emit)
         self.emit.line(f"return {step.resume(step.attempt())}")
 
-    def _comes_round(self, frame: Frame) -> bool:
-        """Whether a loop broke before: from its second break on it runs uncompiled (what it calls
-        is still compiled). Inside of a call, the break moves out to the loop's own frame."""
-        root = frame
-        while root.caller is not None:
-            root = root.caller
-        if not comes_round_again(root.code, root.current.offset):
-            return False
-        if root is not frame:
-            raise graph_break("unknown-operation", "a break in a call from a loop that broke")
-        return True
-
     def _operation(self, frame: Frame) -> Step:
         """The operation of the broken frame, then its continuation."""
         ins = frame.current
-        operation = _TRANSLATORS[ins.name](self.emit, frame, ins)
+        operation = TRANSLATORS[ins.name](self.emit, frame, ins)
         stack = frame.stack[: len(frame.stack) - operation.taken]
         if operation.branches is None:
             step = self._plain(frame, stack, operation)
@@ -381,37 +84,61 @@ class Resumption:
         return self._protected(frame, step)
 
     def _eager(self, frame: Frame) -> Step:
-        """The operation and the rest of the frame as a continuation that is not compiled: while an
-        exception is handled (the operation may ask which), in a loop that broke before, and for
-        an instruction that is not known as Python."""
+        """The instruction and the rest of the frame as a continuation that is not compiled: for an
+        instruction that raises, or that is not known as Python."""
         call = self._continuation(frame, frame.current.index, frame.stack, "", eager=True)
         return Step(lambda: "", lambda _: self.emit.temporary(call("")))
 
     def _plain(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         index = frame.current.index + 1
-        extra = [NULL] if operation.null_below else []
-        call = self._continuation(frame, index, [*stack, *extra], "v" * operation.pushes)
+        suffix = "v" * operation.pushes
+        if operation.null:
+            suffix = f"v{NULL_ITEM}" if TABLE.null_above_callable else f"{NULL_ITEM}v"
+        call = self._continuation(frame, index, stack, suffix)
+
+        def resume(result: str) -> str:
+            several = operation.pushes > 1
+            parts = [f"{result}[{n}]" for n in range(operation.pushes)] if several else [result]
+            return self.emit.temporary(call(*parts[: operation.pushes]))
+
+        return Step(self._attempt(frame, operation), resume)
+
+    def _attempt(self, frame: Frame, operation: Operation) -> Callable[[], str]:
+        """Emits the operation; gives the name of its value."""
+        text = self._handling(frame)(operation.text)
 
         def attempt() -> str:
-            if operation.pushes:
-                return self.emit.temporary(operation.text)
-            self.emit.line(operation.text)
+            if operation.pushes or operation.branches is not None:
+                return self.emit.temporary(text)
+            self.emit.line(text)
             return ""
 
-        return Step(attempt, lambda result: self.emit.temporary(call(result)))
+        return attempt
+
+    def _handling(self, frame: Frame | None) -> Callable[[str], str]:
+        """Turns an expression into one that is evaluated while the exception is handled that the
+        frame handles: code that it calls may ask for that, and what it raises refers to it."""
+        error = None if frame is None else frame.handled_exception()
+        if error is None:
+            return lambda text: text
+        name = self.emit.value(error)
+        return lambda text: f"{self.emit.constant(run_handling)}({name}, {name}, lambda: {text})"
 
     def _branch(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         assert operation.branches is not None
-        kept = frame.stack[-1:]
-        calls = [
-            self._continuation(frame, index, [*stack, *kept[:keep]], "")
-            for index, keep in operation.branches
-        ]
+        yes, no = (self._side(frame, stack, branch) for branch in operation.branches)
 
-        def resume(condition: str) -> str:
-            return self.emit.temporary(f"{calls[0]('')} if {condition} else {calls[1]('')}")
+        def resume(value: str) -> str:
+            test = operation.test.format(value)
+            return self.emit.temporary(f"{yes(value)} if {test} else {no(value)}")
 
-        return Step(lambda: self.emit.temporary(f"True if {operation.text} else False"), resume)
+        return Step(self._attempt(frame, operation), resume)
+
+    def _side(self, frame: Frame, stack: list[SymbolicValue], branch: Branch
+              ) -> Callable[[str], str]:
+        kept = frame.stack[-1:] if branch.keeps_top else []
+        call = self._continuation(frame, branch.index, [*stack, *kept], "v" * branch.pushes)
+        return call if branch.pushes else lambda value: call()
 
     def _link(self, frame: Frame, inner: Step) -> Step:
         """The caller's step: all that the inner frame still does, then the rest of the caller."""
@@ -459,8 +186,8 @@ class Resumption:
         suffix: str,
         *,
         eager: bool = False,
-    ) -> Callable[[str], str]:
-        """The call of the rest of `frame`, given the text of what is pushed; `suffix` is the stack
+    ) -> Callable[..., str]:
+        """The call of the rest of `frame`, given the texts of what is pushed; `suffix` is the stack
         kinds of that: "" for nothing, "v" for a value, "lv" for an exception at a handler that
         wants to know the raising instruction."""
         if frame.generator is not None:
@@ -468,24 +195,26 @@ class Resumption:
         code = self.tx.own_code(frame.code)
         offset = frame.program.instructions[index].offset
         shape = "".join(_KINDS.get(type(value), "v") for value in stack)
-        if frame.handled and not eager:
-            raise graph_break("unknown-operation", "a break while a caller handles an exception")
         names = self._live(frame, code, offset)
         boxes = [name for name in names if name in frame.cells and name in code.co_cellvars]
         plain = [name for name in names if name not in boxes]
+        kept = [v for v in stack if not isinstance(v, NullValue)]
         before = [
-            self.emit.value(v.exception if isinstance(v, HandledMarker) else v)
-            for v in stack
-            if not isinstance(v, NullValue)
+            self.emit.value(v.exception if isinstance(v, HandledMarker) else v) for v in kept
         ]
         after = [self.emit.value(frame.locals[n]) for n in plain]
         after += [self.emit.value(frame.cells[n]) for n in boxes]
         make = None if eager else self.make
         target = self._callable(frame, code, offset, shape + suffix, plain, boxes, make)
 
-        def call(pushed: str) -> str:
-            parts = [*before, *([pushed] if pushed else []), *after]
-            return f"{target}({', '.join(parts)})"
+        tail = self.emit.constant(_frame.tail_call) if frame.caller is None else ""
+        handling = self._handling(frame.caller)
+
+        def call(*pushed: str) -> str:
+            parts = [*before, *filter(None, pushed), *after]
+            if tail:
+                return f"{tail}({', '.join([target, *parts])})"
+            return handling(f"{target}({', '.join(parts)})")
 
         return call
 
@@ -530,4 +259,4 @@ class Resumption:
         return frame.cells[name]
 
 
-__all__ = ["ConstantValue", "Operation", "Resumption", "builtins", "can_translate"]
+__all__ = ["Resumption", "can_translate"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 #: At the end of a loop FOR_ITER goes on behind the END_FOR (3.13: and the POP_TOP) at its target.
-_BEHIND_LOOP: Final = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[TABLE.version]
+BEHIND_LOOP: Final = {(3, 11): 0, (3, 12): 1, (3, 13): 2}[TABLE.version]
 _END_FOR_POPS: Final = 1 if TABLE.version >= (3, 13) else 2
 
 
@@ -82,7 +82,7 @@ def for_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     item = frame.stack[-1].next(tx)
     if item is None:
         frame.stack.pop()
-        frame.pc = ins.target + _BEHIND_LOOP
+        frame.pc = ins.target + BEHIND_LOOP
     else:
         frame.stack.append(item)
 

@@ -56,7 +56,7 @@ def raise_varargs(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = instantiate(tx, frame.pop())
     if cause is not None and isinstance(value, ExceptionValue):
         is_none = cause.is_constant and cause.constant() is None
-        value.cause = NONE if is_none else instantiate(tx, cause)
+        value.set_link(tx, "__cause__", NONE if is_none else instantiate(tx, cause))
     raise ObservedException(value)
 
 
@@ -70,7 +70,8 @@ def stop_iteration_error(tx: Interpreter, error: SymbolicValue) -> SymbolicValue
     if not issubclass(error.python_type(), StopIteration):
         return error
     made = new_exception(RuntimeError, [tx.wrap_new("generator raised StopIteration")])
-    made.cause = made.context = error
+    made.set_link(tx, "__cause__", error)
+    made.set_link(tx, "__context__", error)
     return made
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
+from weft._torch import dynamo_substitute
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -113,6 +114,9 @@ class BuiltinValue(SymbolicValue):
 
     def _on_constants(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if not is_pure(self.function):
+            substitute = dynamo_substitute(self.function)
+            if substitute is not None:
+                return tx.wrap_fixed(substitute, repr(self)).call(tx, args, kwargs)
             raise graph_break("unknown-c-function", f"a call of {self!r}")
         objects = [python_object(tx, a) for a in args]
         named = {k: python_object(tx, v) for k, v in kwargs.items()}
@@ -123,6 +127,9 @@ class BuiltinValue(SymbolicValue):
     def rebuild(self, emit: Emitter) -> str:
         return emit.constant(self.function)
 
+
+_OWNERS: Final = (list, dict, set, torch.Tensor, torch.nn.Parameter)
+"""Types whose bound methods are looked at as such."""
 
 OBJECT_METHODS: dict[str, Any] = {}
 """Methods of `object`: name -> rule(tx, [self, *args], kwargs)."""
@@ -137,10 +144,24 @@ def _tensor_default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValu
 
 @wraps(*_KINDS)
 def wrap_builtin(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    """A C function from outside: always the same object next time."""
+    """A C function from outside: always the same object next time, or the same method of whatever
+    object it is bound to (`items.append` kept in a variable is a new object each time)."""
     if source is not None and source.accessor[0] != "object":
+        method = _bound_method(tx, obj, source)
+        if method is not None:
+            return method
         tx.guards.add(source, "is", obj)
     return BuiltinValue(obj, source)
+
+
+def _bound_method(tx: Interpreter, obj: Any, source: Source) -> SymbolicValue | None:
+    owner = getattr(obj, "__self__", None)
+    if type(owner) not in _OWNERS or getattr(owner, obj.__name__, None) != obj:
+        return None
+    tx.guards.add(source, "type_is", type(obj))
+    tx.guards.add(source.attribute("__name__"), "eq", obj.__name__)
+    tx.guards.add(source.attribute("__self__"), "type_is", type(owner))
+    return tx.wrap(owner, source.attribute("__self__")).getattr(tx, obj.__name__)
 
 
 @wraps(type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))

@@ -6,11 +6,11 @@ Place in the pipeline: a value family; `ObservedException` carries one through t
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, SymbolicValue
-from weft.capture.values.constant import NONE
+from weft.capture.values.constant import NONE, boolean
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
@@ -24,28 +24,50 @@ if TYPE_CHECKING:
 class ExceptionValue(ObjectValue):
     """An exception object."""
 
-    __slots__ = ("args", "cause", "context", "traceback")
+    __slots__ = ("args", "known", "traceback", "written")
 
     def __init__(self, cls: type[BaseException], args: list[SymbolicValue],
                  source: Source | None = None, original: Any = MISSING) -> None:
         super().__init__(cls, source, original)
         self.args = args
-        self.cause: SymbolicValue = NONE
-        self.context: SymbolicValue = NONE
+        self.known: dict[str, SymbolicValue] = {}
+        """What was read or set of `_LINKS`."""
+        self.written: dict[str, None] = {}
+        """Names of what was set, in that order."""
         self.traceback: SymbolicValue = NONE
 
     def __repr__(self) -> str:
         return f"{self.cls.__name__}({', '.join(map(repr, self.args))})"
+
+    def link(self, tx: Interpreter, name: str) -> SymbolicValue:
+        """`__cause__`, `__context__` or `__suppress_context__`."""
+        found = self.known.get(name)
+        if found is None:
+            found = _LINKS[name]
+            if self.source is not None:
+                found = tx.wrap(getattr(self.original, name), self.source.attribute(name))
+            self.known[name] = found
+        return found
+
+    def set_link(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        """Sets one of them; an exception with a cause shows no context."""
+        self.known[name] = value
+        self._note_written(tx, name)
+        if name == "__cause__":
+            self.set_link(tx, "__suppress_context__", boolean(True))
+
+    def _note_written(self, tx: Interpreter, name: str) -> None:
+        self.written.setdefault(name)
+        if self.source is not None:
+            tx.effects.touch(self)
 
     def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "args":
             return TupleValue(self.args)
         if name == "value" and issubclass(self.cls, StopIteration):
             return self.args[0] if self.args else NONE
-        if name == "__cause__":
-            return self.cause
-        if name == "__context__":
-            return self.context
+        if name in _LINKS:
+            return self.link(tx, name)
         if name == "__traceback__" and (self.source is None or self.traceback is not NONE):
             return self.traceback
         return super().slot_attribute(tx, name)
@@ -54,24 +76,42 @@ class ExceptionValue(ObjectValue):
                         ) -> None:
         if name == "args":
             self.args = tx.unpack(value)
-        elif name == "__cause__":
-            self.cause = value
-        elif name == "__context__":
-            self.context = value
+            self._note_written(tx, name)
+        elif name in _LINKS:
+            self.set_link(tx, name, value)
         elif name == "__traceback__":
             self.traceback = value
-        elif name != "__suppress_context__":
+        else:
             super()._set_descriptor(tx, name, attribute, value)
+
+    def replay(self, emit: Emitter) -> None:
+        super().replay(emit)
+        self._write_links(emit, emit.value(self))
+
+    def _write_links(self, emit: Emitter, target: str) -> None:
+        for name in self.written:
+            if name == "args":
+                emit.line(f"{target}.args = ({''.join(f'{emit.value(a)}, ' for a in self.args)})")
+            else:
+                emit.line(f"{target}.{name} = {emit.value(self.known[name])}")
 
     def rebuild(self, emit: Emitter) -> str:
         args = "".join(f", {emit.value(arg)}" for arg in self.args)
         cls = emit.constant(self.cls)
         name = emit.bind(self, f"{cls}.__new__({cls}{args})")
         emit.line(f"{name}.args = ({''.join(f'{emit.value(a)}, ' for a in self.args)})")
-        emit.later(lambda: self.attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}"))
-        if self.cause is not NONE:
-            emit.line(f"{name}.__cause__ = {emit.value(self.cause)}")
+        emit.later(lambda: self._fill_links(emit, name))
         return name
+
+    def _fill_links(self, emit: Emitter, name: str) -> None:
+        self.attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}")
+        self._write_links(emit, name)
+
+
+_LINKS: Final[dict[str, SymbolicValue]] = {
+    "__cause__": NONE, "__context__": NONE, "__suppress_context__": boolean(False),
+}
+"""Attributes of exceptions that refer to others, and what they are at first."""
 
 
 @final
@@ -114,17 +154,20 @@ def new_exception(cls: type[BaseException], args: list[SymbolicValue]) -> Except
     return ExceptionValue(cls, args)
 
 
-def link_context(value: SymbolicValue, handled: SymbolicValue | None) -> None:
+def link_context(tx: Interpreter, value: SymbolicValue, handled: SymbolicValue | None) -> None:
     """An exception raised while another one is handled has that one as its context."""
-    if isinstance(value, ExceptionValue) and value.context is NONE and handled is not None:
-        link: SymbolicValue = handled
-        seen: set[int] = set()
-        while isinstance(link, ExceptionValue) and id(link) not in seen:
-            if link is value:
-                return
-            seen.add(id(link))
-            link = link.context
-        value.context = handled
+    if not isinstance(value, ExceptionValue) or handled is None:
+        return
+    if value.link(tx, "__context__") is not NONE:
+        return
+    link: SymbolicValue = handled
+    seen: set[int] = set()
+    while isinstance(link, ExceptionValue) and id(link) not in seen:
+        if link is value:
+            return
+        seen.add(id(link))
+        link = link.known.get("__context__", NONE)
+    value.set_link(tx, "__context__", handled)
 
 
 def is_exception(value: SymbolicValue) -> bool:

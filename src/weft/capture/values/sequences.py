@@ -8,7 +8,7 @@ whole.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -198,15 +198,42 @@ class ReversedIterator(IteratorValue):
 
 @final
 class ListValue(SequenceValue):
-    """A list."""
+    """A list. Of one from outside that is only appended to, not even the length is guarded: in a
+    loop whose iterations end a graph it has another one each time."""
 
-    __slots__ = ("original",)
+    __slots__ = ("_added", "_items", "_read", "original")
     kind = list
 
     def __init__(self, items: Iterable[SymbolicValue], source: Source | None = None,
                  original: Any = MISSING) -> None:
+        self._read: Callable[[], list[SymbolicValue]] | None = None
+        self._added: list[SymbolicValue] = []
         super().__init__(items, source)
         self.original = original
+
+    @staticmethod
+    def outside(read: Callable[[], list[SymbolicValue]], source: Source, original: list[Any]
+                ) -> ListValue:
+        """An outside list; `read` gives its items and guards how many they are."""
+        value = ListValue((), source, original)
+        value._read = read
+        return value
+
+    @property
+    def items(self) -> list[SymbolicValue]:
+        if self._read is not None:
+            read, self._read = self._read, None
+            self._items = [*read(), *self._added]
+        return self._items
+
+    @items.setter
+    def items(self, items: list[SymbolicValue]) -> None:
+        self._items = items
+        self._read = None
+
+    def _append(self, tx: Interpreter, items: Iterable[SymbolicValue]) -> None:
+        (self._items if self._read is None else self._added).extend(items)
+        self.changed(tx)
 
     def real(self) -> Any:
         return self.original
@@ -217,6 +244,10 @@ class ListValue(SequenceValue):
             tx.effects.touch(self)
 
     def replay(self, emit: Emitter) -> None:
+        if self._read is not None:
+            items = ", ".join(emit.value(item) for item in self._added)
+            emit.line(f"{emit.value(self)}.extend([{items}])")
+            return
         items = ", ".join(emit.value(item) for item in self.items)
         emit.line(f"{emit.value(self)}[:] = [{items}]")
 
@@ -232,8 +263,7 @@ class ListValue(SequenceValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op == "iadd" and not reflected:
-            self.items.extend(tx.unpack(other))
-            self.changed(tx)
+            self._append(tx, tx.unpack(other))
             return self
         if op == "imul" and not reflected:
             self.items *= other.constant()
@@ -254,13 +284,11 @@ class ListValue(SequenceValue):
         self.changed(tx)
 
     def m_append(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.items.append(args[0])
-        self.changed(tx)
+        self._append(tx, [args[0]])
         return NONE
 
     def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.items.extend(tx.unpack(args[0]))
-        self.changed(tx)
+        self._append(tx, tx.unpack(args[0]))
         return NONE
 
     def m_insert(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -600,9 +628,12 @@ def _wrap_list(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValu
     if source is None:
         return ListValue([tx.wrap_new(item) for item in obj])
     tx.guards.add(source, "type_is", list)
-    tx.guards.add(source, "len", len(obj))
-    items = [LazyValue(source.list_item(i), item) for i, item in enumerate(obj)]
-    return ListValue(items, source, obj)
+
+    def read() -> list[SymbolicValue]:
+        tx.guards.add(source, "len", len(obj))
+        return [LazyValue(source.list_item(i), item) for i, item in enumerate(obj)]
+
+    return ListValue.outside(read, source, obj)
 
 
 def _tuple_items(tx: Interpreter, obj: Any, source: Source | None) -> list[Any]:

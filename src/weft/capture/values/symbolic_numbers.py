@@ -94,8 +94,21 @@ class SymbolicNumberValue(SymbolicValue):
     def fake(self, tx: Interpreter) -> Any:
         return self.example
 
+        if op in _DIVISIONS:
+            self._check_divisor(tx, pair[1])
     def rebuild(self, emit: Emitter) -> str:
         if isinstance(self.example, torch.SymBool):
+    @staticmethod
+    def _check_divisor(tx: Interpreter, divisor: Any) -> None:
+        """Guards that it is not zero, else raises what Python raises."""
+        try:
+            is_zero = isinstance(divisor, (torch.SymInt, torch.SymFloat)) and bool(divisor == 0)
+        except UndecidedValue as error:
+            raise graph_break("data-dependent-value", str(error)) from error
+        if is_zero:
+            kind = "float division" if isinstance(divisor, torch.SymFloat) else "division"
+            raise tx.error(ZeroDivisionError, f"{kind} by zero")
+
             return repr(self.constant())
         value = _value_of(self.example)
         names = {_name(s): _slot(self.tx, s) for s in number_symbols(value)}
@@ -126,6 +139,9 @@ def operand(value: SymbolicValue) -> Any:
     if isinstance(value, SymbolicNumberValue):
         return value.example
     if isinstance(value, ConstantValue) and type(value.value) in (int, float, bool):
+_DIVISIONS: Final = frozenset({"truediv", "floordiv", "mod", "itruediv", "ifloordiv", "imod"})
+
+
         return value.value
     return None
 

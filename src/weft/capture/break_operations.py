@@ -1,0 +1,419 @@
+"""Instructions as plain Python: what a replacement does in place of one that capture could not.
+
+Place in the pipeline: used by `resumption`. A translator gives for one instruction an `Operation`:
+an expression over the stack's items, how many it takes, and what it leaves::
+
+    CALL 1      on [.., NULL, print, x]   ->   Operation(taken=3, text="c0_print(v[0])")
+    FOR_ITER    on [.., iterator]         ->   "next(t1, c2)", and where to go on in either case
+
+An instruction without translator ends the graph only where the rest of its frame may run as plain
+byte code.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.checkpointing import Checkpointed, is_checkpoint
+from weft.capture.frame import Frame, Instruction
+from weft.capture.opcodes.control import BEHIND_LOOP
+from weft.capture.opcodes.operators import TO_BOOL
+from weft.capture.replacement import Emitter
+from weft.capture.values.base import NullValue, SymbolicValue
+from weft.markers import disable, is_disabled, is_disabled
+
+
+@final
+@dataclass(slots=True)
+class Branch:
+    """Where a jump goes on."""
+
+    index: int
+    keeps_top: bool = False
+    """Whether the topmost item, which the operation takes, stays on the stack."""
+    pushes: bool = False
+    """Whether the operation's value is pushed."""
+
+
+@final
+@dataclass(slots=True)
+class Operation:
+    """An instruction as Python: how many stack items it takes, and what it does."""
+
+    taken: int
+    text: str
+    """An expression."""
+    pushes: int = 1
+    """How many values it pushes; if several, the expression is a tuple of them."""
+    null: bool = False
+    """Whether a NULL goes beside the result, which is a callable."""
+    branches: tuple[Branch, Branch] | None = None
+    """For jumps: if `test` of the value holds, and if not."""
+    test: str = "{}"
+
+
+Translator = Callable[[Emitter, Frame, Instruction], Operation]
+
+TRANSLATORS: dict[str, Translator] = {}
+
+
+def _translates(*names: str) -> Callable[[Translator], Translator]:
+    def register(function: Translator) -> Translator:
+        for name in names:
+            TRANSLATORS[name] = function
+        return function
+
+    return register
+
+
+def can_translate(name: str) -> bool:
+    """Whether a break at the opcode can be followed by a continuation after it."""
+    return name in TRANSLATORS
+
+
+# -- operations -----------------------------------------------------------------------------------
+
+
+def _top(emit: Emitter, frame: Frame, n: int) -> list[str]:
+    return [emit.value(value) for value in frame.stack[len(frame.stack) - n :]]
+
+
+def _call_text(
+    emit: Emitter, function: SymbolicValue, args: list[SymbolicValue], names: tuple[str, ...]
+) -> str:
+    plain = len(args) - len(names)
+    parts = [emit.value(arg) for arg in args[:plain]]
+    parts += [f"{name}={emit.value(arg)}" for name, arg in zip(names, args[plain:], strict=True)]
+    return f"{_callee(emit, function)}({', '.join(parts)})"
+
+
+def _callee(emit: Emitter, function: SymbolicValue) -> str:
+    """A function marked as not to be captured is called with the frame hook off."""
+    real = emit.tx.force(function).real()
+    if is_checkpoint(real):
+        return emit.constant(Checkpointed(emit.tx.compiled_copy))
+    if is_disabled(real):
+        return emit.constant(disable(real))
+    original = getattr(real, "_torchdynamo_orig_callable", None)
+    if is_disabled(real) and original is not None:  # torch's: weft does not know its mark
+        return emit.constant(disable(original, recursive=False))
+    return emit.value(function)
+
+
+@_translates("CALL", "CALL_KW")
+def _call(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    names: tuple[str, ...] = frame.kw_names
+    taken = ins.arg + 2
+    stack = frame.stack
+    if ins.name == "CALL_KW":
+        names = stack[-1].constant()
+        stack = stack[:-1]
+        taken += 1
+    first, second, *args = stack[len(stack) - ins.arg - 2 :]
+    if isinstance(second, NullValue):
+        function = first
+    elif isinstance(first, NullValue):
+        function = second
+    else:
+        function, args = first, [second, *args]
+    return Operation(taken, _call_text(emit, function, args, names))
+
+
+@_translates("CALL_FUNCTION_EX")
+def _call_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    n = 2 + (ins.arg & 1)
+    function, args, *kwargs = frame.stack[len(frame.stack) - n :]
+    below = frame.stack[-n - 1 : -n]
+    has_null = bool(below) and isinstance(below[0], NullValue)
+    if isinstance(args, NullValue):  # 3.13: callable, NULL, args, kwargs
+        raise graph_break("unknown-opcode", "CALL_FUNCTION_EX in this form")
+    text = f"{_callee(emit, function)}(*{emit.value(args)}"
+    text += f", **{emit.value(kwargs[0])})" if kwargs else ")"
+    return Operation(n + has_null, text)
+
+
+_BINARY: Final = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
+_INPLACE: Final = (
+    "iadd",
+    "iand",
+    "ifloordiv",
+    "ilshift",
+    "imatmul",
+    "imul",
+    "imod",
+    "ior",
+    "ipow",
+    "irshift",
+    "isub",
+    "itruediv",
+    "ixor",
+)
+
+
+@_translates("BINARY_OP")
+def _binary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    left, right = _top(emit, frame, 2)
+    if ins.arg < len(_BINARY):
+        return Operation(2, f"{left} {_BINARY[ins.arg]} {right}")
+    function = getattr(operator, _INPLACE[ins.arg - len(_BINARY)])
+    return Operation(2, f"{emit.constant(function)}({left}, {right})")
+
+
+@_translates("COMPARE_OP")
+def _compare(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    left, right = _top(emit, frame, 2)
+    text = f"{left} {ins.argval} {right}"
+    return Operation(2, f"bool({text})" if ins.arg & TO_BOOL else text)
+
+
+@_translates("CONTAINS_OP")
+def _contains(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    left, right = _top(emit, frame, 2)
+    return Operation(2, f"{left} {'not in' if ins.arg else 'in'} {right}")
+
+
+@_translates("BINARY_SUBSCR")
+def _subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    owner, key = _top(emit, frame, 2)
+    return Operation(2, f"{owner}[{key}]")
+
+
+@_translates("STORE_SUBSCR")
+def _store_subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    value, owner, key = _top(emit, frame, 3)
+    return Operation(3, f"{emit.constant(operator.setitem)}({owner}, {key}, {value})", pushes=0)
+
+
+@_translates("DELETE_SUBSCR")
+def _delete_subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    owner, key = _top(emit, frame, 2)
+    return Operation(2, f"{emit.constant(operator.delitem)}({owner}, {key})", pushes=0)
+
+
+@_translates("BINARY_SLICE")
+def _binary_slice(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    owner, start, stop = _top(emit, frame, 3)
+    return Operation(3, f"{owner}[slice({start}, {stop})]")
+
+
+@_translates("STORE_SLICE")
+def _store_slice(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    value, owner, start, stop = _top(emit, frame, 4)
+    setter = emit.constant(operator.setitem)
+    return Operation(4, f"{setter}({owner}, slice({start}, {stop}), {value})", pushes=0)
+
+
+@_translates("LOAD_ATTR")
+def _load_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (owner,) = _top(emit, frame, 1)
+    return Operation(1, f"getattr({owner}, {ins.argval!r})", null=bool(ins.flags & 1))
+
+
+@_translates("LOAD_METHOD")
+def _load_method(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (owner,) = _top(emit, frame, 1)
+    return Operation(1, f"getattr({owner}, {ins.argval!r})", null=True)
+
+
+@_translates("STORE_ATTR")
+def _store_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    value, owner = _top(emit, frame, 2)
+    return Operation(2, f"setattr({owner}, {ins.argval!r}, {value})", pushes=0)
+
+
+@_translates("DELETE_ATTR")
+def _delete_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (owner,) = _top(emit, frame, 1)
+    return Operation(1, f"delattr({owner}, {ins.argval!r})", pushes=0)
+
+
+_UNARY: Final = {
+    "UNARY_NEGATIVE": "-",
+    "UNARY_POSITIVE": "+",
+    "UNARY_INVERT": "~",
+    "UNARY_NOT": "not ",
+}
+
+
+@_translates(*_UNARY)
+def _unary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return Operation(1, f"{_UNARY[ins.name]}{_top(emit, frame, 1)[0]}")
+
+
+@_translates("TO_BOOL")
+def _to_bool(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return Operation(1, f"bool({_top(emit, frame, 1)[0]})")
+
+
+@_translates("GET_ITER")
+def _get_iter(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return Operation(1, f"iter({_top(emit, frame, 1)[0]})")
+
+
+@_translates("FORMAT_VALUE")
+def _format_value(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    taken = 2 if ins.arg & 4 else 1
+    value, *spec = _top(emit, frame, taken)
+    convert = (None, str, repr, ascii)[ins.arg & 3]
+    if convert is not None:
+        value = f"{emit.constant(convert)}({value})"
+    return Operation(taken, f"format({value}, {spec[0] if spec else repr('')})")
+
+
+@_translates("FORMAT_SIMPLE")
+def _format_simple(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return Operation(1, f"format({_top(emit, frame, 1)[0]})")
+
+
+@_translates("CONVERT_VALUE")
+def _convert(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    convert = (None, str, repr, ascii)[ins.arg]
+    return Operation(1, f"{emit.constant(convert)}({_top(emit, frame, 1)[0]})")
+
+
+@_translates("FORMAT_WITH_SPEC")
+def _format_spec(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    value, spec = _top(emit, frame, 2)
+    return Operation(2, f"format({value}, {spec})")
+
+
+@_translates("IMPORT_NAME")
+def _import(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    level, names = _top(emit, frame, 2)
+    space = emit.value(frame.globals)
+    return Operation(2, f"__import__({ins.argval!r}, {space}, None, {names}, {level})")
+
+
+# -- containers -----------------------------------------------------------------------------------
+
+
+@cache
+def _unpacking(targets: str) -> Callable[[Any], tuple[Any, ...]]:
+    """What `targets = value` assigns, last first, as the instruction pushes it."""
+    space: dict[str, Any] = {}
+    names = ", ".join(reversed(targets.replace("*", "").rstrip(",").split(", ")))
+    exec(f"def unpack(value):\n    {targets} = value\n    return ({names},)", space)
+    return space["unpack"]  # type: ignore[no-any-return]
+
+
+@_translates("UNPACK_SEQUENCE")
+def _unpack_sequence(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    targets = ", ".join(f"item{n}" for n in range(ins.arg))
+    return _unpacked(emit, frame, targets, ins.arg)
+
+
+@_translates("UNPACK_EX")
+def _unpack_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    before, after = ins.arg & 255, ins.arg >> 8
+    names = [f"item{n}" for n in range(before)] + ["*rest"]
+    names += [f"last{n}" for n in range(after)]
+    return _unpacked(emit, frame, ", ".join(names), len(names))
+
+
+def _unpacked(emit: Emitter, frame: Frame, targets: str, count: int) -> Operation:
+    function = emit.constant(_unpacking(f"{targets}," if targets else "[]"))
+    (value,) = _top(emit, frame, 1)
+    # One value comes as it is, none not at all.
+    text = f"{function}({value})" + "[0]" * (count == 1)
+    return Operation(1, text, count)
+
+
+_GROWING: Final[dict[str, Any]] = {
+    "LIST_EXTEND": list.extend,
+    "SET_UPDATE": set.update,
+    "DICT_UPDATE": dict.update,
+    "LIST_APPEND": list.append,
+    "SET_ADD": set.add,
+}
+
+
+@_translates(*_GROWING)
+def _grow(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    target = emit.value(frame.stack[-1 - ins.arg])
+    (added,) = _top(emit, frame, 1)
+    return Operation(1, f"{emit.constant(_GROWING[ins.name])}({target}, {added})", 0)
+
+
+@_translates("MAP_ADD")
+def _map_add(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    target = emit.value(frame.stack[-2 - ins.arg])
+    key, value = _top(emit, frame, 2)
+    return Operation(2, f"{emit.constant(operator.setitem)}({target}, {key}, {value})", 0)
+
+
+# -- with -----------------------------------------------------------------------------------------
+
+
+def _entered(manager: Any) -> tuple[Any, Any]:
+    """What BEFORE_WITH pushes."""
+    with_exit = type(manager).__exit__.__get__(manager, type(manager))
+    return with_exit, type(manager).__enter__(manager)
+
+
+@_translates("BEFORE_WITH")
+def _before_with(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (manager,) = _top(emit, frame, 1)
+    return Operation(1, f"{emit.constant(_entered)}({manager})", 2)
+
+
+def _left(leave: Any, error: BaseException) -> Any:
+    """What WITH_EXCEPT_START pushes: what `__exit__` says of the exception."""
+    return leave(type(error), error, error.__traceback__)
+
+
+@_translates("WITH_EXCEPT_START")
+def _with_except_start(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    leave, error = emit.value(frame.stack[-4]), emit.value(frame.stack[-1])
+    return Operation(0, f"{emit.constant(_left)}({leave}, {error})")
+
+
+# -- jumps ----------------------------------------------------------------------------------------
+
+_JUMP_IF_TRUE: Final = ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
+_JUMP_IF_FALSE: Final = (
+    "POP_JUMP_IF_FALSE",
+    "POP_JUMP_FORWARD_IF_FALSE",
+    "POP_JUMP_BACKWARD_IF_FALSE",
+)
+
+
+def _tested(emit: Emitter, frame: Frame, true: Branch, false: Branch) -> Operation:
+    (value,) = _top(emit, frame, 1)
+    return Operation(1, f"True if {value} else False", 0, branches=(true, false))
+
+
+@_translates(*_JUMP_IF_TRUE)
+def _jump_if_true(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return _tested(emit, frame, Branch(ins.target), Branch(ins.index + 1))
+
+
+@_translates(*_JUMP_IF_FALSE)
+def _jump_if_false(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return _tested(emit, frame, Branch(ins.index + 1), Branch(ins.target))
+
+
+@_translates("JUMP_IF_TRUE_OR_POP")
+def _jump_if_true_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return _tested(emit, frame, Branch(ins.target, keeps_top=True), Branch(ins.index + 1))
+
+
+@_translates("JUMP_IF_FALSE_OR_POP")
+def _jump_if_false_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return _tested(emit, frame, Branch(ins.index + 1), Branch(ins.target, keeps_top=True))
+
+
+_END: Final = object()
+
+
+@_translates("FOR_ITER")
+def _for_iter(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    (iterator,) = _top(emit, frame, 1)
+    end = emit.constant(_END)
+    item = Branch(ins.index + 1, keeps_top=True, pushes=True)
+    return Operation(1, f"next({iterator}, {end})", 0, test=f"{{}} is not {end}",
+                     branches=(item, Branch(ins.target + BEHIND_LOOP)))
