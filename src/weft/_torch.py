@@ -9,6 +9,7 @@ Never here: torch._dynamo, torch._inductor, AOTAutograd, proxy_tensor, the Shape
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -20,6 +21,7 @@ import torch
 from torch import _assert_async as assert_async
 from torch import _check as check
 from torch import _check_index as check_index
+from torch import _check_is_size as check_is_size
 from torch import _check_tensor_all as check_tensor_all
 from torch import _check_type as check_type
 from torch import _check_value as check_value
@@ -31,6 +33,9 @@ from torch import _compile as compile_markers
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey
 from torch._C import _are_functorch_transforms_active as are_functorch_transforms_active
 
+# aot.recurrent: an operator's kernel calls another operator, without autograd.
+from torch._C import _AutoDispatchBelowAutograd as below_autograd
+
 # aot: which forward operator a backward operator belongs to.
 from torch._C import _current_autograd_node as current_autograd_node
 
@@ -41,6 +46,7 @@ from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_na
 from torch._C import _get_tracing_state as get_tracing_state
 from torch._C import _is_torch_function_enabled as is_torch_function_enabled
 from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
+from torch._C import _group_tensors_by_device_and_dtype as group_tensors_by_device_and_dtype
 from torch._C import _log_api_usage_once as log_api_usage_once
 from torch._C import _nn as nn_functions
 from torch._C import _set_grad_enabled as set_grad_enabled
@@ -134,6 +140,7 @@ __all__ = [
     "are_functorch_transforms_active",
     "assert_async",
     "autograd_sequence",
+    "below_autograd",
     "check",
     "check_index",
     "check_tensor_all",
@@ -143,6 +150,8 @@ __all__ = [
     "cond_operator",
     "current_autograd_node",
     "decomposition_table",
+    "dynamo_allows",
+    "dynamo_substitute",
     "forbid_data_access",
     "function_spaces",
     "functorch",
@@ -151,6 +160,7 @@ __all__ = [
     "get_deterministic_algorithms",
     "get_privateuse1_backend_name",
     "get_tracing_state",
+    "group_tensors_by_device_and_dtype",
     "has_dispatch_kernel",
     "has_global_module_hooks",
     "has_meta",
@@ -173,6 +183,7 @@ __all__ = [
     "push_torch_function_mode",
     "python_dispatcher",
     "pytree",
+    "region_call",
     "saved_tensors_hooks_switches",
     "scan_function",
     "script_questions",
@@ -211,6 +222,9 @@ cond_operator = torch.ops.higher_order.cond
 while_loop_operator = torch.ops.higher_order.while_loop
 """capture: the nodes of torch.cond and while_loop."""
 
+region_call = import_module("torch._higher_order_ops.invoke_subgraph").invoke_subgraph_placeholder
+"""capture: what `torch.compiler.nested_compile_region` calls the marked function through."""
+
 map_function = import_module("torch._higher_order_ops.map").map
 scan_function = import_module("torch._higher_order_ops.scan").scan
 while_loop = import_module("torch._higher_order_ops.while_loop").while_loop
@@ -226,6 +240,24 @@ saved_tensors_hooks_switches = (
     torch._C._autograd._saved_tensors_hooks_get_disabled_error_message,
 )
 """capture: forbid and allow saved-tensor hooks; nothing while capturing."""
+
+
+def dynamo_allows(fn: object) -> bool:
+    """markers: whether `torch.compiler.allow_in_graph` marked a function.
+
+    The mark is kept in a module that weft does not import; whoever set one has imported it.
+    """
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    return rules is not None and id(fn) in rules._allowed_callable_ids
+
+
+def dynamo_substitute(fn: object) -> Any:
+    """capture: what `torch.compiler.substitute_in_graph` gave for a C function, or None."""
+    functions = sys.modules.get("torch._dynamo.variables.functions")
+    if functions is None:
+        return None
+    found = functions.PolyfilledFunctionVariable._get_polyfill_handlers().get(fn)
+    return getattr(found, "__torch_dynamo_polyfill__", found)
 
 
 @cache

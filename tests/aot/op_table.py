@@ -1,10 +1,14 @@
-"""Every operator of PyTorch's operator database through a backend, forward and gradients.
+"""Every operator, and every module, of PyTorch's testing databases, forward and gradients.
 
-    python tests/aot/op_table.py [--backend aot_eager] [--dtype float32] [--only add,mul]
-    [--samples 3]
+    python tests/aot/op_table.py                                  # op_db, float32, inductor
+    python tests/aot/op_table.py --modules --dtypes float32,float64
+    python tests/aot/op_table.py --backends aot_eager,inductor --dtypes float32,float64
+    python tests/aot/op_table.py --variants all --every 5         # layouts of the inputs
+    python tests/aot/op_table.py --through compile                # weft.compile, with capture
+    python tests/aot/op_table.py --peer --every 6                 # torch.compile's table beside
 
-prints one line per operator that is not equal to eager, and the counts. Each sample is one graph
-whose inputs are the sample's tensors. `compare(op, dtype, backend, samples)` is what the tests use.
+One line per entry that is not equal to eager, then a table: a row per backend and dtype, a column
+per outcome. Each sample is one function of the sample's tensors.
 """
 
 from __future__ import annotations
@@ -12,159 +16,120 @@ from __future__ import annotations
 import argparse
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule
+from comparing import RUNNERS, Outcome, Runner, compare, copies, kind_of
+from module_table import module_outcomes
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.testing._internal.common_modules import module_db
+from variants import VARIANTS, changed
 
 import weft
-from weft.backends import resolve
-from weft.diagnostics import events
 
-Outcome = str  # "equal", "fallback" (runs without aot), "eager fails", or what differs
-
-
-def make_graph(
-    function: Callable[..., Any], args: Any, kwargs: Any
-) -> tuple[GraphModule, list[Any]]:
-    """A graph that calls `function` once; its tensors are the inputs."""
-    flat, spec = tree_flatten((args, kwargs))
-    graph = Graph()
-    inputs, places = [], []
-    for i, value in enumerate(flat):
-        if isinstance(value, torch.Tensor):
-            places.append(i)
-            inputs.append(value)
-    nodes = [graph.placeholder(f"x{k}") for k in range(len(inputs))]
-
-    def call(*tensors: torch.Tensor) -> Any:
-        given = list(flat)
-        for i, tensor in zip(places, tensors, strict=True):
-            given[i] = tensor
-        a, k = tree_unflatten(given, spec)
-        return tuple(tree_flatten(function(*a, **k))[0])
-
-    graph.output(graph.call_function(call, tuple(nodes)))
-    return GraphModule(torch.nn.Module(), graph), inputs
+UNINITIALISED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
+                 "empty_permuted"}  # fmt: skip
+"""Operators whose values mean nothing."""
 
 
-def _copies(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [i.detach().clone().requires_grad_(i.requires_grad) for i in inputs]
-
-
-def _run(call: Callable[..., Any], inputs: list[torch.Tensor]) -> tuple[list[Any], list[Any]]:
-    """Outputs and gradients."""
-    torch.manual_seed(42)  # what the database's wrapper_set_seed uses, at trace time for us
-    outputs = [o for o in call(*inputs) if isinstance(o, torch.Tensor)]
-    wanted = [i for i in inputs if i.requires_grad]
-    roots = [o for o in outputs if o.requires_grad and o.grad_fn is not None]
-    if not roots or not wanted:
-        return outputs, []
-    torch.manual_seed(1)
-    tangents = [torch.randn_like(o) for o in roots]
-    return outputs, list(torch.autograd.grad(roots, wanted, tangents, allow_unused=True))
-
-
-def _compare_lists(found: list[Any], wanted: list[Any], what: str) -> str | None:
-    if len(found) != len(wanted):
-        return f"{what}: {len(found)} for {len(wanted)}"
-    for i, (f, w) in enumerate(zip(found, wanted, strict=True)):
-        if (f is None) != (w is None):
-            return f"{what} {i}: {type(f).__name__} for {type(w).__name__}"
-        if f is None:
-            continue
-        if f.dtype != w.dtype or f.size() != w.size():
-            return f"{what} {i}: {f.dtype} {tuple(f.size())} for {w.dtype} {tuple(w.size())}"
-        if what == "output" and _strides(f) != _strides(w):
-            return f"{what} {i}: strides {f.stride()} for {w.stride()}"
-        try:
-            torch.testing.assert_close(f, w, equal_nan=True)
-        except AssertionError as error:
-            return f"{what} {i}: {str(error).splitlines()[0]}"
-    return None
-
-
-def _strides(t: torch.Tensor) -> Any:
-    """The strides that matter."""
-    if t.layout != torch.strided or t.numel() == 0:
-        return None
-    return [s for s, n in zip(t.stride(), t.size(), strict=True) if n != 1]
-
-
-def compare_sample(op: Any, sample: Any, backend: str) -> Outcome:
-    """One sample of one operator."""
-    gm, inputs = make_graph(op.op, (sample.input, *sample.args), sample.kwargs)
-    eager_inputs, given = _copies(inputs), _copies(inputs)
-    try:
-        wanted = _run(gm.forward, eager_inputs)
-    except Exception as error:
-        return f"eager fails: {type(error).__name__}"
-    with events.collect() as seen:
-        compiled = resolve(backend)(gm, given)
-    if not getattr(compiled, "boxed", False):
-        texts = [e.text for e in seen if e.kind == "perf"]
-        return f"fallback: {texts[-1] if texts else ''}"
-    try:
-        found = _run(lambda *i: compiled(list(i)), given)
-    except Exception as error:
-        return f"raises {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    if _is_random(op):
-        return "equal" if len(found[0]) == len(wanted[0]) else "random: number of outputs"
-    return (_compare_lists(found[0], wanted[0], "output")
-            or _compare_lists(found[1], wanted[1], "gradient")
-            or _compare_lists(given, eager_inputs, "input") or "equal")  # fmt: skip
-
-
-def _is_random(op: Any) -> bool:
-    return op.name in {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
-                       "empty_permuted"}  # fmt: skip
-
-
-def compare(op: Any, dtype: torch.dtype, backend: str, samples: int) -> Iterator[Outcome]:
-    """The outcomes of an operator's first samples."""
+def outcomes(
+    op: Any, dtype: torch.dtype, runner: Runner, samples: int, variants: Iterable[str] = ()
+) -> Iterator[Outcome]:
+    """The outcomes of an operator's first samples, as they are or in the given layouts."""
     if dtype not in op.dtypes:
         return
+    changes = {v: changed(v) for v in variants} or {"": copies}
+    for sample in islice(_samples(op, dtype), samples):
+        arguments = (sample.input, *sample.args)
+        for name, change in changes.items():
+            found = compare(op.op, arguments, sample.kwargs, runner,
+                            random=op.name in UNINITIALISED, change=change)  # fmt: skip
+            if name and found.startswith("eager fails"):
+                continue  # the layout does not suit the operator
+            yield f"{found} [{name}]" if name and found != "equal" else found
+
+
+def _samples(op: Any, dtype: torch.dtype) -> Iterable[Any]:
     floating = dtype.is_floating_point or dtype.is_complex
     gradient = floating and op.supports_autograd and dtype in op.backward_dtypes
-    for i, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=gradient)):
-        if i >= samples:
-            return
-        try:
-            yield compare_sample(op, sample, backend)
-        except Exception as error:
-            first = str(error).splitlines()[0] if str(error) else ""
-            yield f"compile raises {type(error).__name__}: {first}"
+    return op.sample_inputs("cpu", dtype, requires_grad=gradient)  # type: ignore[no-any-return]
+
+
+def entries(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """Names and entries of the chosen database."""
+    only = set(options.only.split(",")) - {""}
+    for entry in (module_db if options.modules else op_db)[options.start :: options.every]:
+        variant = getattr(entry, "variant_test_name", "")
+        name = entry.name + (f".{variant}" if variant else "")
+        if not only or entry.name in only or name in only:
+            yield name, entry
+
+
+def table(options: argparse.Namespace, backend: str, dtype: str, through: str) -> Counter[str]:
+    """Prints what is not equal; counts entries by their worst outcome."""
+    counts: Counter[str] = Counter()
+    runner = RUNNERS[through](backend)
+    variants = VARIANTS if options.variants == "all" else options.variants.split(",")
+    variants = [v for v in variants if v]
+    for name, entry in entries(options):
+        kind = getattr(torch, dtype)
+        if options.modules:
+            found = list(module_outcomes(entry, kind, runner, options.samples))
+        else:
+            found = list(outcomes(entry, kind, runner, options.samples, variants))
+        bad = [o for o in found if o != "equal"]
+        worst = min((kind_of(o) for o in bad), default="equal", key=_RANK.get)  # type: ignore[arg-type]
+        counts[worst if found else "no samples"] += 1
+        if bad:
+            shown = next(o for o in bad if kind_of(o) == worst)
+            print(f"  {name}: {shown} ({len(bad)}/{len(found)})", flush=True)
+    return counts
+
+
+_RANK = {k: i for i, k in enumerate(
+    ("output", "gradient", "input", "random", "raises", "fallback", "eager", "equal")
+)}  # fmt: skip
+"""From wrong to right."""
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="aot_eager")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--only", default="")
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--backends", default="inductor")
+    parser.add_argument("--dtypes", default="float32")
+    parser.add_argument("--modules", action="store_true", help="module_db instead of op_db")
+    parser.add_argument("--through", default="graph", choices=["graph", "compile"])
+    parser.add_argument("--variants", default="", help="layouts of the inputs, or 'all'")
+    parser.add_argument("--only", default="", help="comma-separated names")
     parser.add_argument("--samples", type=int, default=3)
-    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1, help="take each N-th entry")
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--peer", action="store_true", help="torch.compile's table beside ours")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    only = set(options.only.split(",")) - {""}
-    counts: Counter[str] = Counter()
+    rows: list[tuple[str, Counter[str]]] = []
     with weft.config.patch(strict=True):
-        for op in op_db[:: options.every]:
-            name = op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
-            if only and op.name not in only:
-                continue
-            outcomes = list(compare(op, getattr(torch, options.dtype), options.backend,
-                                    options.samples))  # fmt: skip
-            kinds = {o.partition(":")[0].split(" ")[0] for o in outcomes}
-            worst = next((k for k in sorted(kinds) if k not in ("equal",)), "equal")
-            counts[worst if outcomes else "no samples"] += 1
-            bad = [o for o in outcomes if o != "equal"]
-            if bad:
-                print(f"{name}: {bad[0]} ({len(bad)}/{len(outcomes)})", flush=True)
-    print(dict(counts))
+        for backend in options.backends.split(","):
+            for dtype in options.dtypes.split(","):
+                for through in [options.through, "peer"] if options.peer else [options.through]:
+                    row = f"{'torch' if through == 'peer' else 'weft'} {backend} {dtype}"
+                    print(row, flush=True)
+                    rows.append((row, table(options, backend, dtype, through)))
+    print(markdown(rows))
+
+
+def markdown(rows: list[tuple[str, Counter[str]]]) -> str:
+    """A row per backend and dtype, a column per outcome."""
+    kinds = sorted({k for _, counts in rows for k in counts}, key=lambda k: -_RANK.get(k, 9))
+    lines = [f"| | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
+    lines += [
+        f"| {row} | {' | '.join(str(counts[k]) for k in kinds)} |" for row, counts in rows
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

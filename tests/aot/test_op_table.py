@@ -4,7 +4,8 @@ import warnings
 
 import pytest
 import torch
-from op_table import compare
+from comparing import RUNNERS
+from op_table import outcomes
 from torch.testing._internal.common_methods_invocations import op_db
 
 import weft
@@ -24,7 +25,7 @@ MAY_FALL_BACK = {
 def test_operator_equals_eager(op, dtype: torch.dtype) -> None:
     with weft.config.patch(strict=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for outcome in compare(op, dtype, "aot_eager", samples=1):
+        for outcome in outcomes(op, dtype, RUNNERS["graph"]("aot_eager"), samples=1):
             allowed = ("equal", "eager fails")
             if op.name in MAY_FALL_BACK:
                 allowed = (*allowed, "fallback")

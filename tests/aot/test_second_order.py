@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 import torch
-from op_table import make_graph
+from comparing import make_graph
 from torch.testing._internal.common_methods_invocations import op_db
 
 from weft.backends import resolve

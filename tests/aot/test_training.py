@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from op_table import make_graph
+from comparing import make_graph
 from torch.autograd.graph import saved_tensors_hooks
 
 import weft

@@ -69,6 +69,7 @@ class FunctionSpec:
     backward: Boxed
     n_values: int
     n_inputs: int
+    numbers: frozenset[int]  # values that are no tensors
     saved_inputs: tuple[int, ...]
     saved_values: tuple[int, ...]
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
@@ -145,9 +146,12 @@ def _forward_text(spec: FunctionSpec) -> str:
     saved += [f"outputs[{k}]" for k in spec.saved_values]
     saved += [f"inputs[{i}]" for i in spec.extra_inputs]
     values = [f"outputs[{k}]" for k in range(spec.n_values)]
-    plain = [values[k] for k in range(spec.n_values) if k not in spec.layouts]
+    numbers = spec.layouts.keys() | spec.numbers
+    plain = [values[k] for k in range(spec.n_values) if k not in numbers]
     sizes = [f"{values[k]}.size()" for k in spec.layouts]
-    symbols = [s.text(f"inputs[{s.input}]") for s in spec.symbols]
+    symbols = [
+        s.text(f"{'outputs' if s.of_output else 'inputs'}[{s.input}]") for s in spec.symbols
+    ]
     n_kept = len(spec.saved_inputs) + len(spec.extra_inputs)
     lines = [
         "def forward(ctx, *inputs):",

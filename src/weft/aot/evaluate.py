@@ -14,7 +14,7 @@ strides, dtype and device, so the key of a call is made of the arguments' identi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, final
 
 import torch
@@ -29,6 +29,7 @@ from weft._torch import (
 from weft.aot.views import Unsupported
 from weft.shapes.fake_mode import MemoFakeMode
 from weft.shapes.make_fake import make_fake
+from weft.shapes.unbacked import Binding, bindings
 
 _LIMIT: Final = 50_000
 _META: Final = torch.device("meta")
@@ -41,6 +42,7 @@ class Result:
 
     value: Any
     offset: Any = 0  # bytes from the first element of the viewed tensor to that of the view
+    binds: tuple[Binding, ...] = ()  # unbacked symbols that the result brings
 
 
 @final
@@ -117,6 +119,8 @@ class Evaluator:
         found = self._results.get(key)
         if found is None:
             found = self._miss(op, args, kwargs)
+            if found.binds:
+                return found  # other symbols each time
             self._results[key] = found
         return found
 
@@ -127,6 +131,14 @@ class Evaluator:
             out = self.mode.dispatch(op, (FakeTensor,), values, named)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise Unsupported(f"the result's metadata depends on data: {error}") from error
+        found = self._found(out)
+        symbols = self.mode.symbols
+        if symbols is None or not symbols.unbacked_symbols.fresh:
+            return found
+        fresh = symbols.unbacked_symbols.take_fresh()
+        return replace(found, binds=bindings(fresh, found.value))
+
+    def _found(self, out: Any) -> Result:
         if isinstance(out, FakeTensor):
             return Result(self.intern(out), out.storage_offset() * out.element_size())
         if isinstance(out, (tuple, list)):

@@ -20,6 +20,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from weft._torch import FakeTensor, OpOverload
+from weft.aot.data_dependent import bound_names
 from weft.aot.decompositions import Decomposition, find
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Functionalizer
@@ -29,6 +30,7 @@ from weft.aot.operators import Kind, facts
 from weft.aot.record import Recorder
 from weft.aot.views import Unsupported, restride
 from weft.passes.node_key import exact_key
+from weft.shapes.symnode import UndecidedValue
 
 Lowered = Callable[[OpOverload], bool]
 
@@ -76,7 +78,7 @@ class _Expander:
     def visit(self, node: Node) -> None:
         """Replaces one node if it should be."""
         op: OpOverload = node.target  # type: ignore[assignment]
-        if self.lowered(op) or (decomposition := find(op)) is None:
+        if "binds" in node.meta or self.lowered(op) or (decomposition := find(op)) is None:
             return
         key = _template_key(op, node)
         if key not in self.templates:
@@ -91,8 +93,10 @@ class _Expander:
         """The template for a call, or None if it is better kept."""
         try:
             template = _record(node, decomposition, self.evaluator)
-        except (Unsupported, NotImplementedError):
+        except (Unsupported, NotImplementedError, UndecidedValue):
             return None
+        if bound_names(template.graph):
+            return None  # every copy would need symbols of its own
         self._expand_within(template)
         wanted = all(self._known(n) for n in template.graph.nodes)
         return template if wanted else None

@@ -68,6 +68,7 @@ class Functionalizer:
         self.stack: Any = ()  # source lines for the nodes appended now
         self.phase = "forward"
         self._aliases: dict[int, Alias] = {}
+        self._once: dict[Any, Node] = {}
 
     # -- the graph ---------------------------------------------------------------------------------
 
@@ -80,13 +81,24 @@ class Functionalizer:
     ) -> tuple[Node, Result]:
         """Appends `op`; its node and result."""
         result = self.evaluator.run(op, args, kwargs)
-        return self.append_known(op, args, kwargs, result.value), result
+        node = self.append_known(op, args, kwargs, result.value)
+        if result.binds:
+            node.meta["binds"] = result.binds
+        return node, result
+
+    def once(self, op: OpOverload, *args: Any) -> Node:
+        """`op`, which brings symbols: the same node, and symbols, for the same arguments."""
+        key = (op, *args)
+        found = self._once.get(key)
+        if found is None:
+            found = self._once[key] = self.emit(op, *args)
+        return found
 
     def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
         """Appends an operator whose result's metadata is known."""
         meta = {"val": value, "stack": self.stack, "phase": self.phase}
         if self.phase == "backward" and torch.is_grad_enabled():
-            meta["recompute"] = True  # activation checkpointing runs the forward again
+            meta["runs_again"] = True  # activation checkpointing runs the forward again
         return add_node(self.graph, op, args, kwargs, meta)
 
     def placeholder(self, name: str, value: Any) -> Node:

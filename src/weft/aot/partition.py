@@ -26,11 +26,14 @@ from torch.fx.node import map_arg
 
 from weft._mincut import min_cut
 from weft._torch import FakeTensor, OpOverload
+from weft.aot.data_dependent import binds, bound_names
+from weft.aot.evaluate import Evaluator
 from weft.aot.graph import output_node
 from weft.aot.joint import JointGraph
 from weft.aot.nodes import copy_node
 from weft.aot.operators import Kind, facts
 from weft.aot.symbols import SymbolSource, hint, input_symbols
+from weft.aot.views import Unsupported
 
 aten = torch.ops.aten
 
@@ -95,7 +98,10 @@ class _Roles:
         self.free = {self.inputs[i] for i in free}
         self.wanted = {g for g in self.gradients if isinstance(g, Node)}
         self.late = self._descendants(tangents)
-        self.early = _ancestors(self.values)
+        self.binders = {n for n in self.nodes if binds(n)}
+        if any(n.meta.get("phase") != "forward" or n in self.late for n in self.binders):
+            raise Unsupported("sizes that depend on data, found in the backward")
+        self.early = _ancestors([*self.values, *self.binders])
 
     def _descendants(self, start: set[Node]) -> set[Node]:
         """Nodes that depend on tangents: they run in the backward."""
@@ -149,7 +155,7 @@ def _cost(node: Node, roles: _Roles) -> int:
     value = node.meta["val"]
     if node.op == "placeholder":
         return 1 if node in roles.free or not isinstance(value, FakeTensor) else _bytes(value)
-    if not isinstance(value, FakeTensor) or _is_view(node) or "recompute" in node.meta:
+    if not isinstance(value, FakeTensor) or _is_view(node) or "runs_again" in node.meta:
         return _INFINITE  # what checkpointing runs again must not be kept
     return _bytes(value)
 
@@ -168,7 +174,7 @@ def _is_view(node: Node) -> bool:
 
 def _must_run_early(node: Node, roles: _Roles) -> bool:
     """Inputs, and operators of the forward that are not cheap to run again."""
-    if node.op == "placeholder":
+    if node.op == "placeholder" or node in roles.binders:
         return True
     if node not in roles.early:
         return False  # only the backward wants it: it runs there, once
@@ -207,6 +213,7 @@ def _split(roles: _Roles, saved: set[Node]) -> Partition:
         result.bytes_saved += _bytes(node.meta["val"])
     _forward(roles, extra, result.forward)
     result.symbols = list(input_symbols(n.meta["val"] for n in roles.inputs).values())
+    result.symbols += _data_symbols(result.forward)
     _backward(roles, [*inputs, *others], result.symbols, result.backward)
     return result
 
@@ -222,8 +229,26 @@ def _forward(roles: _Roles, extra: list[Node], graph: Graph) -> None:
     graph.output(tuple(_mapped([*roles.values, *extra], env)))
 
 
+def _data_symbols(forward: Graph) -> list[SymbolSource]:
+    """The forward returns the values of the symbols that it binds; the backward takes them."""
+    node = output_node(forward)
+    values: list[Any] = list(node.args[0])  # type: ignore[arg-type]
+    found: list[SymbolSource] = []
+    symbols = Evaluator.current().mode.symbols
+    for name in bound_names(forward):
+        assert symbols is not None
+        number = symbols.number_called(name)
+        found.append(SymbolSource(number, len(values), None, of_output=True))
+        values.append(number)
+    node.args = (tuple(values),)
+    return found
+
+
 def _has_effect(node: Node, roles: _Roles) -> bool:
-    """Random operators of the forward run even when unused, as in eager."""
+    """Random operators of the forward run even when unused, as in eager; so does what gives
+    symbols their values."""
+    if node in roles.binders:
+        return True
     return node.meta.get("phase") == "forward" and node not in roles.late and (
         isinstance(node.target, OpOverload)
         and (torch.Tag.nondeterministic_seeded in node.target.tags

@@ -17,6 +17,7 @@ from torch.fx import GraphModule
 
 from weft.aot import training
 from weft.aot.control_flow import compile_stages, has_branches
+from weft.aot.data_dependent import data_symbols
 from weft.aot.expand import Lowered
 from weft.aot.joint import trace_backward
 from weft.aot.prepare import Compiler, finish, optimize
@@ -25,6 +26,8 @@ from weft.aot.trace import Traced, trace
 from weft.aot.views import Unsupported
 from weft.diagnostics import events
 from weft.passes import framework
+from weft.shapes.context import ShapeContext
+from weft.shapes.symnode import UndecidedValue
 
 
 def compile_aot(
@@ -42,13 +45,25 @@ def compile_aot(
     if has_branches(gm):
         part = partial(_compile_part, compiler, lowered)
         return compile_stages(gm, example_inputs, part)
+    with data_symbols(gm, example_inputs) as symbols:
+        return _compile_traced(gm, example_inputs, compiler, lowered, symbols)
+
+
+def _compile_traced(
+    gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, lowered: Lowered | None,
+    symbols: ShapeContext,
+) -> Callable[..., Any]:  # fmt: skip
+    """A graph without branches: trace, optimise, compile, wrap."""
     with events.stage("aot"):
         try:
             tracer, traced = trace(gm, example_inputs)
             joint = trace_backward(tracer, traced)
-        except Unsupported as reason:
+        except (Unsupported, UndecidedValue) as reason:
+            if "shapes" in gm.meta:
+                raise  # capture can do without what depends on data
             events.record("perf", text=f"graph runs without aot: {reason}")
             return run_captured(gm)
+    traced.assumes = bool(symbols.asserts)
     if joint is not None:
         return training.compile_joint(gm, tracer, traced, joint, compiler, lowered)
     aten_gm = optimize(traced.graph, lowered)
@@ -56,7 +71,9 @@ def compile_aot(
 
 
 def _writable(traced: Traced) -> list[int]:
-    """The written inputs, if autograd knows of none of the writes."""
+    """The written inputs, if autograd knows of none of the writes (and no assumption may fail)."""
+    if traced.assumes:
+        return []
     return traced.mutated if traced.detached_mutations.issuperset(traced.mutated) else []
 
 

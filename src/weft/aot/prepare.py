@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import OpOverload
 from weft.aot import graph as aten_graph
+from weft.aot.evaluate import Evaluator
 from weft.aot.expand import Lowered, expand
 from weft.aot.graph import AtenGraph
 from weft.aot.nodes import add_node
@@ -52,6 +53,8 @@ def finish(gm: AtenGraph, written: Sequence[int] = ()) -> AtenGraph:
     """
     protect_outputs(gm.graph)
     gm.meta["written"] = tuple(enumerate(written))
+    symbols = Evaluator.current().mode.symbols
+    gm.meta["asserts"] = () if symbols is None else tuple(symbols.asserts)
     if config.strict:
         aten_graph.verify(gm)
     events.record("aot", gm=gm)

@@ -8,6 +8,7 @@ Place in the pipeline: the `aot_eager` backend's executor, and the reference for
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +16,11 @@ from typing import Any
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from weft.aot.data_dependent import Asserts, binds
 from weft.aot.graph import AtenGraph
 from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
+
+from weft.runtime.data_checks import assume
 
 _LITERALS = (int, float, bool, str, type(None))
 
@@ -31,7 +35,10 @@ class _Writer:
 
     def __init__(self, gm: AtenGraph) -> None:
         self.nodes = list(gm.graph.nodes)
-        self.scope: dict[str, Any] = {"inf": float("inf"), "nan": float("nan")}
+        self.scope: dict[str, Any] = {
+            "inf": float("inf"), "nan": float("nan"), "math": math, "assume": assume,
+        }  # fmt: skip
+        self.asserts = gm.meta.get("asserts", ())
         self.names: dict[int, str] = {}
         self.dies_at = _last_uses(self.nodes)
 
@@ -52,9 +59,12 @@ class _Writer:
             lines.append(f"{', '.join(n.name for n in placeholders)}, = inputs")
         lines.append("inputs.clear()")
         lines.extend(self._bind_symbols(placeholders))
+        asserts = Asserts(self.asserts, list(input_symbols(n.meta["val"] for n in placeholders)))
         for node in self.nodes:
             if node.op == "call_function":
                 lines.append(f"{node.name} = {self._call(node)}")
+                lines.extend(f"{b.name} = {b.text(node.name)}" for b in binds(node))
+                lines.extend(asserts.bound([b.name for b in binds(node)]) if binds(node) else ())
                 dead = self.dies_at.get(node)
                 if dead:
                     lines.append(f"del {', '.join(d.name for d in dead)}")

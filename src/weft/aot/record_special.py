@@ -8,14 +8,17 @@ a shorter functional form, views with several results, and operators that mutate
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.functionalize import require_fake
+from weft.aot.operators import facts
 from weft.aot.record import HANDLERS, Handler, Recorder
+from weft.aot.recurrent import mkldnn_rnn_layer_keeping
 from weft.aot.views import Unsupported, ViewStep
+from weft.shapes.data_dependent import is_mask
 
 aten = torch.ops.aten
 
@@ -105,7 +108,7 @@ def _is_scalar(tensor: torch.Tensor) -> bool:
 # -- views with several results --------------------------------------------------------------------
 
 
-@_handles(aten.split.Tensor)
+@_handles(aten.split.Tensor, aten.unsafe_split.Tensor)
 def _split(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     total, step = args[0].size(dim), args[1]
@@ -117,7 +120,7 @@ def _split(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str,
     strict=True)]
 
 
-@_handles(aten.split_with_sizes.default)
+@_handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
 def _split_sizes(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     parts, start = [], 0
@@ -209,23 +212,54 @@ def _vendor_batch_norm(
     return rec.fresh(node)
 
 
-_RNN_TRAIN: Final = 15
-"""Position of `train` among the arguments of `mkldnn_rnn_layer`."""
-
-
 @_handles(aten.mkldnn_rnn_layer.default)
 def _mkldnn_rnn(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Keeps what its backward needs only when run with gradients enabled, which a compiled forward
-    is not."""
-    if args[_RNN_TRAIN] and torch.is_grad_enabled():
-        raise Unsupported(f"{op} in training")
-    node, _ = rec.tensors.append(op, tuple(rec.nodes(a) for a in args), kwargs)
-    return rec.fresh(node)
+    """Where gradients are wanted, the form that keeps what its backward needs."""
+    wanted = mkldnn_rnn_layer_keeping if torch.is_grad_enabled() else op
+    return rec.fresh(rec.emit(wanted, *(rec.nodes(a) for a in args)))
 
 
-@_handles(aten._local_scalar_dense.default, aten.equal.default)
+@_handles(aten.equal.default)
 def _value_read(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     raise Unsupported(f"{op} reads a tensor's value")
+
+
+# -- results whose sizes depend on data ------------------------------------------------------------
+
+
+@_handles(aten.nonzero.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor)
+def _once(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The same value has the same symbols."""
+    if kwargs:
+        return rec.functional(facts(op), args, kwargs)
+    return rec.fresh(rec.tensors.once(op, *map(rec.nodes, args)))
+
+
+@_handles(aten.index.Tensor)
+def _index(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A mask is where it is true: once for all that it selects from."""
+    if not any(map(is_mask, args[1])):
+        return rec.functional(facts(op), args, kwargs)
+    positions: list[Any] = []
+    for index in args[1]:
+        positions.extend(_columns(rec, index) if is_mask(index) else [rec.nodes(index)])
+    return rec.fresh(rec.emit(op, rec.node(args[0]), positions))
+
+
+def _columns(rec: Recorder, mask: torch.Tensor) -> list[Any]:
+    """The positions where a mask is true, a list for each dimension."""
+    found = rec.tensors.once(aten.nonzero.default, rec.node(mask))
+    return [rec.tensors.once(aten.select.int, found, 1, d) for d in range(mask.dim())]
+
+
+@_handles(aten.masked_select.default)
+def _masked_select(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    x, mask = args
+    if x.size() != mask.size():
+        return rec.functional(facts(op), args, kwargs)
+    return rec.fresh(rec.emit(aten.index.Tensor, rec.node(x), _columns(rec, mask)))
 
 
 @_handles(torch.ops.prim.device.default)

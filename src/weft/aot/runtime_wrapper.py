@@ -12,6 +12,7 @@ that a graph without mutation and aliasing costs one call and nothing else::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from weft._torch import tree_unflatten
 from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbolic_leaves
 from weft.aot.trace import OutputSpec, Traced
 from weft.aot.views import ViewStep
+from weft.runtime.data_checks import AssumptionError
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -57,6 +59,8 @@ class _Source:
             "no_grad": torch.no_grad,
             "distinct": distinct_storages,
             "store": store,
+            "math": math,
+            "AssumptionError": AssumptionError,
         }
 
     def compiled(self) -> Boxed:
@@ -85,9 +89,14 @@ class _Source:
 
     def _run(self) -> list[str]:
         """Without autograd: the graph has lost its `detach` and `no_grad`."""
+        lines = ["outputs = artifact(inputs)"]
         if self.traced.runs_below_autograd:
-            return ["with no_grad():", "    outputs = artifact(inputs)"]
-        return ["outputs = artifact(inputs)"]
+            lines = ["with no_grad():", f"    {lines[0]}"]
+        if self.traced.assumes:
+            own = f"kept[:{self.traced.n_inputs}]" if self.traced.lifted else "kept"
+            lines = ["kept = list(inputs)", "try:", *(f"    {line}" for line in lines),
+                     f"except AssumptionError: return captured(*{own})"]  # fmt: skip
+        return lines + [f"{name} = outputs[{k}]" for name, k in self.traced.numbers.items()]
 
     def _lift(self) -> list[str]:
         """Lifted tensors follow the inputs."""
@@ -123,7 +132,7 @@ class _Source:
         values = [n.meta["val"] for n in self.traced.graph.nodes if n.op == "placeholder"]
         found = input_symbols(values)
         return [f"{name} = {found[name].text(f'inputs[{found[name].input}]')}"
-                for name in sorted(wanted)]  # fmt: skip
+                for name in sorted(wanted - self.traced.numbers.keys())]  # fmt: skip
 
     def _mutate(self) -> list[str]:
         detached = self.traced.detached_mutations

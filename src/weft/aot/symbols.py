@@ -18,8 +18,10 @@ import torch
 
 from weft._torch import FakeTensor
 from weft.shapes.expr import symbol_of, symbols
+from weft.shapes.guard import python_text as condition_text
 from weft.shapes.printing import python_text
 from weft.shapes.symnode import expr_of
+from weft.shapes.unbacked import names_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -32,6 +34,7 @@ class SymbolSource:
     value: Any
     input: int
     dim: int | None  # None: the input is the number itself
+    of_output: bool = False  # the forward's output of that index, not an input
 
     def text(self, name: str) -> str:
         """Python text that reads it from the input called `name`."""
@@ -75,6 +78,8 @@ def plain_name(size: Any) -> str | None:
 
 def size_text(size: Any) -> str:
     """A symbolic number as Python over the symbols' names."""
+    if isinstance(size, torch.SymBool):
+        return f"({condition_text(size.node.value)})"
     return python_text(expr_of(size)) if isinstance(size, torch.SymInt) else str(size)
 
 
@@ -94,8 +99,7 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
 def names_in(size: Any) -> list[str]:
     """The names of the symbols in a symbolic integer."""
     if not isinstance(size, torch.SymInt):
-        name = plain_name(size)
-        return [] if name is None else [name]
+        return sorted(names_of(size))
     expression = expr_of(size)
     return [] if isinstance(expression, int) else [_symbol_name(s) for s in symbols(expression)]
 

@@ -24,9 +24,11 @@ from weft._torch import FakeTensor, autograd_sequence, python_dispatcher, tree_f
 from weft.aot import record_special  # noqa: F401  (registers its rules)
 from weft.aot.attention import FUNCTIONS
 from weft.aot.control_flow import check_node
+from weft.aot.data_dependent import bound_names
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Alias, Base, Functionalizer, require_fake
 from weft.aot.record import Recorder
+from weft.aot.symbols import names_in, symbolic_leaves
 from weft.aot.views import Unsupported, ViewStep, restride
 from weft.shapes.fake import FakeContext, connected_non_leaf
 
@@ -64,9 +66,11 @@ class Traced:
     values: list[Any] = field(default_factory=list)  # what the graph returns: nodes
     differentiable: dict[int, torch.Tensor] = field(default_factory=dict)  # by index in values
 
+    numbers: dict[str, int] = field(default_factory=dict)  # symbol -> value that is its number
+    assumes: bool = False  # the graph tests conditions on data
     runs_below_autograd: bool = False  # autograd is on, an input has a gradient, no value has
 
-    def add(self, node: Node, live: torch.Tensor | None) -> int:
+    def add(self, node: Any, live: torch.Tensor | None) -> int:
         """One more value; `live` is the tensor that autograd knows it by, if it has a gradient."""
         if live is not None and live.requires_grad:
             self.differentiable[len(self.values)] = live
@@ -242,7 +246,17 @@ class Tracer:
             self._add_mutation(traced, i)
         flat, traced.spec = tree_flatten(self.result)
         traced.outputs = _Outputs(self, traced).specs(flat)
+        self._add_numbers(traced)
         return traced
+
+    def _add_numbers(self, traced: Traced) -> None:
+        """What the wrapper computes of data-dependent numbers, the graph must return."""
+        symbols = self.evaluator.mode.symbols
+        if symbols is None or not symbols.unbacked_symbols.names:
+            return
+        bound = bound_names(traced.graph)
+        for name in sorted(set(_names_in_specs(traced.outputs)) & bound.keys()):
+            traced.numbers[name] = traced.add(symbols.number_called(name), None)
 
     def _add_mutation(self, traced: Traced, i: int) -> None:
         """The new value of input `i` is an output, with a gradient if autograd saw the write."""
@@ -339,6 +353,14 @@ class _Outputs:
 
 
 _ALIAS = ViewStep(aten.alias.default, ())
+
+
+def _names_in_specs(specs: Sequence[OutputSpec]) -> Iterator[str]:
+    """The symbols that outputs are made of when the wrapper runs."""
+    for spec in specs:
+        for value in (spec.value, *(step.args for step in spec.steps)):
+            for number in symbolic_leaves(value):
+                yield from names_in(number)
 
 
 def trace(gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Tracer, Traced]:

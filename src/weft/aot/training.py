@@ -79,6 +79,7 @@ def _spec(
     unsaved = [i for i in tensors if i not in parts.saved_inputs]
     return {
         "n_values": parts.n_values,
+        "numbers": frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
         "n_inputs": len(tracer.primals),
         "saved_inputs": tuple(parts.saved_inputs),
         "saved_values": tuple(parts.saved_values),

@@ -31,7 +31,7 @@ def merge_equal_nodes(gm: GraphModule) -> bool:
     for node in list(gm.graph.nodes):
         if node.op != "call_function" or not _mergeable(node):
             continue
-        key = (node.target, "recompute" in node.meta, exact_key(node.args),
+        key = (node.target, "runs_again" in node.meta, exact_key(node.args),
                exact_key(tuple(node.kwargs.items())))  # fmt: skip
         first = seen.setdefault(key, node)
         if first is not node:
@@ -43,6 +43,8 @@ def merge_equal_nodes(gm: GraphModule) -> bool:
 
 def _mergeable(node: Node) -> bool:
     target = node.target
+    if "binds" in node.meta:
+        return False  # each has symbols of its own
     if target is operator.getitem:
         return True
     if not isinstance(target, OpOverload) or not target._schema.returns:

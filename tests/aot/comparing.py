@@ -1,0 +1,252 @@
+"""One call of a function, compiled and in eager: what differs, in a line.
+
+The tables (`op_table.py`, `module_table.py`) and the tests share this. A *runner* compiles a
+function for given inputs:
+
+    compare(torch.add, (x, y), {}, RUNNERS["graph"]("inductor"))        # "equal"
+
+`graph` gives the backend a graph of one call; `compile` goes through `weft.compile`, capture
+included; `peer` through `torch.compile`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch.fx import Graph, GraphModule
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+import weft
+from weft.backends import resolve
+from weft.diagnostics import events
+
+Outcome = str
+"""`equal`, `fallback: why` (runs without aot), `eager fails: …`, or what differs."""
+
+Runner = Callable[[Callable[..., Any], list[torch.Tensor]], tuple[Callable[..., Any], Outcome]]
+
+
+def flat_call(
+    function: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """`function` as a function of the tensors among its arguments, with a flat tuple of results."""
+    flat, spec = tree_flatten((args, kwargs))
+    places = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        given = list(flat)
+        for i, tensor in zip(places, tensors, strict=True):
+            given[i] = tensor
+        a, k = tree_unflatten(given, spec)
+        return tuple(tree_flatten(function(*a, **k))[0])
+
+    return call, [flat[i] for i in places]
+
+
+def as_graph(call: Callable[..., Any], n_inputs: int) -> GraphModule:
+    """A graph that calls `call`, a function or a module, once."""
+    graph = Graph()
+    nodes = tuple(graph.placeholder(f"x{k}") for k in range(n_inputs))
+    root = torch.nn.Module()
+    if isinstance(call, torch.nn.Module):
+        root.call = call
+        graph.output(graph.call_module("call", nodes))
+    else:
+        graph.output(graph.call_function(call, nodes))
+    return GraphModule(root, graph)
+
+
+def make_graph(
+    function: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[GraphModule, list[torch.Tensor]]:
+    """A graph that calls `function` once; its tensors are the inputs."""
+    call, inputs = flat_call(function, args, kwargs)
+    return as_graph(call, len(inputs)), inputs
+
+
+# -- runners ---------------------------------------------------------------------------------------
+
+
+def graph_runner(backend: str) -> Runner:
+    """The backend alone, on a graph of one call."""
+
+    def run(call: Callable[..., Any], inputs: list[torch.Tensor]) -> Any:
+        with events.collect() as seen:
+            compiled = resolve(backend)(as_graph(call, len(inputs)), inputs)
+        if getattr(compiled, "boxed", False):
+            return lambda *given: compiled(list(given)), "equal"
+        return compiled, f"fallback: {_last_text(seen)}"
+
+    return run
+
+
+def compile_runner(backend: str) -> Runner:
+    """`weft.compile`, capture included."""
+
+    def run(call: Callable[..., Any], inputs: list[torch.Tensor]) -> Any:
+        return weft.compile(call, backend=backend, dynamic=False), "equal"
+
+    return run
+
+
+def peer_runner(backend: str) -> Runner:
+    """`torch.compile`."""
+
+    def run(call: Callable[..., Any], inputs: list[torch.Tensor]) -> Any:
+        torch._dynamo.reset()
+        return torch.compile(call, backend=backend, dynamic=False), "equal"
+
+    return run
+
+
+RUNNERS: Final[dict[str, Callable[[str], Runner]]] = {
+    "graph": graph_runner,
+    "compile": compile_runner,
+    "peer": peer_runner,
+}
+
+
+def _last_text(seen: Any) -> str:
+    texts = [e.text for e in seen if e.kind == "perf"]
+    return texts[-1] if texts else ""
+
+
+# -- running ---------------------------------------------------------------------------------------
+
+
+def copies(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """New leaves with the same values, strides, offsets and room around them."""
+    return [_copy(i) for i in inputs]
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    storage = tensor.untyped_storage().clone()
+    made.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def outputs_and_gradients(
+    call: Callable[..., Any], inputs: list[torch.Tensor], parameters: Sequence[torch.Tensor] = ()
+) -> tuple[list[Any], list[Any]]:  # fmt: skip
+    """The results that are tensors, and the gradients of all inputs that need one."""
+    torch.manual_seed(42)  # what the database's wrapper_set_seed uses, at trace time for us
+    outputs = [o for o in call(*inputs) if isinstance(o, torch.Tensor)]
+    wanted = [i for i in [*inputs, *parameters] if i.requires_grad]
+    roots = [o for o in outputs if o.requires_grad and o.grad_fn is not None]
+    if not roots or not wanted:
+        return outputs, []
+    torch.manual_seed(1)
+    tangents = [torch.randn_like(o) for o in roots]
+    return outputs, list(torch.autograd.grad(roots, wanted, tangents, allow_unused=True))
+
+
+def compare(
+    function: Callable[..., Any], args: Any, kwargs: Any, runner: Runner, *,
+    random: bool = False, change: Callable[[list[Any]], list[Any]] = copies,
+) -> Outcome:  # fmt: skip
+    """`function` through `runner` and in eager; `change` makes the inputs of a run.
+
+    `random`: only the number of results is compared.
+    """
+    call, inputs = flat_call(function, args, kwargs)
+    return compare_calls(call, call, inputs, runner, random=random, change=change)
+
+
+def compare_calls(
+    eager: Callable[..., Any], ours: Callable[..., Any], inputs: list[torch.Tensor],
+    runner: Runner, *, random: bool = False, change: Callable[[list[Any]], list[Any]] = copies,
+) -> Outcome:  # fmt: skip
+    """`eager` run as it is, `ours` (the same, or an equal module) through `runner`."""
+    eager_inputs, given = change(inputs), change(inputs)
+    try:
+        wanted = outputs_and_gradients(eager, eager_inputs, _state(eager))
+    except Exception as error:
+        return f"eager fails: {type(error).__name__}"
+    try:
+        compiled, outcome = runner(ours, given)
+        if outcome != "equal":
+            return outcome
+        found = outputs_and_gradients(compiled, given, _state(ours))
+    except Exception as error:
+        return f"raises {type(error).__name__}: {_first_line(error)}"
+    if random:
+        return "equal" if len(found[0]) == len(wanted[0]) else "random: number of outputs"
+    return (
+        differences(found, wanted)
+        or _compare_lists(given + _state(ours), eager_inputs + _state(eager), "input")
+        or "equal"
+    )
+
+
+def _state(call: Any) -> list[torch.Tensor]:
+    """Parameters and buffers, if `call` is a module."""
+    if not isinstance(call, torch.nn.Module):
+        return []
+    return [*call.parameters(), *call.buffers()]
+
+
+def differences(found: tuple[list[Any], list[Any]], wanted: tuple[list[Any], list[Any]]) -> Any:
+    """What differs in outputs and gradients, or None."""
+    return _compare_lists(found[0], wanted[0], "output") or _compare_lists(
+        found[1], wanted[1], "gradient"
+    )
+
+
+def _compare_lists(found: list[Any], wanted: list[Any], what: str) -> str | None:
+    if len(found) != len(wanted):
+        return f"{what}: {len(found)} for {len(wanted)}"
+    results = (_compare(f, w, what) for f, w in zip(found, wanted, strict=True))
+    return next((f"{what} {i}: {r}" for i, r in enumerate(results) if r), None)
+
+
+def _compare(found: Any, wanted: Any, what: str) -> str | None:
+    """What differs between two tensors."""
+    if found is None or wanted is None:
+        same = found is None and wanted is None
+        return None if same else f"{type(found).__name__} for {type(wanted).__name__}"
+    if found.dtype != wanted.dtype or found.size() != wanted.size():
+        return f"{found.dtype} {tuple(found.size())} for {wanted.dtype} {tuple(wanted.size())}"
+    if what == "output" and _layout(found, wanted) != _layout(wanted, wanted):
+        return f"strides {found.stride()} for {wanted.stride()}"
+    try:
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+    except AssertionError as error:
+        return " ".join(str(error).split())[:160]
+    return None
+
+
+def _layout(t: torch.Tensor, wanted: torch.Tensor) -> Any:
+    """The strides that matter: all if eager's result has no gaps, else only their order."""
+    if wanted.layout != torch.strided or wanted.numel() == 0:
+        return None
+    steps = [(s, d) for d, (s, n) in enumerate(zip(t.stride(), t.size(), strict=True)) if n != 1]
+    if _is_dense(wanted):
+        return steps
+    return [d for _, d in sorted(steps, key=lambda step: -step[0])]
+
+
+def _is_dense(t: torch.Tensor) -> bool:
+    """Whether elements fill their memory, each its own."""
+    reach = 1
+    for step, n in sorted(zip(t.stride(), t.size(), strict=True)):
+        if n != 1 and step != reach:
+            return False
+        reach *= n
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:160] if str(error) else ""
+
+
+def kind_of(outcome: Outcome) -> str:
+    """The first word: what the tables count."""
+    return outcome.partition(":")[0].split(" ")[0]
+
+
+__all__ = ["RUNNERS", "compare", "compare_calls", "copies", "make_graph", "outputs_and_gradients"]
