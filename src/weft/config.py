@@ -44,6 +44,9 @@ class Config:
     cache_size_limit: int = _knob(
         8, "Compiled variants kept per code object; further ones run eagerly after one warning.",
         group="capture")
+    recompile_limit: int = _knob(
+        256, "Recompiles of all code together that one weft.compile call may cause.",
+        group="capture")
     automatic_dynamic: bool = _knob(
         True, "With dynamic=None, a size that changed makes its dimension symbolic on recompile.",
         group="capture")

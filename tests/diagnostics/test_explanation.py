@@ -37,7 +37,7 @@ def test_data():
     assert "relu" in e.graphs[0].text
     assert e.graph_breaks[0].stack == (LINE,)
     assert e.kernels[0].lines == ("model.py:12",)
-    assert e.recompiles == ["forward: x.dtype changed"]
+    assert [str(r) for r in e.recompiles] == ["forward: x.dtype changed"]
     assert e.total_seconds > 0
 
 

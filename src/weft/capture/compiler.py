@@ -11,7 +11,6 @@ None as its answer means: run this call eagerly.
 from __future__ import annotations
 
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -33,7 +32,13 @@ from weft.capture.compiling import compiling
 from weft.capture.continuation import CannotResumeError, is_continuation
 from weft.capture.graph import GraphInput
 from weft.capture.interpreter import BreakHere, Interpreter
-from weft.capture.recompiles import Variant, fitting_entry, recompile_reasons
+from weft.capture.recompiles import (
+    Variant,
+    changes_since,
+    fitting_entry,
+    note_recompile,
+    stop_compiling,
+)
 from weft.capture.replacement import Emitter, restore_grad_mode
 from weft.capture.resumption import Resumption, can_translate
 from weft.capture.shape_guards import add_shape_guards
@@ -42,7 +47,7 @@ from weft.capture.state import no_saved_tensor_hooks
 from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle
-from weft.errors import GraphBreakError, RecompileLimitWarning
+from weft.errors import GraphBreakError
 from weft.interrupts import checkpoint
 from weft.shapes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
@@ -70,6 +75,7 @@ class FrameCompiler:
         self._codes: PerCode[types.CodeType] = PerCode()
         self._skips: PerCode[int] = PerCode()
         self._policies: PerCode[DynamicPolicy] = PerCode()
+        self._n_recompiles = 0
 
     # -- entry points -----------------------------------------------------------------------------
 
@@ -155,25 +161,20 @@ class FrameCompiler:
         known = _frame.entries(code)
         if not known:
             return False
-        reasons = recompile_reasons(known, locals, cells, globals)
-        if len(known) >= config.cache_size_limit:
-            self._stop(code, reasons)
+        changes = changes_since(known, locals, cells, globals)
+        limit = self._reached_limit(len(known))
+        if limit is not None:
+            stop_compiling(code, changes, limit, warn=not self.every_frame)
             return True
-        events.count("recompiles")
-        events.record("recompile", code=code, reason="; ".join(reasons), stack=())
+        self._n_recompiles += 1
+        note_recompile(code, changes)
         return False
 
-    def _stop(self, code: types.CodeType, reasons: list[str]) -> None:
-        _frame.freeze(code)
-        text = "\n  ".join(reasons)
-        events.record("limit", code=code, reason=text)
-        if self.every_frame:
-            return
-        warnings.warn(
-            f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) was compiled "
-            f"{config.cache_size_limit} times and now runs eagerly for further variants; "
-            f"what kept changing:\n  {text}\n  do: raise weft.config.cache_size_limit, or make "
-            "these values constant", RecompileLimitWarning, stacklevel=4)
+    def _reached_limit(self, n_known: int) -> str | None:
+        """The setting that forbids a further variant of code that has so many."""
+        if n_known >= config.cache_size_limit:
+            return "cache_size_limit"
+        return "recompile_limit" if self._n_recompiles >= config.recompile_limit else None
 
     # -- one frame --------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 """Guards: what must still hold for a captured frame to be used again.
 
 Place in the pipeline: written by the interpreter onto `Source`s, lowered here to the tuple tree
-that the C extension evaluates (contract 1). A guard knows its text, so that a failing one explains
-itself::
+that the C extension evaluates (contract 1). A guard knows its text and the line that asked for it;
+`guard_changes.py` tells why one fails::
 
     guards.add(source, "eq", 12)
     nodes, tree_checks, n_slots = guards.lower()
-    guards.explain(guard_id, lambda s: actual)   # "'n' was 12, now 13"
+    str(guards.all[0])                           # 'n == 12'
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, final
 import torch
 
 from weft.capture.source import Source, SourceTree, describe
+from weft.capture.state import readable_modes
 from weft.errors import SourceLine
 
 
@@ -36,10 +37,11 @@ class Guard:
 
 
 def _default_text(guard: Guard) -> str:
-    return f"{guard.kind}({guard.source}, {', '.join(_short(a) for a in guard.args)})"
+    return f"{guard.kind}({guard.source}, {', '.join(short(a) for a in guard.args)})"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """An object for messages, in at most 60 characters."""
     if isinstance(value, type):
         return value.__qualname__
     text = describe(value)
@@ -55,15 +57,17 @@ def _tensor_text(guard: Guard) -> str:
 
 
 _TEXT: dict[str, Callable[[Guard], str]] = {
-    "type_is": lambda g: f"type({g.source}) is {_short(g.args[0])}",
-    "is": lambda g: f"{g.source} is {_short(g.args[0])}",
-    "eq": lambda g: f"{g.source} == {_short(g.args[0])}",
+    "type_is": lambda g: f"type({g.source}) is {short(g.args[0])}",
+    "is": lambda g: f"{g.source} is {short(g.args[0])}",
+    "eq": lambda g: f"{g.source} == {short(g.args[0])}",
     "len": lambda g: f"len({g.source}) == {g.args[0]}",
-    "dict_keys": lambda g: f"list({g.source}) == {_short(list(g.args[0]))}",
+    "dict_keys": lambda g: f"list({g.source}) == {short(list(g.args[0]))}",
     "missing_key": lambda g: f"{g.args[0]!r} not in {g.source}",
     "same_as_slot": lambda g: f"{g.source} is the same object as before",
     "tensor": _tensor_text,
     "shape": lambda g: str(g.args[0]),
+    "distinct": lambda g: f"{', '.join(g.args)} are different objects",
+    "global_state": lambda g: "global modes (gradient, autocast, ...) are as they were",
 }
 
 
@@ -128,7 +132,7 @@ class GuardSet:
         nodes = tuple(n for n in map(_lower, self.tree.roots()) if n is not None)
         given = () if modes is None else (modes,)
         state = ("global_state", *given, len(self.all))
-        self.all.append(Guard(None, "global_state", (), ()))
+        self.all.append(Guard(None, "global_state", (readable_modes(),), ()))
         return nodes, (state, *self._distinct), self.tree.n_slots
 
     def __len__(self) -> int:
@@ -179,48 +183,3 @@ def tensor_guard(value: torch.Tensor) -> tuple[Any, ...]:
         value.layout, value.requires_grad, tuple(value.size()),
         tuple(value.stride()) if strided else None,
     )
-
-
-def explain_failure(guard: Guard, actual: Any, found: bool = True) -> str:
-    """What the user reads: which value changed, from what to what."""
-    if not found:
-        return f"{guard.source} is gone (expected: {guard})"
-    explainer = _EXPLAIN.get(guard.kind)
-    return explainer(guard, actual) if explainer else f"not any more: {guard}"
-
-
-_FIELDS = ("type", "dtype", "device", "device index", "layout", "requires_grad", "size", "stride")
-
-
-def _explain_tensor(guard: Guard, actual: Any) -> str:
-    if not isinstance(actual, torch.Tensor):
-        return f"'{guard.source}' was a tensor, now {type(actual).__name__}"
-    for name, old, new in zip(_FIELDS, guard.args, tensor_guard(actual), strict=True):
-        if not _same_extents(old, new):
-            return (f"tensor '{guard.source}' {name} mismatch: expected {_plain(old)}, "
-                    f"got {_plain(new)}")
-    return f"tensor '{guard.source}' changed"
-
-
-def _same_extents(old: Any, new: Any) -> bool:
-    """Equality of a field; None stands for any size or stride."""
-    if not isinstance(old, tuple) or not isinstance(new, tuple) or len(old) != len(new):
-        return bool(old == new)
-    return all(a is None or a == b for a, b in zip(old, new, strict=True))
-
-
-def _plain(value: Any) -> str:
-    return str(value).removeprefix("torch.")
-
-
-_EXPLAIN: dict[str, Callable[[Guard, Any], str]] = {
-    "tensor": _explain_tensor,
-    "eq": lambda g, a: f"'{g.source}' was {_short(g.args[0])}, now {_short(a)}",
-    "is": lambda g, a: f"'{g.source}' was {_short(g.args[0])}, now {_short(a)}",
-    "type_is": lambda g, a: f"'{g.source}' was of type {_short(g.args[0])}, now {_short(type(a))}",
-    "len": lambda g, a: f"'{g.source}' had length {g.args[0]}, now {_short(a)}",
-    "dict_keys": lambda g, a: f"the keys of '{g.source}' changed",
-    "missing_key": lambda g, a: f"{g.args[0]!r} is now in '{g.source}'",
-    "shape": lambda g, a: f"{g.args[0].failure()} does not hold",
-    "global_state": lambda g, a: "a global mode changed (grad mode, autocast, default dtype, ...)",
-}

@@ -6,13 +6,20 @@ Place in the pipeline: beside the compiler, at misses only; nothing here runs on
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any, Final, final
 
 from weft import _frame
-from weft.capture.guards import Guard, GuardSet, explain_failure
+from weft.capture.guard_changes import change_of
+from weft.capture.guards import Guard, GuardSet
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING
+from weft.config import config
+from weft.diagnostics import events
+from weft.diagnostics.changes import Change, summary
+from weft.diagnostics.failures import users_level
+from weft.errors import RecompileLimitWarning
 
 
 @final
@@ -27,16 +34,17 @@ class Variant:
         """Keeps the guards with the function that they guard."""
         replacement.__weft_variant__ = Variant(guards.all)
 
-    def explain(self, guard_id: Any, locals: list[Any], cells: tuple[Any, ...],
-                globals: dict[str, Any]) -> str:
-        """The failing guard in words."""
+    def change(self, guard_id: Any, locals: list[Any], cells: tuple[Any, ...],
+               globals: dict[str, Any]) -> Change:
+        """Why it does not fit a frame."""
         if not isinstance(guard_id, int) or not 0 <= guard_id < len(self.guards):
-            return "a value that was read is gone"
+            return Change("", "", "a value that was read", "there", "gone", "",
+                          "keep what the program reads in place")
         guard = self.guards[guard_id]
         if guard.source is None:
-            return explain_failure(guard, None)
+            return change_of(guard, None)
         actual = read(guard.source, locals, cells, globals)
-        return explain_failure(guard, actual, actual is not MISSING)
+        return change_of(guard, actual, actual is not MISSING)
 
 
 def fitting_entry(code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
@@ -49,18 +57,47 @@ def fitting_entry(code: types.CodeType, locals: list[Any], cells: tuple[Any, ...
     return None
 
 
-def recompile_reasons(entries: list[Any], locals: list[Any], cells: tuple[Any, ...],
-                      globals: dict[str, Any]) -> list[str]:
-    """For each earlier variant, the first guard that fails."""
-    reasons = []
+def changes_since(entries: list[Any], locals: list[Any], cells: tuple[Any, ...],
+                  globals: dict[str, Any]) -> list[Change]:
+    """For each earlier variant, the first guard that fails; the same change once."""
+    changes = []
     for entry in entries:
         variant = getattr(entry.fn, "__weft_variant__", None)
         if variant is None:
             continue
         guard_id = entry.guards.explain(locals, cells, globals)
         if guard_id is not None:
-            reasons.append(variant.explain(guard_id, locals, cells, globals))
-    return list(dict.fromkeys(reasons))
+            changes.append(variant.change(guard_id, locals, cells, globals))
+    return list(dict.fromkeys(changes))
+
+
+def recompile_reasons(entries: list[Any], locals: list[Any], cells: tuple[Any, ...],
+                      globals: dict[str, Any]) -> list[str]:
+    """What changed, a sentence each."""
+    return summary(changes_since(entries, locals, cells, globals))
+
+
+def note_recompile(code: types.CodeType, changes: list[Change]) -> None:
+    """Counts and tells that a further variant is about to be made."""
+    events.count("recompiles")
+    events.record("recompile", code=code, reason="; ".join(summary(changes)), stack=(),
+                  changes=changes)
+
+
+def stop_compiling(code: types.CodeType, changes: list[Change], limit: str, *, warn: bool) -> None:
+    """The code keeps its variants and gets no more; `limit` names the setting that says so."""
+    _frame.freeze(code)
+    reasons = summary(changes)
+    events.record("limit", code=code, reason="; ".join(reasons))
+    if not warn:
+        return
+    told = "\n".join(f"  {reason}" for reason in reasons)
+    hints = "\n".join(f"  {hint}" for hint in dict.fromkeys(c.hint for c in changes))
+    warnings.warn(
+        f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has reached "
+        f"weft.config.{limit} = {getattr(config, limit)} and runs eagerly for further variants; "
+        f"what kept changing:\n{told}\ndo:\n{hints}\n  or raise weft.config.{limit}",
+        RecompileLimitWarning, stacklevel=users_level())
 
 
 Reader = Callable[[Any, Any], Any]
@@ -89,6 +126,3 @@ def read(source: Source, locals: list[Any], cells: tuple[Any, ...], globals: dic
         return _READERS[kind](base, operand[0] if operand else None)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return MISSING
-
-
-__all__ = ["Variant", "fitting_entry", "read", "recompile_reasons"]

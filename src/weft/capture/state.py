@@ -18,6 +18,7 @@ from weft._torch import (
     push_saved_tensors_default_hooks,
     set_grad_enabled,
     top_saved_tensors_default_hooks,
+    torch_function_modes,
 )
 
 _STATE: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
@@ -29,6 +30,22 @@ _STATE: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
     (lambda: torch.get_autocast_dtype("cuda"), lambda d: torch.set_autocast_dtype("cuda", d)),
     (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
 )
+
+
+def readable_modes() -> dict[str, str]:
+    """The modes that guards compare as one word, by name, for messages."""
+    cast = {f"autocast on {d}": str(torch.get_autocast_dtype(d)).removeprefix("torch.")
+            if torch.is_autocast_enabled(d) else "off" for d in ("cpu", "cuda")}
+    return {
+        "gradient mode": "on" if torch.is_grad_enabled() else "off",
+        "inference mode": "on" if torch.is_inference_mode_enabled() else "off",
+        **cast,
+        "default dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "deterministic algorithms":
+            "on" if torch.are_deterministic_algorithms_enabled() else "off",
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "number of torch function modes": str(torch_function_modes()),
+    }
 
 
 @contextmanager

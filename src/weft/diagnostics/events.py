@@ -12,7 +12,7 @@ Kinds in use, with their fields (a new kind is added here):
 =============== ==================================================================================
 graph           code, gm, nodes, guards
 graph_break     id, reason, stack, hint
-recompile       code, reason, stack
+recompile       code, reason, stack, changes (`Change`s: one for each earlier variant)
 guards          code, guards
 symbols         code, symbols (rows: name, sources, value in this call, conditions)
 bytecode        code, source

@@ -19,6 +19,7 @@ from typing import Any, final
 
 import torch
 
+from weft.diagnostics.changes import Change
 from weft.diagnostics.events import Event
 from weft.errors import SourceLine
 
@@ -52,6 +53,25 @@ class Break:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Recompile:
+    """A further variant: of which code, and what of each earlier one did not fit."""
+
+    code: str
+    reason: str
+    changes: tuple[Change, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.reason}"
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """A row for each change: what, the guard, how to avoid it."""
+        if not self.changes:
+            return [(str(self), "", "")]
+        return [(f"{self.code}: {c}", c.guard, c.hint) for c in self.changes]
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class KernelInfo:
     """A generated kernel and the user's lines that it computes."""
 
@@ -80,7 +100,7 @@ class Explanation:
     graph_breaks: list[Break] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
     symbols: list[tuple[str, str, str, str]] = field(default_factory=list)
-    recompiles: list[str] = field(default_factory=list)
+    recompiles: list[Recompile] = field(default_factory=list)
     kernels: list[KernelInfo] = field(default_factory=list)
     extern_calls: list[str] = field(default_factory=list)
     fallbacks: list[str] = field(default_factory=list)
@@ -128,7 +148,8 @@ class Explanation:
             Section("Graphs", ("captured from", "operators"),
                     [(g.code, str(g.operators)) for g in self.graphs]),
             Section("Graph breaks", ("where", "why", "hint"), breaks),
-            Section("Recompiles", ("because",), [(r,) for r in self.recompiles]),
+            Section("Recompiles", ("because", "guard", "avoid it"),
+                    [row for r in self.recompiles for row in r.rows()]),
             Section("Guards", ("holds while",), [(g,) for g in self.guards]),
             Section("Symbols", ("size or number", "is", "in this call", "conditions"),
                     self.symbols),
@@ -206,7 +227,9 @@ def _take_symbols(made: Explanation, fields: dict[str, Any]) -> None:
 
 
 def _take_recompile(made: Explanation, fields: dict[str, Any]) -> None:
-    made.recompiles.append(f"{code_name(fields.get('code', ''))}: {fields.get('reason', '')}")
+    made.recompiles.append(Recompile(code_name(fields.get("code", "")),
+                                     str(fields.get("reason", "")),
+                                     tuple(fields.get("changes", ()))))
 
 
 def _take_kernel(made: Explanation, fields: dict[str, Any]) -> None:

@@ -47,6 +47,9 @@ SURFACING: Final = (UserError, GraphBreakError, BackendError)
 MISSING: Final = (CompilerNotFound, MissingDependency)
 """Something to install: told once, no report."""
 
+_OURS: Final = (str(Path(__file__).parents[1]), "<weft ")
+"""How the file names of weft's own frames begin, replacements included."""
+
 _EVENTS_SHOWN: Final = 50
 _warned: set[tuple[object, ...]] = set()
 
@@ -89,10 +92,18 @@ def _signature(error: Exception, during: str) -> tuple[object, ...]:
     return (during, type(error), *((f.filename, f.lineno) for f in last))
 
 
+def users_level() -> int:
+    """The `stacklevel` with which the caller's warning names the user's line, not one of weft's."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _warn(category: type[Warning], message: str, signature: tuple[object, ...]) -> None:
     if signature not in _warned:
         _warned.add(signature)
-        warnings.warn(message, category, stacklevel=4)
+        warnings.warn(message, category, stacklevel=users_level())
 
 
 def forget_warnings() -> None:

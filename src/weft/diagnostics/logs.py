@@ -21,6 +21,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from weft.diagnostics import events
+from weft.diagnostics.changes import summary
 from weft.diagnostics.events import Event
 from weft.diagnostics.explanation import code_name, graph_text
 from weft.errors import UnknownArtifact
@@ -39,7 +40,14 @@ def _guards(f: Fields) -> str:
 
 
 def _recompile(f: Fields) -> str:
-    return f"recompiling {code_name(f.get('code', ''))}: {f.get('reason', '')}"
+    changes = f.get("changes") or ()
+    head = f"recompiling {code_name(f.get('code', ''))}: "
+    if not changes:
+        return head + str(f.get("reason", ""))
+    lines = [head + str(changes[0]), *changes[0].details()]
+    if len(changes) > 1:
+        lines.append("the variants before it: " + "; ".join(summary(changes[1:])))
+    return "\n  ".join(lines)
 
 
 def _break(f: Fields) -> str:
