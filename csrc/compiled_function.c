@@ -200,7 +200,7 @@ PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nar
     CompiledFunction *self = (CompiledFunction *)callable;
     Bound bound;
     Entry *entry = NULL;
-    PyObject *collected = NULL, *result = NULL;
+    PyObject *collected = NULL, *result = NULL, *signal = NULL;
     if (hook_forced_eager())
         return PyObject_Vectorcall(self->fn, args, (size_t)nargs, kwnames);
     CodeCache *cache = present_cache(self);
@@ -224,13 +224,12 @@ PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nar
             drop_tensors(args, nargs);
         result = entry_call(entry, collected, self->on_miss);
         Py_DECREF(entry);
-        if (result == NULL && PyErr_ExceptionMatches(RunEagerly)) {
-            PyErr_Clear();
-            found = 0;
-        }
+        signal = rerun_signal(result);
     }
-    if (found == 0)
+    if (found == 0 || signal != NULL)
         result = hook_run_eagerly(self->fn, cache->code, self->on_miss, args, (size_t)nargs, kwnames);
+    if (signal != NULL)
+        result = rerun_done(result, signal);
     Py_DECREF(cache);
     return result;
 }

@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     )
     from weft.backends import list_backends, register_backend
     from weft.diagnostics.logs import set_logs
-    from weft.markers import disable, is_compiling, mark_dynamic, mark_static
+    from weft.dims import Dim
+    from weft.markers import allow_in_graph, disable, is_compiling, mark_dynamic, mark_static
     from weft.passes import register_pass
+    from weft.stances import error_on_graph_break, set_stance
 
 _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "weft.api": (
@@ -44,17 +46,21 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "weft.backends": ("list_backends", "register_backend"),
     "weft.diagnostics.logs": ("set_logs",),
     "weft.passes": ("register_pass",),
-    "weft.markers": ("disable", "is_compiling", "mark_dynamic", "mark_static"),
+    "weft.markers": (
+        "allow_in_graph", "disable", "is_compiling", "mark_dynamic", "mark_static"),
+    "weft.stances": ("error_on_graph_break", "set_stance"),
 }
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "__version__",
+    "allow_in_graph",
     "compile",
     "compile_fx",
     "compile_inplace",
     "config",
     "disable",
+    "error_on_graph_break",
     "errors",
     "explain",
     "is_compiling",
@@ -66,6 +72,7 @@ __all__ = [
     "register_pass",
     "reset",
     "set_logs",
+    "set_stance",
     "stats",
 ]
 

@@ -50,8 +50,11 @@ class Config:
     automatic_dynamic: bool = _knob(
         True, "With dynamic=None, a size that changed makes its dimension symbolic on recompile.",
         group="capture")
-    capture_scalar_outputs: bool = _knob(
-        False, "Keep .item() in the graph as an unbacked value instead of breaking.",
+    data_dependent: bool = _knob(
+        True, "Keep sizes and numbers that depend on data (nonzero, masks, .item()) in the graph.",
+        group="capture")
+    error_on_graph_break: bool = _knob(
+        False, "Raise GraphBreakError at a graph break; see also weft.error_on_graph_break.",
         group="capture")
     inline_depth_limit: int = _knob(
         200, "Depth of inlined Python calls at which capture breaks the graph.", group="capture")

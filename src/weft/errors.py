@@ -101,6 +101,12 @@ class UnknownArtifact(UnknownName):
     noun = "log"
 
 
+class UnknownStance(UnknownName):
+    """`set_stance` was given a name that is no stance."""
+
+    noun = "stance"
+
+
 class BadValue(UserError, TypeError):
     """An argument or setting of the wrong type or outside its range."""
 
@@ -141,6 +147,17 @@ class GraphBreakError(WeftError):
         named = f" [{id}]" if id else ""
         super().__init__(f"graph break under fullgraph=True{named}: {reason}", stack=stack,
                          do=hint or None)
+
+
+class RecompileError(WeftError):
+    """The stance "fail_on_recompile", and no compiled variant fits the call."""
+
+    def __init__(self, what: str, reasons: Sequence[str]) -> None:
+        self.reasons = tuple(reasons)
+        why = "".join(f"\n  {reason}" for reason in reasons) or "\n  it was never compiled"
+        super().__init__(f"{what} would have to be compiled again under the stance "
+                         f"'fail_on_recompile':{why}",
+                         do="call it with such arguments before setting the stance")
 
 
 class CompilerNotFound(WeftError):

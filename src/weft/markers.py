@@ -5,6 +5,9 @@ Place in the pipeline: below capture, which reads the marks; `weft` exports the 
     @weft.disable
     def log_metrics(x): ...             # never captured: a graph break, then plain Python
 
+    @weft.allow_in_graph
+    def odd_kernel(x): ...              # one node of the graph, not looked into
+
     if weft.is_compiling(): ...         # True while capture evaluates the program
 
     weft.mark_dynamic(x, 0, min=2)      # dimension 0 of x gets a symbolic size
@@ -16,13 +19,15 @@ in one place for both.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final, ParamSpec, TypeVar, cast, final, overload
+from collections.abc import Callable, Iterator
+from types import FunctionType, MethodType
+from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 import torch
 
-from weft._frame import unhooked
+from weft._frame import skip, unhooked
+from weft._torch import dynamo_allows
+from weft.dims import DimRange
 from weft.errors import BadValue, NotCallable
 
 P = ParamSpec("P")
@@ -31,43 +36,90 @@ R = TypeVar("R")
 DISABLED: Final = "_torchdynamo_disable"
 """Attribute of functions that must not be captured (the name PyTorch's own libraries use)."""
 
+RECURSIVE: Final = "_torchdynamo_disable_recursive"
+"""Attribute of the same functions: False where only the function's own frame is meant."""
+
 DYNAMIC: Final = "_weft_dynamic"
 """Attribute of tensors: dict of dimension -> `DimRange`, or None for a dimension kept static."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class DimRange:
-    """The sizes that a dimension marked dynamic may take; `max=None`: no upper end."""
-
-    min: int = 0
-    max: int | None = None
-
-
 @overload
-def disable(fn: Callable[P, R], *, reason: str = "") -> Callable[P, R]: ...
+def disable(
+    fn: Callable[P, R], *, recursive: bool = True, reason: str = ""
+) -> Callable[P, R]: ...
 @overload
-def disable(fn: None = None, *, reason: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-def disable(fn: Any = None, *, reason: str = "") -> Any:
-    """`fn`, and all it calls, never captured: run as plain Python."""
+def disable(
+    fn: None = None, *, recursive: bool = True, reason: str = ""
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def disable(fn: Any = None, *, recursive: bool = True, reason: str = "") -> Any:
+    """`fn` never captured: run as plain Python, and all that it calls too if `recursive`."""
     if fn is None:
-        return functools.partial(disable, reason=reason)
+        return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
         raise NotCallable(fn)
+    disabled = _unhooked(fn) if recursive else _skipped(fn)
+    setattr(disabled, DISABLED, True)
+    disabled.__dict__[RECURSIVE] = recursive
+    disabled.__dict__["_torchdynamo_disable_msg"] = reason or None
+    return disabled
 
+
+def _unhooked(fn: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(fn)
-    def disabled(*args: Any, **kwargs: Any) -> Any:
+    def disabled(*args: P.args, **kwargs: P.kwargs) -> R:
         with unhooked():
             return fn(*args, **kwargs)
 
-    setattr(disabled, DISABLED, True)
-    disabled.__dict__["_torchdynamo_disable_msg"] = reason or None
     return disabled
+
+
+def _skipped(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose frame alone is left to Python."""
+    if isinstance(fn, MethodType):
+        bound = disable(fn.__func__, recursive=False)
+        return functools.wraps(fn)(functools.partial(bound, fn.__self__))
+    if not isinstance(fn, FunctionType):
+        @functools.wraps(fn, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return fn(*args, **kwargs)
+
+        return _skipped(call)
+    own = FunctionType(
+        fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    own.__kwdefaults__ = fn.__kwdefaults__
+    functools.update_wrapper(own, fn)
+    skip(own.__code__)
+    return own
 
 
 def is_disabled(fn: object) -> bool:
     """Whether `weft.disable` or `torch.compiler.disable` marked this callable."""
     return getattr(fn, DISABLED, False) is True
+
+
+def is_disabled_deeply(fn: object) -> bool:
+    """Whether what the marked callable calls is not to be captured either."""
+    return is_disabled(fn) and getattr(fn, RECURSIVE, True) is not False
+
+
+def allow_in_graph(fn: Callable[P, R]) -> Callable[P, R]:
+    """Marks `fn` as one operation: capture records the call and does not look inside.
+
+    It is run while capturing, on tensors without data, and must give tensors (or containers of
+    them) that depend on its arguments alone.
+    """
+    if not callable(fn):
+        raise NotCallable(fn)
+    _ALLOWED[id(fn)] = fn
+    return fn
+
+
+_ALLOWED: Final[dict[int, Any]] = {}
+
+
+def is_allowed_in_graph(fn: object) -> bool:
+    """Whether `allow_in_graph`, weft's or torch.compiler's, marked this callable."""
+    return id(fn) in _ALLOWED or dynamo_allows(fn)
 
 
 def is_compiling() -> bool:
@@ -90,7 +142,7 @@ def mark_static(tensor: torch.Tensor, dim: int | tuple[int, ...] | None = None) 
 
 
 def _mark(tensor: torch.Tensor, dim: int | tuple[int, ...], mark: DimRange | None) -> None:
-    marks = dynamic_marks(tensor)
+    marks = dict(_own_marks(tensor))
     for d in (dim,) if isinstance(dim, int) else dim:
         if not -tensor.ndim <= d < tensor.ndim:
             raise BadValue(f"there is no dimension {d} in a tensor of {tensor.ndim} dimensions",
@@ -99,6 +151,34 @@ def _mark(tensor: torch.Tensor, dim: int | tuple[int, ...], mark: DimRange | Non
     setattr(tensor, DYNAMIC, marks)
 
 
+def _own_marks(tensor: torch.Tensor) -> dict[int, DimRange | None]:
+    return cast(dict[int, DimRange | None], getattr(tensor, DYNAMIC, {}))
+
+
 def dynamic_marks(tensor: torch.Tensor) -> dict[int, DimRange | None]:
-    """What `mark_dynamic` (a range) and `mark_static` (None) said of a tensor's dimensions."""
-    return dict(cast(dict[int, DimRange | None], getattr(tensor, DYNAMIC, {})))
+    """What was said of a tensor's dimensions: a range, or None where they are to stay static.
+
+    `torch._dynamo.mark_dynamic`, `maybe_mark_dynamic` and `mark_static` leave plain attributes,
+    which count like ours.
+    """
+    said = tensor.__dict__
+    if not any(name in said for name in _MARKS):
+        return {}
+    return {**dict(_torch_marks(said)), **_own_marks(tensor)}
+
+
+def _torch_marks(said: dict[str, Any]) -> Iterator[tuple[int, DimRange | None]]:
+    for d in said.get(_TORCH_WEAK, ()):
+        yield d, DimRange(strict=False)
+    limits = {r.dim: (r.min or 0, r.max) for r in said.get(_TORCH_RANGE, ())}
+    for d in said.get(_TORCH_DYNAMIC, ()):
+        yield d, DimRange(*limits.get(d, (0, None)))
+    for d in said.get(_TORCH_STATIC, ()):
+        yield d, None
+
+
+_TORCH_DYNAMIC: Final = "_dynamo_dynamic_indices"
+_TORCH_RANGE: Final = "_dynamo_dynamic_range"
+_TORCH_WEAK: Final = "_dynamo_weak_dynamic_indices"
+_TORCH_STATIC: Final = "_dynamo_static_indices"
+_MARKS: Final = (DYNAMIC, _TORCH_DYNAMIC, _TORCH_WEAK, _TORCH_STATIC)

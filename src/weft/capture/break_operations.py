@@ -25,7 +25,7 @@ from weft.capture.opcodes.control import BEHIND_LOOP
 from weft.capture.opcodes.operators import TO_BOOL
 from weft.capture.replacement import Emitter
 from weft.capture.values.base import NullValue, SymbolicValue
-from weft.markers import disable, is_disabled, is_disabled
+from weft.markers import disable, is_disabled, is_disabled_deeply
 
 
 @final
@@ -97,7 +97,7 @@ def _callee(emit: Emitter, function: SymbolicValue) -> str:
     real = emit.tx.force(function).real()
     if is_checkpoint(real):
         return emit.constant(Checkpointed(emit.tx.compiled_copy))
-    if is_disabled(real):
+    if is_disabled_deeply(real):
         return emit.constant(disable(real))
     original = getattr(real, "_torchdynamo_orig_callable", None)
     if is_disabled(real) and original is not None:  # torch's: weft does not know its mark

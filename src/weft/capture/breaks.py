@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from weft.errors import SourceLine
+from weft.stances import error_mode
 
 
 @final
@@ -72,6 +73,7 @@ class GraphBreak(Signal):
         self.detail = detail
         self.stack: tuple[SourceLine, ...] = ()
         self.step = -1
+        self.error_mode = error_mode()
         self.outward = True
         """Whether the next frame outwards is the first that could end the graph."""
 
@@ -92,12 +94,14 @@ class Restart(Signal):
 
 @final
 class SkipFrame(Signal):
-    """Run the frame eagerly; `always` when no other call of this code could do better."""
+    """Run the frame eagerly; `always` when no other call of this code could do better, `counts`
+    when it is one of the failures after which the code is left alone."""
 
-    def __init__(self, reason: str, *, always: bool = False) -> None:
+    def __init__(self, reason: str, *, always: bool = False, counts: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
         self.always = always
+        self.counts = counts
 
 
 @final

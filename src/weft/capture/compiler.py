@@ -40,6 +40,7 @@ from weft.capture.recompiles import (
     stop_compiling,
 )
 from weft.capture.replacement import Emitter, restore_grad_mode
+from weft.capture.reruns import changes_inputs, may_refuse_data, reporter
 from weft.capture.resumption import Resumption, can_translate
 from weft.capture.shape_guards import add_shape_guards
 from weft.capture.skips import is_skipped_code, may_hold_tensors
@@ -47,15 +48,27 @@ from weft.capture.state import no_saved_tensor_hooks
 from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle
-from weft.errors import GraphBreakError
+from weft.dims import Declarations
+from weft.errors import GraphBreakError, RecompileError, RecompileLimitWarning, UserError
 from weft.interrupts import checkpoint
 from weft.shapes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
+from weft.stances import breaks_are_errors, current_stance
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 _MAX_SKIPS: Final = 3
 """Failed captures of a code object (the program raised, ...) after which it is left alone."""
+
+_MAX_RAISING_VARIANTS: Final = 3
+_MAX_RAISES: Final = 24
+"""Captures of calls that raise: those kept as variants, and those after which no more are tried."""
+
+
+def _may_rerun(graph: fx.Graph, code: types.CodeType) -> bool:
+    """Whether the frame is run as it is when its graph raises. A continuation lets go of its
+    arguments, unless its graph could refuse them."""
+    return not changes_inputs(graph) and (not is_continuation(code) or may_refuse_data(graph))
 
 
 @final
@@ -88,6 +101,8 @@ class FrameCompiler:
         locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any],
     ) -> Any:
         """A new entry for this frame, or None to run it eagerly."""
+        if current_stance() != "default":
+            return self._refuse(compiled, code, locals, cells, globals)
         if compiled is None and self.is_skipped(code):
             _frame.skip(code)
             return None
@@ -121,6 +136,13 @@ class FrameCompiler:
             self.on_error(error, during="capture", what=code.co_qualname)
             self._note_skip(code, always=False)
         return None
+
+    def _refuse(self, compiled: Any, code: types.CodeType, locals: list[Any],
+                cells: tuple[Any, ...], globals: dict[str, Any]) -> None:
+        """A stance forbids to compile: the call runs eagerly, or fails."""
+        known = _frame.entries(code)
+        if current_stance() == "fail_on_recompile" and (known or compiled is not None):
+            raise RecompileError(code.co_qualname, recompile_reasons(known, locals, cells, globals))
 
     def compiled_copy(self, function: types.FunctionType) -> Any:
         """The compiled form of a function of the program, on this compilation's copy of its code.
@@ -269,7 +291,7 @@ class Attempt:
         raise SkipFrame("the result or an effect cannot be rebuilt")
 
     def _report(self, reason: GraphBreak) -> None:
-        if self.compiler.options.fullgraph:
+        if breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph):
             raise GraphBreakError(reason.reason, id=reason.kind.id, stack=reason.stack,
                                   hint=reason.kind.hint)
 

@@ -38,6 +38,8 @@ from weft.interrupts import checkpoint
 from weft.shapes.context import ShapeContext
 from weft.shapes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
+from weft.shapes.symnode import UndecidedValue
+from weft.stances import error_mode
 
 Args = list[SymbolicValue]
 Kwargs = dict[str, SymbolicValue]
@@ -86,7 +88,12 @@ class Interpreter:
         """Gives the code object to make continuations from."""
         self.end_grad = torch.is_grad_enabled()
         self.end_grad_changed = False
+        self.end_error_mode = self.state.error_mode
         self.end_state_changed = False
+        self.leaves: dict[int, Any] = {}
+        """Tensors where gradients end, by the id of their fakes."""
+        self.freed: dict[int, Any] = {}
+        """Nodes of the fakes' autograd graph that a backward has gone through, by id."""
         self.function_modes: list[SymbolicValue] = []
         """Torch function modes that the program entered, innermost last."""
         self.step = 0
@@ -344,6 +351,7 @@ class Interpreter:
             finally:
                 self.end_grad = torch.is_grad_enabled()
                 self.end_grad_changed = self.state.grad_changed()
+                self.end_error_mode = error_mode()
                 self.end_state_changed = self.state.other_changed() or bool(self.function_modes)
 
 

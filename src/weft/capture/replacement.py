@@ -26,6 +26,7 @@ from torch import fx
 from weft._torch import set_grad_enabled
 from weft.capture.graph import GraphInput
 from weft.capture.values.base import LazyValue, SymbolicValue
+from weft.stances import set_error_mode
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -175,7 +176,9 @@ def _changes_modes(node: fx.Node) -> bool:
 
 
 def restore_grad_mode(emit: Emitter, tx: Interpreter) -> None:
-    """Leaves gradient mode as the program left it (the graph ends as it began)."""
+    """Leaves gradient mode as the program left it (the graph ends as it began); error mode too."""
+    if tx.end_error_mode is not tx.state.error_mode:
+        emit.line(f"{emit.constant(set_error_mode)}({tx.end_error_mode})")
     if not tx.end_grad_changed:
         return
     setter = set_grad_enabled

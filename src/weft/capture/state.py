@@ -20,6 +20,7 @@ from weft._torch import (
     top_saved_tensors_default_hooks,
     torch_function_modes,
 )
+from weft.stances import error_mode, set_error_mode
 
 _STATE: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
     (torch.is_grad_enabled, set_grad_enabled),
@@ -69,6 +70,7 @@ class GlobalState:
     def __init__(self) -> None:
         self.before = tuple(read() for read, _ in _STATE)
         self.levels = functorch.get_dynamic_layer_stack_depth()
+        self.error_mode = error_mode()
 
     @contextmanager
     def saved(self) -> Iterator[None]:
@@ -80,6 +82,7 @@ class GlobalState:
 
     def restore(self) -> None:
         """Puts the state back: also for a replacement whose graph raised half-way."""
+        set_error_mode(self.error_mode)
         if functorch.get_dynamic_layer_stack_depth() != self.levels:
             functorch.pop_dynamic_layer_stack_and_undo_to_depth(self.levels)
         for (read, write), value in zip(_STATE, self.before, strict=True):

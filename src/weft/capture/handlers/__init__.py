@@ -7,12 +7,15 @@ before anything else is tried. One file for each library; importing this package
 from importlib.util import find_spec
 
 from weft.capture.handlers import (
+    autograd_library,
     builtin_functions,
     constructors,
     copying,
     functorch_library,
     higher_order,
     itertools_library,
+    marked_functions,
+    optimizer_library,
     python_twins,
     pytree_library,
     standard_library,
@@ -21,6 +24,7 @@ from weft.capture.handlers import (
 from weft.capture.values import deques, getters
 
 __all__ = [
+    "autograd_library",
     "builtin_functions",
     "constructors",
     "copying",
@@ -29,6 +33,8 @@ __all__ = [
     "getters",
     "higher_order",
     "itertools_library",
+    "marked_functions",
+    "optimizer_library",
     "python_twins",
     "pytree_library",
     "standard_library",

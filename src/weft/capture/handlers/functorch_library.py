@@ -106,8 +106,3 @@ def _nothing(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _gradients(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Without the switch for torch.compile's own autograd, which would import it."""
     return tx.wrap_fixed(transforms.gradients, "gradients").call(tx, args, kwargs)
-
-
-@rule(torch.autograd.grad)
-def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return run(tx, "call_function", torch.autograd.grad, args, kwargs)

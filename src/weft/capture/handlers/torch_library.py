@@ -50,18 +50,12 @@ from weft.capture.values.constant import (
     evaluate,
     python_object,
 )
-from weft.capture.values.functions import DISABLED, FunctionValue, rule
+from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
-from weft.markers import is_compiling
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-
-
-@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
-def _is_compiling(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return TRUE
 
 
 @rule(torch.compiler.is_exporting, *script_questions,
@@ -212,7 +206,7 @@ def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("print", "a warning")
 
 
-@constructor(torch.Tensor, torch.nn.Parameter)
+@constructor(torch.Tensor)
 def _make_tensor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("unknown-operation", f"making a {cls.__name__}")
 
@@ -248,17 +242,6 @@ def _tensor_setitem(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwa
                     ) -> SymbolicValue:
     value.setitem(tx, args[0], args[1])
     return NONE
-
-
-@_tensor_method("requires_grad_")
-def _requires_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
-                   ) -> SymbolicValue:
-    wanted = args[0] if args else kwargs.get("requires_grad", TRUE)
-    if wanted.truth(tx) == value.example.requires_grad:
-        return value
-    if value.source is None and are_functorch_transforms_active():
-        return run(tx, "call_method", "requires_grad_", [value, *args], kwargs)
-    raise graph_break("state", "requires_grad_ that changes a tensor")
 
 
 @rule(check_tensor_all)
@@ -339,12 +322,3 @@ def _applier(cls: type[torch.autograd.Function]) -> Any:
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     return apply
-
-
-def _disabled(function: Any) -> bool:
-    return bool(getattr(function, "_torchdynamo_disable", False))
-
-
-DISABLED.append(_disabled)
-
-__all__ = ["FunctionValue"]

@@ -46,8 +46,8 @@ _DESCRIPTION: Final = frozenset({"__annotations__", "__doc__", "__module__", "__
                                  "__qualname__"})
 """Attributes of functions that are not in their dictionaries."""
 
-DISABLED: list[Callable[[Any], bool]] = []
-"""Predicates that tell functions marked as not to be captured."""
+MARKED: list[Callable[[Any], Rule | None]] = []
+"""Give the rule of functions that the program marked: not to be captured, one operation, ..."""
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
@@ -120,8 +120,11 @@ class FunctionValue(SymbolicValue):
             if own is not None:
                 tx.direct_call = False
                 return own[1](tx, args, kwargs)
-            if any(told(self.original) for told in DISABLED):
-                raise graph_break("disabled", f"{self.name} is marked as not to be captured")
+            for rule_of_mark in MARKED:
+                marked = rule_of_mark(self.original)
+                if marked is not None:
+                    tx.direct_call = False
+                    return marked(tx, args, kwargs)
         return self.inline(tx, args, kwargs)
 
     def inline(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

@@ -7,6 +7,9 @@ Place in the pipeline: the family that all of capture is about. Metadata (shape,
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 METADATA: Final = frozenset({
     "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_sparse", "is_quantized", "is_meta",
     "layout", "requires_grad", "is_mkldnn", "is_xpu", "is_mps", "is_nested", "itemsize",
-    "is_leaf", "is_sparse_csr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia",
+    "is_sparse_csr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia",
     "name", "names", "is_inference", "nbytes", "_is_view",
 })
 METADATA_METHODS: Final = frozenset({
@@ -66,7 +69,7 @@ DATA_METHODS: Final = frozenset({
 class TensorValue(SymbolicValue):
     """A tensor: a graph node (made when first used, for outside tensors) and its fake."""
 
-    __slots__ = ("_node", "example", "original")
+    __slots__ = ("_node", "example", "original", "written")
 
     def __init__(self, example: torch.Tensor, node: fx.Node | None, source: Source | None = None,
                  original: Any = MISSING) -> None:
@@ -74,6 +77,8 @@ class TensorValue(SymbolicValue):
         self.example = example
         self._node = node
         self.original = original
+        self.written: dict[str, SymbolicValue] = {}
+        """Attributes that the program set."""
 
     def python_type(self) -> type:
         if self.original is not MISSING:
@@ -100,9 +105,25 @@ class TensorValue(SymbolicValue):
     def fake(self, tx: Interpreter) -> Any:
         return self.example
 
+    def become(self, example: torch.Tensor, node: fx.Node) -> None:
+        """From now on the object is this tensor of the graph (an alias of what it was)."""
+        self.example, self._node = example, node
+
     def rebuild(self, emit: Emitter) -> str:
         assert self._node is not None
-        return emit.output(self._node)
+        text = REBUILD[0](emit, self, self._node)
+        if not self.written:
+            return text  # type: ignore[no-any-return]
+        name = emit.bind(self, text)
+        emit.later(lambda: self.replay(emit))
+        return name
+
+    def replay(self, emit: Emitter) -> None:
+        """Sets the attributes that the program set."""
+        for name, value in self.written.items():
+            writer = WRITERS.get(name)
+            text = f"{emit.value(self)}.{name} = {emit.value(value)}"
+            emit.line(text if writer is None else writer(emit, self, value))
 
     # -- metadata ---------------------------------------------------------------------------------
 
@@ -113,18 +134,17 @@ class TensorValue(SymbolicValue):
         return evaluate(tx, lambda: len(self.example))  # type: ignore[no-any-return]
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name in self.written:
+            return self.written[name]
+        special = GETTERS.get(name)
+        if special is not None:
+            return special(tx, self)
         if name == "shape":
             return shape_value(tx, self.example.shape)
         if name in METADATA:
             return tx.wrap_new(evaluate(tx, lambda: getattr(self.example, name)))
         if name in TENSOR_ATTRIBUTES:
             return run(tx, "call_function", getattr, [self, constant(name)], {})
-        if name == "grad":
-            return self._grad(tx)
-        if name == "grad_fn":
-            if self.example.grad_fn is None:
-                return NONE
-            raise graph_break("unknown-operation", "grad_fn of a tensor made in the graph")
         if name == "__class__":
             return tx.wrap_fixed(self.python_type(), "Tensor")
         return self._other_attribute(tx, name)
@@ -141,19 +161,20 @@ class TensorValue(SymbolicValue):
             return BoundBuiltin(self, name)
         raise graph_break("unknown-operation", f"attribute {name!r} of a tensor")
 
-    def _grad(self, tx: Interpreter) -> SymbolicValue:
-        if self.source is None:
-            if not self.example.requires_grad:
-                return NONE
-            raise graph_break("unknown-operation", "grad of a tensor made in the graph")
-        return tx.wrap(self.original.grad, self.source.attribute("grad"))
-
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        if name == "data" and value is self:
-            return
-        if name == "data" and isinstance(value, TensorValue):
-            raise graph_break("unknown-operation", "assignment to .data")
-        raise graph_break("unknown-operation", f"setting attribute {name!r} of a tensor")
+        setter = SETTERS.get(name)
+        if setter is not None:
+            setter(tx, self, value)
+        elif hasattr(torch.Tensor, name):
+            raise graph_break("unknown-operation", f"setting attribute {name!r} of a tensor")
+        else:
+            self.write(tx, name, value)
+
+    def write(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        """Keeps an attribute; the object gets it behind the graph."""
+        self.written[name] = value
+        if self.source is not None:
+            tx.effects.touch(self)
 
     # -- operations -------------------------------------------------------------------------------
 
@@ -210,6 +231,19 @@ def _number(value: SymbolicValue) -> bool:
 
 TENSOR_METHODS: dict[str, Any] = {}
 """Methods with a rule of their own: (tx, tensor, args, kwargs) -> value."""
+
+GETTERS: dict[str, Callable[[Any, TensorValue], SymbolicValue]] = {}
+"""Attributes with a rule of their own."""
+
+SETTERS: dict[str, Callable[[Any, TensorValue, SymbolicValue], None]] = {}
+"""What setting them does."""
+
+WRITERS: dict[str, Callable[[Any, TensorValue, SymbolicValue], str]] = {}
+"""The statements that set them, where that is no assignment."""
+
+REBUILD: list[Callable[[Any, TensorValue, fx.Node], str]] = [
+    lambda emit, value, node: emit.output(node)]
+"""The expression for a tensor of the graph."""
 
 
 def shape_value(tx: Interpreter, size: torch.Size) -> SizeValue:
@@ -313,11 +347,16 @@ def wrap_result(tx: Interpreter, node: fx.Node, result: Any) -> SymbolicValue:
         if type(result) in (tuple, list):
             return TupleValue(items) if type(result) is tuple else ListValue(items)
         return NamedTupleValue(items, None, type(result))
+    if type(result) in (dict, OrderedDict):
+        made = DictValue(cls=type(result))
+        for key, item in result.items():
+            made.setitem(tx, tx.wrap_new(key), _wrap_item(tx, node, key, item))
+        return made
     return tx.wrap_new(result)
 
 
-def _wrap_item(tx: Interpreter, node: fx.Node, index: int, item: Any) -> SymbolicValue:
-    if not isinstance(item, (torch.Tensor, tuple, list)):
+def _wrap_item(tx: Interpreter, node: fx.Node, index: Any, item: Any) -> SymbolicValue:
+    if not isinstance(item, (torch.Tensor, tuple, list, dict)):
         return tx.wrap_new(item)
     part = tx.builder.call("call_function", operator.getitem, (node, index), {}, item, ())
     part.meta["stack"] = node.meta["stack"]
@@ -337,7 +376,10 @@ def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     if fake is None:
         tx.guards.add(source, "tensor", *tensor_guard(obj))
         fake = tx.fakes.fake(obj)
-    return TensorValue(fake, None, source, obj)
+    value = TensorValue(fake, None, source, obj)
+    if obj.requires_grad:
+        tx.leaves[id(fake)] = value
+    return value
 
 
 def _is_buffer(kind: type) -> bool:

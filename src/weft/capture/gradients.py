@@ -1,0 +1,44 @@
+"""What replacements need of autograd at run time: tensors as the program would have left them.
+
+Place in the pipeline: called by replacement functions (`handlers/autograd_library` emits it).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class _Spent(torch.autograd.Function):
+    """The end of an autograd graph that a backward pass inside of the compiled graph went through."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise RuntimeError(
+            "Trying to backward through the graph a second time (or directly access saved tensors "
+            "after they have already been freed). Saved intermediate values of the graph are freed "
+            "when you call .backward() or autograd.grad(). Specify retain_graph=True if you need "
+            "to backward through the graph a second time or if you need to access saved tensors "
+            "after calling backward.")
+
+
+_ANCHOR = torch.empty(0, requires_grad=True)
+
+
+def spent(value: torch.Tensor) -> torch.Tensor:
+    """`value` as eager leaves it after `backward()`: it has a gradient, and cannot give it again."""
+    with torch.enable_grad():
+        result: torch.Tensor = _Spent.apply(value, _ANCHOR)  # type: ignore[no-untyped-call]
+    return result
+
+
+def as_parameter(value: torch.Tensor) -> torch.Tensor:
+    """A leaf made by the graph, of the class that the program gave it."""
+    if type(value) is not torch.nn.Parameter:
+        value.__class__ = torch.nn.Parameter
+    return value

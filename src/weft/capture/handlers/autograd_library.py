@@ -1,0 +1,355 @@
+"""Rules for gradients: backward passes within the graph, `.grad`, leaves, parameters.
+
+Place in the pipeline: see `handlers/__init__`. `loss.backward()` is one node, a call of
+`torch.autograd.grad` for the leaves that the fakes' autograd graph ends in; what it would leave in
+their `.grad` becomes an attribute that the replacement sets behind the graph::
+
+    loss.backward()      ->  g0, g1 = torch.autograd.grad([loss], [w, b], allow_unused=True)
+    optimizer.step()     ->  w.add_(g0, alpha=-lr), ...
+                             w.grad = g0          (in the replacement)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from weft._torch import are_functorch_transforms_active
+from weft.capture.breaks import graph_break
+from weft.capture.gradients import as_parameter, spent
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.classes import constructor
+from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant
+from weft.capture.values.functions import rule
+from weft.capture.values.sequences import ListValue
+from weft.capture.values.tensors import (
+    GETTERS,
+    REBUILD,
+    SETTERS,
+    TENSOR_METHODS,
+    WRITERS,
+    TensorValue,
+    run,
+)
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+# -- backward -------------------------------------------------------------------------------------
+
+
+def _tensor_backward(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
+                     ) -> SymbolicValue:
+    given = dict(zip(("gradient", "retain_graph", "create_graph", "inputs"), args, strict=False))
+    given |= kwargs
+    gradient = given.pop("gradient", NONE)
+    return _backward(tx, [value], [gradient], **given)
+
+
+TENSOR_METHODS["backward"] = _tensor_backward
+
+
+@rule(torch.autograd.backward)
+def _autograd_backward(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    outputs = _listed(tx, given.pop("tensors"))
+    gradients = _listed(tx, given.pop("grad_tensors", NONE)) or [NONE] * len(outputs)
+    given.pop("grad_variables", None)
+    return _backward(tx, outputs, gradients, **given)
+
+
+def _listed(tx: Interpreter, value: SymbolicValue) -> list[SymbolicValue]:
+    """A tensor or a sequence of them as a list; nothing for None."""
+    value = tx.force(value)
+    if value.is_constant and value.constant() is None:
+        return []
+    return [value] if isinstance(value, TensorValue) else tx.unpack(value)
+
+
+def _backward(
+    tx: Interpreter, outputs: list[SymbolicValue], gradients: list[SymbolicValue],
+    retain_graph: SymbolicValue = NONE, create_graph: SymbolicValue = FALSE,
+    inputs: SymbolicValue = NONE,
+) -> SymbolicValue:
+    """The gradients of the leaves in one node, then what happens to the leaves."""
+    if are_functorch_transforms_active():
+        raise graph_break("unknown-operation", "backward under a transform")
+    nodes = _autograd_nodes(outputs)
+    wanted = [_checked(tx, leaf) for leaf in _listed(tx, inputs)] or _leaves(tx, outputs, nodes)
+    retained = [v for v in tx.leaves.values() if v not in wanted and id(v.example.grad_fn) in nodes]
+    create = create_graph.truth(tx)
+    keep = create if retain_graph is NONE else retain_graph.truth(tx)
+    result = run(tx, "call_function", torch.autograd.grad,
+                 [ListValue(list(outputs)), ListValue([*wanted, *retained])],
+                 {"grad_outputs": ListValue(list(gradients)), "retain_graph": boolean(keep),
+                  "create_graph": create_graph, "allow_unused": TRUE})
+    if not keep:
+        tx.freed.update(nodes)
+    found = tx.unpack(result)
+    for leaf, gradient in zip([*wanted, *retained], found, strict=True):
+        if isinstance(gradient, TensorValue):
+            _accumulate(tx, leaf, gradient, create, [*found, *gradients])
+    return NONE
+
+
+def _autograd_nodes(outputs: list[SymbolicValue]) -> dict[int, Any]:
+    """The fakes' autograd graph behind the outputs."""
+    found: dict[int, Any] = {}
+    waiting = []
+    for output in outputs:
+        if not isinstance(output, TensorValue) or not output.example.requires_grad:
+            raise graph_break("operator-failed", "backward of something without a gradient")
+        waiting.append(output.example.grad_fn)
+    while waiting:
+        node = waiting.pop()
+        if node is not None and id(node) not in found:
+            found[id(node)] = node
+            waiting.extend(after for after, _ in node.next_functions)
+    return found
+
+
+def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: dict[int, Any]
+            ) -> list[TensorValue]:
+    """The leaves that the autograd graph ends in, in the order of their first use."""
+    ends = {id(node.variable) for node in nodes.values() if hasattr(node, "variable")}
+    ends |= {id(v.fake(tx)) for v in outputs if v.fake(tx).grad_fn is None}
+    found = [value for key, value in tx.leaves.items() if key in ends]
+    if len(found) != len(ends):
+        raise graph_break("unknown-operation", "backward to a tensor that is not known")
+    return [_checked(tx, leaf) for leaf in found]
+
+
+def _checked(tx: Interpreter, leaf: SymbolicValue) -> TensorValue:
+    """A tensor whose gradient autograd leaves alone but for adding it up."""
+    leaf = tx.force(leaf)
+    if not isinstance(leaf, TensorValue) or leaf.example.layout is not torch.strided:
+        raise graph_break("unknown-operation", f"backward to {leaf!r}")
+    if leaf.source is not None:
+        if not leaf.original.is_leaf:
+            raise graph_break("unknown-operation", f"backward to {leaf!r}, which is no leaf")
+        _check_hooks(tx, leaf)
+    return leaf
+
+
+def _check_hooks(tx: Interpreter, leaf: TensorValue) -> None:
+    for name in _HOOKS:
+        hooks = getattr(leaf.original, name)
+        assert leaf.source is not None
+        source = leaf.source.attribute(name)
+        if hooks:
+            raise graph_break("unknown-operation", f"hooks on the gradient of {leaf!r}")
+        tx.guards.add(source, *(("is", None) if hooks is None else ("len", 0)))
+
+
+def _accumulate(tx: Interpreter, leaf: TensorValue, gradient: TensorValue, create: bool,
+                others: list[SymbolicValue]) -> None:
+    """What autograd does with a gradient that arrives at a leaf."""
+    old = leaf.getattr(tx, "grad")
+    if not isinstance(old, TensorValue):
+        leaf.write(tx, "grad", gradient if create else _own(tx, leaf, gradient, others))
+    elif create or leaf.example.grad_fn is not None:
+        leaf.write(tx, "grad", run(tx, "call_method", "add", [old, gradient], {}))
+    elif old.example.requires_grad:
+        raise graph_break("unknown-operation", "adding to a gradient that has a gradient")
+    else:
+        run(tx, "call_method", "add_", [old, gradient], {})
+
+
+def _own(tx: Interpreter, leaf: TensorValue, gradient: TensorValue, others: list[SymbolicValue]
+         ) -> SymbolicValue:
+    """The gradient in memory of its own, laid out as the leaf."""
+    fake = gradient.example
+    if fake.layout is not torch.strided:
+        raise graph_break("unknown-operation", "a gradient that is not strided")
+    storage = fake.untyped_storage()._cdata
+    shared = sum(isinstance(o, TensorValue) and o.example.untyped_storage()._cdata == storage
+                 for o in others) > 1
+    if not shared and fake.stride() == leaf.example.stride():
+        return gradient
+    like = run(tx, "call_function", torch.empty_like, [leaf], {"requires_grad": FALSE})
+    return run(tx, "call_method", "copy_", [like, gradient], {})
+
+
+@rule(torch.autograd.grad)
+def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    outputs = _listed(tx, given["outputs"])
+    for value in _listed(tx, given["inputs"]):
+        if isinstance(value, TensorValue) and value.source is not None:
+            _check_hooks(tx, value)
+    differentiable = [o for o in outputs
+                      if isinstance(o, TensorValue) and o.example.requires_grad]
+    nodes = _autograd_nodes(differentiable)  # before they are freed
+    result = run(tx, "call_function", torch.autograd.grad, args, kwargs)
+    create = given.get("create_graph", FALSE).truth(tx)
+    retain = given.get("retain_graph", NONE)
+    if not (create if retain is NONE else retain.truth(tx)):
+        tx.freed.update(nodes)
+    return result
+
+
+# -- tensors that left a graph that is freed ------------------------------------------------------
+
+
+def _rebuild(emit: Emitter, value: TensorValue, node: fx.Node) -> str:
+    tx = emit.tx
+    if tx.freed and _is_spent(tx, value):
+        example = value.example.detach()
+        detached = tx.builder.call("call_method", "detach", (node,), {}, example, ())
+        return f"{emit.constant(spent)}({emit.output(detached)})"
+    text = emit.output(node)
+    if value.python_type() is torch.nn.Parameter and value.source is None:
+        return f"{emit.constant(as_parameter)}({text})"
+    return text
+
+
+REBUILD[0] = _rebuild
+
+
+def _is_spent(tx: Interpreter, value: TensorValue) -> bool:
+    """Whether a backward pass from the tensor fails because one has gone there before."""
+    example = value.example
+    if not example.requires_grad or example.grad_fn is None:
+        return False
+    nodes = _autograd_nodes([value])
+    if not any(key in tx.freed for key in nodes):
+        return False
+    ends = [node.variable for node in nodes.values() if hasattr(node, "variable")]
+    try:
+        tx.fakes.mode.run(torch.autograd.grad, [[example], ends], {
+            "grad_outputs": [torch.empty_like(example)], "retain_graph": True,
+            "allow_unused": True})
+    except RuntimeError:
+        return True
+    return False
+
+
+# -- attributes -----------------------------------------------------------------------------------
+
+
+def _get_grad(tx: Interpreter, value: TensorValue) -> SymbolicValue:
+    if value.source is None:
+        return NONE
+    return tx.wrap(value.original.grad, value.source.attribute("grad"))
+
+
+def _set_grad(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
+    new = tx.force(new)
+    if isinstance(new, TensorValue):
+        mine, theirs = value.example, new.example
+        if (mine.shape, mine.dtype, mine.device) != (theirs.shape, theirs.dtype, theirs.device):
+            raise graph_break("operator-failed", "a gradient of another shape, dtype or device")
+    elif new is not NONE and not (new.is_constant and new.constant() is None):
+        raise graph_break("operator-failed", f"{new!r} as a gradient")
+    value.write(tx, "grad", new)
+
+
+def _get_grad_fn(tx: Interpreter, value: TensorValue) -> SymbolicValue:
+    if value.example.grad_fn is not None:
+        return GradFnValue(value)
+    if value.source is None:
+        return NONE
+    return tx.wrap(value.original.grad_fn, value.source.attribute("grad_fn"))
+
+
+def _get_is_leaf(tx: Interpreter, value: TensorValue) -> SymbolicValue:
+    if value.source is None or value.example.grad_fn is not None:
+        return boolean(value.example.is_leaf)
+    return tx.wrap(value.original.is_leaf, value.source.attribute("is_leaf"))
+
+
+def _set_requires_grad(tx: Interpreter, value: TensorValue, wanted: SymbolicValue) -> None:
+    value.method(tx, "requires_grad_", [wanted], {})
+
+
+def _set_data(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
+    if new is not value:
+        raise graph_break("unknown-operation", "assignment to .data")
+
+
+GETTERS.update(grad=_get_grad, grad_fn=_get_grad_fn, is_leaf=_get_is_leaf)
+SETTERS.update(grad=_set_grad, requires_grad=_set_requires_grad, data=_set_data)
+
+
+class GradFnValue(SymbolicValue):
+    """The `grad_fn` of a tensor made in the graph: it is there, and has a name."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: TensorValue) -> None:
+        super().__init__()
+        self.tensor = tensor
+
+    def python_type(self) -> type:
+        return type(self.tensor.example.grad_fn)
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if name == "name":
+            return constant(self.tensor.example.grad_fn.name())  # type: ignore[union-attr]
+        return super().method(tx, name, args, kwargs)
+
+
+# -- leaves ---------------------------------------------------------------------------------------
+
+
+def _requires_grad_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
+                    ) -> SymbolicValue:
+    wanted = (args[0] if args else kwargs.get("requires_grad", TRUE)).truth(tx)
+    if wanted == value.example.requires_grad:
+        return value
+    if value.source is None and value.example.grad_fn is None:
+        run(tx, "call_method", "requires_grad_", [value, boolean(wanted)], {})
+        tx.leaves[id(value.example)] = value
+        return value
+    if wanted or not value.original.is_leaf:
+        raise graph_break("state", "requires_grad_ that changes a tensor")
+    detached = run(tx, "call_method", "detach", [value], {})
+    value.become(detached.fake(tx), detached.proxy(tx))
+    value.write(tx, "requires_grad", FALSE)
+    return value
+
+
+def _retain_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """The next backward pass through the tensor leaves its gradient there."""
+    if value.source is not None and value.original.is_leaf:
+        return NONE
+    if value.source is not None or not value.example.requires_grad:
+        raise graph_break("unknown-operation", f"retain_grad of {value!r}")
+    if value.example.grad_fn is not None:
+        tx.leaves[id(value.example)] = value
+        value.write(tx, "retains_grad", TRUE)
+    return NONE
+
+
+TENSOR_METHODS.update(requires_grad_=_requires_grad_, retain_grad=_retain_grad)
+
+
+def _write_retains_grad(emit: Emitter, value: TensorValue, flag: SymbolicValue) -> str:
+    return f"{emit.value(value)}.retain_grad()"
+
+
+WRITERS["retains_grad"] = _write_retains_grad
+
+
+@constructor(torch.nn.Parameter)
+def _make_parameter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    data = args[0] if args else kwargs.pop("data", NONE)
+    wanted = args[1] if len(args) > 1 else kwargs.pop("requires_grad", TRUE)
+    if not isinstance(data, TensorValue) or data.python_type() not in _PLAIN or kwargs:
+        raise graph_break("unknown-operation", "a Parameter of something that is no tensor")
+    made = run(tx, "call_function", torch.nn.Parameter, [data, wanted], {})
+    assert isinstance(made, TensorValue)
+    if made.example.requires_grad:
+        tx.leaves[id(made.example)] = made
+    return made
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)

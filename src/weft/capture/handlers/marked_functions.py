@@ -1,0 +1,118 @@
+"""Rules for what a program marks: weft's and torch.compiler's markers, stances, break errors.
+
+Place in the pipeline: see `handlers/__init__`; the markers are in `weft/markers.py` and
+`weft/stances.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from weft._torch import compile_markers, region_call
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.classes import constructor
+from weft.capture.values.constant import NONE, TRUE, constant, evaluate, python_object
+from weft.capture.values.functions import MARKED, Rule, rule
+from weft.capture.values.tensors import run
+from weft.markers import DISABLED, is_allowed_in_graph, is_compiling
+from weft.stances import error_mode, set_error_mode, set_stance
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_CONSTANT: Final = "_dynamo_marked_constant"
+_SEEN_THROUGH: Final = ("torch.optim.",)
+"""Homes of functions that PyTorch keeps from torch.compile and that are ordinary programs."""
+
+
+@rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
+def _is_compiling(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return TRUE
+
+
+@rule(region_call)
+def _call_region(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A nested_compile_region is inlined: equal kernels are compiled once in any case."""
+    return tx.call(args[0], args[1:], kwargs)
+
+
+def _mark_of(function: types.FunctionType) -> Rule | None:
+    """The rule of a marked function."""
+    attributes = function.__dict__
+    if attributes:
+        if attributes.get(DISABLED) is True or "__wrapped__" in attributes:
+            return _disabled(function)
+        if attributes.get(_CONSTANT) is True:
+            return functools.partial(_constant_result, function)
+    return functools.partial(_allowed, function) if is_allowed_in_graph(function) else None
+
+
+MARKED.append(_mark_of)
+
+
+def _disabled(function: Any) -> Rule | None:
+    if _is_late_disable(function):
+        return _seen_through(function.__wrapped__) or functools.partial(_break, function)
+    if function.__dict__.get(DISABLED) is not True:
+        return None
+    original = function.__dict__.get("_torchdynamo_orig_callable")
+    return _seen_through(original) or functools.partial(_break, function)
+
+
+def _is_late_disable(function: Any) -> bool:
+    """Whether it is a function of torch that is marked at its first call."""
+    return function.__code__ is _LATE_DISABLE
+
+
+_LATE_DISABLE: Final = compile_markers._disable_dynamo(lambda: None).__code__
+
+
+def _seen_through(original: Any) -> Rule | None:
+    home = getattr(original, "__module__", None)
+    if not isinstance(original, types.FunctionType) or not isinstance(home, str):
+        return None
+    if not home.startswith(_SEEN_THROUGH):
+        return None
+    return lambda tx, args, kwargs: tx.wrap_fixed(original, original.__qualname__).call(
+        tx, args, kwargs)
+
+
+def _break(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("disabled", f"{function.__qualname__} is marked as not to be captured")
+
+
+def _constant_result(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Called now: the program says that the result stays the same."""
+    objects = [python_object(tx, a) for a in args]
+    named = {k: python_object(tx, v) for k, v in kwargs.items()}
+    if any(o is MISSING for o in (*objects, *named.values())):
+        raise graph_break("unknown-value", f"{function.__qualname__} of values that are no "
+                                           "constants, marked as giving a constant")
+    result = evaluate(tx, lambda: function(*objects, **named))
+    return tx.wrap_fixed(result, f"{function.__name__}()")
+
+
+def _allowed(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return run(tx, "call_function", function, args, kwargs)
+
+
+@constructor(set_stance)
+def _set_stance(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    raise graph_break("state", "weft.set_stance")
+
+
+@rule(error_mode)
+def _error_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return constant(error_mode())
+
+
+@rule(set_error_mode)
+def _set_error_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """In force while capturing; the replacement leaves it as the program does."""
+    set_error_mode(args[0].constant())
+    return NONE

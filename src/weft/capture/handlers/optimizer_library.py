@@ -1,0 +1,107 @@
+"""Rules for torch.optim: what its optimizers call becomes operations that graphs can hold.
+
+Place in the pipeline: see `handlers/__init__`. Optimizers are inlined like any program; while
+compiling they keep their step counts in tensors. The rules here are for what reads those on the
+way: operators that want numbers, branches on the step, fused kernels (weft fuses by itself).
+"""
+
+from __future__ import annotations
+
+import types
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from weft._torch import group_tensors_by_device_and_dtype
+from weft.capture.polyfills import gradients, optimizers
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import TRUE
+from weft.capture.values.functions import FunctionValue, rule
+from weft.capture.values.sequences import ListValue, TupleValue
+from weft.capture.values.tensors import TensorValue, run
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+def _polyfill(original: Any, python: Any) -> None:
+    @rule(original)
+    def interpret(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return tx.wrap_fixed(python, python.__name__).call(tx, args, kwargs)
+
+
+_polyfill(group_tensors_by_device_and_dtype, optimizers.group_tensors)
+_polyfill(torch._amp_foreach_non_finite_check_and_unscale_, optimizers.unscale)
+_polyfill(torch.nn.Module.zero_grad, gradients.zero_module_gradients)
+_polyfill(torch.optim.Optimizer.zero_grad, gradients.zero_optimizer_gradients)
+_polyfill(torch.optim.Optimizer.zero_grad.__wrapped__,  # type: ignore[attr-defined]
+          gradients.zero_optimizer_gradients)
+
+
+def _with_tensor_scalars(original: Any, python: Any) -> None:
+    """The operator, but in its parts where it would read its scalars from tensors."""
+
+    @rule(original)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        scalars = tx.force(args[3]) if len(args) > 3 else kwargs.get("scalars")
+        if scalars is not None and _has_tensors(tx, scalars):
+            return tx.wrap_fixed(python, python.__name__).call(tx, args, kwargs)
+        return run(tx, "call_function", original, args, kwargs)
+
+
+def _has_tensors(tx: Interpreter, value: SymbolicValue) -> bool:
+    if isinstance(value, (ListValue, TupleValue)):
+        return any(isinstance(tx.force(item), TensorValue) for item in value.all(tx))
+    return isinstance(value, TensorValue)
+
+
+_with_tensor_scalars(torch._foreach_addcdiv_, optimizers.foreach_addcdiv_)
+_with_tensor_scalars(torch._foreach_addcmul_, optimizers.foreach_addcmul_)
+
+
+def _optimizer(module: str, name: str) -> types.FunctionType | None:
+    found = vars(import_module(f"torch.optim.{module}")).get(name)
+    return found if isinstance(found, types.FunctionType) else None
+
+
+def _inlined(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    value = tx.wrap_fixed(function, function.__qualname__)
+    assert isinstance(value, FunctionValue)
+    return value.inline(tx, args, kwargs)
+
+
+def _without_branches(function: types.FunctionType) -> None:
+    """Steps are tensors while compiling: take the form of the formula that selects by `where`."""
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return _inlined(function, tx, args, {**kwargs, "capturable": TRUE})
+
+
+def _unfused(function: types.FunctionType, plain: types.FunctionType) -> None:
+    """A fused kernel as the operations that it consists of, unless a gradient scaler is in it."""
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        scaling = [tx.force(kwargs.get(name, arg)) for name, arg in
+                   zip(("grad_scale", "found_inf"), args[-2:], strict=True)]
+        scaled = any(isinstance(value, TensorValue) for value in scaling)
+        return _inlined(function if scaled else plain, tx, args, kwargs)
+
+
+_BRANCHING: Final = (("radam", "_single_tensor_radam"), ("radam", "_multi_tensor_radam"),
+                     ("asgd", "_single_tensor_asgd"), ("asgd", "_multi_tensor_asgd"))
+_FUSED: Final = (("adam", "_fused_adam", "_multi_tensor_adam"),
+                 ("sgd", "_fused_sgd", "_multi_tensor_sgd"),
+                 ("adagrad", "_fused_adagrad", "_multi_tensor_adagrad"))
+
+for _module, _name in _BRANCHING:
+    _function = _optimizer(_module, _name)
+    if _function is not None:
+        _without_branches(_function)
+
+for _module, _name, _other in _FUSED:
+    _function, _plain = _optimizer(_module, _name), _optimizer(_module, _other)
+    if _function is not None and _plain is not None:
+        _unfused(_function, _plain)

@@ -1,0 +1,42 @@
+"""Functions that torch.optim and its neighbours call, in tensor operations that graphs can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def foreach_addcdiv_(tensors: Any, first: Any, second: Any, scalars: Any) -> None:
+    """`torch._foreach_addcdiv_` with tensors as scalars, which the operator would read."""
+    for tensor, a, b, scalar in zip(tensors, first, second, scalars, strict=True):
+        tensor.add_(a / b * scalar)
+
+
+def foreach_addcmul_(tensors: Any, first: Any, second: Any, scalars: Any) -> None:
+    """`torch._foreach_addcmul_` with tensors as scalars."""
+    for tensor, a, b, scalar in zip(tensors, first, second, scalars, strict=True):
+        tensor.add_(a * b * scalar)
+
+
+def group_tensors(lists: Any, with_indices: bool = False) -> Any:
+    """`torch._C._group_tensors_by_device_and_dtype`: the first list's tensors decide."""
+    groups: Any = {}
+    for index, tensor in enumerate(lists[0]):
+        key = (tensor.device, tensor.dtype)
+        if key not in groups:
+            groups[key] = ([[] for _ in lists], [])
+        columns, indices = groups[key]
+        for column, items in zip(columns, lists, strict=True):
+            if items:
+                column.append(items[index])
+        if with_indices:
+            indices.append(index)
+    return groups
+
+
+def unscale(gradients: Any, found_inf: Any, inv_scale: Any) -> None:
+    """`torch._amp_foreach_non_finite_check_and_unscale_`."""
+    for gradient in gradients:
+        found_inf.copy_(torch.maximum(found_inf, (~gradient.isfinite()).any().to(found_inf.dtype)))
+        gradient.mul_(inv_scale)

@@ -1,0 +1,139 @@
+"""What compiled functions do for a while: compile, run eagerly or refuse; where breaks are errors.
+
+Place in the pipeline: below capture, which asks for the stance when no compiled variant fits. Both
+settings belong to the thread that makes them. `set_stance` is a function, context and decorator::
+
+    weft.set_stance("eager_on_recompile")           # from now on: no compilation in this thread
+
+    with weft.set_stance("force_eager"):            # as if nothing were compiled
+        reference = compiled(x)
+
+    @weft.error_on_graph_break(True)                # a graph break in here raises GraphBreakError
+    def attention(q, k, v): ...
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar, final
+
+from weft._frame import force_eager
+from weft.config import config
+from weft.errors import BadValue, UnknownStance
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+STANCES: Final = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+
+
+class _Settings(threading.local):
+    stance = "default"
+    breaks_are_errors: bool | None = None
+    """None: as `fullgraph=` and the configuration say."""
+
+
+_settings: Final = _Settings()
+
+
+def current_stance() -> str:
+    """This thread's stance."""
+    return _settings.stance
+
+
+def _change_stance(stance: str) -> str:
+    previous, _settings.stance = _settings.stance, stance
+    force_eager(stance == "force_eager")
+    return previous
+
+
+def breaks_are_errors(mode: bool | None, fullgraph: bool) -> bool:
+    """Whether a break raises, met in this `error_mode` and compiled with this `fullgraph=`."""
+    return fullgraph or config.error_on_graph_break if mode is None else mode
+
+
+def error_mode() -> bool | None:
+    """What this thread says of graph breaks; None: nothing."""
+    return _settings.breaks_are_errors
+
+
+def set_error_mode(wanted: bool | None) -> None:
+    """Sets `error_mode`."""
+    _settings.breaks_are_errors = wanted
+
+
+class _Decorator:
+    """Makes a context usable as a decorator, a fresh one for each call."""
+
+    def again(self) -> Any:
+        """The same context, not yet entered."""
+        raise NotImplementedError
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        if not callable(function):
+            raise BadValue(f"{type(self).__name__} decorates functions, got {function!r}")
+
+        @functools.wraps(function)
+        def decorated(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self.again():
+                return function(*args, **kwargs)
+
+        return decorated
+
+
+@final
+class set_stance(_Decorator):
+    """Sets this thread's stance: at once, for a ``with`` block, or for a decorated function.
+
+    "default": compile what is needed. "force_eager": run everything as plain Python.
+    "eager_on_recompile": use what is compiled, run the rest as plain Python. "fail_on_recompile":
+    use what is compiled, raise `RecompileError` when no compiled variant fits.
+
+    Raises UnknownStance for any other name.
+    """
+
+    def __init__(self, stance: str = "default") -> None:
+        if stance not in STANCES:
+            raise UnknownStance(stance, STANCES)
+        self.stance = stance
+        self._previous = _change_stance(stance)
+
+    def again(self) -> set_stance:
+        return set_stance(self.stance)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        _change_stance(self._previous)  # only the decorated function has it
+        return super().__call__(function)
+
+    def __enter__(self) -> None:
+        _change_stance(self.stance)
+
+    def __exit__(self, *exception: object) -> None:
+        _change_stance(self._previous)
+
+
+@final
+class error_on_graph_break(_Decorator):
+    """Says for a ``with`` block or a decorated function whether a graph break is an error.
+
+    Inside and outside of compiled functions; wins over `fullgraph=` and over
+    ``weft.config.error_on_graph_break``.
+    """
+
+    def __init__(self, wanted: bool) -> None:
+        if not isinstance(wanted, bool):
+            raise BadValue(f"error_on_graph_break takes True or False, got {wanted!r}")
+        self.wanted = wanted
+        self.previous: bool | None = None
+
+    def again(self) -> error_on_graph_break:
+        return error_on_graph_break(self.wanted)
+
+    def __enter__(self) -> None:
+        self.previous = error_mode()
+        set_error_mode(self.wanted)
+
+    def __exit__(self, *exception: object) -> None:
+        set_error_mode(self.previous)
