@@ -132,6 +132,10 @@ class FixedDimensionError(UserError, ValueError):
             do="remove the mark, or make this line work for other sizes")
 
 
+class DimensionError(UserError, ValueError):
+    """A size outside of what a `Dim`, `mark_dynamic` or `dynamic_shapes` says of it."""
+
+
 class GraphBreakError(WeftError):
     """`fullgraph=True` met something that cannot be captured.
 
