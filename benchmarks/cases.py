@@ -66,7 +66,7 @@ def case(name: str, *, kind: str) -> Callable[[Callable[[str], Workload]], Any]:
 
 def all_cases() -> dict[str, Case]:
     """Every case, models first."""
-    for module in ("benchmarks.models", "benchmarks.micro"):
+    for module in ("benchmarks.models", "benchmarks.training", "benchmarks.micro"):
         import_module(module)
     return CASES
 

@@ -47,6 +47,18 @@ def test_large_products_go_to_onednn(transposed: bool, bias: bool) -> None:
     torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-4)
 
 
+@needs_onednn
+@pytest.mark.usefixtures("faster")
+def test_a_transposed_left_matrix_is_copied_for_onednn() -> None:
+    g, x = torch.randn(96, 300), torch.randn(96, 256)
+    got, source = compiled(lambda g, x: torch.mm(g.t(), x), g, x)
+    assert "linear" in source
+    torch.testing.assert_close(
+        got.double(), g.double().t() @ x.double(), rtol=1e-4, atol=1e-4
+    )
+    assert got.stride() == (256, 1)
+
+
 @pytest.mark.usefixtures("faster")
 @pytest.mark.parametrize("shape", [(64, 8, 8), (2, 1024, 1024)])
 def test_small_products_stay_with_aten(shape: tuple[int, int, int]) -> None:

@@ -50,6 +50,14 @@ def takes_epilogue(call: ExternCall) -> bool:
     return _is_for_onednn(operands[0], operands[1])
 
 
+def needs_copy(left: Strided, right: Strided) -> bool:
+    """Would oneDNN compute this product faster, were the left matrix row-major?"""
+    if left.buffer.device.type != "cpu" or _is_contiguous(left):
+        return False
+    row_major = (left.shape[1], 1)
+    return _is_for_onednn(Strided(left.buffer, left.shape, row_major, 0), right)
+
+
 def _spell_aligned(
     sequence: CallSequence, left: Strided, right: Strided, bias: Strided | None
 ) -> str | None:

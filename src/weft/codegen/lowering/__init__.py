@@ -12,6 +12,7 @@ from weft.codegen.lowering import (  # noqa: F401  (filling the table)
     indexing,
     normalization,
     pointwise,
+    products,
     reductions,
     views,
 )
