@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from weft.backends import list_backends, register_backend
     from weft.diagnostics.logs import set_logs
     from weft.dims import Dim
+    from weft.dims import Dim
     from weft.markers import allow_in_graph, disable, is_compiling, mark_dynamic, mark_static
     from weft.passes import register_pass
     from weft.stances import error_on_graph_break, set_stance
@@ -45,6 +46,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "compile", "compile_fx", "compile_inplace", "explain", "optimize", "reset", "stats"),
     "weft.backends": ("list_backends", "register_backend"),
     "weft.diagnostics.logs": ("set_logs",),
+    "weft.dims": ("Dim",),
     "weft.passes": ("register_pass",),
     "weft.markers": (
         "allow_in_graph", "disable", "is_compiling", "mark_dynamic", "mark_static"),
@@ -53,6 +55,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Dim",
     "__version__",
     "allow_in_graph",
     "compile",

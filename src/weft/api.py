@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from dataclasses import replace
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, signature
 from types import FunctionType, MethodType
 from typing import Any, Final, TypeVar, overload
 
@@ -23,6 +24,7 @@ from weft import backends, capture
 from weft.config import MODES, CompileOptions, check_options, config
 from weft.diagnostics import events, failures, statistics
 from weft.diagnostics.explanation import Explanation
+from weft.dims import DynamicShapes
 from weft.errors import BackendError, BadValue, NotCallable, UnknownMode, WeftError
 from weft.module import CompiledModule
 
@@ -37,19 +39,19 @@ _SUSPENDABLE: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 @overload
 def compile(
     model: F, *, fullgraph: bool = False, dynamic: bool | None = None,
-    backend: str | Backend = _DEFAULT_BACKEND, mode: str | None = None,
-    options: Mapping[str, Any] | None = None, disable: bool = False,
+    dynamic_shapes: Any = None, backend: str | Backend = _DEFAULT_BACKEND,
+    mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
 ) -> F: ...
 @overload
 def compile(
     model: None = None, *, fullgraph: bool = False, dynamic: bool | None = None,
-    backend: str | Backend = _DEFAULT_BACKEND, mode: str | None = None,
-    options: Mapping[str, Any] | None = None, disable: bool = False,
+    dynamic_shapes: Any = None, backend: str | Backend = _DEFAULT_BACKEND,
+    mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
 ) -> Callable[[F], F]: ...
 def compile(
     model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
-    backend: str | Backend = _DEFAULT_BACKEND, mode: str | None = None,
-    options: Mapping[str, Any] | None = None, disable: bool = False,
+    dynamic_shapes: Any = None, backend: str | Backend = _DEFAULT_BACKEND,
+    mode: str | None = None, options: Mapping[str, Any] | None = None, disable: bool = False,
 ) -> Any:
     """`model` (a function, method, `nn.Module` or other callable), compiled at its first call.
 
@@ -59,6 +61,8 @@ def compile(
     fullgraph: raise `GraphBreakError` where the graph would break.
     dynamic: True: sizes are symbolic from the start; False: always static; None: sizes that were
         seen to change become symbolic.
+    dynamic_shapes: what is known of the arguments' sizes, by parameter: `Dim`, ``Dim.AUTO``, ...;
+        see `weft.Dim`. What it leaves out follows `dynamic`.
     backend: a name of `weft.list_backends()`, or any ``backend(gm, example_inputs) -> callable``.
     mode: "default"; "reduce-overhead" (CUDA graphs); "max-autotune" (candidates measured, and
         CUDA graphs); "max-autotune-no-cudagraphs". CUDA graphs have no effect on CPUs.
@@ -68,6 +72,7 @@ def compile(
     Raises NotCallable, UnknownBackend, UnknownMode, UnknownOption or BadValue at once.
     """
     settings = _checked_options(fullgraph, dynamic, mode, options)
+    settings = replace(settings, dynamic_shapes=dynamic_shapes)
     chosen = _resolved(backend)
     if model is None:
         return functools.partial(_compile, options=settings, backend=chosen, disable=disable)
@@ -121,6 +126,7 @@ def _compile(model: Any, options: CompileOptions, backend: Backend, disable: boo
     if isinstance(model, CompiledModule):
         model = model._orig_mod
     if isinstance(model, torch.nn.Module):
+        _with_shapes(model, options)  # errors now, not at the first call
         return CompiledModule(model, functools.partial(_module_parts, options, backend))
     return _compile_callable(model, options, backend)
 
@@ -131,6 +137,7 @@ def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any
     Generators and coroutines are left to the interpreter: their frames are suspended and resumed.
     """
     fn = capture.original_function(fn)
+    options = _with_shapes(fn, options)
     if isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType):
         return MethodType(_compile_callable(fn.__func__, options, backend), fn.__self__)
     if not isinstance(fn, FunctionType):
@@ -138,6 +145,16 @@ def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any
     if fn.__code__.co_flags & _SUSPENDABLE:
         return fn
     return capture.compile_function(_own_code(fn), options, backend)
+
+
+def _with_shapes(fn: Any, options: CompileOptions) -> CompileOptions:
+    """The options with `dynamic_shapes` checked against the function's parameters."""
+    given = options.dynamic_shapes
+    if given is None or isinstance(given, DynamicShapes):
+        return options
+    target = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    bound = isinstance(fn, MethodType)
+    return replace(options, dynamic_shapes=DynamicShapes(given, signature(target), bound=bound))
 
 
 def _own_code(fn: FunctionType) -> FunctionType:
@@ -166,7 +183,7 @@ def _module_parts(
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The compiled `forward` of a module, and its compiled call with hooks."""
     forward = _compile_callable(module.forward, options, backend)
-    return forward, _compile_callable(_as_function(module), options, backend)
+    return forward, _compile_callable(module, options, backend)
 
 
 def compile_inplace(module: M, **settings: Any) -> M:
@@ -178,6 +195,10 @@ def compile_inplace(module: M, **settings: Any) -> M:
         raise BadValue(f"compile_inplace needs a torch.nn.Module, got {type(module).__name__}",
                        do="use weft.compile for functions")
     call = module._call_impl  # what a call does, hooks included
+    if settings.get("dynamic_shapes") is not None:
+        parameters = signature(module.forward)
+        settings["dynamic_shapes"] = DynamicShapes(
+            settings["dynamic_shapes"], parameters, bound=True)
     compiled = compile(call, **settings)
     module._compiled_call_impl = None if compiled is call else compiled
     return module

@@ -268,6 +268,8 @@ class CompileOptions:
     dynamic: bool | None = None
     mode: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    dynamic_shapes: Any = None
+    """None, what the user gave, or (once the function is known) a `dims.DynamicShapes`."""
 
     def scope(self) -> AbstractContextManager[Any]:
         """Applies the overrides for the duration of a ``with`` block."""

@@ -23,7 +23,7 @@ __all__ = ["cache_entries", "compile_function", "original_function", "reset"]
 
 def compile_function(fn: FunctionType, options: CompileOptions, backend: Any) -> Any:
     """`fn`, captured and compiled by `backend` at its first call."""
-    return FrameCompiler(options, backend).compiled(fn)
+    return FrameCompiler(options, backend).root(fn)
 
 
 def original_function(obj: Any) -> Any:

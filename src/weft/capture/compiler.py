@@ -49,6 +49,7 @@ from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle
 from weft.dims import Declarations
+from weft.dims import Declarations
 from weft.errors import GraphBreakError, RecompileError, RecompileLimitWarning, UserError
 from weft.interrupts import checkpoint
 from weft.shapes.fake import FakeContext
@@ -88,9 +89,16 @@ class FrameCompiler:
         self._codes: PerCode[types.CodeType] = PerCode()
         self._skips: PerCode[int] = PerCode()
         self._policies: PerCode[DynamicPolicy] = PerCode()
+        self._declared = Declarations()
+        self._root: types.CodeType | None = None
         self._n_recompiles = 0
 
     # -- entry points -----------------------------------------------------------------------------
+
+    def root(self, function: types.FunctionType) -> Any:
+        """The compiled form of the function that the user gave, which `dynamic_shapes` is about."""
+        self._root = function.__code__
+        return self.compiled(function)
 
     def compiled(self, function: types.FunctionType) -> Any:
         """The compiled form of a function: nothing is captured before its first call."""
@@ -166,8 +174,14 @@ class FrameCompiler:
         found = self._policies.get(code)
         if found is None:
             found = self._policies[code] = DynamicPolicy(
-                self.options.dynamic, automatic=config.automatic_dynamic)
+                self.options.dynamic, automatic=config.automatic_dynamic,
+                declared=self._declared)
         return found
+
+    def expect_symbolic(self, code: types.CodeType, name: str, dims: list[int]) -> None:
+        """A continuation's argument has symbolic sizes in the frame that calls it."""
+        if dims:
+            self.policy(code).expected.setdefault(name, set()).update(dims)
 
     # -- limits -----------------------------------------------------------------------------------
 
@@ -206,6 +220,8 @@ class FrameCompiler:
             raise SkipFrame("called under a torch function mode or transform")
         if needs_frame(code):
             raise SkipFrame("looks into its own frame", always=True)
+        if self.options.dynamic_shapes is not None and code is self._root:
+            self._declared.read(self.options.dynamic_shapes, code, locals)
         attempt = Attempt(self, code, locals, cells, globals)
         state = _frame.global_state()
         tx, emit, signal = attempt.interpret()
@@ -261,6 +277,7 @@ class Attempt:
             tx = Interpreter(self.code, self.globals, FakeContext(), policy, break_at=break_at)
             tx.own_code = self.compiler.own_code
             tx.compiled_copy = self.compiler.compiled_copy
+            tx.expect_symbolic = self.compiler.expect_symbolic
             frame = tx.root_frame(self.locals, self.cells)
             emit = Emitter(tx)
             try:

@@ -84,6 +84,8 @@ class Interpreter:
         """Graph nodes of symbolic numbers, by expression."""
         self.break_at = break_at
         self.compiled_copy: Callable[[types.FunctionType], Any] = lambda function: function
+        self.expect_symbolic: Callable[[types.CodeType, str, list[int]], None] = (
+            lambda code, name, dims: None)
         self.own_code: Callable[[types.CodeType], types.CodeType] = lambda code: code
         """Gives the code object to make continuations from."""
         self.end_grad = torch.is_grad_enabled()

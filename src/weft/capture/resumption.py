@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
+import torch
+
 from weft import _frame
 from weft.capture.break_operations import TRANSLATORS, Branch, Operation, can_translate
 from weft.capture.breaks import graph_break
@@ -30,6 +32,7 @@ from weft.capture.opcodes.exceptions import HandledMarker
 from weft.capture.replacement import Emitter
 from weft.capture.values.base import NullValue, SymbolicValue
 from weft.capture.values.cell import CellValue
+from weft.capture.values.tensors import TensorValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -205,7 +208,8 @@ class Resumption:
         after = [self.emit.value(frame.locals[n]) for n in plain]
         after += [self.emit.value(frame.cells[n]) for n in boxes]
         make = None if eager else self.make
-        target = self._callable(frame, code, offset, shape + suffix, plain, boxes, make)
+        values = [*kept, *([None] * suffix.count("v")), *(frame.locals[n] for n in plain)]
+        target = self._callable(frame, code, offset, shape + suffix, plain, boxes, make, values)
 
         tail = self.emit.constant(_frame.tail_call) if frame.caller is None else ""
         handling = self._handling(frame.caller)
@@ -233,6 +237,7 @@ class Resumption:
         plain: list[str],
         boxes: list[str],
         compiled: MakeContinuation | None,
+        values: list[SymbolicValue | None],
     ) -> str:
         globals = frame.globals.original
         closure = tuple(types.CellType() for _ in code.co_freevars)
@@ -242,6 +247,7 @@ class Resumption:
         if compiled is None:  # on code of its own: the shared one may have compiled entries
             function.__code__ = function.__code__.replace()
             _frame.skip(function.__code__)
+        self._expect_sizes(function.__code__, values)
         if not closure:
             return self.emit.constant(compiled(function) if compiled else function)
         if compiled:
@@ -254,6 +260,14 @@ class Resumption:
         )
         text = f"{self.emit.constant(compiled)}({parts})" if compiled else parts
         return self.emit.temporary(text)
+
+    def _expect_sizes(self, code: types.CodeType, values: list[SymbolicValue | None]) -> None:
+        """What has a symbolic size here has one in the rest of the frame too."""
+        for name, value in zip(code.co_varnames, values, strict=False):
+            fake = value.fake(self.tx) if isinstance(value, TensorValue) else None
+            if fake is not None:
+                dims = [d for d, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)]
+                self.tx.expect_symbolic(code, name, dims)
 
     def _cell(self, frame: Frame, name: str) -> CellValue:
         return frame.cells[name]

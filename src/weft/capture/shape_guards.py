@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.source import Source
 from weft.diagnostics import events
-from weft.errors import FixedDimensionError, SourceLine
+from weft.errors import DimensionError, FixedDimensionError, SourceLine
 from weft.shapes.expr import Expr, symbol_of, symbols
 from weft.shapes.floats import FloatRelation, FloatSymbol, number_symbols
 from weft.shapes.guard import AnyCondition, python_text
@@ -45,10 +45,32 @@ def refuse_fixed_marks(tx: Interpreter) -> None:
     """A dimension marked dynamic that the program fixed to one size is the user's error."""
     for symbol in tx.shapes.marked:
         fixed = tx.shapes.facts.view(symbol)
+        source = str(tx.shapes.sources[symbol][0])
         if isinstance(fixed, int):
-            guard = next((g for g in tx.shapes.guards if symbol in _symbols(g.condition)), None)
-            where = () if guard is None or guard.line is None else (guard.line,)
-            raise FixedDimensionError(str(tx.shapes.sources[symbol][0]), fixed, stack=where)
+            raise FixedDimensionError(source, fixed, stack=_who_asked(tx, symbol))
+        _refuse_tied_names(tx, symbol, source)
+
+
+def _refuse_tied_names(tx: Interpreter, symbol: Expr, source: str) -> None:
+    """Dimensions of two names are independent; a program that needs them equal is an error."""
+    dim, equal = tx.shapes.dims.of.get(symbol), tx.shapes.facts.equal.get(symbol)
+    if dim is None or equal is None:
+        return
+    for other in symbols(equal):
+        other_dim = tx.shapes.dims.of.get(other)
+        if other_dim is not None and other_dim.root != dim.root:
+            raise DimensionError(
+                f"{source} was declared as {dim!r}, but the program works only where it is "
+                f"{expression_text(equal)} ({tx.shapes.sources[other][0]}, {other_dim!r})",
+                stack=_who_asked(tx, symbol), do="use one Dim for both, or Dim.AUTO")
+
+
+def _who_asked(tx: Interpreter, symbol: Expr) -> tuple[SourceLine, ...]:
+    """The first line that made a condition on the symbol."""
+    for guard in tx.shapes.guards:
+        if guard.line is not None and symbol in _symbols(guard.condition):
+            return (guard.line,)
+    return ()
 
 
 def _explained(

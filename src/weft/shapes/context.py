@@ -19,6 +19,7 @@ from typing import final
 
 import torch
 
+from weft.dims import Dim
 from weft.errors import SourceLine
 from weft.shapes.expr import Expr, IntExpr, subs, symbol
 from weft.shapes.facts import Facts
@@ -35,6 +36,7 @@ from weft.shapes.floats import (
 from weft.shapes.guard import AnyCondition, ShapeGuard
 from weft.shapes.intervals import INF
 from weft.shapes.layout import Layout
+from weft.shapes.named import NamedSizes
 from weft.shapes.relation import EQ, Condition, condition_symbols, not_, relation, substitute
 from weft.shapes.symnode import SymNode, UndecidedValue
 
@@ -73,6 +75,7 @@ class ShapeContext:
         self.hints: dict[object, Hint] = {}
         self.fake_tensor_cache: dict[object, object] = {}
         self.marked: set[Expr] = set()  # sizes that the user says change
+        self.dims = NamedSizes()
         self.bindings: list[tuple[Hashable, IntExpr]] = []
         self._shared: dict[Hashable, Expr] = {}
         self._counts: dict[str, int] = {}
@@ -93,31 +96,45 @@ class ShapeContext:
         hi: int = INF,
         group: Hashable = None,
         marked: bool = False,
+        dim: Dim | None = None,
     ) -> int | torch.SymInt:
         """A symbolic size that is ``hint`` in this call; an int for 0 and 1 if those specialise.
 
-        Sizes with equal hints, limits and ``group`` share a symbol.
+        Sizes with equal hints, limits and ``group`` share a symbol; so do those of one ``dim``.
         """
-        if hint < 2 and self.specialize_zero_one:
+        root = hint if dim is None else self.dims.check(dim, hint, str(source))
+        if min(root, hint) < 2 and self.specialize_zero_one:
             return hint
-        key = (hint, lo, hi, group)
+        key = (hint, lo, hi, dim or group)
         made = self._shared.get(key) if self.share_equal_hints else None
         if made is None:
             least = (2 if self.specialize_zero_one else 0) if lo is None else lo
             made = self._shared[key] = self._symbol("s", "size", least, hi, hint)
+            if dim is not None:
+                self._relate(dim, made)
         self.sources.setdefault(made, []).append(source)
         if marked:
             self.marked.add(made)
         return self.sym_int(made)
 
+    def _relate(self, dim: Dim, made: Expr) -> None:
+        """Sizes of one name follow from each other."""
+        for condition in self.dims.relations(dim, made):
+            if self.facts.decide(condition) is None:
+                self.guard(condition, True)
+
     def bind(self, value: IntExpr, source: Hashable) -> None:
         """Require that ``source`` (a stride) equals an expression of sizes."""
         self.bindings.append((source, value))
 
-    def integer(self, hint: int, source: Hashable) -> torch.SymInt:
-        """A Python int that changes between calls: any value, never shared."""
-        made = self._symbol("z", "int", -INF, INF, hint)
+    def integer(self, hint: int, source: Hashable, *, lo: int = -INF, hi: int = INF,
+                dim: Dim | None = None) -> torch.SymInt:
+        """A Python int that changes between calls: any value in the limits, never shared."""
+        made = self._symbol("z", "int", lo, hi, hint)
         self.sources[made] = [source]
+        if dim is not None:
+            self.dims.check(dim, hint, str(source))
+            self._relate(dim, made)
         return self.sym_int(made)
 
     def number(self, hint: float, source: Hashable) -> torch.SymFloat:

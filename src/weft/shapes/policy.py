@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
+from weft.dims import Declarations, Dim, DimRange, Mark
 from weft.shapes.intervals import INF
 
 
@@ -25,22 +26,28 @@ from weft.shapes.intervals import INF
 class DimensionRange:
     """A symbolic dimension: its limits, and the sizes seen at the last two captures.
 
-    Dimensions with the same history share a symbol: they have changed together.
+    Dimensions with the same history share a symbol: they have changed together. `marked`: the user
+    wants to hear of it if the program fixes it; `dim`: the user's name for it.
     """
 
     history: tuple[int, ...]
     lo: int | None = None
     hi: int = INF
     marked: bool = False
+    dim: Dim | None = None
 
 
 @final
 class DynamicPolicy:
     """What was seen at earlier captures of one code object, and what follows from it."""
 
-    def __init__(self, dynamic: bool | None, *, automatic: bool = True) -> None:
+    def __init__(self, dynamic: bool | None, *, automatic: bool = True,
+                 declared: Declarations | None = None) -> None:
         self.dynamic = dynamic
+        self.declared = declared or Declarations()
         self.automatic = automatic and dynamic is not False
+        self.expected: dict[str, set[int]] = {}
+        """Dimensions that were symbolic in the part of the program before this one."""
         self._last: dict[str, tuple[int, ...]] = {}
         self._before: dict[str, tuple[int, ...]] = {}
         self._changed: dict[str, set[int]] = {}
@@ -51,25 +58,28 @@ class DynamicPolicy:
         self,
         name: str,
         sizes: tuple[int, ...],
-        marks: Mapping[int, tuple[int, int | None] | None],
+        marks: Mapping[int, Mark],
         *,
         parameter: bool = False,
     ) -> dict[int, DimensionRange]:
         """The symbolic dimensions of the tensor called ``name``.
 
-        ``marks``: dimension to (least, greatest size) where the user marked it dynamic, to None
-        where static. Parameters and buffers are static unless they changed.
+        ``marks``: what the user said of dimensions; None: static. Parameters and buffers are
+        static unless they changed.
         """
         self._note(name, sizes)
-        chosen = set(self._changed.get(name, ())) if self.automatic else set()
+        chosen = {d for d in self.expected.get(name, ()) if d < len(sizes)}
+        if self.automatic:
+            chosen |= self._changed.get(name, set())
         if self.dynamic and not parameter:
             chosen = set(range(len(sizes)))
         ranges = {d: DimensionRange(self._history(name, d, sizes[d])) for d in chosen}
         for d, mark in marks.items():
-            if mark is None:
-                ranges.pop(d, None)
+            if isinstance(mark, DimRange):
+                mark.check(f"{name}.size({d})", sizes[d])
+                ranges[d] = _marked(self._history(name, d, sizes[d]), mark)
             else:
-                ranges[d] = _marked(self._history(name, d, sizes[d]), *mark)
+                ranges.pop(d, None)
         return ranges
 
     def is_symbolic(self, name: str, value: int | float) -> bool:
@@ -79,6 +89,13 @@ class DynamicPolicy:
             self._changed_numbers.add(name)
         self._numbers[name] = value
         return self.automatic and name in self._changed_numbers
+
+    def number_range(self, name: str, value: int | float) -> DimRange | None:
+        """What ``dynamic_shapes`` says of the Python number called ``name``."""
+        said = self.declared.numbers.get(name)
+        if said is not None and type(value) is int:
+            said.check(name, value)
+        return said
 
     def _note(self, name: str, sizes: tuple[int, ...]) -> None:
         last = self._last.get(name)
@@ -98,6 +115,7 @@ class DynamicPolicy:
         return (size,) if before is None else (before[d], size)
 
 
-def _marked(history: tuple[int, ...], least: int, greatest: int | None) -> DimensionRange:
-    hi = INF if greatest is None else greatest
-    return DimensionRange(history, least if least > 2 else None, hi, marked=True)
+def _marked(history: tuple[int, ...], mark: DimRange) -> DimensionRange:
+    hi = INF if mark.max is None else mark.max
+    lo = mark.min if mark.min > 2 else None
+    return DimensionRange(history, lo, hi, marked=mark.strict, dim=mark.dim)

@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 from torch import fx
 
+from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
 from weft.capture.values.registry import wraps
+from weft.dims import DimRange
 from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
 from weft.shapes.expr import Expr, operands, symbol_of
 from weft.shapes.floats import FloatExpr, FloatSymbol, number_symbols, text
-from weft.shapes.symnode import expr_of, float_of
+from weft.shapes.intervals import INF
+from weft.shapes.symnode import UndecidedValue, expr_of, float_of
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -84,20 +87,10 @@ class SymbolicNumberValue(SymbolicValue):
             return None
         function = getattr(operator, op)
         pair = (right, self.example) if reflected else (self.example, right)
-        return tx.wrap_new(evaluate(tx, lambda: function(*pair)))
-
-    def proxy(self, tx: Interpreter) -> Any:
-        if isinstance(self.example, torch.SymBool):
-            return self.constant()
-        return _Nodes(tx).number(_value_of(self.example))
-
-    def fake(self, tx: Interpreter) -> Any:
-        return self.example
-
         if op in _DIVISIONS:
             self._check_divisor(tx, pair[1])
-    def rebuild(self, emit: Emitter) -> str:
-        if isinstance(self.example, torch.SymBool):
+        return tx.wrap_new(evaluate(tx, lambda: function(*pair)))
+
     @staticmethod
     def _check_divisor(tx: Interpreter, divisor: Any) -> None:
         """Guards that it is not zero, else raises what Python raises."""
@@ -109,6 +102,16 @@ class SymbolicNumberValue(SymbolicValue):
             kind = "float division" if isinstance(divisor, torch.SymFloat) else "division"
             raise tx.error(ZeroDivisionError, f"{kind} by zero")
 
+    def proxy(self, tx: Interpreter) -> Any:
+        if isinstance(self.example, torch.SymBool):
+            return self.constant()
+        return _Nodes(tx).number(_value_of(self.example))
+
+    def fake(self, tx: Interpreter) -> Any:
+        return self.example
+
+    def rebuild(self, emit: Emitter) -> str:
+        if isinstance(self.example, torch.SymBool):
             return repr(self.constant())
         value = _value_of(self.example)
         names = {_name(s): _slot(self.tx, s) for s in number_symbols(value)}
@@ -116,6 +119,9 @@ class SymbolicNumberValue(SymbolicValue):
 
     def __repr__(self) -> str:
         return f"{self.python_type().__name__} {self.example}"
+
+
+_DIVISIONS: Final = frozenset({"truediv", "floordiv", "mod", "itruediv", "ifloordiv", "imod"})
 
 
 def _as_int(number: SymbolicNumber) -> Any:
@@ -139,9 +145,6 @@ def operand(value: SymbolicValue) -> Any:
     if isinstance(value, SymbolicNumberValue):
         return value.example
     if isinstance(value, ConstantValue) and type(value.value) in (int, float, bool):
-_DIVISIONS: Final = frozenset({"truediv", "floordiv", "mod", "itruediv", "ifloordiv", "imod"})
-
-
         return value.value
     return None
 
@@ -277,10 +280,27 @@ def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     known = tx.numbers.get(source)
     if known is not None:
         return known
-    if not tx.policy.is_symbolic(source.name, obj):
+    said = tx.policy.number_range(source.name, obj)
+    if not tx.policy.is_symbolic(source.name, obj) and said is None:
         return None
     tx.guards.add(source, "type_is", type(obj))
-    make = tx.shapes.integer if type(obj) is int else tx.shapes.number
-    value = tx.numbers[source] = SymbolicNumberValue(tx, make(obj, source), source)
+    made = _float(tx, obj, source) if type(obj) is float else _integer(tx, obj, source, said)
+    value = tx.numbers[source] = SymbolicNumberValue(tx, made, source)
     return value
+
+
+def _float(tx: Interpreter, obj: float, source: Source) -> torch.SymFloat:
+    return tx.shapes.number(obj, source)
+
+
+def _integer(tx: Interpreter, obj: int, source: Source, said: DimRange | None) -> torch.SymInt:
+    if said is None:
+        return tx.shapes.integer(obj, source)
+    hi = INF if said.max is None else said.max
+    made = tx.shapes.integer(obj, source, lo=said.min, hi=hi, dim=said.dim)
+    if said.strict:
+        number = expr_of(made)
+        assert isinstance(number, Expr)
+        tx.shapes.marked.add(number)
+    return made
 

@@ -47,10 +47,7 @@ def symbolic_fake(tx: Interpreter, tensor: torch.Tensor, source: Source) -> Any:
 def _ranges(
     tx: Interpreter, tensor: torch.Tensor, source: Source
 ) -> Mapping[int, DimensionRange]:
-    marks = {
-        d: None if mark is None else (mark.min, mark.max)
-        for d, mark in dynamic_marks(tensor).items()
-    }
+    marks = {**tx.policy.declared.marks(tensor), **dynamic_marks(tensor)}
     fixed = isinstance(tensor, torch.nn.Parameter) or _is_buffer(source)
     return tx.policy.dimensions(source.name, tuple(tensor.shape), marks, parameter=fixed)
 
@@ -75,6 +72,7 @@ def _sizes(
             hi=limits.hi,
             group=limits.history,
             marked=limits.marked,
+            dim=limits.dim,
         )
     return sizes
 
