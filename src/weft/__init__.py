@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from weft.backends import list_backends, register_backend
     from weft.diagnostics.logs import set_logs
     from weft.dims import Dim
-    from weft.dims import Dim
     from weft.markers import allow_in_graph, disable, is_compiling, mark_dynamic, mark_static
     from weft.passes import register_pass
     from weft.stances import error_on_graph_break, set_stance

@@ -26,7 +26,7 @@ from torch.fx.node import map_arg
 
 from weft._mincut import min_cut
 from weft._torch import FakeTensor, OpOverload
-from weft.aot.data_dependent import binds, bound_names
+from weft.aot.data_dependent import bound_names
 from weft.aot.evaluate import Evaluator
 from weft.aot.graph import output_node
 from weft.aot.joint import JointGraph
@@ -34,6 +34,7 @@ from weft.aot.nodes import copy_node
 from weft.aot.operators import Kind, facts
 from weft.aot.symbols import SymbolSource, hint, input_symbols
 from weft.aot.views import Unsupported
+from weft.shapes.asserts import binds
 
 aten = torch.ops.aten
 

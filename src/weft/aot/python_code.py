@@ -16,11 +16,11 @@ from typing import Any
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from weft.aot.data_dependent import Asserts, binds
 from weft.aot.graph import AtenGraph
 from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
 
 from weft.runtime.data_checks import assume
+from weft.shapes.asserts import Asserts, binds
 
 _LITERALS = (int, float, bool, str, type(None))
 

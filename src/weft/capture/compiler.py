@@ -37,6 +37,7 @@ from weft.capture.recompiles import (
     changes_since,
     fitting_entry,
     note_recompile,
+    recompile_reasons,
     stop_compiling,
 )
 from weft.capture.replacement import Emitter, restore_grad_mode
@@ -49,9 +50,9 @@ from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle
 from weft.dims import Declarations
-from weft.dims import Declarations
 from weft.errors import GraphBreakError, RecompileError, RecompileLimitWarning, UserError
 from weft.interrupts import checkpoint
+from weft.shapes.context import ShapeContext
 from weft.shapes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
 from weft.stances import breaks_are_errors, current_stance
@@ -88,10 +89,11 @@ class FrameCompiler:
         self.on_error = on_error
         self._codes: PerCode[types.CodeType] = PerCode()
         self._skips: PerCode[int] = PerCode()
+        self._raises: PerCode[int] = PerCode()
         self._policies: PerCode[DynamicPolicy] = PerCode()
+        self._n_recompiles = 0
         self._declared = Declarations()
         self._root: types.CodeType | None = None
-        self._n_recompiles = 0
 
     # -- entry points -----------------------------------------------------------------------------
 
@@ -135,7 +137,8 @@ class FrameCompiler:
                 return self._compile(code, locals, cells, globals, outermost)
         except SkipFrame as skip:
             events.record("skip", code=code, reason=skip.reason)
-            self._note_skip(code, always=skip.always)
+            if skip.counts:
+                self._note_skip(code, always=skip.always)
         except ObservedException as error:
             events.record("skip", code=code, reason=str(error), stack=error.stack)
             self._note_skip(code, always=False)
@@ -191,6 +194,15 @@ class FrameCompiler:
         if always or skips >= _MAX_SKIPS:
             _frame.skip(code)
 
+    def _note_raise(self, code: types.CodeType, raised: ObservedException) -> None:
+        """A call that raises is compiled up to there, a few times; it leaves room for others."""
+        count = self._raises[code] = (self._raises.get(code) or 0) + 1
+        events.record("skip", code=code, reason=str(raised), stack=raised.stack)
+        if count >= _MAX_RAISES:
+            (_frame.freeze if _frame.entries(code) else _frame.skip)(code)
+        if count > _MAX_RAISING_VARIANTS:
+            raise SkipFrame(str(raised), counts=False)
+
     def _over_limit(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
                     globals: dict[str, Any]) -> bool:
         """Tells why earlier variants do not fit; True when there are too many of them."""
@@ -222,19 +234,42 @@ class FrameCompiler:
             raise SkipFrame("looks into its own frame", always=True)
         if self.options.dynamic_shapes is not None and code is self._root:
             self._declared.read(self.options.dynamic_shapes, code, locals)
-        attempt = Attempt(self, code, locals, cells, globals)
+        if config.data_dependent and not self.policy(code).breaks_on_data:
+            attempt = Attempt(self, code, locals, cells, globals, data_dependent=True)
+            try:
+                return self._variant(attempt, outermost)
+            except (UserError, GraphBreakError):
+                raise
+            except Exception as error:  # noqa: BLE001  of what depends on data, or it comes again
+                if not attempt.met_data:
+                    raise
+                self.policy(code).breaks_on_data = True
+                events.record("perf", text=f"{code.co_qualname}: captured again with breaks at "
+                              f"what depends on data: {type(error).__name__}: {error}")
+        attempt = Attempt(self, code, locals, cells, globals, data_dependent=False)
+        return self._variant(attempt, outermost)
+
+    def _variant(self, attempt: Attempt, outermost: bool) -> Any:
+        """The entry that an attempt gives."""
+        code, globals = attempt.code, attempt.globals
         state = _frame.global_state()
         tx, emit, signal = attempt.interpret()
+        raised = attempt.raised
+        if raised is not None:
+            self._note_raise(code, raised)
         if not (outermost or self.every_frame or tx.builder.n_calls):
-            raise SkipFrame("nothing to compile", always=True)
+            raise SkipFrame("nothing to compile", always=raised is None, counts=raised is None)
         graph, inputs = self._graph(tx, emit, code)
+        if graph is not None and _may_rerun(tx.builder.graph, code):
+            emit.on_error = reporter(code)
         replacement, text = emit.finish(graph, inputs, code.co_qualname)
         with events.stage("guards"):
             tx.guard_aliases()
             add_shape_guards(tx)
             nodes, tree_checks, n_slots = tx.guards.lower(state)
             tree = _frame.GuardTree(nodes, tree_checks, n_slots)
-        entry = _frame.Entry(tree, replacement, globals, signal is not None)
+        needs_hook = signal is not None or raised is not None
+        entry = _frame.Entry(tree, replacement, globals, needs_hook, emit.on_error is not None)
         Variant.attach(replacement, tx.guards)
         if events.watched():
             events.record("guards", code=code, guards=[str(g) for g in tx.guards.all])
@@ -244,16 +279,19 @@ class FrameCompiler:
     def _graph(self, tx: Interpreter, emit: Emitter, code: types.CodeType
                ) -> tuple[Callable[..., Any] | None, list[GraphInput]]:
         """The backend's callable for the captured graph; None when there is nothing to run."""
-        if not tx.builder.n_calls:
+        if not tx.builder.n_calls and not emit.outputs:
             return None, []
         module, inputs = tx.builder.finish(emit.outputs)
         calls = any(n.op in ("call_function", "call_method") for n in module.graph.nodes)
         if not calls and not emit.outputs:
             return None, []
-        events.count("graphs")
         events.record("graph", code=code, gm=module, nodes=len(module.graph.nodes),
                       guards=len(tx.guards))
-        return self.backend(module, [item.example for item in inputs]), inputs
+        if tx.shapes.unbacked_symbols.names:
+            module.meta["shapes"] = tx.shapes
+        compiled = self.backend(module, [item.example for item in inputs])
+        events.count("graphs")
+        return compiled, inputs
 
 
 @final
@@ -261,8 +299,14 @@ class Attempt:
     """Interprets one frame until it is captured whole or up to its graph break."""
 
     def __init__(self, compiler: FrameCompiler, code: types.CodeType, locals: list[Any],
-                 cells: tuple[Any, ...], globals: dict[str, Any]) -> None:
+                 cells: tuple[Any, ...], globals: dict[str, Any], *, data_dependent: bool
+                 ) -> None:
         self.compiler = compiler
+        self.data_dependent = data_dependent
+        self._shapes: ShapeContext | None = None
+        self.raised: ObservedException | None = None
+        """What the program raised out of the frame."""
+        self._raises_at = -1
         self.code = code
         self.locals = locals
         self.cells = cells
@@ -274,7 +318,9 @@ class Attempt:
         reason: GraphBreak | None = None
         while True:
             policy = self.compiler.policy(self.code)
-            tx = Interpreter(self.code, self.globals, FakeContext(), policy, break_at=break_at)
+            tx = Interpreter(self.code, self.globals, FakeContext(), policy, break_at=break_at,
+                             data_dependent=self.data_dependent)
+            self._shapes = tx.shapes
             tx.own_code = self.compiler.own_code
             tx.compiled_copy = self.compiler.compiled_copy
             tx.expect_symbolic = self.compiler.expect_symbolic
@@ -287,11 +333,21 @@ class Attempt:
                 reason = restart.reason
                 self._report(reason)
                 break_at = restart.step
+            except ObservedException as error:
+                if self.raised is not None:
+                    raise
+                self.raised, reason = error, None
+                break_at = self._raises_at = tx.raised_at(error)
             except BreakHere as here:
                 outer = self._break(tx, emit, here, reason)
                 if outer is None:
                     return tx, emit, reason
                 break_at = outer
+
+    @property
+    def met_data(self) -> bool:
+        """Whether the last interpretation kept something in the graph that depends on data."""
+        return self._shapes is not None and bool(self._shapes.unbacked_symbols.names)
 
     def _finish(self, tx: Interpreter, emit: Emitter, frame: Any) -> None:
         """The whole frame was captured: return its value."""
@@ -319,12 +375,13 @@ class Attempt:
         try:
             if tx.end_state_changed:
                 raise graph_break("state", "a break inside of autocast")
+            raises = tx.step == self._raises_at
             whole = frame.caller is None and tx.builder.n_calls
-            if not whole and not can_translate(frame.current.name):
+            if not (whole or raises) and not can_translate(frame.current.name):
                 raise graph_break("unknown-opcode", f"a break at {frame.current.name}")
             restore_grad_mode(emit, tx)
             emit.module = frame.globals.original.get("__name__")
-            Resumption(tx, emit, self.compiler.compiled).write(frame)
+            Resumption(tx, emit, self.compiler.compiled).write(frame, raises=raises)
         except (GraphBreak, CannotResumeError) as failure:
             return _outward(frame, failure)
         if reason is not None:

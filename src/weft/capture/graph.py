@@ -21,6 +21,7 @@ from torch import fx
 
 from weft._torch import set_grad_enabled
 from weft.capture.breaks import graph_break
+from weft.capture.reruns import version_of
 from weft.capture.source import Source
 from weft.errors import SourceLine
 
@@ -72,6 +73,7 @@ class GraphBuilder:
         node.target = node.name  # two sources may have the same name
         self._last_placeholder = node
         node.meta["example_value"] = fake
+        node.meta["version"] = version_of(fake)
         self.inputs.append(GraphInput(source, node, example))
         return node
 

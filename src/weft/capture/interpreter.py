@@ -11,6 +11,7 @@ graph break is found in one interpretation and emitted in the next, at the same 
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Final, final
 
@@ -66,7 +67,7 @@ class Interpreter:
 
     def __init__(
         self, code: types.CodeType, globals: dict[str, Any], fakes: FakeContext,
-        policy: DynamicPolicy, *, break_at: int = -1,
+        policy: DynamicPolicy, *, break_at: int = -1, data_dependent: bool = True,
     ) -> None:
         self.tree = SourceTree()
         self.guards = GuardSet(self.tree)
@@ -76,7 +77,15 @@ class Interpreter:
         self.effects = SideEffects()
         self.fakes = fakes
         self.state = GlobalState()
-        self.shapes = ShapeContext(line=self.line)
+        this = weakref.ref(self)  # fakes keep the context: not what was interpreted
+        self.shapes = ShapeContext(line=lambda: None if (tx := this()) is None else tx.line(),
+                                   data_dependent=data_dependent)
+        self.data_places: dict[str, Any] = {}
+        """Where the graph has the values of unbacked symbols (`values/data_numbers.py`)."""
+        self.n_checked = 0
+        """How many of the context's conditions on data are tested in the graph."""
+        if data_dependent:
+            fakes.mode.symbols = self.shapes
         self.policy = policy
         self.numbers: dict[Source, SymbolicValue] = {}
         """Python numbers from outside that are symbolic."""
@@ -107,6 +116,7 @@ class Interpreter:
         self.code = code
         self.root_globals = globals
         self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
+        self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
         self._step_limit = config.step_limit
         self._stop_at = break_at if break_at >= 0 else _IDLE_STEPS
         self._depth_limit = config.inline_depth_limit
@@ -129,6 +139,10 @@ class Interpreter:
         except GraphBreak as signal:
             self._note_break(signal, frame)
             raise
+        except UndecidedValue as error:
+            signal = self.graph_break("data-dependent-value", str(error))
+            self._note_break(signal, frame)
+            raise signal from error
         finally:
             self.depth -= 1
             self.frame = outer
@@ -179,6 +193,7 @@ class Interpreter:
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:
         """Goes on at the exception's handler in this frame, or raises it to the caller."""
+        self._raised_at.setdefault(id(error.value), (error.value, resumable_step(frame)))
         link_context(self, error.value, frame.handled_exception())
         note_raised(error.value)
         row = frame.program.handler_of(frame.current.index)
@@ -189,6 +204,10 @@ class Interpreter:
             frame.stack.append(constant(frame.current.offset))
         frame.stack.append(error.value)
         frame.pc = row.target
+
+    def raised_at(self, error: ObservedException) -> int:
+        """The step at which an exception was first raised, as far in as a continuation can go."""
+        return self._raised_at[id(error.value)][1]
 
     def inline(self, frame: Frame) -> SymbolicValue:
         """Runs a callee's frame; its result may be a generator."""
@@ -355,6 +374,17 @@ class Interpreter:
                 self.end_grad_changed = self.state.grad_changed()
                 self.end_error_mode = error_mode()
                 self.end_state_changed = self.state.other_changed() or bool(self.function_modes)
+
+
+def resumable_step(frame: Frame) -> int:
+    """The step under way in the innermost frame whose callers can all be resumed."""
+    step = frame.step
+    inner: Frame | None = frame
+    while inner is not None and inner.caller is not None:
+        if not inner.resumable:
+            step = inner.caller.step
+        inner = inner.caller
+    return step
 
 
 def owner_source(value: SymbolicValue) -> Source:

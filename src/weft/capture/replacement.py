@@ -23,6 +23,7 @@ from weakref import finalize
 
 from torch import fx
 
+from weft._frame import RunEagerly
 from weft._torch import set_grad_enabled
 from weft.capture.graph import GraphInput
 from weft.capture.values.base import LazyValue, SymbolicValue
@@ -51,6 +52,8 @@ class Emitter:
         self.module = tx.root_globals.get("__name__")
         """What C code that looks at its caller finds (classes and warnings note it)."""
         self._unfilled: deque[Callable[[], None]] = deque()
+        self.on_error: Callable[[Exception], None] | None = None
+        """Set when the frame can be run instead if the graph raises: told if it then does not."""
 
     # -- expressions ------------------------------------------------------------------------------
 
@@ -164,10 +167,19 @@ class Emitter:
             arguments = f"[{arguments}]"
         results = "".join(f"out{i}, " for i in range(len(self.outputs)))
         call = f"{results}= graph({arguments})" if results else f"graph({arguments})"
-        if not any(map(_changes_modes, self.tx.builder.graph.nodes)):
-            return [call]
-        restore = self.constant(self.tx.state.restore)
-        return ["try:", f"    {call}", "except BaseException:", f"    {restore}()", "    raise"]
+        lines = [call]
+        if any(map(_changes_modes, self.tx.builder.graph.nodes)):
+            restore = self.constant(self.tx.state.restore)
+            lines = _guarded(lines, "BaseException", [f"{restore}()", "raise"])
+        if self.on_error is not None:
+            signal, told = self.constant(RunEagerly), self.constant(self.on_error)
+            lines = _guarded(lines, "Exception as error", [f"raise {signal}(error, {told})"])
+        return lines
+
+
+def _guarded(lines: list[str], kind: str, handler: list[str]) -> list[str]:
+    return ["try:", *(f"    {line}" for line in lines),
+            f"except {kind}:", *(f"    {line}" for line in handler)]
 
 
 def _changes_modes(node: fx.Node) -> bool:

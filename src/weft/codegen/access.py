@@ -6,14 +6,14 @@ Place in the pipeline: between `lowering/` and `schedule.py`, which compares acc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from weft.codegen.domain import Domain
-from weft.codegen.loop_ir import Load, LoopVar, Node, Op
+from weft.codegen.loop_ir import Load, LoopVar, Node, Op, index_exprs
 from weft.codegen.values import Computed, Emitter, Shape
-from weft.shapes.expr import Expr, IntExpr
+from weft.shapes.expr import Expr, IntExpr, symbols
 
 
 @final
@@ -26,6 +26,7 @@ class Access:
     reads: dict[str, set[IntExpr]]
     write: IntExpr
     operators: int
+    symbols: frozenset[str] = frozenset()  # data-dependent sizes that it computes with
 
 
 def natural_domain(definition: Computed) -> Domain:
@@ -63,8 +64,8 @@ def _reduced(definition: Computed, em: Emitter, node: Node) -> Node:
     return em.const(0, "i64") if definition.reduction.startswith("arg") else node
 
 
-def analyse(definition: Computed) -> Access:
-    """Evaluate a definition alone over its natural domain."""
+def analyse(definition: Computed, bound: Collection[str] = ()) -> Access:
+    """Evaluate a definition alone over its natural domain; `bound`: the symbols to look for."""
     domain = natural_domain(definition)
     symbols = domain.symbols()
     em = emitter_for(domain, symbols)
@@ -76,7 +77,15 @@ def analyse(definition: Computed) -> Access:
             reads.setdefault(node.buffer, set()).add(node.index)
         elif isinstance(node, Op):
             operators += 1
-    return Access(definition, domain, reads, write, operators)
+    needs = _symbols_in(definition, em, write) & set(bound) if bound else frozenset()
+    return Access(definition, domain, reads, write, operators, needs)
+
+
+def _symbols_in(definition: Computed, em: Emitter, write: IntExpr) -> frozenset[str]:
+    """The names of the symbols in a definition's sizes and indices."""
+    buffer = definition.buffer
+    sizes = (*definition.dims, *buffer.shape, *buffer.strides, write, *index_exprs(em.nodes))
+    return frozenset(str(s) for size in sizes for s in symbols(size))
 
 
 def emitter_for(domain: Domain, symbols: Sequence[Expr]) -> Emitter:

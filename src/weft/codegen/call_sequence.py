@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from weft.codegen.values import Computed, Shape, Strided
+from weft.shapes.asserts import Asserts
 from weft.shapes.expr import IntExpr
 from weft.shapes.printing import python_text
 
@@ -22,6 +23,7 @@ class CallSequence:
     lines: list[str] = field(default_factory=list)
     scope: dict[str, Any] = field(default_factory=dict)
     storage: dict[str, str] = field(default_factory=dict)
+    asserts: Asserts = field(default_factory=lambda: Asserts((), ()))
 
     def text(self) -> str:
         """The whole function."""

@@ -15,6 +15,7 @@ import torch
 from weft.codegen.call_sequence import CallSequence, shape_text, tensor_text
 from weft.codegen.gemm_calls import spell_gemm
 from weft.codegen.values import Buffer, ExternCall, Value
+from weft.runtime.data_checks import assume
 from weft.shapes.expr import Expr
 from weft.shapes.floats import SYMBOLIC_FLOATS, text
 from weft.shapes.printing import python_text
@@ -38,11 +39,25 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     origin = f"  # {'; '.join(map(str, call.origins))}" if call.origins else ""
     left = f"{', '.join(targets)}{',' if call.is_tuple and len(targets) == 1 else ''} = "
     text = spell_gemm(sequence, call) or _spell_aten(sequence, call)
-    sequence.lines.append((left if targets else "") + text + origin)
+    numbers = [b.name for b in call.binds if b.dim is None]
+    left = f"{', '.join(numbers)} = " if numbers else left if targets else ""
+    sequence.lines.append(left + text + origin)
+    if call.binds:
+        _bind(sequence, call, targets)
     if call.op not in EXACT_STRIDES:
         for buffer in call.outputs:
             if buffer is not None:
                 _check_strides(sequence, buffer, optional=call.is_tuple)
+
+
+def _bind(sequence: CallSequence, call: ExternCall, targets: list[str]) -> None:
+    """Name the sizes that the call brought, and test what was assumed of them."""
+    for binding in call.binds:
+        if binding.dim is not None:
+            result = targets[binding.item or 0]
+            sequence.lines.append(f"{binding.name} = {result}.size({binding.dim})")
+    sequence.scope.update(assume=assume, math=math)
+    sequence.lines.extend(sequence.asserts.bound(b.name for b in call.binds))
 
 
 def _spell_aten(sequence: CallSequence, call: ExternCall) -> str:

@@ -429,7 +429,7 @@ def _buffer_args(
     return tuple(BufferArg(name, dtypes[name], mode(name)) for name in {**loaded, **stored})
 
 
-def _index_exprs(nodes: list[Node]) -> Iterator[IntExpr]:
+def index_exprs(nodes: list[Node]) -> Iterator[IntExpr]:
     for n in nodes:
         if isinstance(n, Load):
             yield n.index
@@ -445,7 +445,7 @@ def _size_symbols(
     bound = {v.symbol for v in loops} | {n.symbol for n in nodes if isinstance(n, Indirect)}
     found: dict[Expr, None] = {}
     extents = [v.extent for v in loops]
-    for expr in (*extents, *_index_exprs(nodes), *(s.index for s in stores)):
+    for expr in (*extents, *index_exprs(nodes), *(s.index for s in stores)):
         found.update(dict.fromkeys(s for s in symbols_of(expr) if s not in bound))
     return tuple(sorted(found, key=str))
 

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
 
@@ -40,6 +40,8 @@ from weft.codegen.values import (
 )
 from weft.config import config
 from weft.shapes.expr import Expr, IntExpr, subs
+from weft.shapes.floats import SYMBOLIC_FLOATS, number_symbols
+from weft.shapes.unbacked import Binding
 
 Step: TypeAlias = "Group | ExternCall"
 
@@ -85,7 +87,8 @@ class Schedule:
 
 def make_schedule(lowered: GraphLowering) -> Schedule:
     """Group and order the definitions of a lowered graph."""
-    accesses = {id(d): analyse(d) for d in lowered.definitions if isinstance(d, Computed)}
+    bound = frozenset(b.name for d in lowered.definitions for b in _binds(d))
+    accesses = {id(d): analyse(d, bound) for d in lowered.definitions if isinstance(d, Computed)}
     ordered = _sorted_definitions(lowered.definitions, accesses)
     outputs = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
     alive = _needed_definitions(ordered, accesses, outputs)
@@ -102,6 +105,35 @@ def reads_of(definition: Definition, accesses: dict[int, Access]) -> Iterable[st
     return accesses[id(definition)].reads
 
 
+def _binds(definition: Definition) -> tuple[Binding, ...]:
+    return definition.binds if isinstance(definition, ExternCall) else ()
+
+
+def symbols_of(definition: Definition, accesses: dict[int, Access]) -> frozenset[str]:
+    """The data-dependent symbols that a definition needs (and other ones, for calls)."""
+    if isinstance(definition, Computed):
+        return accesses[id(definition)].symbols
+    own = {b.name for b in definition.binds}
+    sizes = [n for b in definition.outputs if b is not None for n in (*b.shape, *b.strides)]
+    found = {str(s) for size in sizes for s in number_symbols(size)}
+    found.update(_argument_symbols((definition.arguments, definition.keywords)))
+    return frozenset(found - own)
+
+
+def _argument_symbols(item: Any) -> Iterator[str]:
+    if isinstance(item, Value):
+        placed = item.realize()
+        for size in (*placed.shape, *placed.strides, placed.offset):
+            yield from map(str, number_symbols(size))
+    elif isinstance(item, (list, tuple)):
+        for part in item:
+            yield from _argument_symbols(part)
+    elif isinstance(item, dict):
+        yield from _argument_symbols(tuple(item.values()))
+    elif isinstance(item, (Expr, *SYMBOLIC_FLOATS)):
+        yield from map(str, number_symbols(item))
+
+
 def written_by(definition: Definition) -> list[Buffer]:
     """The buffers that a definition defines."""
     if isinstance(definition, ExternCall):
@@ -114,6 +146,7 @@ def _sorted_definitions(
 ) -> list[Definition]:
     """Producers before consumers; otherwise the given order (depth first)."""
     producer = {b.name: d for d in definitions for b in written_by(d)}
+    symbols = {b.name: d for d in definitions for b in _binds(d)}
     done: set[int] = set()
     result: list[Definition] = []
     for root in definitions:
@@ -130,6 +163,9 @@ def _sorted_definitions(
             for name in reads_of(definition, accesses):
                 if name in producer and id(producer[name]) not in done:
                     stack.append((producer[name], False))
+            for name in symbols_of(definition, accesses) if symbols else ():
+                if name in symbols and id(symbols[name]) not in done:
+                    stack.append((symbols[name], False))
     return result
 
 
@@ -148,9 +184,11 @@ def _needed_definitions(
 
 def _has_effect(definition: Definition) -> bool:
     """Must it run even if nobody uses its result? (Operators without tensor results:
-    assertions.)
+    assertions; those that give sizes their values.)
     """
-    return isinstance(definition, ExternCall) and not written_by(definition)
+    if not isinstance(definition, ExternCall):
+        return False
+    return bool(definition.binds) or not written_by(definition)
 
 
 @final
@@ -169,6 +207,8 @@ class _Fusion:
         self.positions: dict[int, int] = {}
         self.bytes: dict[str, int] = {}
         self.rejected: set[tuple[int, int]] = set()
+        self.bound: dict[str, int] = {}
+        self.symbols: dict[int, frozenset[str]] = {}
         for number, definition in enumerate(definitions):
             self._add(number, definition, accesses)
 
@@ -184,6 +224,11 @@ class _Fusion:
             if name in self.producer:
                 before = self.producer[name]
                 mask |= self.ancestors[before] | (1 << before)
+        if self.bound:
+            self.symbols[number] = symbols_of(definition, accesses) & self.bound.keys()
+            for before in {self.bound[name] for name in self.symbols[number]}:
+                mask |= self.ancestors[before] | (1 << before)
+        self.bound.update((b.name, number) for b in _binds(definition))
         self.ancestors[number] = mask
         for buffer in written_by(definition):
             self.producer[buffer.name] = number
@@ -297,11 +342,16 @@ class _Fusion:
         step = self.steps[number]
         names = step.reads if isinstance(step, Group) else [b.name for b in step.reads]
         found = {self.producer[name] for name in names if name in self.producer}
+        found.update(self.bound[name] for name in self.symbols.get(number, ()))
         return found - {number}
 
     def _replace(self, first: int, second: int, merged: Group) -> None:
         self.steps[first] = merged
         del self.steps[second]
+        if self.bound:
+            none: frozenset[str] = frozenset()
+            joint = self.symbols.get(first, none) | self.symbols.pop(second, none)
+            self.symbols[first] = joint
         self.positions[first] = max(self.positions[first], self.positions.pop(second))
         for name in merged.writes:
             self.producer[name] = first

@@ -24,6 +24,7 @@ from weft.codegen.dtypes import DType, compute_type, from_torch
 from weft.codegen.loop_ir import KernelBuilder, Node
 from weft.errors import SourceLine
 from weft.shapes.expr import IntExpr, subs, symbols
+from weft.shapes.unbacked import Binding
 
 
 @final
@@ -265,6 +266,7 @@ class ExternCall:
     `arguments` and `keywords` hold `Value`s (realised, strided), `IntExpr`s and constants, nested
     in lists. `outputs` has one entry per tensor result, None for the others; a single result has
     one. `epilogue` is an activation that the call applies to its result (`lowering/epilogues.py`).
+    `binds` are the data-dependent symbols that the result gives values to.
     """
 
     op: Any
@@ -275,6 +277,7 @@ class ExternCall:
     origins: tuple[Origin, ...] = ()
     reads: list[Buffer] = field(default_factory=list)
     epilogue: tuple[str, str] | None = None
+    binds: tuple[Binding, ...] = ()
 
 
 Definition: TypeAlias = Computed | ExternCall

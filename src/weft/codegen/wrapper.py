@@ -26,6 +26,7 @@ from weft.codegen.lowering import GraphLowering
 from weft.codegen.memory import MemoryPlan, step_writes
 from weft.codegen.schedule import Group, Schedule
 from weft.codegen.values import Buffer, Value
+from weft.shapes.asserts import Asserts
 from weft.shapes.expr import Expr, symbols
 from weft.shapes.floats import SYMBOLIC_FLOATS, FloatSymbol
 
@@ -78,6 +79,7 @@ def _unpack(sequence: CallSequence, lowered: GraphLowering, plan: MemoryPlan) ->
     for item in lowered.inputs:
         if isinstance(item, Buffer):
             _bind_sizes(sequence, item, bound)
+    sequence.asserts = Asserts(lowered.asserts, bound)
     unused = plan.dead_after.get(-1, [])
     if unused:
         sequence.lines.append(f"del {', '.join(unused)}")

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import final
+from typing import Any, final
 
 import torch
 
 from weft.dims import Dim
 from weft.errors import SourceLine
-from weft.shapes.expr import Expr, IntExpr, subs, symbol
+from weft.shapes.expr import Expr, IntExpr, subs, symbol, symbol_of
 from weft.shapes.facts import Facts
 from weft.shapes.floats import (
     FloatRelation,
@@ -37,8 +37,17 @@ from weft.shapes.guard import AnyCondition, ShapeGuard
 from weft.shapes.intervals import INF
 from weft.shapes.layout import Layout
 from weft.shapes.named import NamedSizes
-from weft.shapes.relation import EQ, Condition, condition_symbols, not_, relation, substitute
-from weft.shapes.symnode import SymNode, UndecidedValue
+from weft.shapes.relation import (
+    EQ,
+    Condition,
+    condition_symbols,
+    not_,
+    relation,
+    rewrite,
+    substitute,
+)
+from weft.shapes.symnode import SymNode, UndecidedValue, expr_of
+from weft.shapes.unbacked import Unbacked
 
 Hint = int | float
 
@@ -65,6 +74,7 @@ class ShapeContext:
         values that only the running program knows (``nonzero``, ``item``)."""
         self.specialize_zero_one = specialize_zero_one
         self.share_equal_hints = share_equal_hints
+        self.data_dependent = data_dependent
         self.allow_scalar_outputs = data_dependent
         self.allow_dynamic_output_shape_ops = data_dependent
         self.line = line
@@ -84,6 +94,13 @@ class ShapeContext:
         self._nodes: dict[object, SymNode] = {}
         self._layouts: dict[tuple[object, ...], Condition] = {}
         self._suppressed = 0
+        self.unbacked_symbols = Unbacked()
+        self.fakes_are_tensors = True
+        self.in_operator = 0
+        self.assuming = False
+        """Whether running code can test what is assumed of data, and do without (aot can)."""
+        self.known_counts: dict[Hashable, Any] = {}
+        self.kept: list[object] = []
 
     # -------------------------------------------------------------------- making symbols
 
@@ -144,9 +161,23 @@ class ShapeContext:
         self.sources[made] = [source]
         return torch.SymFloat(self.float_node(made))
 
-    def unbacked(self, *, lo: int = 0, hi: int = INF) -> torch.SymInt:
-        """An integer that only the running program knows; it has no hint."""
-        return self.sym_int(self._symbol("u", "unbacked", lo, hi, None))
+    def unbacked(self, what: str = "data", *, lo: int = 0, hi: int = INF) -> torch.SymInt:
+        """An integer that only the running program knows (of `what`); it has no hint."""
+        made = self._symbol("u", "unbacked", lo, hi, None)
+        self.unbacked_symbols.add(made, symbol_of(made).name, what, self.line())
+        return self.sym_int(made)
+
+    def unbacked_float(self, what: str) -> torch.SymFloat:
+        """A float that only the running program knows."""
+        made = FloatSymbol(f"v{self._next('v')}")
+        self.unbacked_symbols.add(made, made.name, what, self.line())
+        return torch.SymFloat(self.float_node(made))
+
+    def unbacked_bool(self, what: str) -> torch.SymBool:
+        """A bool that only the running program knows: an integer, 0 or 1, is 1."""
+        return torch.SymBool(
+            self.bool_node(relation(EQ, expr_of(self.unbacked(what, hi=1)) - 1))
+        )
 
     def _symbol(self, prefix: str, kind: str, lo: int, hi: int, hint: int | None) -> Expr:
         made = symbol(f"{prefix}{self._next(prefix)}", lo, hi, kind)
@@ -195,11 +226,29 @@ class ShapeContext:
         condition = self._layouts.get(key)
         if condition is None:
             condition = self._layouts[key] = question(sizes, strides, self._rank)
-        return self.bool_node(condition)
+        return self.bool_node(self._general(condition))
+
+    def _general(self, condition: Condition) -> Condition:
+        """A question of layout about data-dependent sizes is answered for sizes of at least two:
+        for others strides mean nothing."""
+        if not self.unbacked_symbols.names or self.decide(condition) is not None:
+            return condition
+        if self.condition_hint(condition) is not None:
+            return condition
+        large = self.unbacked_symbols.as_large
+        answer = self.facts.decide(rewrite(condition, lambda value: large(self.facts.view(value))))
+        return bool(answer)
 
     def _rank(self, value: IntExpr) -> int:
         hint = self.hint(value)
         return INF if hint is None else hint
+
+    def number_called(self, name: str) -> torch.SymInt | torch.SymFloat:
+        """The unbacked symbol of that name as PyTorch has it."""
+        made = self.unbacked_symbols.names[name]
+        if isinstance(made, FloatSymbol):
+            return torch.SymFloat(self.float_node(made))
+        return self.sym_int(made)
 
     # -------------------------------------------------------------------- hints
 
@@ -294,8 +343,11 @@ class ShapeContext:
     def require(self, condition: AnyCondition) -> bool:
         """``torch._check``: a guard on sizes, an assertion at run time on data."""
         answer = self._evaluate(condition)
-        if answer is None and not isinstance(condition, FloatRelation):
-            self.facts.learn(condition)
+        if answer is None:
+            if isinstance(condition, FloatRelation):
+                self._float_answers[condition] = True
+            else:
+                self.facts.learn(condition)
             self.asserts.append(ShapeGuard(condition, self.line()))
             return True
         return bool(answer)
@@ -333,16 +385,15 @@ class ShapeContext:
 
     def create_unbacked_symint(self, source: object = None) -> torch.SymInt:
         """torch: a data-dependent size."""
-        return self.unbacked()
+        return self.unbacked("an operator")
 
     def create_unbacked_symfloat(self) -> torch.SymFloat:
         """torch: a data-dependent float."""
-        return torch.SymFloat(self.float_node(FloatSymbol(f"v{self._next('v')}")))
+        return self.unbacked_float("an operator")
 
     def create_unbacked_symbool(self) -> torch.SymBool:
         """torch: a data-dependent bool."""
-        made = self._symbol("b", "unbacked", 0, 1, None)
-        return torch.SymBool(self.bool_node(relation(EQ, made - 1)))
+        return self.unbacked_bool("an operator")
 
     def is_unbacked_symint(self, node: object) -> bool:
         """torch: whether the value depends on data."""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import CellType, FunctionType
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
@@ -45,9 +45,14 @@ from weft._torch import (
     stride_incorrect_op,
     torch_decomp_decompositions,
 )
+from weft.shapes.data_dependent import RULES
 from weft.shapes.make_fake import make_fake
+from weft.shapes.meta_corrections import corrected
 from weft.shapes.shape_rules import Result, infer
 from weft.shapes.symnode import UndecidedValue
+
+if TYPE_CHECKING:
+    from weft.shapes.context import ShapeContext
 
 _META: Final = torch.device("meta")
 _KNOWN_TORCH: Final = torch.__version__.startswith(("2.11.", "2.12.", "2.13."))
@@ -153,6 +158,8 @@ class MemoFakeMode(FakeTensorMode):
         else:
             super().__init__(allow_non_fake_inputs=True)
         self.cache_enabled = False
+        self.symbols: ShapeContext | None = None
+        """Makes symbols for what depends on data; None: such operators raise."""
         self._symbolic_entries: dict[Hashable, _Entry] = {}
         self._refuses_sizes = False
 
@@ -175,6 +182,27 @@ class MemoFakeMode(FakeTensorMode):
         """The operator's result on fakes, remembered or computed."""
         if self._refuses_sizes and func in _SIZE_QUESTIONS:
             raise SizesAskedError(str(func))
+        symbols = self.symbols
+        if symbols is None:
+            return self._plain(func, types, args, kwargs)
+        symbols.in_operator += 1
+        try:
+            rule = RULES.get(func)
+            result = NotImplemented if rule is None else rule(self, symbols, args, kwargs or {})
+            if result is not NotImplemented:
+                return result
+            return self._plain(func, types, args, kwargs)
+        finally:
+            symbols.in_operator -= 1
+
+    def _plain(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> Any:
+        """The result of an operator whose metadata depends on its arguments' alone."""
         reader = _KeyReader(self)
         key = reader.key(func, args, kwargs or {})
         if key is None:
@@ -209,8 +237,11 @@ class MemoFakeMode(FakeTensorMode):
         for rule in (_by_formula, _decomposed, _by_prim, _by_special_rule, _by_meta_kernel):
             result = rule(self, func, args, kwargs, reader)
             if result is not NotImplemented:
-                return result
+                return corrected(func, args, result, self._cast)
         return super().dispatch(func, types, args, kwargs)
+
+    def _cast(self, fake: Any, dtype: torch.dtype) -> Any:
+        return self.dispatch(torch.ops.aten._to_copy.default, (), (fake,), {"dtype": dtype})
 
     def run(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -298,7 +329,7 @@ def _initialise(mode: FakeTensorMode) -> None:
 
 
 def _may_specialize(func: OpOverload, error: Exception) -> bool:
-    told = isinstance(error, UndecidedValue | SizesAskedError)
+    told = isinstance(error, SizesAskedError)
     return not (func.is_view or func._schema.is_mutable or told)
 
 

@@ -48,6 +48,8 @@ class DynamicPolicy:
         self.automatic = automatic and dynamic is not False
         self.expected: dict[str, set[int]] = {}
         """Dimensions that were symbolic in the part of the program before this one."""
+        self.breaks_on_data = False
+        """Whether graphs end at what depends on data: such a graph could not be compiled."""
         self._last: dict[str, tuple[int, ...]] = {}
         self._before: dict[str, tuple[int, ...]] = {}
         self._changed: dict[str, set[int]] = {}

@@ -210,7 +210,7 @@ class SymNode:
     def _divisor(self, other: SymNode) -> IntExpr:
         """The other value, certain not to be zero (expressions take that for granted)."""
         divisor: IntExpr = other.value
-        if self.shape_env.evaluate(relation.eq(divisor, 0)):
+        if not self.shape_env.require(relation.ne(divisor, 0)):
             raise ZeroDivisionError("integer division or modulo by zero")
         return divisor
 
@@ -221,6 +221,8 @@ class SymNode:
 
     def sym_max(self, other: SymNode) -> SymNode:
         if self.pytype is int:
+            if other.value == 1 and self.shape_env.in_operator:
+                return self  # of strides: they mean nothing where a size is 0
             return self.shape_env.int_node(expr.maximum(self.value, other.value))
         return self._float("max", other)
 
@@ -353,6 +355,9 @@ class SymNode:
         left, right = self.value, other.value
         if self.pytype is int and other.pytype is int:
             return self.shape_env.bool_node(_INT_COMPARISONS[op](left, right))
+        if self.pytype is bool and op in ("eq", "ne") and other.constant in (0, 1):
+            plain = (other.constant == 1) is (op == "eq")
+            return self if plain else self.sym_not()
         if self.pytype is bool:
             same = self.guard_bool() == other.guard_bool()
             return self.shape_env.bool_node(same is (op == "eq"))

@@ -18,11 +18,7 @@ from weft._torch import (
     DisableTorchFunctionSubclass,
     are_functorch_transforms_active,
     assert_async,
-    check,
-    check_index,
     check_tensor_all,
-    check_type,
-    check_value,
     get_deterministic_algorithms,
     get_privateuse1_backend_name,
     get_tracing_state,
@@ -165,14 +161,6 @@ def _result_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(torch.equal, torch.allclose, torch.is_nonzero)
 def _data(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("data-dependent-value", "a comparison of tensors that gives a Python bool")
-
-
-@rule(check, check_value, check_index, check_type)
-def _check(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    condition = args[0] if args else kwargs["cond"]
-    if not condition.truth(tx):
-        raise graph_break("operator-failed", "a torch._check that does not hold")
-    return NONE
 
 
 @rule(torch.as_tensor)

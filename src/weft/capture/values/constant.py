@@ -17,6 +17,7 @@ from weft.capture.breaks import Signal, graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.registry import wraps
+from weft.shapes.symnode import UndecidedValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -136,6 +137,8 @@ def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:
         return thunk()
     except Signal:
         raise
+    except UndecidedValue as error:
+        raise graph_break("data-dependent-value", str(error)) from error
     except Exception as error:  # noqa: BLE001  the program gets it
         raise tx.error(type(error), *filter(_is_plain, error.args)) from None
 

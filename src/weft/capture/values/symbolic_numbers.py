@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 from torch import fx
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
+from weft.capture.values.data_numbers import condition_node, read_symbol
 from weft.capture.values.registry import wraps
 from weft.dims import DimRange
 from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
-from weft.shapes.expr import Expr, operands, symbol_of
+from weft.shapes.expr import Expr, operands, symbol_of, symbols
 from weft.shapes.floats import FloatExpr, FloatSymbol, number_symbols, text
 from weft.shapes.intervals import INF
 from weft.shapes.symnode import UndecidedValue, expr_of, float_of
@@ -60,7 +61,10 @@ class SymbolicNumberValue(SymbolicValue):
         return _TYPES[type(self.example)]
 
     def constant(self) -> int | float | bool:
-        return self.python_type()(self.example)  # type: ignore[no-any-return]
+        try:
+            return self.python_type()(self.example)  # type: ignore[no-any-return]
+        except UndecidedValue as error:
+            raise graph_break("data-dependent-value", str(error)) from error
 
     def copied(self, tx: Interpreter) -> int | float | bool:
         """The plain number, for Python code that works on constants."""
@@ -70,7 +74,10 @@ class SymbolicNumberValue(SymbolicValue):
         return self.constant()
 
     def truth(self, tx: Interpreter) -> bool:
-        return evaluate(tx, lambda: bool(self.example))  # type: ignore[no-any-return]
+        try:
+            return evaluate(tx, lambda: bool(self.example))  # type: ignore[no-any-return]
+        except GraphBreak as error:
+            raise graph_break("data-dependent-branch", error.detail) from error
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         return ConstantValue(self.constant()).getattr(tx, name)
@@ -103,19 +110,30 @@ class SymbolicNumberValue(SymbolicValue):
             raise tx.error(ZeroDivisionError, f"{kind} by zero")
 
     def proxy(self, tx: Interpreter) -> Any:
-        if isinstance(self.example, torch.SymBool):
+        if not isinstance(self.example, torch.SymBool):
+            return number_node(tx, _value_of(self.example))
+        condition = self.example.node.value
+        if tx.shapes.condition_hint(condition) is not None:
             return self.constant()
-        return _Nodes(tx).number(_value_of(self.example))
+        return condition_node(tx, condition, _Nodes(tx).number)
 
     def fake(self, tx: Interpreter) -> Any:
         return self.example
 
     def rebuild(self, emit: Emitter) -> str:
         if isinstance(self.example, torch.SymBool):
-            return repr(self.constant())
+            return self._condition_text(emit, self.example.node.value)
         value = _value_of(self.example)
-        names = {_name(s): _slot(self.tx, s) for s in number_symbols(value)}
-        return text(value, names)
+        names = {_name(s): _place(self.tx, emit, s) for s in number_symbols(value)}
+        plain = isinstance(value, FloatSymbol) or (
+            not isinstance(value, (float, FloatExpr)) and symbols(value) == {value})
+        return text(value, names) if plain else f"({text(value, names)})"
+
+    def _condition_text(self, emit: Emitter, condition: Any) -> str:
+        """A bool: constant (guarded) if this call decides it, else computed from the data."""
+        if self.tx.shapes.condition_hint(condition) is not None:
+            return repr(self.constant())
+        return emit.output(condition_node(self.tx, condition, _Nodes(self.tx).number))
 
     def __repr__(self) -> str:
         return f"{self.python_type().__name__} {self.example}"
@@ -164,8 +182,16 @@ def _source(tx: Interpreter, symbol: Expr | FloatSymbol) -> Source:
     return source
 
 
-def _slot(tx: Interpreter, symbol: Expr | FloatSymbol) -> str:
+def _place(tx: Interpreter, emit: Emitter, symbol: Expr | FloatSymbol) -> str:
+    """Where the replacement finds the symbol: among the collected values or graph outputs."""
+    if _name(symbol) in tx.shapes.unbacked_symbols.names:
+        return emit.output(_Nodes(tx).number(symbol))
     return f"v[{_source(tx, symbol).collect()}]"
+
+
+def number_node(tx: Interpreter, value: Any) -> Any:
+    """The graph node (or plain number) of an int or float expression."""
+    return _Nodes(tx).number(value)
 
 
 @final
@@ -186,6 +212,8 @@ class _Nodes:
 
     def symbol(self, symbol: Expr | FloatSymbol) -> fx.Node:
         context = self.tx.shapes
+        if _name(symbol) in context.unbacked_symbols.names:
+            return read_symbol(self.tx, _name(symbol))
         if isinstance(symbol, FloatSymbol):
             example: Any = torch.SymFloat(context.float_node(symbol))
         else:

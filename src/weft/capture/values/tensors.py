@@ -27,6 +27,7 @@ from weft.capture.operations import dunder, plain_operator
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, evaluate
+from weft.capture.values.data_numbers import note_checks, note_symbols
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
@@ -36,7 +37,7 @@ from weft.capture.values.sequences import (
     SizeValue,
     TupleValue,
 )
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_node
 from weft.capture.values.symbolic_tensors import symbolic_fake
 from weft.capture.values.unknown import unknown
 
@@ -271,6 +272,9 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     if same is not None and not changed and not _in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     node = tx.builder.call(op, target, nodes, named_nodes, result, tx.stack())
+    if tx.shapes.unbacked_symbols.names:
+        note_symbols(tx, node, result)
+        note_checks(tx, partial(number_node, tx))
     if by_python:
         node.meta["python_dispatcher"] = True
     if changed or result is None or same is not None:

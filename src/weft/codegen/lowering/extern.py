@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.codegen.lowering.registry import LoweringContext, strided_of
 from weft.codegen.values import Buffer, ExternCall, Value
+from weft.shapes.unbacked import Binding
 
 
 def call_aten(
@@ -20,6 +21,7 @@ def call_aten(
     keywords: dict[str, Any],
     wanted: list[int | None],
     is_tuple: bool,
+    binds: tuple[Binding, ...] = (),
 ) -> list[Value | None]:
     """Record the call; one `Value` per result that is wanted (`wanted`: its number among the
     tensors, or None).
@@ -29,7 +31,7 @@ def call_aten(
         cx.target,
         map_values(args, lambda v: _realised(v, reads)),
         map_values(keywords, lambda v: _realised(v, reads)),
-        [], is_tuple, cx.origins, reads,
+        [], is_tuple, cx.origins, reads, binds=binds,
     )  # fmt: skip
     results: list[Value | None] = []
     for position in wanted:

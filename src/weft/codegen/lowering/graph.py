@@ -45,8 +45,10 @@ from weft.codegen.values import (
     Value,
     contiguous_strides,
 )
+from weft.shapes.asserts import binds
 from weft.shapes.expr import IntExpr
 from weft.shapes.floats import SYMBOLIC_FLOATS, FloatValue
+from weft.shapes.guard import ShapeGuard
 from weft.shapes.symnode import expr_of, float_of
 
 _TORCH = os.path.dirname(torch.__file__)
@@ -66,12 +68,13 @@ class GraphLowering:
     extern_ops: list[str] = field(default_factory=list)
     written: dict[str, Buffer] = field(default_factory=dict)
     channels_last: bool = False
+    asserts: Sequence[ShapeGuard] = ()
     _count: int = 0
 
     @staticmethod
     def of(gm: GraphModule) -> GraphLowering:
         """Lower all of `gm`."""
-        lowered = GraphLowering(channels_last=prefers_channels_last(gm))
+        lowered = GraphLowering(asserts=gm.meta.get("asserts", ()), channels_last=prefers_channels_last(gm))
         environment: dict[Node, Any] = {}
         for node in gm.graph.nodes:
             if node.op == "output":
@@ -121,10 +124,11 @@ class GraphLowering:
         if node.target is operator.getitem:
             return environment[node.args[0]][node.args[1]]  # type: ignore[index]
         value = node.meta["val"]
-        if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
-            return to_number(value)
         args = _lookup(node.args, environment)
         keywords = _lookup(node.kwargs, environment)
+        if isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self._bind_number(node, args, keywords)
+            return to_number(value)
         result = absorbed(node, args, keywords, _origins(node)[0])
         if result is None:
             result = self._lower(node, value, args, keywords)
@@ -132,11 +136,18 @@ class GraphLowering:
             result.realize()
         return result
 
+    def _bind_number(self, node: Node, args: Any, keywords: Any) -> None:
+        """A call whose result is a data-dependent number."""
+        if binds(node):
+            call_aten(_context(self, node, [], args), args, keywords, [], False, binds(node))
+
     def _lower(self, node: Node, value: Any, args: Any, keywords: Any) -> Any:
         results = list(value) if isinstance(value, (list, tuple)) else [value]
         tensors = [v for v in results if isinstance(v, torch.Tensor)]
         cx = _context(self, node, tensors, args)
         function = LOWERINGS.get(node.target)
+        if binds(node):
+            function = None  # only the operator itself knows its result's sizes
         if function is not None and _has_formula(node, tensors) and _takes(node, args, keywords):
             try:
                 return function(cx, *args, **keywords)
@@ -144,13 +155,14 @@ class GraphLowering:
                 pass
         self.extern_ops.append(str(node.target))
         is_tuple = isinstance(value, (list, tuple))
-        made = call_aten(cx, args, keywords, _wanted(node, results), is_tuple)
+        wanted = _wanted(node, results)
+        made = call_aten(cx, args, keywords, wanted, is_tuple, binds(node))
         return made if is_tuple else made[0]
 
     def _output(self, item: Any, environment: dict[Node, Any]) -> Any:
         """An output: a strided value, a number or a constant."""
         if not isinstance(item, Node):
-            return item
+            return to_number(item) if isinstance(item, (torch.SymInt, torch.SymFloat)) else item
         found = environment[item]
         if not isinstance(found, Value):
             return found
@@ -273,6 +285,7 @@ def _wanted(node: Node, results: list[Any]) -> list[int | None]:
     """
     picks = [u for u in node.users if u.target is operator.getitem]
     read = {u.args[1] for u in picks} if len(picks) == len(node.users) else set(range(len(results)))
+    read |= {b.item for b in binds(node)}
     numbers = itertools.count()
     return [
         number if isinstance(v, torch.Tensor) and i in read else None

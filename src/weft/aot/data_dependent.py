@@ -1,0 +1,57 @@
+"""Sizes and numbers that depend on data, in ATen graphs.
+
+Place in the pipeline: around all of `compile_aot`. While a graph is traced and its passes run,
+operators like `nonzero` may bring unbacked symbols; the node that brings some says where running
+code finds their values (`meta["binds"]`). What had to be assumed of them (equal sizes, indices
+that count from the front) is tested when the graph runs (`meta["asserts"]` of the graph); if a
+test fails, the captured graph runs instead.
+
+    nonzero: i64[u0, 2] = aten.nonzero.default(x)        # binds u0 = nonzero.size(0)
+    item: u1 = aten._local_scalar_dense.default(n)       # binds u1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from weft._torch import FakeTensor
+from weft.aot.evaluate import Evaluator
+from weft.shapes.asserts import binds
+from weft.shapes.context import ShapeContext
+
+
+@contextmanager
+def data_symbols(gm: GraphModule, example_inputs: Sequence[Any]) -> Iterator[ShapeContext]:
+    """The context that makes symbols for what depends on data, while a graph is compiled."""
+    context = gm.meta.get("shapes") or _context_of(gm, example_inputs) or ShapeContext()
+    mode = Evaluator.current().mode
+    before = mode.symbols, context.assuming, context.fakes_are_tensors, context.asserts
+    mode.symbols = context
+    context.assuming, context.fakes_are_tensors, context.asserts = True, False, []
+    context.unbacked_symbols.take_fresh()
+    try:
+        yield context
+    finally:
+        mode.symbols, context.assuming, context.fakes_are_tensors, context.asserts = before
+
+
+def _context_of(gm: GraphModule, example_inputs: Sequence[Any]) -> ShapeContext | None:
+    """The context of a symbolic size among the inputs."""
+    placeholders = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
+    for value in (*placeholders, *example_inputs):
+        sizes = value.size() if isinstance(value, FakeTensor) else (value,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt | torch.SymFloat):
+                context: ShapeContext = size.node.shape_env
+                return context
+    return None
+
+
+def bound_names(graph: Graph) -> dict[str, Node]:
+    """The node that each symbol's value comes from."""
+    return {b.name: node for node in graph.nodes for b in binds(node)}

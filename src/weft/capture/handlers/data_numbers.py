@@ -1,0 +1,142 @@
+"""Rules for methods that take numbers out of tensors: they stay in the graph.
+
+Place in the pipeline: see `handlers/__init__`. The numbers are unbacked symbols
+(`values/data_numbers.py`); a context without data-dependent symbols breaks the graph instead.
+
+    n = lengths.max().item()          # node `item`, the number u0
+    a, b = lengths.tolist()           # node `tolist` and its items
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from weft._torch import check, check_index, check_is_size, check_type, check_value
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import NONE, constant
+from weft.capture.values.data_numbers import add_check
+from weft.capture.values.functions import rule
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_node
+from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_LONGEST_LIST: Final = 256
+"""Numbers in a list that becomes part of the graph; a loop over more is better run by Python."""
+
+
+def _require(tx: Interpreter, tensor: TensorValue, name: str, possible: bool) -> None:
+    if not possible or not tx.shapes.data_dependent or tensor.example.dtype.is_complex:
+        raise graph_break("data-dependent-value", f"{name}() of {tensor!r}")
+
+
+def _item(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A number, where the tensor is certain to have one element."""
+    one = all(type(n) is int and n == 1 for n in tensor.example.shape)
+    _require(tx, tensor, "item", one and not args and not kwargs)
+    value = run(tx, "call_method", "item", [tensor], {})
+    tx.builder.n_calls -= 1  # a number alone is not worth a graph
+    return value
+
+
+def _converted(name: str, dtypes: frozenset[torch.dtype]) -> Any:
+    """`int(x)` or `float(x)` of tensors of these types."""
+
+    def method(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        _require(tx, tensor, name, tensor.example.dtype in dtypes)
+        return _item(tx, tensor, args, kwargs).method(tx, name, [], {})
+
+    return method
+
+
+def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A list of numbers."""
+    sizes = tensor.example.shape
+    plain = all(type(n) is int for n in sizes)
+    _require(tx, tensor, "tolist", plain and sizes.numel() <= _LONGEST_LIST)
+    if not sizes:
+        return _item(tx, tensor, args, kwargs)
+    value = run(tx, "call_method", "tolist", [tensor], {})
+    tx.builder.n_calls -= 1
+    return value
+
+
+# -- checks ---------------------------------------------------------------------------------------
+
+_UNNAMED: Final = ("Expected cond to be True, but got False. (Could this error message be "
+                   "improved? If so, please report an enhancement request to PyTorch.)")
+
+
+def _check(tx: Interpreter, condition: SymbolicValue, message: SymbolicValue | None,
+           error: type[Exception]) -> SymbolicValue:
+    """What follows from facts is nothing; what holds in this call is a guard; what depends on data
+    is learned, and tested by the graph."""
+    if isinstance(condition, TensorValue) or not _depends_on_data(tx, condition):
+        if not condition.truth(tx):
+            raise graph_break("operator-failed", "a torch._check that does not hold")
+        return NONE
+    asked = condition.example.node.value  # type: ignore[attr-defined]
+    text = _UNNAMED if message is None or message is NONE else _message(tx, message)
+    add_check(tx, asked, text, lambda value: number_node(tx, value), error)
+    tx.shapes.require(asked)
+    tx.n_checked = len(tx.shapes.asserts)
+    return NONE
+
+
+def _depends_on_data(tx: Interpreter, condition: SymbolicValue) -> bool:
+    if not isinstance(condition, SymbolicNumberValue) or not tx.shapes.unbacked_symbols.names:
+        return False
+    example = condition.example
+    if not isinstance(example, torch.SymBool):
+        return False
+    asked = example.node.value
+    return tx.shapes.decide(asked) is None and tx.shapes.condition_hint(asked) is None
+
+
+def _message(tx: Interpreter, message: SymbolicValue) -> str:
+    """The user's text; one that is made of data breaks the graph."""
+    made = tx.call(message, [])
+    if not made.is_constant:
+        raise graph_break("data-dependent-value", "a message made of data")
+    return str(made.constant())
+
+
+def _check_rule(function: Any, error: type[Exception]) -> None:
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        condition = args[0] if args else kwargs["cond"]
+        message = args[1] if len(args) > 1 else kwargs.get("message")
+        return _check(tx, condition, message, error)
+
+
+for _function, _error in ((check, RuntimeError), (check_value, ValueError),
+                          (check_index, IndexError), (check_type, TypeError)):
+    _check_rule(_function, _error)
+
+
+@rule(check_is_size)
+def _check_is_size(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    number = args[0] if args else kwargs["i"]
+    message = args[1] if len(args) > 1 else kwargs.get("message")
+    _check(tx, tx.binary("ge", number, constant(0)), message, RuntimeError)
+    if "max" in kwargs:
+        _check(tx, tx.binary("le", number, kwargs["max"]), message, RuntimeError)
+    return NONE
+
+
+# -- methods --------------------------------------------------------------------------------------
+
+_INTEGERS: Final = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+_FLOATS: Final = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+
+TENSOR_METHODS.update({
+    "item": _item,
+    "tolist": _tolist,
+    "__int__": _converted("__int__", _INTEGERS),
+    "__index__": _converted("__index__", _INTEGERS),
+    "__float__": _converted("__float__", _INTEGERS | _FLOATS),
+})

@@ -1,0 +1,83 @@
+"""Graphs that raise when they run: their frame is run as it is instead.
+
+Place in the pipeline: asked when a replacement is written. An index out of range, a matrix that is
+not positive, too little memory: eager raises in the middle of the frame, after some effects and
+perhaps inside of a `try`. A graph is one step of its replacement, so the replacement gives up and C
+runs the frame eagerly, which does all of that right. Not possible once the graph may have changed
+one of its inputs::
+
+    try:
+        out0, = graph(v[0], v[1])
+    except Exception as error:
+        raise RunEagerly(error, told)
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import fx
+
+from weft import _frame
+from weft.diagnostics.failures import handle
+
+_FAIL_ON_DATA: Final = (
+    "index", "gather", "scatter", "embedding", "take", "getitem", "setitem", "loss", "entropy",
+    "one_hot", "multinomial", "bernoulli", "normal", "cholesky", "inv", "solve", "det", "lu", "svd",
+    "eig", "lstsq", "qr", "assert", "hist", "bincount", "masked", "repeat_interleave", "div",
+    "mod", "remainder", "pow", "bucketize", "item", "nonzero", "unique", "select", "ctc", "sparse",
+    "quantize", "check", "triangular", "ormqr", "householder", "matrix_", "cond", "backward",
+    "grad", "apply", "checkpoint",
+)  # fmt: skip
+"""Parts of names of operators that may refuse the data of their inputs."""
+
+
+def may_refuse_data(graph: fx.Graph) -> bool:
+    """Whether the graph could raise for what is in its inputs (and not only for want of memory).
+
+    Its frame's arguments are then kept until it has run.
+    """
+    return any(node.op in ("call_function", "call_method") and _may_refuse(node)
+               for node in graph.nodes)
+
+
+def _may_refuse(node: fx.Node) -> bool:
+    target = node.target
+    if isinstance(target, str):
+        name = target
+    else:
+        name = getattr(target, "__name__", "")
+        home = getattr(target, "__module__", None) or ""
+        if not home.startswith(("torch", "_operator", "math")) and home:
+            return True  # a function of the user's
+    return any(part in name for part in _FAIL_ON_DATA)
+
+
+def changes_inputs(graph: fx.Graph) -> bool:
+    """Whether running half of the graph could be noticed."""
+    if any(node.meta.get("effect") and node.all_input_nodes for node in graph.nodes):
+        return True
+    return any(version_of(node.meta.get("example_value")) != node.meta.get("version")
+               for node in graph.nodes if node.op == "placeholder")
+
+
+def version_of(value: object) -> int:
+    """How often a tensor was written; 0 where nobody counts."""
+    if not isinstance(value, torch.Tensor) or value.is_inference():
+        return 0
+    return value._version
+
+
+def reporter(code: types.CodeType) -> Callable[[Exception], None]:
+    """What is told when the graph of a frame raised, and the frame itself then did not."""
+
+    def told(error: Exception) -> None:
+        if isinstance(error, torch.OutOfMemoryError) or code.co_exceptiontable:
+            return  # the second try had more room; or the program caught its error
+        _frame.skip(code)
+        handle(error, during="run", what=code.co_qualname)
+
+    return told

@@ -1,0 +1,126 @@
+"""Numbers and sizes that only the running program knows, kept in the graph.
+
+Place in the pipeline: beside tensors and symbolic numbers. An operation's result may bring
+*unbacked* symbols (`shapes/unbacked.py`): `note_symbols` remembers which graph node gives their
+values, so that later arithmetic, arguments and returned numbers can be computed from it::
+
+    n = mask.sum().item()       # node item; SymbolicNumberValue u0
+    y = x[:n] * n               # getitem(x, slice(None, item)); mul(getitem, item)
+    return y, n                 # the graph returns both
+
+What operators require of such numbers (`x[mask] + y` has equal sizes) becomes a check in the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import fx
+
+from weft.capture.breaks import graph_break
+from weft.runtime.data_checks import HOLDS
+from weft.shapes.floats import FloatRelation
+from weft.shapes.guard import AnyCondition, python_text, sides
+from weft.shapes.relation import Junction, Relation
+from weft.shapes.unbacked import Binding, bindings
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+Number = Callable[[Any], Any]
+"""Gives the graph node of an integer or float expression."""
+
+
+def note_symbols(tx: Interpreter, node: fx.Node, result: Any) -> None:
+    """Remember where the symbols that an operation brought are found in its result."""
+    for binding in bindings(tx.shapes.unbacked_symbols.take_fresh(), result):
+        tx.data_places[binding.name] = (node, binding)
+
+
+def read_symbol(tx: Interpreter, name: str) -> fx.Node:
+    """The graph node with the value of an unbacked symbol."""
+    place = tx.data_places.get(name)
+    if place is None:
+        raise graph_break("data-dependent-value", f"a number inside of an operator ({name})")
+    node, binding = place
+    return _read(tx, tx.builder.local(node), binding)
+
+
+def _read(tx: Interpreter, node: fx.Node, binding: Binding) -> fx.Node:
+    example = node.meta["example_value"]
+    if binding.item is not None:
+        example = example[binding.item]
+        node = _add(tx, "call_function", operator.getitem, (node, binding.item), example)
+    if binding.dim is None:
+        return node
+    return _add(tx, "call_method", "size", (node, binding.dim), example.size(binding.dim))
+
+
+def _add(tx: Interpreter, op: str, target: Any, args: tuple[Any, ...], example: Any) -> fx.Node:
+    node: fx.Node = tx.builder.call(op, target, args, {}, example, tx.stack())
+    tx.builder.n_calls -= 1  # numbers alone are not worth a graph
+    return node
+
+
+# -- conditions -----------------------------------------------------------------------------------
+
+_COMPARE: Final[Mapping[str, Callable[..., Any]]] = {
+    "==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le,
+}  # fmt: skip
+_JOIN: Final[Mapping[str, Callable[..., Any]]] = {"and": operator.and_, "or": operator.or_}
+_FLOAT_COMPARE: Final[Mapping[str, Callable[..., Any]]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+
+
+def condition_node(tx: Interpreter, condition: AnyCondition, number: Number) -> Any:
+    """The graph node (or bool) of a condition."""
+    if isinstance(condition, bool):
+        return condition
+    if isinstance(condition, Relation):
+        left, kind, right = sides(condition)
+        return _apply(tx, _COMPARE[kind], number(left), number(right))
+    if isinstance(condition, Junction):
+        first, *others = (condition_node(tx, p, number) for p in sorted(condition.parts, key=repr))
+        for other in others:
+            first = _apply(tx, _JOIN[condition.kind], first, other)
+        return first
+    return _float_condition(tx, condition, number)
+
+
+def _float_condition(tx: Interpreter, condition: FloatRelation, number: Number) -> Any:
+    function = _FLOAT_COMPARE.get(condition.op)
+    if function is None:
+        raise graph_break("data-dependent-value", f"the condition {condition!r}")
+    made = _apply(tx, function, number(condition.left), number(condition.right))
+    return _apply(tx, torch.sym_not, made) if condition.negated else made
+
+
+def _apply(tx: Interpreter, function: Callable[..., Any], *args: Any) -> Any:
+    examples = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in args]
+    return _add(tx, "call_function", function, args, function(*examples))
+
+
+# -- checks ---------------------------------------------------------------------------------------
+
+
+def note_checks(tx: Interpreter, number: Number) -> None:
+    """Put what operators required of data since the last call into the graph."""
+    asserts = tx.shapes.asserts
+    while tx.n_checked < len(asserts):
+        condition = asserts[tx.n_checked].condition
+        tx.n_checked += 1
+        add_check(tx, condition, f"an operator needs {python_text(condition)}", number)
+
+
+def add_check(
+    tx: Interpreter, condition: AnyCondition, message: str, number: Number,
+    error: type[Exception] = RuntimeError,
+) -> None:  # fmt: skip
+    """A call that raises where the condition does not hold."""
+    test = condition_node(tx, condition, number)
+    node = tx.builder.call("call_function", HOLDS[error], (test, message), {}, None, tx.stack())
+    node.meta["effect"] = True

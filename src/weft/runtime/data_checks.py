@@ -1,0 +1,59 @@
+"""Conditions on data that a captured graph tests when it runs.
+
+Place in the pipeline: capture puts calls of `hold` into graphs, for the program's own
+``torch._check`` and for what operators require of data-dependent sizes; backends run them like any
+other function. Compiled graphs test what else they were compiled under (`AssumptionError`).
+
+    hold(n <= x.shape[0], "too many")        # raises RuntimeError("too many") where that is false
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from weft.errors import WeftError
+
+
+class AssumptionError(WeftError, RuntimeError):
+    """Data is not as the compiled graph assumed; the captured graph must run instead."""
+
+
+def hold(condition: bool | torch.SymBool, message: str) -> None:
+    """Raise a RuntimeError unless the condition holds; of symbolic ones that is learned."""
+    _hold(condition, message, RuntimeError)
+
+
+def hold_value(condition: bool | torch.SymBool, message: str) -> None:
+    """As `hold`, with a ValueError."""
+    _hold(condition, message, ValueError)
+
+
+def hold_index(condition: bool | torch.SymBool, message: str) -> None:
+    """As `hold`, with an IndexError."""
+    _hold(condition, message, IndexError)
+
+
+def hold_type(condition: bool | torch.SymBool, message: str) -> None:
+    """As `hold`, with a TypeError."""
+    _hold(condition, message, TypeError)
+
+
+HOLDS: Final[dict[type[Exception], Callable[[bool | torch.SymBool, str], None]]] = {
+    RuntimeError: hold, ValueError: hold_value, IndexError: hold_index, TypeError: hold_type,
+}  # fmt: skip
+
+
+def _hold(condition: bool | torch.SymBool, message: str, error: type[Exception]) -> None:
+    if isinstance(condition, torch.SymBool):
+        condition = condition.node.expect_true()
+    if not condition:
+        raise error(message)
+
+
+def assume(condition: bool, text: str) -> None:
+    """Raise `AssumptionError` unless the condition holds."""
+    if not condition:
+        raise AssumptionError(f"assumed of data: {text}")

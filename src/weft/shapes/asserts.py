@@ -1,0 +1,63 @@
+"""Conditions on data-dependent symbols that running code tests, and the nodes that bind symbols.
+
+Place in the pipeline: ATen graphs carry both (`node.meta["binds"]`, `graph.meta["asserts"]`);
+whoever writes a call sequence binds a symbol right behind its operator, and tests each condition
+as soon as it knows all its symbols::
+
+    asserts = Asserts(gm.meta["asserts"], known=["s0"])
+    u0 = nonzero.size(0)                # the writer's line for binds(node)
+    assume(u0 == s0, 'u0 == s0')        # list(asserts.bound(["u0"]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import final
+
+from torch.fx import Node
+
+from weft.shapes.floats import FloatRelation, number_symbols
+from weft.shapes.guard import AnyCondition, ShapeGuard, python_text
+from weft.shapes.relation import condition_symbols
+from weft.shapes.unbacked import Binding, symbol_name
+
+
+def binds(node: Node) -> tuple[Binding, ...]:
+    """The symbols that a node's result gives values to."""
+    found: tuple[Binding, ...] = node.meta.get("binds", ())
+    return found
+
+
+@final
+class Asserts:
+    """The conditions that are still to be tested, while call sequences are written."""
+
+    def __init__(self, conditions: Sequence[ShapeGuard], known: Iterable[str]) -> None:
+        """`known`: the symbols whose values inputs give. What is about these alone was tested
+        before the graph is called (by guards, or by the forward)."""
+        self.known = set(known)
+        self.waiting = [
+            (names, one.condition)
+            for one in conditions
+            if not (names := condition_names(one.condition)) <= self.known
+        ]
+
+    def bound(self, names: Iterable[str]) -> Iterator[str]:
+        """Lines that test what can be tested now that these symbols are known."""
+        self.known.update(names)
+        ready = [condition for needed, condition in self.waiting if needed <= self.known]
+        self.waiting = [(n, c) for n, c in self.waiting if not n <= self.known]
+        return (assume_text(condition) for condition in ready)
+
+
+def condition_names(condition: AnyCondition) -> set[str]:
+    """The names of the symbols that a condition is about."""
+    if isinstance(condition, FloatRelation):
+        return {symbol_name(s) for s in number_symbols(condition)}
+    return {symbol_name(s) for s in condition_symbols(condition)}
+
+
+def assume_text(condition: AnyCondition) -> str:
+    """A line that raises `AssumptionError` where the condition does not hold."""
+    text = python_text(condition)
+    return f"assume({text}, {text!r})"

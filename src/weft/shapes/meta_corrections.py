@@ -1,0 +1,55 @@
+"""Where PyTorch's meta kernels promise another type than the CPU kernels give.
+
+Place in the pipeline: asked by `MemoFakeMode` about each newly computed result. A norm whose input
+is in half precision while its parameters are in float32 - the usual case under autocast on a CPU -
+returns its statistics in float32; the meta kernels say they have the input's type. What reads the
+statistics (a kernel of the backward) would take the bytes of one type for another.
+
+    mean of native_layer_norm(bfloat16 x, float32 weight)    meta: bfloat16    CPU: float32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from weft._torch import OpOverload
+
+aten = torch.ops.aten
+
+_PARAMETERS: Final[dict[OpOverload, tuple[int, ...]]] = {
+    aten.native_layer_norm.default: (2, 3),
+    aten.native_group_norm.default: (1, 2),
+    aten.native_batch_norm.default: (1, 2, 3, 4),
+    aten._native_batch_norm_legit.default: (1, 2, 3, 4),
+    aten._native_batch_norm_legit.no_stats: (1, 2),
+    aten._native_batch_norm_legit_functional.default: (1, 2, 3, 4),
+    aten._native_batch_norm_legit_no_training.default: (1, 2, 3, 4),
+}
+"""Norms, and the positions of their parameters and running statistics."""
+
+_HALF: Final = (torch.float16, torch.bfloat16)
+
+
+def corrected(
+    func: OpOverload, args: Sequence[Any], result: Any, cast: Callable[[Any, torch.dtype], Any]
+) -> Any:
+    """`result` with the statistics of a norm of mixed types in float32; `cast` converts a fake."""
+    positions = _PARAMETERS.get(func)
+    if positions is None or not _is_mixed(args, positions):
+        return result
+    values = list(result)
+    for number in (1, 2):
+        if values[number].dtype in _HALF:
+            values[number] = cast(values[number], torch.float32)
+    return tuple(values)
+
+
+def _is_mixed(args: Sequence[Any], positions: Sequence[int]) -> bool:
+    x = args[0]
+    if x.dtype not in _HALF or x.device.type != "cpu":
+        return False
+    given = [args[p] for p in positions if p < len(args)]
+    return any(isinstance(t, torch.Tensor) and t.dtype == torch.float32 for t in given)

@@ -1,0 +1,145 @@
+"""The symbols of one capture whose values only the running program knows.
+
+Place in the pipeline: part of a `ShapeContext`. Capture and aot ask after every operator which
+symbols it brought (`take_fresh`) and remember where running code finds their values (`Binding`).
+
+    context.unbacked("nonzero")                  # u0
+    context.unbacked_symbols.take_fresh()        # ["u0"]
+    bindings(["u0"], fake_of_sizes_u0_by_2)      # (Binding("u0", item=None, dim=0),)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from weft.errors import SourceLine
+from weft.shapes.atoms import Symbol
+from weft.shapes.expr import Expr, IntExpr, subs, symbol, symbol_of, symbols
+from weft.shapes.floats import FloatSymbol, number_symbols
+from weft.shapes.relation import Junction, Relation, condition_symbols
+from weft.shapes.symnode import SymNode
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A symbol and where it is found in an operator's result: in item `item` of several, as the
+    size of dimension `dim` (None: the number itself)."""
+
+    name: str
+    item: int | None
+    dim: int | None
+
+    def text(self, result: str) -> str:
+        """Python text that reads it from the result called `result`."""
+        where = result if self.item is None else f"{result}[{self.item}]"
+        return where if self.dim is None else f"{where}.size({self.dim})"
+
+
+@final
+class Unbacked:
+    """Names, origins, and which symbols have come since someone asked."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Expr | FloatSymbol] = {}
+        self.origins: dict[str, tuple[str, SourceLine | None]] = {}
+        self.fresh: list[str] = []
+
+    def add(
+        self, made: Expr | FloatSymbol, name: str, what: str, line: SourceLine | None
+    ) -> None:
+        self.names[name] = made
+        self.origins[name] = (what, line)
+        self.fresh.append(name)
+
+    def take_fresh(self) -> list[str]:
+        """The names of the symbols made since the last call."""
+        fresh, self.fresh = self.fresh, []
+        return fresh
+
+    def as_large(self, value: IntExpr) -> IntExpr:
+        """The value with all these symbols taken to be at least two."""
+        if isinstance(value, int):
+            return value
+        large: dict[Expr, IntExpr] = {}
+        for one in symbols(value):
+            limits = symbol_of(one)
+            if limits.name in self.names and limits.lo < 2 and limits.hi != limits.lo:
+                large[one] = _at_least_two(limits)
+        return subs(value, large) if large else value
+
+    def told(self) -> Iterator[tuple[str, str]]:
+        """For people: each symbol and where it comes from."""
+        for name, (what, line) in self.origins.items():
+            yield name, f"from {what}" + ("" if line is None else f" at {line}")
+
+
+def _at_least_two(limits: Symbol) -> IntExpr:
+    high = limits.hi
+    if isinstance(high, int) and high <= 2:
+        return 2
+    return symbol(f"{limits.name}+", 2, high, limits.kind)
+
+
+def bindings(names: Iterable[str], value: Any) -> tuple[Binding, ...]:
+    """Where each of the symbols is found in an operator's result (others are left out)."""
+    places = dict(_places(value))
+    return tuple(Binding(name, *places[name]) for name in names if name in places)
+
+
+Place = tuple[int | None, int | None]
+
+
+def _places(value: Any) -> Iterator[tuple[str, Place]]:
+    """Backwards, so that a symbol's first place counts."""
+    if isinstance(value, tuple | list) and not isinstance(value, torch.Size):
+        for item in range(len(value) - 1, -1, -1):
+            for name, (_, dim) in _direct(value[item]):
+                yield name, (item, dim)
+    else:
+        yield from _direct(value)
+
+
+def _direct(value: Any) -> Iterator[tuple[str, Place]]:
+    if isinstance(value, torch.Tensor):
+        for dim in range(value.dim() - 1, -1, -1):
+            name = number_name(value.size(dim))
+            if name is not None:
+                yield name, (None, dim)
+    else:
+        name = number_name(value)
+        if name is not None:
+            yield name, (None, None)
+
+
+def number_name(value: Any) -> str | None:
+    """The name of a symbol standing alone (a bool: the integer that is 1 where it is true)."""
+    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return None
+    known = value.node.value
+    if isinstance(known, FloatSymbol):
+        return known.name
+    if isinstance(value, torch.SymBool):
+        alone = condition_symbols(known)
+        return symbol_of(next(iter(alone))).name if len(alone) == 1 else None
+    alone = symbols(known) if isinstance(known, Expr) else frozenset()
+    return symbol_of(known).name if alone == {known} else None
+
+
+def symbol_name(made: Expr | FloatSymbol) -> str:
+    """The name of a symbol of either kind."""
+    return made.name if isinstance(made, FloatSymbol) else symbol_of(made).name
+
+
+def names_of(value: Any) -> frozenset[str]:
+    """The names of all symbols in a symbolic number."""
+    known = value.node.value if isinstance(getattr(value, "node", None), SymNode) else value
+    if isinstance(known, Relation | Junction):
+        return frozenset(symbol_of(s).name for s in condition_symbols(known))
+    if isinstance(known, int | float):
+        return frozenset()
+    return frozenset(map(symbol_name, number_symbols(known)))
