@@ -183,10 +183,9 @@ static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
         result = entry_call(entry, collected, on_miss);
         Py_XDECREF(on_miss);
         Py_DECREF(entry);
-        if (result == NULL && PyErr_ExceptionMatches(RunEagerly)) {
-            PyErr_Clear();
-            return pass_on(state, frame, throwing);
-        }
+        PyObject *signal = rerun_signal(result);
+        if (signal != NULL)
+            return rerun_done(pass_on(state, frame, throwing), signal);
         if (may_rerun)
             drop_tensors(frame->localsplus, count_parameters(code));
         result = tail_calls_run(result);

@@ -120,6 +120,24 @@ static inline uint64_t dict_version(PyObject *dict)
 }
 #pragma GCC diagnostic pop
 
+/* ---- the exception that is set ------------------------------------------------------------------ */
+
+static inline PyObject *take_exception(void) /* new reference, traceback set; or NULL */
+{
+#if WEFT_PY312
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (value != NULL && traceback != NULL)
+        PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
 /* ---- data attached to code objects ------------------------------------------------------------ */
 
 #if WEFT_PY312

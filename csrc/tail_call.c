@@ -70,6 +70,24 @@ PyObject *tail_calls_run(PyObject *result)
     return result;
 }
 
+PyObject *rerun_signal(PyObject *result)
+{
+    return result == NULL && PyErr_ExceptionMatches(RunEagerly) ? take_exception() : NULL;
+}
+
+PyObject *rerun_done(PyObject *result, PyObject *signal)
+{
+    PyObject *args = ((PyBaseExceptionObject *)signal)->args;
+    if (result != NULL && PyTuple_GET_SIZE(args) == 2) {
+        PyObject *told = PyObject_CallOneArg(PyTuple_GET_ITEM(args, 1), PyTuple_GET_ITEM(args, 0));
+        if (told == NULL)
+            Py_CLEAR(result);
+        Py_XDECREF(told);
+    }
+    Py_DECREF(signal);
+    return result;
+}
+
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)PyDoc_STR("What a replacement returns to go on elsewhere; see tail_call.")},
     {Py_tp_dealloc, tail_call_dealloc},
@@ -96,7 +114,8 @@ int tail_call_init(PyObject *module)
     TailCall_Type = add_type(module, &spec);
     RunEagerly = PyErr_NewExceptionWithDoc(
         "weft._frame.RunEagerly",
-        "Raised by a replacement that has changed nothing yet: its frame is run as it is.",
+        "Raised by a replacement that has changed nothing yet: its frame is run as it is.\n\n"
+        "RunEagerly(error, function): function(error) is called if the frame then raises nothing.",
         PyExc_BaseException, NULL);
     if (TailCall_Type == NULL || RunEagerly == NULL ||
         PyModule_AddObjectRef(module, "RunEagerly", RunEagerly) < 0)

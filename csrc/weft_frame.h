@@ -219,6 +219,8 @@ PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nar
 /* ---- tail_call.c ------------------------------------------------------------------------------- */
 extern PyTypeObject *TailCall_Type;
 extern PyObject *RunEagerly;
+PyObject *rerun_signal(PyObject *result); /* the RunEagerly that a replacement raised, else NULL */
+PyObject *rerun_done(PyObject *result, PyObject *signal); /* tells what it asks for; steals both */
 /* The end result: runs what `result` tells to call, and so on. Steals `result` (NULL is passed on). */
 PyObject *tail_calls_run(PyObject *result);
 

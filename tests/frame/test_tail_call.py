@@ -94,3 +94,21 @@ def test_a_hooked_frame_can_be_run_after_all():
 
     with _frame.hook(on_miss):
         assert outer(4) == 10
+
+
+def test_a_frame_that_ran_after_all_is_told_of():
+    told = []
+
+    def replacement(v):
+        try:
+            raise KeyError("graph")
+        except KeyError as error:
+            raise _frame.RunEagerly(error, told.append) from None
+
+    function = compiled(lambda x: 1 // x, replacement, 1, may_rerun=True)
+    assert function(1) == 1
+    assert [str(error) for error in told] == ["'graph'"]
+    with pytest.raises(ZeroDivisionError) as caught:
+        function(0)
+    assert caught.value.__context__ is None
+    assert len(told) == 1

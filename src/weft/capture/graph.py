@@ -68,6 +68,8 @@ class GraphBuilder:
     def placeholder(self, source: Source, fake: Any, example: Any) -> fx.Node:
         """A new input, placed after the earlier ones and before all calls."""
         name = _INVALID.sub("_", source.name).strip("_") or "input"
+        if name == "self":
+            name = "self_"  # fx takes that for the module
         with self._after_placeholders():
             node = self.graph.create_node("placeholder", name, (), {}, name)
         node.target = node.name  # two sources may have the same name
