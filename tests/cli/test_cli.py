@@ -1,4 +1,5 @@
 import io
+import subprocess
 import sys
 
 import pytest
@@ -8,6 +9,8 @@ from typer.testing import CliRunner
 from weft import cli
 from weft.cli import demo, doctor
 from weft.config import config
+from weft.diagnostics import failures
+from weft.errors import FallbackWarning
 
 
 @pytest.fixture
@@ -18,7 +21,8 @@ def run():
 
 def test_help_lists_the_commands(run):
     text = run("--help").output
-    assert all(name in text for name in ("doctor", "demo", "explain", "cache", "bench"))
+    assert all(name in text for name in ("doctor", "demo", "explain", "cache", "bench",
+                                         "report"))
 
 
 def test_doctor_finds_this_machine_fit(run):
@@ -111,3 +115,60 @@ def test_demo_error_measure_sees_a_wrong_value():
     assert demo.relative_error(wrong, right) == 0.5
     with pytest.raises(ValueError, match="zip"):
         demo.relative_error({"a": right["a"]}, right)
+
+
+@pytest.mark.usefixtures("fresh")
+def test_reports_of_failures_are_listed_printed_and_cleared(run, tmp_path):
+    def broken(gm, inputs):
+        raise ValueError("a kernel went wrong")
+
+    with config.patch(report_dir=str(tmp_path), strict=False):
+        assert "nothing has failed" in run("report").output
+        for during in ("capture", "lowering"):
+            try:
+                broken(None, None)
+            except ValueError as error:
+                with pytest.warns(FallbackWarning):
+                    failures.handle(error, during=during, what="forward")
+        (tmp_path / "thesis.txt").write_text("do not lose")
+        listed = run("report").output
+        assert "ValueError during capture of forward" in listed
+        assert "ValueError during lowering of forward" in listed
+        last = run("report", "last")
+        assert last.exit_code == 0
+        assert "a kernel went wrong" in last.output
+        assert run("report", failures.reports()[0].stem).exit_code == 0
+        assert run("report", "nonsense").exit_code == 1
+        assert "removed 2 reports" in run("report", "--clear").output
+        assert (tmp_path / "thesis.txt").exists()
+
+
+def test_bench_runs_the_repositorys_benchmarks(run, monkeypatch):
+    seen = []
+
+    def fake_run(command, cwd, check):
+        seen.append((command, cwd))
+        return subprocess.CompletedProcess(command, 7)
+
+    monkeypatch.setattr(subprocess, "run", fake_run)
+    assert run("bench", "add-one", "--rounds", "2").exit_code == 7
+    ((command, folder),) = seen
+    assert command[1:] == ["-m", "benchmarks", "add-one", "--rounds", "2"]
+    assert (folder / "benchmarks" / "__main__.py").exists()
+
+
+def test_bench_without_the_repository_says_so(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "a" / "b" / "c" / "cli.py"))
+    result = run("bench")
+    assert result.exit_code == 2
+
+
+def test_bench_measures(tmp_path):
+    """One small case, for real."""
+    done = subprocess.run(
+        [sys.executable, "-m", "weft.cli", "bench", "add-one", "--compilers", "eager,weft",
+         "--rounds", "2", "--budget", "0.2", "--no-warm", "--out", str(tmp_path)],
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "add-one" in done.stdout
+    assert any(tmp_path.iterdir())

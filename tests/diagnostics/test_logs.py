@@ -4,7 +4,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+import weft
 from weft import errors
 from weft.diagnostics import events, logs
 from weft.errors import SourceLine
@@ -87,3 +89,50 @@ def test_environment_variable_turns_logs_on():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                           env={**os.environ, "WEFT_LOGS": "perf"}, check=True)
     assert "[perf] fast" in done.stderr
+
+
+def test_a_level_chooses_between_first_lines_and_everything(capsys):
+    logs.set_logs(guards="info", recompiles="DEBUG", graph=logging.INFO, perf=logging.WARNING)
+    events.record("guards", code="f", guards=["x.dtype is float32"])
+    events.record("graph", code="f", gm="nothing")
+    events.record("recompile", code="f", reason="first\n  second")
+    events.record("perf", text="fast")
+    err = capsys.readouterr().err
+    assert "[guards] guards of f" in err
+    assert "x.dtype" not in err
+    assert "captured graph of f" in err
+    assert "nothing" not in err
+    assert "second" in err
+    assert "fast" not in err
+
+
+def test_levels_in_the_environment_variables_text(capsys):
+    logs.set_logs_from_text("guards:info, perf")
+    events.record("guards", code="f", guards=["x.dtype is float32"])
+    events.record("perf", text="fast")
+    err = capsys.readouterr().err
+    assert "x.dtype" not in err
+    assert "[perf] fast" in err
+
+
+def test_unknown_levels_are_refused():
+    with pytest.raises(errors.BadValue, match="debug or info"):
+        logs.set_logs(guards="loud")
+
+
+@pytest.mark.usefixtures("fresh")
+def test_compiling_tells_something_about_every_artifact(capsys):
+    def program(x, n):
+        y = (x @ x).relu().sum(-1) * n
+        print(end="")
+        return y + 1
+
+    logs.set_logs(*logs.ARTIFACTS)
+    compiled = weft.compile(program)
+    x = torch.ones(4, 4)
+    compiled(x, 2)
+    compiled(x.double(), 2)
+    logs.set_logs()
+    err = capsys.readouterr().err
+    missing = [artifact for artifact in logs.ARTIFACTS if f"[{artifact}]" not in err]
+    assert not missing

@@ -1,10 +1,11 @@
-"""The command line: ``weft doctor | demo | explain | cache | bench``.
+"""The command line: ``weft doctor | demo | explain | bench | cache | report``.
 
 Place in the pipeline: above everything; one file per command that is more than a few lines::
 
     weft doctor                     # what works here, what is missing, what to do
     weft demo                       # compile real models and show what happened
     weft explain train.py -- --lr 1 # run a program and tell what weft did in it
+    weft report last                # the latest failure that ended in an eager run
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from weft.cli import cache, demo, doctor, program
+from weft.cli import cache, demo, doctor, program, report
 from weft.errors import WeftError
 
 app = typer.Typer(
@@ -61,6 +62,16 @@ def explain_command(
 ) -> None:
     """Run a program that uses weft.compile and tell what was captured and compiled."""
     raise typer.Exit(program.explain(console(), file, context.args))
+
+
+@app.command("report")
+def report_command(
+    name: Annotated[str | None, typer.Argument(
+        help="A report's name or how it begins, or `last`; without it they are listed.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all reports.")] = False,
+) -> None:
+    """List or print the reports of failures inside weft that ended in an eager run."""
+    raise typer.Exit(0 if report.run(console(), name, clear=clear) else 1)
 
 
 @app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

@@ -51,6 +51,9 @@ _OURS: Final = (str(Path(__file__).parents[1]), "<weft ")
 """How the file names of weft's own frames begin, replacements included."""
 
 _EVENTS_SHOWN: Final = 50
+
+_REPORT_NAMES: Final = "[0-9]*-[0-9]*-*-*.txt"
+"""Date, time, stage and digest: see `write_report`."""
 _warned: set[tuple[object, ...]] = set()
 
 
@@ -126,6 +129,16 @@ def write_report(
     except OSError:
         return None
     return str(path)
+
+
+def reports() -> list[Path]:
+    """The reports written so far, oldest first."""
+    return sorted(config.report_path().glob(_REPORT_NAMES))
+
+
+def subject(report: Path) -> str:
+    """The first line of a report: which error, during what, of which function."""
+    return report.read_text().partition("\n")[2].partition("\n")[0]
 
 
 def _report_text(

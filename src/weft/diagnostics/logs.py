@@ -3,9 +3,11 @@
 Place in the pipeline: a view of `events`; loaded only when a log is on.
 
 Each artifact is a Python logger ``weft.<artifact>``, so `logging` can redirect or filter it.
-Lines go to standard error, code in colour on a terminal and plain in a pipe::
+Lines go to standard error, code in colour on a terminal and plain in a pipe. At level "debug" (the
+default) an event is told in full, at "info" by its first line::
 
-    WEFT_LOGS=graph,output_code python train.py
+    WEFT_LOGS=graph:info,output_code python train.py
+    weft.set_logs("output_code", graph="info")
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from weft.diagnostics import events
 from weft.diagnostics.changes import summary
 from weft.diagnostics.events import Event
 from weft.diagnostics.explanation import code_name, graph_text
-from weft.errors import UnknownArtifact
+from weft.errors import BadValue, UnknownArtifact
 
 Fields = Mapping[str, Any]
 Format = Callable[[Fields], str]
@@ -99,7 +101,10 @@ ARTIFACTS: Final[Mapping[str, Mapping[str, Format]]] = MappingProxyType({
 })
 _CODE: Final = frozenset({"bytecode", "graph", "aot", "output_code"})
 
-_on: dict[str, list[tuple[logging.Logger, Format, str]]] = {}
+LEVELS: Final[Mapping[str, int]] = MappingProxyType({
+    "debug": logging.DEBUG, "info": logging.INFO})
+
+_on: dict[str, list[tuple[logging.Logger, Format]]] = {}
 _unsubscribe: Callable[[], None] | None = None
 
 
@@ -117,35 +122,47 @@ class _Handler(logging.Handler):
             console.print(Text(body))
 
 
-def set_logs(*artifacts: str, **switches: bool) -> None:
+def set_logs(*artifacts: str, **levels: bool | int | str) -> None:
     """Log these artifacts and no others; none at all without arguments.
 
-    ``set_logs("guards", "graph")`` and ``set_logs(guards=True, graph=True)`` say the same. Raises
-    UnknownArtifact for a name that is not in `ARTIFACTS`.
+    ``set_logs("guards", "graph")`` and ``set_logs(guards=True, graph=True)`` say the same. A level
+    is one of "debug" (all), "info" (first lines) or a number of `logging`. Raises UnknownArtifact
+    for a name that is not in `ARTIFACTS`, BadValue for another level.
     """
-    wanted = dict.fromkeys([*artifacts, *(name for name, on in switches.items() if on)])
-    for name in [*artifacts, *switches]:
-        if name not in ARTIFACTS:
-            raise UnknownArtifact(name, ARTIFACTS)
-    _install(list(wanted))
+    wanted = {name: _level(name, level)
+              for name, level in {**dict.fromkeys(artifacts, True), **levels}.items()}
+    _install({name: level for name, level in wanted.items() if level is not None})
 
 
 def set_logs_from_text(text: str) -> None:
-    """`set_logs` from the comma-separated text of WEFT_LOGS."""
-    set_logs(*(name.strip() for name in text.split(",") if name.strip()))
+    """`set_logs` from the text of WEFT_LOGS: ``artifact`` or ``artifact:level``, with commas."""
+    parts = [part.strip().partition(":") for part in text.split(",") if part.strip()]
+    set_logs(**{name.strip(): level.strip() or True for name, _, level in parts})
 
 
-def _install(artifacts: list[str]) -> None:
+def _level(name: str, level: bool | int | str) -> int | None:
+    """The number of a level; None for off."""
+    if name not in ARTIFACTS:
+        raise UnknownArtifact(name, ARTIFACTS)
+    if isinstance(level, bool):
+        return logging.DEBUG if level else None
+    number = LEVELS.get(level.lower()) if isinstance(level, str) else level
+    if number is None:
+        raise BadValue(f"log {name!r} has no level {level!r}", do=f"use {' or '.join(LEVELS)}")
+    return number
+
+
+def _install(artifacts: dict[str, int]) -> None:
     global _unsubscribe
     if _unsubscribe is not None:
         _unsubscribe()
         _unsubscribe = None
     _on.clear()
-    for artifact in artifacts:
+    for artifact, level in artifacts.items():
         logger = logging.getLogger(f"weft.{artifact}")
-        logger.setLevel(logging.DEBUG)
+        logger.setLevel(level)
         for kind, form in ARTIFACTS[artifact].items():
-            _on.setdefault(kind, []).append((logger, form, artifact))
+            _on.setdefault(kind, []).append((logger, form))
     if artifacts:
         _ensure_handler()
         _unsubscribe = events.subscribe(_log)
@@ -159,5 +176,8 @@ def _ensure_handler() -> None:
 
 
 def _log(event: Event) -> None:
-    for logger, form, _ in _on.get(event.kind, ()):
-        logger.debug("%s", form(event.fields))
+    for logger, form in _on.get(event.kind, ()):
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("%s", form(event.fields))
+        elif logger.isEnabledFor(logging.INFO):
+            logger.info("%s", form(event.fields).partition("\n")[0])

@@ -1,0 +1,50 @@
+"""``weft report [NAME] [--clear]``: the reports of failures that ended in eager runs.
+
+Place in the pipeline: command line; the reports are written by `diagnostics.failures`. One is all
+that is needed to file an issue: versions, settings, traceback, graphs, generated code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from weft.config import config
+from weft.diagnostics import failures
+
+
+def run(console: Console, name: str | None, *, clear: bool) -> bool:
+    """List the reports, print the one named (or "last"), or remove all; whether it was there."""
+    found = failures.reports()
+    if clear:
+        for report in found:
+            report.unlink()
+        console.print(f"removed {len(found)} reports from {config.report_path()}")
+        return True
+    if name is None:
+        _list(console, found)
+        return True
+    return _print(console, found, name)
+
+
+def _list(console: Console, found: list[Path]) -> None:
+    if not found:
+        console.print(f"no reports in {config.report_path()}: nothing has failed")
+        return
+    table = Table("name", "what failed", box=None)
+    for report in found:
+        table.add_row(Text(report.stem), Text(failures.subject(report)))
+    console.print(table)
+    console.print(Text(f"in {config.report_path()}; `weft report last` prints the latest"))
+
+
+def _print(console: Console, found: list[Path], name: str) -> bool:
+    chosen = found[-1:] if name == "last" else [r for r in found if r.stem.startswith(name)]
+    if not chosen:
+        console.print(f"no report is named {name}; `weft report` lists them")
+        return False
+    console.print(Text(chosen[-1].read_text()), soft_wrap=True)
+    return True
