@@ -32,7 +32,7 @@ KEPT_PACKETS: Final = frozenset(
         "avg_pool2d", "avg_pool3d", "avg_pool2d_backward", "avg_pool3d_backward",
         "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_adaptive_avg_pool2d_backward",
         "adaptive_max_pool2d", "adaptive_max_pool3d", "grid_sampler_2d", "grid_sampler_3d",
-        "_cdist_forward", "embedding_dense_backward", "native_layer_norm_backward",
+        "_cdist_forward", "embedding_dense_backward",
         "_embedding_bag", "lstm", "gru",
         "_thnn_fused_lstm_cell", "rnn_tanh", "rnn_relu", "bernoulli", "uniform", "normal",
         "normal_functional", "randn", "rand", "randint", "randperm", "native_dropout",
