@@ -45,7 +45,7 @@ def test_item():
         n = x.sum().item()
         return x + n
 
-    check(f, (X,), graphs=2, breaks=1)
+    check(f, (X,), graphs=1, breaks=0)
 
 
 def test_break_in_inlined_call_keeps_both_frames():

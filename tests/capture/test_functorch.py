@@ -56,7 +56,7 @@ def test_pytree():
     def f(x):
         tree = {"a": [x, x + 1], "b": (x, None, 3)}
         leaves, spec = _pytree.tree_flatten(tree)
-        doubled = _pytree.tree_map(lambda leaf: leaf * 2, tree)
+        doubled = _pytree.tree_map(lambda leaf: (leaf, 2), tree)
         return len(leaves), doubled, _pytree.tree_unflatten(leaves, spec)
 
     check(f, (X,), graphs=1)
