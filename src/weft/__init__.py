@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from weft.diagnostics.logs import set_logs
     from weft.dims import Dim
     from weft.markers import allow_in_graph, disable, is_compiling, mark_dynamic, mark_static
-    from weft.passes import register_pass
+    from weft.passes import register_pass, unregister_pass
     from weft.stances import error_on_graph_break, set_stance
 
 _HOMES: Final[dict[str, tuple[str, ...]]] = {
@@ -46,7 +46,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "weft.backends": ("list_backends", "register_backend"),
     "weft.diagnostics.logs": ("set_logs",),
     "weft.dims": ("Dim",),
-    "weft.passes": ("register_pass",),
+    "weft.passes": ("register_pass", "unregister_pass"),
     "weft.markers": (
         "allow_in_graph", "disable", "is_compiling", "mark_dynamic", "mark_static"),
     "weft.stances": ("error_on_graph_break", "set_stance"),
@@ -76,6 +76,7 @@ __all__ = [
     "set_logs",
     "set_stance",
     "stats",
+    "unregister_pass",
 ]
 
 
