@@ -30,7 +30,7 @@ from weft.aot.operators import Kind, facts
 from weft.aot.record import Recorder
 from weft.aot.views import Unsupported, restride
 from weft.passes.node_key import exact_key
-from weft.shapes.symnode import UndecidedValue
+from weft.shapes.symnode import UndecidedValue, certainly_equal
 
 Lowered = Callable[[OpOverload], bool]
 
@@ -198,7 +198,7 @@ def _output(result: Any, expected: Any, recorder: Recorder) -> Node | None:
         return None
     if not isinstance(result, torch.Tensor) or result.dtype != expected.dtype:
         raise Unsupported("a decomposition with a result of another dtype than its operator")
-    if result.size() != expected.size():
+    if not certainly_equal(result.size(), expected.size()):
         raise Unsupported("a decomposition with a result of other sizes than its operator")
     node = recorder.node(result)
     if node.op == "placeholder":
@@ -212,7 +212,10 @@ def _output(result: Any, expected: Any, recorder: Recorder) -> Node | None:
 def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether elements lie alike; strides of dimensions of size 1 say nothing."""
     sizes, strides = a.size(), zip(a.stride(), b.stride(), strict=True)
-    return a.numel() == 0 or all(s == t for n, (s, t) in zip(sizes, strides, strict=True) if n != 1)
+    return any(certainly_equal(n, 0) for n in sizes) or all(
+        certainly_equal(s, t) or certainly_equal(n, 1)
+        for n, (s, t) in zip(sizes, strides, strict=True)
+    )
 
 
 def _replace_items(node: Node, values: list[Node | None]) -> None:

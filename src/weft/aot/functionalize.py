@@ -22,6 +22,7 @@ from weft._torch import FakeTensor, OpOverload
 from weft.aot.evaluate import Evaluator, Result
 from weft.aot.nodes import add_node
 from weft.aot.views import Unsupported, ViewStep, restride
+from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
 
@@ -170,7 +171,7 @@ class Functionalizer:
             value = self.emit(
                 aten._to_copy.default, value, dtype=live.dtype, device=live.device
             )
-        if have.size() != live.size():
+        if not certainly_equal(have.size(), live.size()):
             value = self.emit(aten.expand.default, value, list(live.size()))
         return restride(self.emit, value, live.stride())
 

@@ -19,6 +19,7 @@ from weft.aot.record import HANDLERS, Handler, Recorder
 from weft.aot.recurrent import mkldnn_rnn_layer_keeping
 from weft.aot.views import Unsupported, ViewStep
 from weft.shapes.data_dependent import is_mask
+from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
 
@@ -64,7 +65,7 @@ def _fill_tensor(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dic
 def _resize(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Nothing where the sizes stay; uninitialised memory is not expressed."""
     size = args[1].size() if op is aten.resize_as_.default else args[1]
-    if list(args[0].size()) != list(size):
+    if not certainly_equal(args[0].size(), size):
         raise Unsupported("resize_ to other sizes")
     return args[0]
 
@@ -257,7 +258,7 @@ def _masked_select(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     x, mask = args
-    if x.size() != mask.size():
+    if not certainly_equal(x.size(), mask.size()):
         return rec.functional(facts(op), args, kwargs)
     return rec.fresh(rec.emit(aten.index.Tensor, rec.node(x), _columns(rec, mask)))
 

@@ -31,6 +31,7 @@ from weft.aot.record import Recorder
 from weft.aot.symbols import names_in, symbolic_leaves
 from weft.aot.views import Unsupported, ViewStep, restride
 from weft.shapes.fake import FakeContext, connected_non_leaf
+from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
 
@@ -271,7 +272,8 @@ class Tracer:
         """Inputs must keep their geometry: changing it is not replayed."""
         tensors = [i for i in self.inputs if isinstance(i, torch.Tensor)]
         for seen, (size, stride, offset) in zip(tensors, self.shapes, strict=True):
-            if (seen.size(), seen.stride(), seen.storage_offset()) != (size, stride, offset):
+            now = (*seen.size(), *seen.stride(), seen.storage_offset())
+            if not certainly_equal(now, (*size, *stride, offset)):
                 raise Unsupported("an input's sizes or strides are changed in place")
 
     def _check_shared(self, written: list[int]) -> None:

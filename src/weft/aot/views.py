@@ -21,6 +21,7 @@ from torch.fx import Node
 
 from weft._torch import OpOverload
 from weft.aot.symbols import hint
+from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
 
@@ -166,7 +167,7 @@ def stride_order(stride: Sequence[Any]) -> list[int]:
 def reshape(emit: Emit, node: Node, size: Any) -> Node:
     """A reshape, copying only where a view is not possible."""
     size = list(size)
-    if list(_meta(node).size()) == size:
+    if certainly_equal(_meta(node).size(), size):
         return node
     try:
         return emit(aten.view.default, node, size)
@@ -184,7 +185,7 @@ def contiguous(emit: Emit, node: Node) -> Node:
 def restride(emit: Emit, node: Node, stride: tuple[Any, ...]) -> Node:
     """The same values in memory order `stride`, where that is dense; else as they are."""
     have = _meta(node)
-    if tuple(have.stride()) == tuple(stride) or have.numel() == 0:
+    if certainly_equal(have.stride(), stride) or any(certainly_equal(n, 0) for n in have.size()):
         return node
     order = stride_order(stride)
     if order == list(range(have.dim())):

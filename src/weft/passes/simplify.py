@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 
 from weft._torch import FakeTensor, OpOverload
 from weft.passes.eliminate_dead_code import eliminate_dead_code
+from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
 
@@ -56,7 +57,7 @@ def _same(a: Node, b: Node) -> bool:
         return False
     return (
         x.dtype == y.dtype and x.device == y.device
-        and tuple(x.size()) == tuple(y.size()) and tuple(x.stride()) == tuple(y.stride())
+        and certainly_equal(x.size(), y.size()) and certainly_equal(x.stride(), y.stride())
     )  # fmt: skip
 
 

@@ -230,7 +230,9 @@ def _slice(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mappin
     if first is None or last is None:
         count, offset = _count(context, "a slice", size), context.unbacked("a slice's start")
     else:
-        length = maximum(last - first, 0)
+        length = last - first
+        if not context.decide(ge(last, first)):
+            length = maximum(length, 0)
         count = context.as_int(floor_div(length + step - 1, step))
         offset = x.storage_offset() + context.as_int(first) * x.stride(dim)
     sizes, strides = list(x.size()), list(x.stride())

@@ -477,6 +477,13 @@ def expr_of(size: int | torch.SymInt) -> IntExpr:
     return result
 
 
+def certainly_equal(left: Any, right: Any) -> bool:
+    """Whether two sizes, or two sequences of them, are known to be equal, without a guard."""
+    if isinstance(left, Sequence):
+        return len(left) == len(right) and all(map(certainly_equal, left, right))
+    return bool(expr_of(left) == expr_of(right))
+
+
 def float_of(number: float | torch.SymFloat) -> FloatValue:
     """The float expression of a Python or symbolic float; equal symbols are merged."""
     if isinstance(number, float):
