@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import collections
 import collections.abc
+import enum
 import functools
 import threading
 from collections import OrderedDict
@@ -440,3 +442,160 @@ def test_sorting_by_user_objects() -> None:
         return x * found[0].a, [p.a for p in found], by
 
     check(f, (torch.ones(2), 1), (torch.ones(2), 2))
+
+
+class Ratio(float, enum.Enum):
+    HALF = 0.5
+
+
+def test_method_of_a_base_on_an_instance_of_a_subclass() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return x + 1, float.__repr__(Ratio.HALF), f"{Ratio.HALF!r}", (3).real, (-3).bit_length
+
+    check(f, (X,), graphs=1, breaks=None)
+
+
+def test_complex_constants() -> None:
+    def f(x: torch.Tensor) -> Any:
+        a = complex("inf") * 1
+        return x + 1, a, str(complex(-0.0, -0.0)), complex(-0.0, -0.0), complex("nan").imag
+
+    check(f, (X,), graphs=1)
+
+
+def test_str_decodes() -> None:
+    check(lambda x: (x + 1, str(b"abc", "ascii"), str(b"a", encoding="latin1")), (X,), graphs=1)
+
+
+def test_divmod_of_user_objects() -> None:
+    class Both:
+        def __divmod__(self, other: Any) -> Any:
+            return "divmod", other
+
+        def __rdivmod__(self, other: Any) -> Any:
+            return "rdivmod", other
+
+    check(lambda x: (x + 1, divmod(Both(), 2), divmod(2, Both()), divmod(7, 2)), (X,), graphs=1)
+
+
+def test_too_many_arguments_of_constructors() -> None:
+    class Plain:
+        pass
+
+    class Init:
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+
+    def f(x: torch.Tensor) -> Any:
+        found = []
+        for make in (lambda: Plain(1), lambda: Init(1), lambda: object.__new__(Plain, 2)):
+            try:
+                found.append(type(make()).__name__)
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found, type(Init()).__name__
+
+    check(f, (X,), graphs=1)
+
+
+def test_virtual_subclasses_are_not_asked_first() -> None:
+    class Base:
+        def __eq__(self, other: object) -> Any:
+            return "Base"
+
+        __hash__ = None  # type: ignore[assignment]
+
+    class Virtual(metaclass=abc.ABCMeta):
+        def __eq__(self, other: object) -> Any:
+            return "Virtual"
+
+        __hash__ = None  # type: ignore[assignment]
+
+    check(lambda x: (x + 1, Base() == Virtual(), Virtual() == Base()), (X,), graphs=1)
+
+
+def test_frozensets_are_not_copied() -> None:
+    def f(x: torch.Tensor) -> Any:
+        a = frozenset([1, 2])
+        return x + 1, frozenset(a) is a, a.copy() is a, hasattr(a, "add")
+
+    check(f, (X,), graphs=1)
+
+
+def test_sets_are_emptied_by_init() -> None:
+    def f(x: torch.Tensor) -> Any:
+        a = {1, 2}
+        a.__init__([3])  # type: ignore[misc]
+        return x + 1, a
+
+    check(f, (X,), graphs=1)
+
+
+def test_messages_of_exceptions() -> None:
+    class Own(Exception):
+        def __init__(self, code: int, text: str) -> None:
+            super().__init__(code)
+            self.text = text
+
+    def f(x: torch.Tensor, n: int) -> Any:
+        found: list[Any] = [str(ValueError()), str(ValueError(1)), str(ValueError(1, "a")),
+                            str(KeyError("k")), ImportError("m").msg, StopIteration(3).value]
+        try:
+            raise Own(n, "t").with_traceback(None)
+        except Own as error:
+            error.add_note("note")
+            found += [error.args, error.text, str(error), error.__notes__]
+        return x * n, found
+
+    check(f, (X, 1), (X, 2))
+
+
+def test_data_descriptor_without_get() -> None:
+    class Writes:
+        def __set__(self, owner: Any, value: Any) -> None:
+            owner.__dict__["a"] = value
+
+    class Owner:
+        a = Writes()
+
+    def f(x: torch.Tensor) -> Any:
+        owner = Owner()
+        before = type(owner.a).__name__
+        owner.a = 42
+        return x + 1, before, owner.a
+
+    check(f, (X,), graphs=1)
+
+
+def test_module_of_a_class_may_be_anything() -> None:
+    class Odd:
+        __module__ = collections  # type: ignore[assignment]
+
+    check(lambda x: (x + 1, Odd.__module__ is collections), (X,), graphs=1)
+
+
+def test_slices_that_python_refuses() -> None:
+    def f(x: torch.Tensor) -> Any:
+        items, errors = [1, 2, 3], []
+        for change in (lambda: items[::0], lambda: items.__setitem__(slice(0, 3, 2), [1])):
+            try:
+                change()
+            except ValueError as error:
+                errors.append(str(error))
+        return x + 1, errors
+
+    check(f, (X,), graphs=1)
+
+
+def test_hash_of_default_objects() -> None:
+    marker = object()
+
+    def f(x: torch.Tensor) -> Any:
+        return x + 1, hash(marker) == hash_of(marker)
+
+    check(f, (X,), breaks=None)
+
+
+@weft.disable
+def hash_of(obj: Any) -> int:
+    return hash(obj)

@@ -68,7 +68,7 @@ def _has_own_equality(*values: SymbolicValue) -> bool:
 def _right_first(left: SymbolicValue, right: SymbolicValue) -> bool:
     """Python asks the right side first when its type is a proper subclass of the left's."""
     a, b = left.python_type(), right.python_type()
-    return a is not b and issubclass(b, a)
+    return a is not b and a in b.__mro__
 
 
 def equal_values(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> bool:

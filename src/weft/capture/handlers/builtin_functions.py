@@ -20,7 +20,12 @@ from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
 from weft.capture.values.builtins import OBJECT_METHODS, BuiltinValue
-from weft.capture.values.classes import ClassValue, make_instance
+from weft.capture.values.classes import (
+    ClassValue,
+    make_instance,
+    no_arguments_for_init,
+    no_arguments_for_new,
+)
 from weft.capture.values.constant import (
     NONE,
     ConstantValue,
@@ -96,9 +101,18 @@ def _is_instance(value: SymbolicValue, kind: type, classes: Any) -> bool:
         return any(_is_instance(value, kind, one) for one in classes)
     if isinstance(classes, types.UnionType):
         return any(_is_instance(value, kind, one) for one in classes.__args__)
+    if _hides_class(kind) and not issubclass(kind, classes):
+        raise graph_break("unknown-operation", f"isinstance of {value!r}, which names its class")
     if value.real() is not MISSING:
         return isinstance(value.real(), classes)
     return issubclass(kind, classes)
+
+
+def _hides_class(kind: type) -> bool:
+    """Whether code of the class decides what `__class__` of an instance is."""
+    own = type_lookup(kind, "__getattribute__")
+    return (isinstance(own, types.FunctionType)
+            or type_lookup(kind, "__class__") is not vars(object)["__class__"])
 
 
 @rule(issubclass)
@@ -172,7 +186,8 @@ def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     inherited: Any = object.__hash__
     if args[0].python_type().__hash__ is not inherited:
         raise graph_break("unknown-operation", f"hash of {args[0]!r}")
-    return _id(tx, args, kwargs)
+    _id(tx, args, kwargs)
+    return constant(object.__hash__(args[0].real()))
 
 
 @rule(print, input, open, exec, eval, compile, breakpoint)
@@ -283,6 +298,8 @@ def _round(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(divmod)
 def _divmod(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if any(isinstance(arg, ObjectValue) for arg in args):
+        return tx.binary("divmod", *args)
     return TupleValue([tx.binary("floordiv", *args), tx.binary("mod", *args)])
 
 
@@ -465,6 +482,8 @@ def _object_delattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValu
 
 @_object_method("__init__")
 def _object_init(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) > 1 or kwargs:
+        no_arguments_for_init(tx, args[0].python_type())
     return NONE
 
 
@@ -475,12 +494,18 @@ def _object_eq(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @_object_method("__hash__")
 def _object_hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return _id(tx, args, kwargs)
+    _id(tx, args, kwargs)
+    return constant(object.__hash__(args[0].real()))
 
 
 @rule(object.__new__)
 def _object_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return make_instance(tx, args[0].constant(), args[1:])
+    if not args:
+        raise tx.error(TypeError, "object.__new__(): not enough arguments")
+    cls = args[0].constant()
+    if len(args) > 1 or kwargs:
+        no_arguments_for_new(tx, cls)
+    return make_instance(tx, cls, args[1:])
 
 
 @rule(dict.__new__, list.__new__, set.__new__)

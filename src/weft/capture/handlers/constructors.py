@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.capture.breaks import graph_break
+from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.classes import ClassValue, SuperValue, constructor
@@ -53,6 +54,8 @@ def _type(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 
 @constructor(super)
 def _super(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) == 1:
+        raise graph_break("unknown-operation", "super with one argument")
     if args:
         return _checked_super(tx, args[0].constant(), args[1])
     frame = tx.frame
@@ -130,6 +133,8 @@ def _mapping_proxy(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Sy
 
 @constructor(set, frozenset)
 def _set(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if cls is frozenset and args and args[0].python_type() is frozenset:
+        return args[0]
     return SetValue.of(tx, tx.unpack(args[0]) if args else [], cls)
 
 
@@ -171,12 +176,23 @@ def _number(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
 
 @constructor(str)
 def _str(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) + len(kwargs) > 1 or kwargs:
+        return _decoded(tx, args, kwargs)
     if not args:
         return constant("")
     obj = python_object(tx, args[0])
     if obj is not MISSING:
         return constant(evaluate(tx, lambda: str(obj)))
     return text_of(tx, args[0])
+
+
+def _decoded(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`str(data, encoding, errors)`"""
+    objects = [python_object(tx, a) for a in args]
+    named = {name: python_object(tx, value) for name, value in kwargs.items()}
+    if any(o is MISSING for o in (*objects, *named.values())):
+        raise graph_break("unknown-operation", "str of an object that is no constant")
+    return constant(evaluate(tx, lambda: str(*objects, **named)))
 
 
 def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
@@ -188,8 +204,20 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
                 return method.call(tx, [], {})
         args = getattr(value, "args", None)
         if args is not None:
-            return constant("") if not args else tx.call(tx.wrap_fixed(str, "str"), args[:1])
+            return _message(tx, value.cls, args)
     raise graph_break("unknown-operation", f"str of {value!r}")
+
+
+def _message(tx: Interpreter, cls: type, args: list[SymbolicValue]) -> SymbolicValue:
+    """`str` of an exception."""
+    writer = type_lookup(cls, "__str__")
+    if writer is vars(KeyError)["__str__"] and len(args) == 1:
+        return tx.call(tx.wrap_fixed(repr, "repr"), args)
+    if writer not in (vars(BaseException)["__str__"], vars(KeyError)["__str__"]):
+        raise graph_break("unknown-operation", f"str of a {cls.__name__}")
+    if len(args) > 1:
+        return tx.call(tx.wrap_fixed(str, "str"), [TupleValue(args)])
+    return tx.call(tx.wrap_fixed(str, "str"), args) if args else constant("")
 
 
 @constructor(property, classmethod, staticmethod)
@@ -236,12 +264,23 @@ def iterator_type(*kinds: type, pure: bool = True) -> Callable[[Producer], Produ
 
     def register(produce: Producer) -> Producer:
         def make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-            return LazyIterator(cls, partial(produce, tx, args, kwargs), pure)
+            if not args and not kwargs:
+                raise graph_break("unknown-operation", f"{cls.__name__} without arguments")
+            return LazyIterator(cls, partial(_checked, cls, produce, tx, args, kwargs), pure)
 
         constructor(*kinds)(make)
         return produce
 
     return register
+
+
+def _checked(cls: type, produce: Producer, tx: Interpreter, args: Args, kwargs: Kwargs
+             ) -> Iterator[SymbolicValue]:
+    """The items; arguments of other types or numbers are Python's to refuse."""
+    try:
+        yield from produce(tx, args, kwargs)
+    except (IndexError, TypeError) as error:
+        raise graph_break("unknown-operation", f"arguments of {cls.__name__}: {error}") from error
 
 
 def _sources(tx: Interpreter, args: Args) -> list[SymbolicValue]:

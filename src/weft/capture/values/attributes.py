@@ -30,6 +30,8 @@ C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType,
 
 def type_lookup(cls: type, name: str) -> Any:
     """What the class or one of its bases defines under `name`, unbound; or MISSING."""
+    if cls.__mro__ is None:
+        raise graph_break("unknown-value", "a class that is being made")
     for base in cls.__mro__:
         if name in base.__dict__:
             return base.__dict__[name]

@@ -7,6 +7,7 @@ is pure and run on constants, or breaks the graph.
 from __future__ import annotations
 
 import types
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
@@ -70,7 +71,7 @@ class BuiltinValue(SymbolicValue):
         args = [tx.force(arg) for arg in args]
         own = rule_of(self.function)
         if own is not None:
-            return own(tx, args, kwargs)
+            return self._by_rule(own, tx, args, kwargs)
         if is_graph_function(self.function):
             return run(tx, "call_function", self.function, args, kwargs)
         owner = getattr(self.function, "__objclass__", None)
@@ -100,17 +101,28 @@ class BuiltinValue(SymbolicValue):
         target = args[0]
         if owner is object and name in OBJECT_METHODS:
             return OBJECT_METHODS[name](tx, args, kwargs)  # type: ignore[no-any-return]
+        if owner is dict and name in _CHANGES and issubclass(target.python_type(), OrderedDict):
+            raise graph_break("unknown-operation", f"dict.{name} of an OrderedDict")
         contents = getattr(target, "contents", None)
         if contents is not None and issubclass(contents.python_type(), owner):
             if name == "__getitem__" and issubclass(owner, dict) and len(args) == 2:
                 return target.missing_key(tx, args[1])  # type: ignore[attr-defined, no-any-return]
             return contents.method(tx, name, args[1:], kwargs)  # type: ignore[no-any-return]
+        if isinstance(target, ConstantValue) and type(target.value) is not owner:
+            return self._on_constants(tx, args, kwargs)
         if isinstance(target, (TensorValue, ConstantValue)) or hasattr(target, f"m_{name}"):
             return target.method(tx, name, args[1:], kwargs)
         special = EXTERNAL_METHODS.get((owner, name))
         if special is not None:
             return special(tx, args, kwargs)  # type: ignore[no-any-return]
         raise graph_break("unknown-c-function", f"{owner.__name__}.{name} on {target!r}")
+
+    def _by_rule(self, own: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        try:
+            return own(tx, args, kwargs)  # type: ignore[no-any-return]
+        except (IndexError, TypeError, KeyError) as error:
+            detail = f"{self!r} with {len(args)} arguments: {error}"
+            raise graph_break("unknown-c-function", detail) from error
 
     def _on_constants(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if not is_pure(self.function):
@@ -130,6 +142,10 @@ class BuiltinValue(SymbolicValue):
 
 _OWNERS: Final = (list, dict, set, torch.Tensor, torch.nn.Parameter)
 """Types whose bound methods are looked at as such."""
+
+_CHANGES: Final = frozenset({"__delitem__", "__setitem__", "clear", "pop", "popitem", "setdefault",
+                             "update"})
+"""Methods of dict that an OrderedDict does not notice."""
 
 OBJECT_METHODS: dict[str, Any] = {}
 """Methods of `object`: name -> rule(tx, [self, *args], kwargs)."""

@@ -125,6 +125,8 @@ class ClassValue(SymbolicValue):
             return function.call(tx, [self, *args], kwargs)
         if isinstance(maker, types.FunctionType):
             return tx.wrap_fixed(maker, maker.__qualname__).call(tx, [self, *args], kwargs)
+        if maker is object.__new__ and (args or kwargs):
+            no_arguments_for_new(tx, self.cls)
         return make_instance(tx, self.cls, args)
 
     def _init(self, tx: Interpreter, made: SymbolicValue, args: Args, kwargs: Kwargs) -> None:
@@ -133,6 +135,8 @@ class ClassValue(SymbolicValue):
         if isinstance(initialiser, types.FunctionType):
             function = tx.wrap_fixed(initialiser, f"{self.cls.__name__}.__init__")
             function.call(tx, [made, *args], kwargs)
+        elif isinstance(made, ExceptionValue):
+            made.initialise(tx, args, kwargs)
         elif isinstance(made, ObjectValue) and made.contents is not None:
             made.contents.method(tx, "__init__", args, kwargs)
 
@@ -167,7 +171,8 @@ class ClassValue(SymbolicValue):
                 attribute.__objclass__, name) in EXTERNAL_METHODS:
             return BoundMethodValue(self, tx.wrap_fixed(attribute, f"{self.cls.__name__}.{name}"))
         if isinstance(attribute, (*C_METHODS, property)):
-            return tx.wrap_fixed(getattr(self.cls, name), f"{self.cls.__name__}.{name}")
+            found = evaluate(tx, lambda: getattr(self.cls, name))
+            return tx.wrap_fixed(found, f"{self.cls.__name__}.{name}")
         if hasattr(type(attribute), "__get__") and not isinstance(attribute, types.FunctionType):
             return tx.wrap_fixed(getattr(self.cls, name), f"{self.cls.__name__}.{name}")
         return class_value(tx, self.cls, name, attribute)
@@ -202,6 +207,25 @@ class ClassValue(SymbolicValue):
         return super().contains(tx, item)
 
 
+def no_arguments_for_new(tx: Interpreter, cls: type) -> None:
+    """Raises what `object.__new__` with arguments raises, if it does."""
+    if type_lookup(cls, "__new__") is not object.__new__:
+        raise tx.error(TypeError, "object.__new__() takes exactly one argument (the type to "
+                                  "instantiate)")
+    if type_lookup(cls, "__init__") is vars(object)["__init__"]:
+        raise tx.error(TypeError, f"{cls.__name__}() takes no arguments")
+
+
+def no_arguments_for_init(tx: Interpreter, cls: type) -> None:
+    """Raises what `object.__init__` with arguments raises, if it does."""
+    if type_lookup(cls, "__init__") is not vars(object)["__init__"]:
+        raise tx.error(TypeError, "object.__init__() takes exactly one argument (the instance to "
+                                  "initialize)")
+    if type_lookup(cls, "__new__") is object.__new__:
+        raise tx.error(TypeError, f"{cls.__name__}.__init__() takes exactly one argument (the "
+                                  "instance to initialize)")
+
+
 _ABSTRACT: Final = 1 << 20
 """The type flag of classes with abstract methods."""
 
@@ -216,6 +240,8 @@ def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
             return fresh
     if cls.__flags__ & _ABSTRACT:
         evaluate(tx, lambda: object.__new__(cls))  # raises the error that names the methods
+    if type_lookup(cls, "__del__") is not MISSING:
+        raise graph_break("unknown-operation", f"making a {cls.__name__}, which has a __del__")
     maker = type_lookup(cls, "__new__")
     if maker not in (object.__new__, dict.__new__, list.__new__, set.__new__) and \
             not isinstance(maker, (types.FunctionType, staticmethod)) and \
@@ -231,7 +257,13 @@ def _container_new(maker: Any) -> bool:
 
 
 def _describe(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
-    return lambda tx, value: tx.wrap_new(getattr(value.cls, name))
+    def describe(tx: Interpreter, value: ClassValue) -> SymbolicValue:
+        found = getattr(value.cls, name)
+        if found is None or isinstance(found, str):
+            return constant(found)
+        return tx.wrap_fixed(found, f"{value!r}.{name}")
+
+    return describe
 
 
 def _bases(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:

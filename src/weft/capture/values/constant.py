@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft.capture.breaks import Signal, graph_break
-from weft.capture.source import Source
+from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.registry import wraps
 from weft.shapes.symnode import UndecidedValue
@@ -97,12 +97,12 @@ class ConstantValue(SymbolicValue):
         if type(self.value) is float:
             plain = self.value == self.value and abs(self.value) != float("inf")
             return repr(self.value) if plain else emit.constant(self.value)
-        if type(self.value) in _LITERALS:
+        if type(self.value) in _LITERALS and type(self.value) is not complex:
             return repr(self.value)
         return emit.constant(self.value)
 
     def __repr__(self) -> str:
-        return repr(self.value)
+        return describe(self.value)
 
 
 @final
@@ -128,7 +128,7 @@ class ConstantMethod(SymbolicValue):
         return tx.wrap_new(evaluate(tx, lambda: function(*objects, **named)))
 
     def rebuild(self, emit: Emitter) -> str:
-        return f"{emit.value(self.owner)}.{self.name}"
+        return f"({emit.value(self.owner)}).{self.name}"
 
 
 def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:

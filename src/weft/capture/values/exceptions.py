@@ -5,12 +5,15 @@ Place in the pipeline: a value family; `ObservedException` carries one through t
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import TYPE_CHECKING, Any, Final, final
 
+from weft.capture.breaks import graph_break
 from weft.capture.source import Source
+from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, SymbolicValue
-from weft.capture.values.constant import NONE, boolean
+from weft.capture.values.constant import NONE, boolean, python_object
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
@@ -61,6 +64,13 @@ class ExceptionValue(ObjectValue):
         if self.source is not None:
             tx.effects.touch(self)
 
+    def initialise(self, tx: Interpreter, args: list[SymbolicValue],
+                   kwargs: dict[str, SymbolicValue]) -> None:
+        """`BaseException.__init__`, or what a builtin exception has of its own."""
+        if kwargs or issubclass(self.cls, _COMPLEX):
+            raise graph_break("unknown-operation", f"making a {self.cls.__name__}")
+        self.args = args
+
     def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "args":
             return TupleValue(self.args)
@@ -68,9 +78,18 @@ class ExceptionValue(ObjectValue):
             return self.args[0] if self.args else NONE
         if name in _LINKS:
             return self.link(tx, name)
+        if self.original is MISSING and name in _fields(self.cls):
+            return self._field(tx, name)
         if name == "__traceback__" and (self.source is None or self.traceback is not NONE):
             return self.traceback
         return super().slot_attribute(tx, name)
+
+    def _field(self, tx: Interpreter, name: str) -> SymbolicValue:
+        """What the C constructor makes of the arguments: `ImportError("text").msg`."""
+        objects = [python_object(tx, arg) for arg in self.args]
+        if MISSING in objects or _has_own_init(self.cls):
+            raise graph_break("unknown-operation", f"{name} of a {self.cls.__name__}")
+        return tx.wrap_new(getattr(self.cls(*objects), name))
 
     def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
                         ) -> None:
@@ -98,7 +117,9 @@ class ExceptionValue(ObjectValue):
     def rebuild(self, emit: Emitter) -> str:
         args = "".join(f", {emit.value(arg)}" for arg in self.args)
         cls = emit.constant(self.cls)
-        name = emit.bind(self, f"{cls}.__new__({cls}{args})")
+        whole = not _has_own_init(self.cls)
+        text = f"{cls}({args[2:]})" if whole else f"{cls}.__new__({cls}{args})"
+        name = emit.bind(self, text)
         emit.line(f"{name}.args = ({''.join(f'{emit.value(a)}, ' for a in self.args)})")
         emit.later(lambda: self._fill_links(emit, name))
         return name
@@ -112,6 +133,26 @@ _LINKS: Final[dict[str, SymbolicValue]] = {
     "__cause__": NONE, "__context__": NONE, "__suppress_context__": boolean(False),
 }
 """Attributes of exceptions that refer to others, and what they are at first."""
+
+
+_COMPLEX: Final = (OSError, UnicodeError, SyntaxError, BaseExceptionGroup)
+"""Exceptions whose constructors do more than to keep their arguments."""
+
+_COMMON: Final = frozenset(vars(BaseException))
+
+
+def _has_own_init(cls: type) -> bool:
+    return isinstance(type_lookup(cls, "__init__"), types.FunctionType)
+
+
+@functools.cache
+def _fields(cls: type) -> frozenset[str]:
+    """Attributes of builtin exceptions that their arguments set."""
+    kinds = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    return frozenset(
+        name for base in cls.__mro__ if base.__module__ == "builtins"
+        for name, attribute in vars(base).items()
+        if isinstance(attribute, kinds) and name not in _COMMON)
 
 
 @final

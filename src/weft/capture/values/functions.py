@@ -246,7 +246,9 @@ class FunctionValue(SymbolicValue):
         return ConstantValue(self.code) if name == "__code__" else constant(texts[name])
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        if name in ("__code__", "__defaults__", "__kwdefaults__"):
+        if name in ("__closure__", "__globals__", "__builtins__"):
+            raise tx.error(AttributeError, "readonly attribute")
+        if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
             raise graph_break("unknown-operation", f"changing {name} of a function")
         if name in _DESCRIPTION:
             if self.original is not MISSING:

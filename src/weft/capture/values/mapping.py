@@ -319,9 +319,12 @@ class DictValue(MethodTable):
             for key in tx.unpack(other.method(tx, "keys", [], {})):
                 self.setitem(tx, key, other.method(tx, "__getitem__", [key], {}))
             return
-        for pair in tx.unpack(other):
-            key, value = tx.unpack(pair)
-            self.setitem(tx, key, value)
+        for index, pair in enumerate(other.iterate(tx)):
+            parts = tx.unpack(pair)
+            if len(parts) != 2:
+                raise tx.error(ValueError, f"dictionary update sequence element #{index} has "
+                                           f"length {len(parts)}; 2 is required")
+            self.setitem(tx, parts[0], parts[1])
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "default_factory" and self.cls is defaultdict:
@@ -646,5 +649,5 @@ def _wrap_defaultdict(tx: Interpreter, obj: Any, source: Source | None) -> Symbo
 def _items(mapping: Any) -> Iterable[tuple[Any, Any]]:
     """The items, whatever a subclass makes of `items`."""
     if isinstance(mapping, OrderedDict):
-        return OrderedDict.items(mapping)
-    return dict.items(mapping) if isinstance(mapping, dict) else mapping.items()
+        return list(OrderedDict.items(mapping))
+    return list(dict.items(mapping)) if isinstance(mapping, dict) else list(mapping.items())

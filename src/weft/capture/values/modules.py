@@ -129,7 +129,10 @@ class PythonModuleValue(SymbolicValue):
         return self.module
 
     def __repr__(self) -> str:
-        return f"module {self.module.__name__}"
+        return f"module {self._name()}"
+
+    def _name(self) -> str:
+        return getattr(self.module, "__name__", "?")
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "__dict__":
@@ -141,8 +144,8 @@ class PythonModuleValue(SymbolicValue):
         obj = getattr(self.module, name, MISSING)
         if obj is MISSING:
             raise tx.error(AttributeError,
-                           f"module '{self.module.__name__}' has no attribute '{name}'")
-        return tx.wrap(obj, tx.tree.object(self.module, self.module.__name__).attribute(name))
+                           f"module '{self._name()}' has no attribute '{name}'")
+        return tx.wrap(obj, tx.tree.object(self.module, self._name()).attribute(name))
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         if type(self.module) is not types.ModuleType:

@@ -21,7 +21,7 @@ from weft.capture.values.attributes import (
     type_lookup,
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NOT_IMPLEMENTED, boolean, constant
+from weft.capture.values.constant import NONE, NOT_IMPLEMENTED, boolean, constant
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import wraps
@@ -115,7 +115,8 @@ class ObjectValue(SymbolicValue):
     def generic_getattr(self, tx: Interpreter, name: str, fallback: bool = True) -> SymbolicValue:
         """`object.__getattribute__`, then `__getattr__`."""
         attribute = type_lookup(self.cls, name)
-        if attribute is not MISSING and is_data_descriptor(attribute):
+        if attribute is not MISSING and is_data_descriptor(attribute) and hasattr(
+                type(attribute), "__get__"):
             return self._bind(tx, name, attribute)
         found = self.attributes.lookup(tx, name)
         if found is not None:
@@ -156,6 +157,8 @@ class ObjectValue(SymbolicValue):
             raise tx.error(AttributeError, name)
         if found is None:
             if self.source is None or self.original is MISSING:
+                if name == "__weakref__":
+                    return NONE
                 raise tx.error(AttributeError, name)
             try:
                 obj = object.__getattribute__(self.original, name)

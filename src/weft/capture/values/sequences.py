@@ -91,8 +91,8 @@ class SequenceValue(MethodTable):
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         if isinstance(key, SliceValue):
-            chosen = self.items[key.constant_slice(tx)]
-            return self.like(chosen)
+            at = key.constant_slice(tx)
+            return self.like(evaluate(tx, lambda: self.items[at]))
         return self.at(tx, self.index_of(tx, key))
 
     def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
@@ -273,14 +273,15 @@ class ListValue(SequenceValue):
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         if isinstance(key, SliceValue):
-            self.items[key.constant_slice(tx)] = tx.unpack(value)
+            at, items = key.constant_slice(tx), tx.unpack(value)
+            evaluate(tx, lambda: self.items.__setitem__(at, items))
         else:
             self.items[self.index_of(tx, key)] = value
         self.changed(tx)
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
         where = key.constant_slice(tx) if isinstance(key, SliceValue) else self.index_of(tx, key)
-        del self.items[where]
+        evaluate(tx, lambda: self.items.__delitem__(where))  # type: ignore[arg-type]
         self.changed(tx)
 
     def m_append(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -323,6 +324,8 @@ class ListValue(SequenceValue):
         return ListValue(self.items)
 
     def m_sort(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if args:
+            raise tx.error(TypeError, "sort() takes no positional arguments")
         self.items = sort_values(tx, self.all(tx), kwargs)
         self.changed(tx)
         return NONE

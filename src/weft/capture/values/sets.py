@@ -7,6 +7,7 @@ equality.)
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, final
 
@@ -18,6 +19,7 @@ from weft.capture.values.mapping import key_error
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
+from weft.capture.values.unknown import unknown
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -130,6 +132,11 @@ class SetValue(MethodTable):
             result = result.binary(tx, op, SetValue.of(tx, tx.unpack(other)), False)
         return result if result is not self else self._select(self.entries, self)
 
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if self.cls is frozenset and not hasattr(frozenset, name):
+            raise tx.error(AttributeError, f"'frozenset' object has no attribute '{name}'")
+        return super().getattr(tx, name)
+
     # -- methods ----------------------------------------------------------------------------------
 
     def m_add(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -165,9 +172,13 @@ class SetValue(MethodTable):
         return self._changed(tx)
 
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if self.cls is set:
+            self.entries.clear()
         return self.m_update(tx, args, kwargs)
 
     def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if self.cls is frozenset:
+            return self
         return self._select(self.entries, self)
 
     def m_union(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -217,8 +228,16 @@ _COMPARISONS: dict[str, Any] = {
 }
 
 
+def _is_compared_by_code(kind: type) -> bool:
+    """Whether the program itself says what instances are equal."""
+    return any(isinstance(getattr(kind, name), types.FunctionType)
+               for name in ("__eq__", "__hash__"))
+
+
 @wraps(set, frozenset)
 def _wrap_set(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if any(_is_compared_by_code(type(item)) for item in tuple(obj)):
+        return unknown(tx, obj, source)
     original = MISSING if source is None else obj
     value = SetValue(source, cls=type(obj), original=original)
     if source is not None:

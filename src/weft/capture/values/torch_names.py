@@ -94,9 +94,14 @@ def _pure_functions() -> set[int]:
 _PURE: Final = _pure_functions()
 
 
+_IMMUTABLE: Final = (str, int, float, complex, bool, bytes)
+
+
 def is_pure(function: Any) -> bool:
     """Whether the function's result depends on its arguments alone (or on guarded state)."""
     if id(function) in _PURE:
         return True
     owner = getattr(function, "__self__", None)
-    return owner in (str, int, float, bytes, dict) or isinstance(owner, (str, bytes, re.Pattern))
+    if owner is None:
+        return getattr(function, "__objclass__", None) in _IMMUTABLE
+    return owner in (*_IMMUTABLE, dict) or isinstance(owner, (str, bytes, re.Pattern))

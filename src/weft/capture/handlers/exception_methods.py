@@ -1,0 +1,60 @@
+"""Rules for the C methods of exceptions: `super().__init__(...)`, `with_traceback`, `add_note`.
+
+Place in the pipeline: see `handlers/__init__`.
+"""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Any
+
+from weft.capture.breaks import graph_break
+from weft.capture.handlers.constructors import text_of
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.builtins import EXTERNAL_METHODS
+from weft.capture.values.constant import NONE, constant
+from weft.capture.values.exceptions import ExceptionValue
+from weft.capture.values.sequences import ListValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+def _target(args: Args) -> ExceptionValue:
+    if not args or not isinstance(args[0], ExceptionValue):
+        raise graph_break("unknown-operation", "a method of an exception of something else")
+    return args[0]
+
+
+def _init(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _target(args).initialise(tx, args[1:], kwargs)
+    return NONE
+
+
+def _with_traceback(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    error = _target(args)
+    error.setattr(tx, "__traceback__", args[1])
+    return error
+
+
+def _add_note(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    attributes = _target(args).attributes
+    notes = attributes.lookup(tx, "__notes__")
+    if notes is None:
+        notes = ListValue([])
+        attributes.setitem(tx, constant("__notes__"), notes)
+    return notes.method(tx, "append", [args[1]], {})
+
+
+def _str(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return text_of(tx, _target(args))
+
+
+_METHODS: dict[str, Any] = {"__init__": _init, "__str__": _str, "with_traceback": _with_traceback,
+                            "add_note": _add_note}
+
+for _kind in vars(builtins).values():
+    if isinstance(_kind, type) and issubclass(_kind, BaseException):
+        for _name, _rule in _METHODS.items():
+            if _name in vars(_kind):
+                EXTERNAL_METHODS[(_kind, _name)] = _rule
