@@ -40,7 +40,7 @@ from weft.capture.recompiles import (
     recompile_reasons,
     stop_compiling,
 )
-from weft.capture.replacement import Emitter, restore_grad_mode
+from weft.capture.replacement import Emitter, restore_modes
 from weft.capture.reruns import changes_inputs, may_refuse_data, reporter
 from weft.capture.resumption import Resumption, can_translate
 from weft.capture.shape_guards import add_shape_guards
@@ -353,7 +353,7 @@ class Attempt:
         """The whole frame was captured: return its value."""
         value = tx.run_root(frame)
         try:
-            restore_grad_mode(emit, tx)
+            restore_modes(emit, tx)
             text = emit.value(value)
             tx.effects.replay(emit)
             emit.line(f"return {text}")
@@ -374,12 +374,12 @@ class Attempt:
         frame = here.frame
         try:
             if tx.end_state_changed:
-                raise graph_break("state", "a break inside of autocast")
+                raise graph_break("state", "a break inside of a transform")
             raises = tx.step == self._raises_at
             whole = frame.caller is None and tx.builder.n_calls
             if not (whole or raises) and not can_translate(frame.current.name):
                 raise graph_break("unknown-opcode", f"a break at {frame.current.name}")
-            restore_grad_mode(emit, tx)
+            restore_modes(emit, tx)
             emit.module = frame.globals.original.get("__name__")
             Resumption(tx, emit, self.compiler.compiled).write(frame, raises=raises)
         except (GraphBreak, CannotResumeError) as failure:

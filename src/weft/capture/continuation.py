@@ -71,6 +71,8 @@ class _State:
     stack: str
     locals_present: tuple[str, ...]
     cells: tuple[str, ...]
+    suspended: bool = False
+    """Whether the code is a generator's, resumed where a `yield` gives what it was sent."""
 
 
 @final
@@ -114,6 +116,25 @@ def resume_function(
     code, state = _original(code, state)
     resumed = resume_code(code, state)
     return FunctionType(resumed, globals, name or resumed.co_name, None, closure)
+
+
+def resume_generator(
+    code: CodeType,
+    offset: int,
+    stack: str,
+    locals_present: Sequence[str],
+    cells: Sequence[str],
+    *,
+    globals: dict[str, Any],
+    closure: tuple[CellType, ...] | None,
+) -> FunctionType:
+    """The function that makes a generator suspended behind the `yield` that precedes `offset`.
+
+    Arguments as for `resume_function`. The generator it gives is to be sent None once: it then
+    waits where the original did, under that one's exception handlers.
+    """
+    state = _State(offset, stack, tuple(locals_present), tuple(cells), suspended=True)
+    return FunctionType(resume_code(code, state), globals, code.co_name, None, closure)
 
 
 def original_position(code: CodeType, offset: int) -> tuple[CodeType, int]:
@@ -160,9 +181,12 @@ def _build(code: CodeType, state: _State) -> CodeType:
     instructions = [*prologue, jump]
     for index in sorted(copies):
         instructions += copies[index]
+    exceptions = _copy_exceptions(body, kept, copies)
+    if state.suspended:
+        exceptions = _protect_waiting(body, start, prologue, copies) + exceptions
     result = assemble(
         instructions,
-        _copy_exceptions(body, kept, copies),
+        exceptions,
         code,
         co_argcount=len(slots.parameters),
         co_posonlyargcount=0,
@@ -179,16 +203,17 @@ def _build(code: CodeType, state: _State) -> CodeType:
 
 def _check(code: CodeType, body: Bytecode, state: _State) -> None:
     """Refuse what would crash the interpreter or silently change the program's meaning."""
-    if code.co_flags & _GENERATOR_FLAGS:
+    if code.co_flags & _GENERATOR_FLAGS and not state.suspended:
         raise CannotResumeError(f"{code.co_qualname} is a generator or coroutine")
     if not code.co_flags & inspect.CO_OPTIMIZED:
         raise CannotResumeError(f"{code.co_qualname} is not the body of a function")
     depth = stack_depths(body.instructions, body.exceptions)[body.at(state.offset).index]
-    if depth != len(state.stack):
+    if depth != len(state.stack) + state.suspended:
         raise CannotResumeError(
             f"{code.co_qualname} has {depth} stack items at {state.offset}, not {len(state.stack)}"
         )
-    if any(i.opname == "RESUME" for i in body.instructions[body.at(state.offset).index + 1 :]):
+    rest = body.instructions[body.at(state.offset).index + 1 :]
+    if not state.suspended and any(i.opname == "RESUME" for i in rest):
         raise CannotResumeError(f"{code.co_qualname} has not begun at {state.offset}")
     if not set(state.stack) <= {VALUE, *_WITHOUT_ARGUMENT, HANDLED}:
         raise CannotResumeError(f"unknown kind of stack item in {state.stack!r}")
@@ -266,6 +291,9 @@ def _prologue(
 
     if code.co_freevars:
         emit("COPY_FREE_VARS", len(code.co_freevars))
+    if state.suspended:
+        emit("RETURN_GENERATOR")
+        emit("POP_TOP")
     emit("RESUME")
     parameter = 0
     for kind in state.stack:
@@ -293,7 +321,27 @@ def _prologue(
     pending = _pending_keywords(code, start)
     if pending is not None:
         emit("KW_NAMES", pending.arg)
+    if state.suspended:
+        emit("LOAD_CONST", code.co_consts.index(None))
+        out += [replace(i) for i in _waiting(code, start)]
     return out
+
+
+def _waiting(code: CodeType, start: Instruction) -> list[Instruction]:
+    """The `yield` before a resume point and the RESUME that is there."""
+    return disassemble(code).instructions[start.index - 1 : start.index + 1]
+
+
+def _protect_waiting(
+    body: Bytecode, start: Instruction, prologue: list[Instruction],
+    copies: dict[int, list[Instruction]],
+) -> list[ExceptionEntry]:
+    """What is thrown into a generator that waits in its prologue goes to the original's handler."""
+    row = body.handler_of(start)
+    if row is None:
+        return []
+    target = copies[row.target.index][0]
+    return [replace(row, start=prologue[-2], end=prologue[-1], target=target)]
 
 
 def _pending_keywords(code: CodeType, start: Instruction) -> Instruction | None:

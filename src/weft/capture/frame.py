@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from weft.capture import bytecode
+from weft.capture.bytecode.liveness import live_locals
 from weft.errors import SourceLine
 
 if TYPE_CHECKING:
@@ -185,3 +186,10 @@ class Frame:
         if self._callers is None or self.generator is not None:
             self._callers = caller.lines()  # the caller stays where it is while this frame runs
         return (*self._callers, self.where())
+
+
+def frame_variables(frame: Frame, code: types.CodeType, offset: int) -> list[str]:
+    """Names of the frame's bound variables that its code may still read from `offset` on."""
+    live = live_locals(code, offset)
+    names = dict.fromkeys(n for n in (*code.co_varnames, *code.co_cellvars) if n in live)
+    return [n for n in names if n in frame.locals or n in frame.cells]

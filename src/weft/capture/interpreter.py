@@ -25,7 +25,7 @@ from weft.capture.guards import GuardSet
 from weft.capture.operations import binary_operation, equal_values
 from weft.capture.side_effects import SideEffects
 from weft.capture.source import Source, SourceTree
-from weft.capture.state import GlobalState
+from weft.capture.state import GlobalState, Step
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant
@@ -97,8 +97,8 @@ class Interpreter:
             lambda code, name, dims: None)
         self.own_code: Callable[[types.CodeType], types.CodeType] = lambda code: code
         """Gives the code object to make continuations from."""
-        self.end_grad = torch.is_grad_enabled()
-        self.end_grad_changed = False
+        self.end_changes: tuple[list[Step], list[Step]] = ([], [])
+        """The modes that the program left changed: what puts them back, and what changes them."""
         self.end_error_mode = self.state.error_mode
         self.end_state_changed = False
         self.leaves: dict[int, Any] = {}
@@ -370,10 +370,10 @@ class Interpreter:
             except GraphBreak as signal:
                 raise Restart(signal.step, signal) from None
             finally:
-                self.end_grad = torch.is_grad_enabled()
-                self.end_grad_changed = self.state.grad_changed()
+                self.end_changes = self.state.changes()
                 self.end_error_mode = error_mode()
-                self.end_state_changed = self.state.other_changed() or bool(self.function_modes)
+                self.end_state_changed = (
+                    self.state.levels_changed() or bool(self.function_modes))
 
 
 def resumable_step(frame: Frame) -> int:

@@ -24,7 +24,6 @@ from weakref import finalize
 from torch import fx
 
 from weft._frame import RunEagerly
-from weft._torch import set_grad_enabled
 from weft.capture.graph import GraphInput
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.stances import set_error_mode
@@ -187,14 +186,14 @@ def _changes_modes(node: fx.Node) -> bool:
     return bool(node.meta.get("effect")) and not node.all_input_nodes
 
 
-def restore_grad_mode(emit: Emitter, tx: Interpreter) -> None:
-    """Leaves gradient mode as the program left it (the graph ends as it began); error mode too."""
+def restore_modes(emit: Emitter, tx: Interpreter) -> None:
+    """Leaves the modes as the program left them (the graph ends as it began); error mode too."""
     if tx.end_error_mode is not tx.state.error_mode:
         emit.line(f"{emit.constant(set_error_mode)}({tx.end_error_mode})")
-    if not tx.end_grad_changed:
-        return
-    setter = set_grad_enabled
-    node = tx.builder.call("call_function", setter, (not tx.end_grad,), {}, None, ())
-    node.meta["effect"] = True
-    tx.builder.n_calls -= 1
-    emit.line(f"{emit.constant(setter)}({tx.end_grad})")
+    undo, redo = tx.end_changes
+    for function, args in undo:
+        node = tx.builder.call("call_function", function, args, {}, None, ())
+        node.meta["effect"] = True
+        tx.builder.n_calls -= 1
+    for function, args in redo:
+        emit.line(f"{emit.constant(function)}({', '.join(map(emit.constant, args))})")

@@ -16,21 +16,24 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
 from weft import _frame
 from weft.capture.break_operations import TRANSLATORS, Branch, Operation, can_translate
 from weft.capture.breaks import graph_break
-from weft.capture.bytecode.liveness import live_locals
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.continuation import HANDLED, resume_function, run_handling
 from weft.capture.continuation import NULL as NULL_ITEM
-from weft.capture.frame import Frame
-from weft.capture.opcodes.exceptions import HandledMarker
+from weft.capture.continuation import resume_function, run_handling
+from weft.capture.frame import Frame, frame_variables
 from weft.capture.replacement import Emitter
-from weft.capture.values.base import NullValue, SymbolicValue
+from weft.capture.values.base import (
+    NullValue,
+    SymbolicValue,
+    stack_arguments,
+    stack_kinds,
+)
 from weft.capture.values.cell import CellValue
 from weft.capture.values.tensors import TensorValue
 
@@ -48,10 +51,6 @@ class Step:
 
     attempt: Callable[[], str]
     resume: Callable[[str], str]
-
-
-#: The kinds of stack item of `resume_function`; all others are "v".
-_KINDS: Final[dict[type, str]] = {NullValue: NULL_ITEM, HandledMarker: HANDLED}
 
 
 @final
@@ -197,14 +196,12 @@ class Resumption:
             raise graph_break("unknown-operation", "a break inside a generator")
         code = self.tx.own_code(frame.code)
         offset = frame.program.instructions[index].offset
-        shape = "".join(_KINDS.get(type(value), "v") for value in stack)
-        names = self._live(frame, code, offset)
+        shape = stack_kinds(stack)
+        names = frame_variables(frame, code, offset)
         boxes = [name for name in names if name in frame.cells and name in code.co_cellvars]
         plain = [name for name in names if name not in boxes]
         kept = [v for v in stack if not isinstance(v, NullValue)]
-        before = [
-            self.emit.value(v.exception if isinstance(v, HandledMarker) else v) for v in kept
-        ]
+        before = stack_arguments(self.emit, stack)
         after = [self.emit.value(frame.locals[n]) for n in plain]
         after += [self.emit.value(frame.cells[n]) for n in boxes]
         make = None if eager else self.make
@@ -221,12 +218,6 @@ class Resumption:
             return handling(f"{target}({', '.join(parts)})")
 
         return call
-
-    def _live(self, frame: Frame, code: types.CodeType, offset: int) -> list[str]:
-        live = live_locals(code, offset)
-        order = (*code.co_varnames, *code.co_cellvars)
-        names = dict.fromkeys(n for n in order if n in live)
-        return [n for n in names if n in frame.locals or n in frame.cells]
 
     def _callable(
         self,

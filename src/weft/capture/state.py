@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import torch
@@ -22,15 +23,44 @@ from weft._torch import (
 )
 from weft.stances import error_mode, set_error_mode
 
-_STATE: Final[tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]] = (
-    (torch.is_grad_enabled, set_grad_enabled),
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
-    (lambda: torch.is_autocast_enabled("cuda"), lambda on: torch.set_autocast_enabled("cuda", on)),
-    (lambda: torch.get_autocast_dtype("cpu"), lambda d: torch.set_autocast_dtype("cpu", d)),
-    (lambda: torch.get_autocast_dtype("cuda"), lambda d: torch.set_autocast_dtype("cuda", d)),
-    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+Step = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A call that changes the state."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One part of the state; `write(*where, value)` sets it."""
+
+    read: Callable[..., Any]
+    write: Callable[..., Any]
+    where: tuple[Any, ...] = ()
+
+    def now(self) -> Any:
+        return self.read(*self.where)
+
+
+_MODES: Final = (
+    Mode(torch.is_grad_enabled, set_grad_enabled),
+    Mode(torch.get_default_dtype, torch.set_default_dtype),
+    *(mode
+      for device in ("cpu", "cuda")
+      for mode in (
+          Mode(torch.is_autocast_enabled, torch.set_autocast_enabled, (device,)),
+          Mode(torch.get_autocast_dtype, torch.set_autocast_dtype, (device,)))),
+    Mode(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
 )
+
+
+def _autocast_nesting() -> int:
+    """How many autocast blocks are open: the last one out clears the cache of cast weights."""
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
+
+
+def _nest(more: int) -> list[Step]:
+    step = torch.autocast_increment_nesting if more > 0 else torch.autocast_decrement_nesting
+    return [(step, ())] * abs(more)
 
 
 def readable_modes() -> dict[str, str]:
@@ -68,7 +98,8 @@ class GlobalState:
     """The state when the capture began."""
 
     def __init__(self) -> None:
-        self.before = tuple(read() for read, _ in _STATE)
+        self.before = tuple(mode.now() for mode in _MODES)
+        self.nesting = _autocast_nesting()
         self.levels = functorch.get_dynamic_layer_stack_depth()
         self.error_mode = error_mode()
 
@@ -85,17 +116,21 @@ class GlobalState:
         set_error_mode(self.error_mode)
         if functorch.get_dynamic_layer_stack_depth() != self.levels:
             functorch.pop_dynamic_layer_stack_and_undo_to_depth(self.levels)
-        for (read, write), value in zip(_STATE, self.before, strict=True):
-            if read() != value:
-                write(value)
+        for function, args in self.changes()[0]:
+            function(*args)
 
-    def grad_changed(self) -> bool:
-        """Whether gradient mode now differs from when the capture began."""
-        return bool(torch.is_grad_enabled() != self.before[0])
+    def changes(self) -> tuple[list[Step], list[Step]]:
+        """What puts the modes back to what they were, and what from there to what they are now."""
+        undo: list[Step] = []
+        redo: list[Step] = []
+        for mode, before in zip(_MODES, self.before, strict=True):
+            now = mode.now()
+            if now != before:
+                undo.append((mode.write, (*mode.where, before)))
+                redo.append((mode.write, (*mode.where, now)))
+        deeper = _autocast_nesting() - self.nesting
+        return undo + _nest(-deeper), redo + _nest(deeper)
 
-    def other_changed(self) -> bool:
-        """Whether anything but gradient mode differs."""
-        if functorch.get_dynamic_layer_stack_depth() != self.levels:
-            return True
-        return any(read() != old
-                   for (read, _), old in zip(_STATE[1:], self.before[1:], strict=True))
+    def levels_changed(self) -> bool:
+        """Whether a functorch transform was entered or left."""
+        return bool(functorch.get_dynamic_layer_stack_depth() != self.levels)

@@ -23,6 +23,18 @@ from weft.capture.values.classes import ClassValue, SuperValue, constructor
 from weft.capture.values.constant import NONE, boolean, constant, evaluate, python_object
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
 from weft.capture.values.iterators import LazyIterator
+from weft.capture.values.lazy_iterators import (
+    ChainIterator,
+    CountIterator,
+    CycleIterator,
+    EnumerateIterator,
+    FilterIterator,
+    MapIterator,
+    RepeatIterator,
+    SliceIterator,
+    StarmapIterator,
+    ZipIterator,
+)
 from weft.capture.values.mapping import DictValue, ProxyValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.sequences import (
@@ -299,51 +311,24 @@ def iterator_of(tx: Interpreter, value: SymbolicValue) -> Iterator[SymbolicValue
 
 @constructor(zip)
 def _zip(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    sources = _sources(tx, args)
     strict = kwargs["strict"].truth(tx) if "strict" in kwargs else False
-    return LazyIterator(zip, partial(_zip_items, tx, sources, strict), True)
+    return ZipIterator(_sources(tx, args), strict)
 
 
-def _zip_items(tx: Interpreter, sources: list[SymbolicValue], strict: bool
-               ) -> Iterator[SymbolicValue]:
-    while sources:
-        items: list[SymbolicValue] = []
-        for source in sources:
-            item = source.next(tx)
-            if item is None:
-                if strict and (items or any(s.next(tx) is not None for s in sources[1:])):
-                    raise tx.error(ValueError, "zip() arguments have different lengths")
-                return
-            items.append(item)
-        yield TupleValue(items)
+@constructor(enumerate)
+def _enumerate(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    given = dict(zip(("iterable", "start"), args, strict=False)) | kwargs
+    return EnumerateIterator(given["iterable"].iter(tx), given.get("start", constant(0)))
 
 
-@iterator_type(enumerate)
-def _enumerate(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    start = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
-    for index, item in enumerate(iterator_of(tx, args[0]), start.constant()):
-        yield TupleValue([constant(index), item])
+@constructor(map)
+def _map(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return MapIterator(args[0], _sources(tx, args[1:]))
 
 
-@iterator_type(map, pure=False)
-def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    sources = _sources(tx, args[1:])
-    while True:
-        items = []
-        for source in sources:
-            item = source.next(tx)
-            if item is None:
-                return
-            items.append(item)
-        yield tx.call(args[0], items)
-
-
-@iterator_type(filter, pure=False)
-def _filter(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    for item in iterator_of(tx, args[1]):
-        plain = args[0].is_constant and args[0].constant() in (None, bool)
-        if (item if plain else tx.call(args[0], [item])).truth(tx):
-            yield item
+@constructor(filter, itertools.filterfalse)
+def _filter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return FilterIterator(cls, args[0], args[1].iter(tx))
 
 
 @constructor(reversed)
@@ -358,52 +343,39 @@ def _reversed(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symboli
     return LazyIterator(cls, lambda: iter(items[::-1]), True)
 
 
-@iterator_type(itertools.chain)
-def _chain(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    for arg in args:
-        yield from iterator_of(tx, arg)
+@constructor(itertools.chain)
+def _chain(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return ChainIterator(TupleValue(args).iter(tx))
 
 
 @rule(itertools.chain.from_iterable)
 def _chain_from(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    def produce() -> Iterator[SymbolicValue]:
-        for arg in iterator_of(tx, args[0]):
-            yield from iterator_of(tx, arg)
-
-    return LazyIterator(itertools.chain, produce, True)
+    return ChainIterator(args[0].iter(tx))
 
 
-@iterator_type(itertools.repeat)
-def _repeat(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    times = args[1] if len(args) > 1 else kwargs.get("times")
-    count = itertools.count() if times is None else range(times.constant())
-    for _ in count:
-        yield args[0]
+@constructor(itertools.repeat)
+def _repeat(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    given = dict(zip(("object", "times"), args, strict=False)) | kwargs
+    times = given.get("times")
+    return RepeatIterator(given["object"], None if times is None else times.constant())
 
 
-@iterator_type(itertools.count, pure=False)
-def _count(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    value = args[0] if args else kwargs.get("start", constant(0))
-    step = args[1] if len(args) > 1 else kwargs.get("step", constant(1))
-    while True:
-        yield value
-        value = tx.binary("add", value, step)
+@constructor(itertools.count)
+def _count(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    given = dict(zip(("start", "step"), args, strict=False)) | kwargs
+    return CountIterator(given.get("start", constant(0)), given.get("step", constant(1)))
 
 
-@iterator_type(itertools.cycle, pure=False)
-def _cycle(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    items = []
-    for item in iterator_of(tx, args[0]):
-        items.append(item)
-        yield item
-    while items:
-        yield from items
+@constructor(itertools.cycle)
+def _cycle(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return CycleIterator(args[0].iter(tx))
 
 
-@iterator_type(itertools.islice)
-def _islice(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
+@constructor(itertools.islice)
+def _islice(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     bounds = [a.constant() for a in args[1:]]
-    yield from itertools.islice(iterator_of(tx, args[0]), *bounds)
+    evaluate(tx, lambda: itertools.islice((), *bounds))  # raises what is wrong with them
+    return SliceIterator(args[0].iter(tx), slice(*bounds))
 
 
 @iterator_type(itertools.zip_longest)
@@ -436,10 +408,9 @@ for _function in (itertools.permutations, itertools.combinations,
     _choose(_function)
 
 
-@iterator_type(itertools.starmap, pure=False)
-def _starmap(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    for item in iterator_of(tx, args[1]):
-        yield tx.call(args[0], tx.unpack(item))
+@constructor(itertools.starmap)
+def _starmap(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return StarmapIterator(args[0], args[1].iter(tx))
 
 
 @iterator_type(itertools.accumulate, pure=False)

@@ -41,14 +41,6 @@ def _dropwhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[Symbolic
     yield from items
 
 
-@iterator_type(itertools.filterfalse, pure=False)
-def _filterfalse(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    plain = args[0].is_constant and args[0].constant() in (None, bool)
-    for item in iterator_of(tx, args[1]):
-        if not (item if plain else tx.call(args[0], [item])).truth(tx):
-            yield item
-
-
 class _Groups:
     """The state that a groupby object shares with its groups."""
 

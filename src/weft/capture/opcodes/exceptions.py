@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.attributes import type_lookup
-from weft.capture.values.base import MISSING, SymbolicValue
+from weft.capture.values.base import MISSING, HandledMarker, SymbolicValue
 from weft.capture.values.classes import ClassValue
 from weft.capture.values.constant import NONE, boolean
 from weft.capture.values.exceptions import (
@@ -20,18 +20,6 @@ from weft.capture.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-
-
-@final
-class HandledMarker(SymbolicValue):
-    """What PUSH_EXC_INFO leaves below a handler's items, where CPython saves the exception handled
-    before. A continuation that starts above it is given `exception` for it (stack kind "e")."""
-
-    __slots__ = ("exception",)
-
-    def __init__(self, exception: SymbolicValue) -> None:
-        super().__init__()
-        self.exception = exception
 
 
 # -- raising --------------------------------------------------------------------------------------

@@ -167,3 +167,28 @@ class NullValue(SymbolicValue):
 
 
 NULL = NullValue()
+
+
+class HandledMarker(SymbolicValue):
+    """What PUSH_EXC_INFO leaves below a handler's items, where CPython saves the exception handled
+    before. A continuation that starts above it is given `exception` for it (stack kind "e")."""
+
+    __slots__ = ("exception",)
+
+    def __init__(self, exception: SymbolicValue) -> None:
+        super().__init__()
+        self.exception = exception
+
+
+def stack_kinds(stack: list[SymbolicValue]) -> str:
+    """The kinds of stack items as `continuation.resume_function` wants them."""
+    return "".join(_KINDS.get(value.__class__, "v") for value in stack)
+
+
+def stack_arguments(emit: Emitter, stack: list[SymbolicValue]) -> list[str]:
+    """Expressions for the arguments that stand for them."""
+    return [emit.value(value.exception if isinstance(value, HandledMarker) else value)
+            for value in stack if value.__class__ is not NullValue]
+
+
+_KINDS: dict[type, str] = {NullValue: "n", HandledMarker: "e"}

@@ -412,13 +412,19 @@ def wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicV
 
 def _guard_function(tx: Interpreter, obj: Any, source: Source) -> bool:
     """Guards the function itself or, where a new one is made for each call, its code."""
-    if source.accessor[0] in ("dict_item", "attr") or (
-            obj.__closure__ is None and not (obj.__defaults__ or obj.__kwdefaults__)):
+    if not _is_made_anew(obj, source):
         tx.guards.add(source, "is", obj)
         return True
     tx.guards.add(source, "type_is", types.FunctionType)
     tx.guards.add(source.attribute("__code__"), "is", obj.__code__)
     return False
+
+
+def _is_made_anew(obj: types.FunctionType, source: Source) -> bool:
+    """Whether the function was made by another one and is that one's variable."""
+    kept = source.accessor[0] in ("dict_item", "attr") and source.accessor[1] != "cell_contents"
+    nested = obj.__code__.co_flags & inspect.CO_NESTED
+    return not kept and bool(nested or obj.__closure__ or obj.__defaults__ or obj.__kwdefaults__)
 
 
 def _length(defaults: Any) -> tuple[str, Any]:

@@ -6,12 +6,16 @@ it.
 
 from __future__ import annotations
 
+import inspect
 import types
-from typing import TYPE_CHECKING, final
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, final
 
-from weft.capture.breaks import ObservedException
-from weft.capture.frame import Frame
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.continuation import resume_generator
+from weft.capture.frame import Frame, frame_variables
+from weft.capture.values.base import Args, Kwargs, SymbolicValue, stack_arguments, stack_kinds
 from weft.capture.values.constant import NONE
 from weft.capture.values.exceptions import is_exception, new_exception
 from weft.capture.values.functions import GENERATOR, FunctionValue
@@ -19,19 +23,21 @@ from weft.capture.values.methods import MethodTable
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
 
 
 @final
 class GeneratorValue(MethodTable):
     """A generator object."""
 
-    __slots__ = ("done", "frame", "function", "result", "started", "yielded")
+    __slots__ = ("done", "frame", "function", "result", "running", "started", "yielded")
 
     def __init__(self, frame: Frame, function: FunctionValue) -> None:
         super().__init__()
         self.frame = frame
         self.function = function
         self.started = False
+        self.running = False
         self.done = False
         self.yielded = False
         self.result: SymbolicValue = NONE
@@ -48,9 +54,13 @@ class GeneratorValue(MethodTable):
 
     def resume(self, tx: Interpreter, sent: SymbolicValue) -> SymbolicValue | None:
         """The next item; None when the generator returned (see `result`)."""
+        if self.running:
+            raise tx.error(ValueError, "generator already executing")
         if self.done:
             self.result = NONE
             return None
+        if not (self.started or (sent is NONE or (sent.is_constant and sent.constant() is None))):
+            raise tx.error(TypeError, "can't send non-None value to a just-started generator")
         self.frame.stack.append(sent)
         self.started = True
         return self._run(tx)
@@ -58,11 +68,14 @@ class GeneratorValue(MethodTable):
     def _run(self, tx: Interpreter) -> SymbolicValue | None:
         self.frame.caller = tx.frame
         self.yielded = False
+        self.running = True
         try:
             value = tx.run(self.frame)
         except ObservedException:
             self.done = True
             raise
+        finally:
+            self.running = False
         if self.yielded:
             return value
         self.done = True
@@ -76,6 +89,63 @@ class GeneratorValue(MethodTable):
             raise error
         tx.unwind(self.frame, error)
         return self._run(tx)
+
+    # -- rebuilding -------------------------------------------------------------------------------
+
+    def rebuild(self, emit: Emitter) -> str:
+        if self.running:
+            raise graph_break("unknown-value", "a generator that is running")
+        if self.done:
+            name = emit.bind(self, f"{emit.constant(_finished)}()")
+            emit.line(f"next({name}, None)")
+            return name
+        if not self.started:
+            return self._rebuild_unstarted(emit)
+        return self._rebuild_suspended(emit)
+
+    def _rebuild_unstarted(self, emit: Emitter) -> str:
+        """A call of its function with the arguments as they were bound."""
+        code, variables = self.frame.code, self.frame.locals
+        names = iter(code.co_varnames)
+        parts = [emit.value(variables[name]) for name in islice(names, code.co_argcount)]
+        keywords = [f"**{{{name!r}: {emit.value(variables[name])}}}"
+                    for name in islice(names, code.co_kwonlyargcount)]
+        if code.co_flags & inspect.CO_VARARGS:
+            parts.append(f"*{emit.value(variables[next(names)])}")
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            keywords.append(f"**{emit.value(variables[next(names)])}")
+        function = emit.value(self.function)
+        return emit.bind(self, f"{function}({', '.join([*parts, *keywords])})")
+
+    def _rebuild_suspended(self, emit: Emitter) -> str:
+        """A generator made of the rest of the code, brought to where this one waits."""
+        frame, code = self.frame, self.frame.code
+        offset = frame.program.instructions[frame.pc].offset
+        names = frame_variables(frame, code, offset)
+        boxes = [name for name in names if name in frame.cells and name in code.co_cellvars]
+        plain = [name for name in names if name not in boxes]
+        cells = tuple(types.CellType() for _ in code.co_freevars)
+        function = resume_generator(
+            code, offset, stack_kinds(frame.stack), plain, boxes,
+            globals=frame.globals.original, closure=cells or None)
+        function.__qualname__ = self.function.name
+        arguments = stack_arguments(emit, frame.stack)
+        arguments += [emit.value(frame.locals[name]) for name in plain]
+        arguments += [emit.value(frame.cells[name]) for name in boxes]
+        name = emit.bind(self, f"{self._with_closure(emit, function)}({', '.join(arguments)})")
+        emit.line(f"next({name})")
+        return name
+
+    def _with_closure(self, emit: Emitter, function: types.FunctionType) -> str:
+        free = function.__code__.co_freevars
+        if not free:
+            return emit.constant(function)
+        cells = "".join(f"{emit.value(self.frame.cells[name])}, " for name in free)
+        made = emit.temporary(
+            f"{emit.constant(types.FunctionType)}({emit.constant(function.__code__)}, "
+            f"{emit.constant(function.__globals__)}, {function.__name__!r}, None, ({cells}))")
+        emit.line(f"{made}.__qualname__ = {function.__qualname__!r}")
+        return made
 
     # -- methods ----------------------------------------------------------------------------------
 
@@ -109,6 +179,12 @@ class GeneratorValue(MethodTable):
             if not issubclass(error.value.python_type(), (GeneratorExit, StopIteration)):
                 raise
         return NONE
+
+
+def _finished() -> Iterator[Any]:
+    """A generator without items."""
+    return
+    yield
 
 
 GENERATOR.append(GeneratorValue)
