@@ -137,6 +137,7 @@ __all__ = [
     "OpOverloadPacket",
     "TorchDispatchMode",
     "VariableFunctions",
+    "amp_unscale",
     "are_functorch_transforms_active",
     "assert_async",
     "autograd_sequence",
@@ -153,6 +154,7 @@ __all__ = [
     "dynamo_allows",
     "dynamo_substitute",
     "forbid_data_access",
+    "foreach_scaled",
     "function_spaces",
     "functorch",
     "functorch_autograd_grad",
@@ -229,6 +231,10 @@ map_function = import_module("torch._higher_order_ops.map").map
 scan_function = import_module("torch._higher_order_ops.scan").scan
 while_loop = import_module("torch._higher_order_ops.while_loop").while_loop
 """capture: what programs call to loop over tensors."""
+
+amp_unscale = torch._amp_foreach_non_finite_check_and_unscale_
+foreach_scaled = (torch._foreach_addcdiv_, torch._foreach_addcmul_)
+"""capture: operators of gradient scaling and optimizers that read numbers from tensors."""
 
 script_questions: tuple[Callable[[], bool], ...] = tuple(
     vars(import_module("torch.jit"))[name] for name in ("is_scripting", "is_tracing"))

@@ -359,6 +359,9 @@ class Attempt:
             emit.line(f"return {text}")
         except GraphBreak as signal:
             raise Restart(self._last_step(frame), signal) from None
+        if _checks_in_vain(tx):
+            raise Restart(tx.checked_at[0], graph_break(
+                "data-dependent-branch", "a branch that may raise, in a graph that writes inputs"))
 
     def _last_step(self, frame: Any) -> int:
         raise SkipFrame("the result or an effect cannot be rebuilt")
@@ -372,6 +375,8 @@ class Attempt:
                ) -> int | None:
         """Emits the break; the step of an instruction further out when that is impossible."""
         frame = here.frame
+        if _checks_in_vain(tx):
+            return tx.checked_at[0]
         try:
             if tx.end_state_changed:
                 raise graph_break("state", "a break inside of a transform")
@@ -389,6 +394,12 @@ class Attempt:
             events.record("graph_break", id=reason.kind.id, reason=reason.reason,
                           stack=reason.stack, hint=reason.kind.hint)
         return None
+
+
+def _checks_in_vain(tx: Interpreter) -> bool:
+    """Whether the graph tests conditions whose failure only the eager program can tell about, and
+    cannot be followed by it."""
+    return bool(tx.checked_at) and changes_inputs(tx.builder.graph)
 
 
 def _outward(frame: Any, failure: Exception) -> int:

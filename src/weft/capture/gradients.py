@@ -11,7 +11,7 @@ import torch
 
 
 class _Spent(torch.autograd.Function):
-    """The end of an autograd graph that a backward pass inside of the compiled graph went through."""
+    """The end of an autograd graph that a backward pass inside of the graph went through."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
@@ -31,7 +31,7 @@ _ANCHOR = torch.empty(0, requires_grad=True)
 
 
 def spent(value: torch.Tensor) -> torch.Tensor:
-    """`value` as eager leaves it after `backward()`: it has a gradient, and cannot give it again."""
+    """`value` as `backward()` leaves it: it has a gradient, and cannot give it again."""
     with torch.enable_grad():
         result: torch.Tensor = _Spent.apply(value, _ANCHOR)  # type: ignore[no-untyped-call]
     return result

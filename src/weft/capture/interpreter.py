@@ -105,6 +105,8 @@ class Interpreter:
         """Tensors where gradients end, by the id of their fakes."""
         self.freed: dict[int, Any] = {}
         """Nodes of the fakes' autograd graph that a backward has gone through, by id."""
+        self.checked_at: list[int] = []
+        """The steps of branches that became checks in the graph."""
         self.function_modes: list[SymbolicValue] = []
         """Torch function modes that the program entered, innermost last."""
         self.step = 0
@@ -204,6 +206,11 @@ class Interpreter:
             frame.stack.append(constant(frame.current.offset))
         frame.stack.append(error.value)
         frame.pc = row.target
+
+    def note_check(self) -> None:
+        """The branch under way became a check in the graph."""
+        if self.frame is not None:
+            self.checked_at.append(resumable_step(self.frame))
 
     def raised_at(self, error: ObservedException) -> int:
         """The step at which an exception was first raised, as far in as a continuation can go."""

@@ -23,6 +23,7 @@ from torch import fx
 
 from weft import _frame
 from weft.diagnostics.failures import handle
+from weft.runtime.data_checks import HOLDS
 
 _FAIL_ON_DATA: Final = (
     "index", "gather", "scatter", "embedding", "take", "getitem", "setitem", "loss", "entropy",
@@ -33,6 +34,9 @@ _FAIL_ON_DATA: Final = (
     "grad", "apply", "checkpoint",
 )  # fmt: skip
 """Parts of names of operators that may refuse the data of their inputs."""
+
+
+_CHECKS: Final = frozenset(HOLDS.values())
 
 
 def may_refuse_data(graph: fx.Graph) -> bool:
@@ -58,10 +62,17 @@ def _may_refuse(node: fx.Node) -> bool:
 
 def changes_inputs(graph: fx.Graph) -> bool:
     """Whether running half of the graph could be noticed."""
-    if any(node.meta.get("effect") and node.all_input_nodes for node in graph.nodes):
+    if any(map(_may_write_unseen, graph.nodes)):
         return True
     return any(version_of(node.meta.get("example_value")) != node.meta.get("version")
                for node in graph.nodes if node.op == "placeholder")
+
+
+def _may_write_unseen(node: fx.Node) -> bool:
+    """Whether the node could change something without counting it in the fakes' versions."""
+    if not node.meta.get("effect") or not node.all_input_nodes:
+        return False
+    return not node.meta.get("counted") and node.target not in _CHECKS
 
 
 def version_of(value: object) -> int:

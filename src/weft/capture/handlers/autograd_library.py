@@ -11,6 +11,7 @@ their `.grad` becomes an attribute that the replacement sets behind the graph::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -99,7 +100,7 @@ def _backward(
     return NONE
 
 
-def _autograd_nodes(outputs: list[SymbolicValue]) -> dict[int, Any]:
+def _autograd_nodes(outputs: Sequence[SymbolicValue]) -> dict[int, Any]:
     """The fakes' autograd graph behind the outputs."""
     found: dict[int, Any] = {}
     waiting = []

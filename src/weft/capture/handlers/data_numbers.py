@@ -15,6 +15,7 @@ import torch
 
 from weft._torch import check, check_index, check_is_size, check_type, check_value
 from weft.capture.breaks import graph_break
+from weft.capture.opcodes.control import CHECK_DATA
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant
 from weft.capture.values.data_numbers import add_check
@@ -116,6 +117,25 @@ def _check_rule(function: Any, error: type[Exception]) -> None:
 for _function, _error in ((check, RuntimeError), (check_value, ValueError),
                           (check_index, IndexError), (check_type, TypeError)):
     _check_rule(_function, _error)
+
+
+def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
+    """A check that a tensor of one element is true (or false), where the graph can hold one."""
+    if not isinstance(value, TensorValue) or not tx.shapes.data_dependent:
+        return False
+    if any(type(n) is not int or n != 1 for n in value.example.shape):
+        return False
+    flag: SymbolicValue = value
+    if value.example.dtype is not torch.bool:
+        flag = run(tx, "call_function", torch.ne, [value, constant(0)], {})
+    number = run(tx, "call_method", "to", [flag, constant(torch.int64)], {})
+    truth = tx.binary("eq", number.method(tx, "item", [], {}), constant(int(wanted)))
+    _check(tx, truth, None, RuntimeError)
+    tx.note_check()
+    return True
+
+
+CHECK_DATA.append(_check_truth)
 
 
 @rule(check_is_size)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from weft._torch import (
     VariableFunctions,
     are_functorch_transforms_active,

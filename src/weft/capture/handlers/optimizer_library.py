@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from weft._torch import group_tensors_by_device_and_dtype
+from weft._torch import amp_unscale, foreach_scaled, group_tensors_by_device_and_dtype
 from weft.capture.polyfills import gradients, optimizers
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import TRUE
@@ -32,7 +32,7 @@ def _polyfill(original: Any, python: Any) -> None:
 
 
 _polyfill(group_tensors_by_device_and_dtype, optimizers.group_tensors)
-_polyfill(torch._amp_foreach_non_finite_check_and_unscale_, optimizers.unscale)
+_polyfill(amp_unscale, optimizers.unscale)
 _polyfill(torch.nn.Module.zero_grad, gradients.zero_module_gradients)
 _polyfill(torch.optim.Optimizer.zero_grad, gradients.zero_optimizer_gradients)
 _polyfill(torch.optim.Optimizer.zero_grad.__wrapped__,  # type: ignore[attr-defined]
@@ -56,8 +56,9 @@ def _has_tensors(tx: Interpreter, value: SymbolicValue) -> bool:
     return isinstance(value, TensorValue)
 
 
-_with_tensor_scalars(torch._foreach_addcdiv_, optimizers.foreach_addcdiv_)
-_with_tensor_scalars(torch._foreach_addcmul_, optimizers.foreach_addcmul_)
+for _operator, _parts in zip(foreach_scaled, (
+        optimizers.foreach_addcdiv_, optimizers.foreach_addcmul_), strict=True):
+    _with_tensor_scalars(_operator, _parts)
 
 
 def _optimizer(module: str, name: str) -> types.FunctionType | None:

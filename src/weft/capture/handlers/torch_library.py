@@ -16,7 +16,6 @@ import torch
 from weft._torch import (
     DisableTorchFunction,
     DisableTorchFunctionSubclass,
-    are_functorch_transforms_active,
     assert_async,
     check_tensor_all,
     get_deterministic_algorithms,
@@ -40,14 +39,13 @@ from weft.capture.values.classes import constructor
 from weft.capture.values.constant import (
     FALSE,
     NONE,
-    TRUE,
     boolean,
     constant,
     evaluate,
     python_object,
 )
 from weft.capture.values.functions import rule
-from weft.capture.values.sequences import ListValue, TupleValue
+from weft.capture.values.sequences import ListValue, SizeValue, TupleValue
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
 
 if TYPE_CHECKING:
@@ -230,6 +228,18 @@ def _tensor_setitem(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwa
                     ) -> SymbolicValue:
     value.setitem(tx, args[0], args[1])
     return NONE
+
+
+@_tensor_method("new")
+def _tensor_new(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A torch.Size means a size, any other sequence means data; graphs know tuples only."""
+    first = tx.force(args[0]) if args else None
+    if first is None or isinstance(first, SizeValue) or first.python_type() is int:
+        size = first if isinstance(first, SizeValue) else TupleValue(list(args))
+        return run(tx, "call_method", "new_empty", [value, size], kwargs)
+    if isinstance(first, TensorValue):
+        return run(tx, "call_method", "new", [value, *args], kwargs)
+    return run(tx, "call_method", "new_tensor", [value, *args], kwargs)
 
 
 @rule(check_tensor_all)

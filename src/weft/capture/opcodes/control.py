@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
@@ -29,14 +30,48 @@ def jump(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
 def pop_jump_if_true(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    if frame.stack.pop().truth(tx):
+    if _branch(tx, frame, ins, jumps_if=True):
         frame.pc = ins.target
 
 
 @opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
 def pop_jump_if_false(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    if not frame.stack.pop().truth(tx):
+    if not _branch(tx, frame, ins, jumps_if=False):
         frame.pc = ins.target
+
+
+CHECK_DATA: Final[list[Callable[[Any, SymbolicValue, bool], bool]]] = []
+"""Puts a check into the graph that a value is true (or false), if its truth depends on data."""
+
+
+def _branch(tx: Interpreter, frame: Frame, ins: Instruction, jumps_if: bool) -> bool:
+    """The truth of the top of the stack.
+
+    Where it depends on data and one way does nothing but raise, as `assert` does, the program goes
+    the other way, and the graph raises instead: its frame is then run eagerly.
+    """
+    value = frame.stack.pop()
+    if not value.is_constant:
+        wanted = _truth_without_raising(frame, ins, jumps_if)
+        if wanted is not None and CHECK_DATA[0](tx, value, wanted):
+            return wanted
+    return value.truth(tx)
+
+
+def _truth_without_raising(frame: Frame, ins: Instruction, jumps_if: bool) -> bool | None:
+    """The condition's value on the only way that does not end in a `raise`; None: both, neither."""
+    jump, stay = _only_raises(frame, ins.target), _only_raises(frame, ins.index + 1)
+    return None if jump is stay else jumps_if is stay
+
+
+def _only_raises(frame: Frame, start: int) -> bool:
+    """Whether the instructions from there lead to a `raise` without a branch."""
+    for ins in frame.program.instructions[start:]:
+        if ins.name == "RAISE_VARARGS":
+            return True
+        if ins.target >= 0 or ins.name.startswith(("RETURN", "RERAISE", "STORE", "DELETE")):
+            return False
+    return False
 
 
 def is_none(value: SymbolicValue) -> bool:

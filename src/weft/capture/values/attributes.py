@@ -72,7 +72,7 @@ def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> Symbol
     if isinstance(attribute, (types.FunctionType, type)):
         return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
     owner = next(base for base in cls.__mro__ if name in base.__dict__)
-    source = tx.tree.object(owner, owner.__qualname__).attribute(name)
+    source = tx.tree.object(owner, owner.__qualname__).instance_dict().dict_item(name)
     return tx.wrap(attribute, source)
 
 
@@ -97,10 +97,11 @@ def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute:
          ) -> SymbolicValue:
     """`owner.name` where the class defines `attribute`."""
     guard_attribute(tx, cls, name, attribute)
-    found = BINDERS.get(type(attribute))
+    getter = type_lookup(type(attribute), "__get__")
+    kind = property if getter is property.__get__ else type(attribute)  # its subclasses too
+    found = BINDERS.get(kind)
     if found is not None:
         return found(tx, owner, cls, name, attribute)
-    getter = type_lookup(type(attribute), "__get__")
     if getter is MISSING:
         return class_value(tx, cls, name, attribute)
     if isinstance(getter, types.FunctionType):

@@ -26,7 +26,7 @@ from weft.capture.guards import tensor_guard
 from weft.capture.operations import dunder, plain_operator
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NONE, boolean, constant, evaluate
+from weft.capture.values.constant import boolean, constant, evaluate
 from weft.capture.values.data_numbers import note_checks, note_symbols
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.methods import BoundBuiltin
@@ -84,7 +84,9 @@ class TensorValue(SymbolicValue):
     def python_type(self) -> type:
         if self.original is not MISSING:
             return type(self.original)
-        return torch.Tensor if isinstance(self.example, FakeTensor) else type(self.example)
+        if not isinstance(self.example, FakeTensor):
+            return type(self.example)
+        return torch.nn.Parameter if "_is_param" in self.example.__dict__ else torch.Tensor
 
     def real(self) -> Any:
         return self.original
@@ -114,7 +116,7 @@ class TensorValue(SymbolicValue):
         assert self._node is not None
         text = REBUILD[0](emit, self, self._node)
         if not self.written:
-            return text  # type: ignore[no-any-return]
+            return text
         name = emit.bind(self, text)
         emit.later(lambda: self.replay(emit))
         return name
@@ -279,6 +281,7 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
         node.meta["python_dispatcher"] = True
     if changed or result is None or same is not None:
         node.meta["effect"] = True
+        node.meta["counted"] = changed and not any(map(_is_uncounted, fakes))
     if same is not None:
         return same
     return wrap_result(tx, node, result)
@@ -313,6 +316,13 @@ def _in_place(target: Any) -> bool:
     """By its name; inference tensors have no version that would tell."""
     name = _name(target)
     return name.endswith("_") or (name.startswith("i") and name in vars(operator))
+
+
+def _is_uncounted(fake: Any) -> bool:
+    """Whether writes to the tensors in it do not show in versions that `run` compares."""
+    if isinstance(fake, torch.Tensor):
+        return fake.is_inference()
+    return isinstance(fake, (list, tuple, dict))
 
 
 def _version(fake: Any) -> int:

@@ -1,0 +1,85 @@
+"""Branches on data of which one way only raises: a check in the graph, and eager when it fails."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import weft
+from tests.capture.harness import check
+
+
+def test_assertions_on_tensors():
+    def f(x):
+        y = x * 2
+        torch._assert((y > 0).all(), f"bad {tuple(y.shape)}")
+        if y.isnan().any():
+            raise ValueError("nan")
+        torch._assert(y.sum() < 100, "large")
+        return y + 1
+
+    calls = [torch.ones(3), -torch.ones(3), torch.full((3,), 40.0), torch.ones(3)]
+    check(f, *[(x,) for x in calls], graphs=1)
+
+
+def test_failing_check_is_caught_by_the_program():
+    def f(x):
+        try:
+            if not (x > 0).all():
+                raise ValueError
+        except ValueError:
+            return x - 1
+        return x + 1
+
+    check(f, (torch.ones(2),), (-torch.ones(2),), breaks=0)
+
+
+def test_effects_before_a_failing_check_happen_once():
+    def make():
+        seen = []
+
+        def f(x):
+            seen.append(1)
+            y = x * 2
+            if (y < 0).any():
+                raise ValueError(f"{len(seen)} calls")
+            seen.append(2)
+            return y
+
+        return f
+
+    check(lambda x: x, (torch.ones(2),), (-torch.ones(2),), (torch.ones(2),), make=make)
+
+
+def test_written_inputs_end_the_graph_before_the_check():
+    def f(x, w):
+        w.add_(1)
+        if (x < 0).any():
+            raise ValueError("negative")
+        w.mul_(2)
+        return x + w
+
+    check(f, (torch.ones(2), torch.zeros(2)), (-torch.ones(2), torch.zeros(2)), breaks=1)
+
+
+def test_branches_with_two_ways_break():
+    def f(x):
+        if x.sum() > 0:
+            x = x + 1
+        return x * 2
+
+    check(f, (torch.ones(2),), (-torch.ones(2),), breaks=None)
+    assert weft.stats()["graph_breaks"] >= 1
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_checks_in_compiled_graphs(backend):
+    def f(loc, scale):
+        return torch.distributions.Normal(loc, scale).log_prob(loc + 1)
+
+    compiled = weft.compile(f, backend=backend, fullgraph=True)
+    x = torch.randn(4)
+    assert torch.allclose(compiled(x, x.exp()), f(x, x.exp()))
+    with pytest.raises(ValueError, match="Expected parameter scale"):
+        compiled(x, -x.exp())
+    assert torch.allclose(compiled(x, x.exp()), f(x, x.exp()))

@@ -1,0 +1,400 @@
+"""Gradients within graphs: backward passes, `.grad`, leaves, parameters, attributes of tensors.
+
+Each program is run eagerly and compiled, by several backends, over several calls; results, what is
+in `.grad`, and whether results have a gradient must be the same. All are one graph.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+
+Made = tuple[Callable[..., Any], Callable[[], Any]]
+PROGRAMS: list[Callable[[], Made]] = []
+
+
+def program(make: Callable[[], Made]) -> Callable[[], Made]:
+    """`make` gives the function and what is looked at after each call."""
+    PROGRAMS.append(make)
+    return make
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def state(*modules: nn.Module) -> Callable[[], Any]:
+    def look() -> Any:
+        return [(p.detach().clone(), None if p.grad is None else p.grad.clone())
+                for module in modules for p in module.parameters()]
+
+    return look
+
+
+def _step(optimizer_of: Callable[[Any], torch.optim.Optimizer]) -> Made:
+    model = mlp()
+    optimizer = optimizer_of(model.parameters())
+
+    def f(x):
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return f, state(model)
+
+
+@program
+def step_sgd():
+    return _step(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+
+
+@program
+def step_adam():
+    return _step(lambda p: torch.optim.Adam(p, lr=0.1))
+
+
+@program
+def step_adamw_fused():
+    return _step(lambda p: torch.optim.AdamW(p, lr=0.1, fused=True))
+
+
+@program
+def gradients_kept_and_zeroed():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def f(x):
+        optimizer.zero_grad(set_to_none=False)
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+
+    return f, state(model)
+
+
+@program
+def accumulation():
+    model = mlp()
+
+    def f(x):
+        (model(x).sum() / 2).backward()
+        (model(x + 1).pow(2).sum() / 2).backward()
+
+    return f, state(model)
+
+
+@program
+def clipping():
+    model = mlp()
+
+    def f(x):
+        model.zero_grad()
+        model(x).pow(2).sum().backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)
+        return norm
+
+    return f, state(model)
+
+
+@program
+def several_steps():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def f(x):
+        losses = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return losses
+
+    return f, state(model)
+
+
+@program
+def closure():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def f(x):
+        def evaluate():
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(evaluate)
+
+    return f, state(model)
+
+
+@program
+def leaves_made_inside():
+    def f(x):
+        w = x[0].detach().clone().requires_grad_()
+        (x * w).sin().sum().backward()
+        p = nn.Parameter(x.sum(0))
+        (x * p).pow(2).sum().backward()
+        return w.grad, p.grad
+
+    return f, lambda: None
+
+
+@program
+def retained_gradients():
+    w = torch.randn(4, requires_grad=True)
+
+    def f(x):
+        y = x * w
+        y.retain_grad()
+        z = y.sin()
+        z.sum().backward(retain_graph=True)
+        z.sum().backward()
+        return y.grad
+
+    return f, lambda: w.grad
+
+
+@program
+def gradient_and_inputs_given():
+    w = torch.randn(4, requires_grad=True)
+    b = torch.randn(4, requires_grad=True)
+
+    def f(x):
+        y = x * w + b
+        y.backward(torch.ones_like(y) * 2, inputs=[w])
+        torch.autograd.backward([(x * b).sum(), (x * b).sin().sum()])
+
+    return f, lambda: (w.grad, b.grad)
+
+
+@program
+def shared_gradient_has_memory_of_its_own():
+    a = torch.randn(4, requires_grad=True)
+    b = torch.randn(4, requires_grad=True)
+
+    def f(x):
+        g = x.sum(0)
+        (a + b).backward(g)
+        a.grad.add_(1)
+        return g
+
+    return f, lambda: (a.grad, b.grad)
+
+
+@program
+def gradient_penalty():
+    model = mlp()
+
+    def f(x):
+        x = x.clone().requires_grad_(True)
+        out = model(x)
+        g = torch.autograd.grad(out.sum(), x, create_graph=True)[0]
+        (out.mean() + ((g.norm(2, dim=1) - 1) ** 2).mean()).backward()
+
+    return f, state(model)
+
+
+@program
+def gradients_read_and_set():
+    w = torch.randn(4, requires_grad=True)
+
+    def f(x):
+        w.grad = x.sum(0)
+        w.grad.mul_(0.5)
+        w.grad += 1
+        y = w.grad * 2
+        w.grad = None
+        return y, w.grad is None
+
+    return f, lambda: w.grad
+
+
+@program
+def attributes_of_tensors():
+    w = torch.ones(4)
+
+    def f(x):
+        y = x + w
+        y.tag = 3
+        y.other = x
+        w.note = "seen"
+        return y, y.tag + 1, hasattr(y, "nothing")
+
+    return f, lambda: w.note
+
+
+@program
+def requires_grad_switched_off():
+    model = mlp()
+
+    def f(x):
+        for p in model[0].parameters():
+            p.requires_grad_(False)
+        return model(x)
+
+    return f, lambda: [p.requires_grad for p in model.parameters()]
+
+
+@program
+def parameters_that_escape():
+    def f(x):
+        p = nn.Parameter(x.sum(0))
+        return p, type(p) is nn.Parameter, isinstance(p, torch.Tensor)
+
+    return f, lambda: None
+
+
+def _look(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        extra = {k: _look(v) for k, v in value.__dict__.items()}
+        return (type(value), value.requires_grad, value.is_leaf, value.stride(),
+                value.detach().clone(), extra)
+    if isinstance(value, (list, tuple)):
+        return [_look(item) for item in value]
+    return value
+
+
+def _assert_same(a: Any, b: Any) -> None:
+    if isinstance(a, torch.Tensor):
+        assert torch.allclose(a, b, atol=1e-5), (a, b)
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for one, other in zip(a, b, strict=True):
+            _assert_same(one, other)
+    elif isinstance(a, dict):
+        _assert_same(list(a.items()), list(b.items()))
+    else:
+        assert a == b
+
+
+def _outcomes(make: Callable[[], Made], compiler: Callable[[Any], Any]) -> list[Any]:
+    torch.manual_seed(0)
+    function, look = make()
+    run = compiler(function)
+    inputs = [torch.randn(3, 4) for _ in range(3)]
+    return [(_look(run(x)), _look(look())) for x in inputs]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("make", PROGRAMS, ids=lambda make: make.__name__)
+def test_same_as_eager(make, backend):
+    weft.reset()
+    expected = _outcomes(make, lambda f: f)
+    actual = _outcomes(make, lambda f: weft.compile(f, backend=backend, fullgraph=True))
+    _assert_same(expected, actual)
+
+
+def test_a_training_step_is_one_graph():
+    weft.reset()
+    function, _ = step_sgd()
+    compiled = weft.compile(function, backend="eager", fullgraph=True)
+    for _ in range(4):
+        compiled(torch.randn(3, 4))
+    assert weft.stats()["graphs"] == 2  # the first step makes the optimizer's state
+
+
+@pytest.mark.parametrize("name", [
+    "SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta",
+    "ASGD"])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_steps_of_all_optimizers(name, foreach):
+    results = []
+    for compiler in (lambda f: f, lambda f: weft.compile(f, backend="eager", fullgraph=True)):
+        weft.reset()
+        torch.manual_seed(0)
+        model = mlp()
+        optimizer = getattr(torch.optim, name)(model.parameters(), foreach=foreach)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+        def step(optimizer=optimizer):
+            optimizer.step()
+
+        run = compiler(step)
+        for _ in range(7):
+            for p in model.parameters():
+                p.grad = torch.randn_like(p)
+            run()
+            schedule.step()
+        results.append(copy.deepcopy(model.state_dict()))
+    assert weft.stats()["graphs"] <= 3  # without state, then with, then with any learning rate
+    for key, value in results[0].items():
+        assert torch.allclose(value, results[1][key], atol=1e-5)
+
+
+def test_second_backward_through_a_returned_loss_fails_as_in_eager():
+    w = torch.randn(4, requires_grad=True)
+
+    def f(x):
+        loss = (x * w).sin().sum()
+        loss.backward()
+        return loss, w.sum()
+
+    loss, other = weft.compile(f, backend="eager", fullgraph=True)(torch.randn(3, 4))
+    assert loss.requires_grad and not loss.is_leaf
+    other.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def _double(p):
+    p.grad.mul_(2)
+
+
+def test_hooks_on_leaves_run():
+    results = []
+    for compiler in (lambda f: f, lambda f: weft.compile(f, backend="eager")):
+        weft.reset()
+        torch.manual_seed(0)
+        w = torch.randn(4, requires_grad=True)
+        w.register_hook(lambda g: g * 3)
+        v = torch.randn(4, requires_grad=True)
+        v.register_post_accumulate_grad_hook(_double)
+
+        def f(x, w=w, v=v):
+            (x * w * v).sin().sum().backward()
+            return w.grad + v.grad
+
+        run = compiler(f)
+        results.append([run(torch.randn(3, 4)) for _ in range(3)])
+    _assert_same(*results)
+
+
+def test_a_hook_added_later_is_seen():
+    w = torch.ones(4, requires_grad=True)
+
+    def f(x):
+        w.grad = None
+        (x * w).sum().backward()
+        return w.grad.clone()
+
+    compiled = weft.compile(f, backend="eager")
+    x = torch.ones(4)
+    assert torch.equal(compiled(x), x)
+    w.register_hook(lambda g: g * 3)
+    assert torch.equal(compiled(x), x * 3)
+
+
+def test_leaf_questions():
+    w = torch.ones(4, requires_grad=True)
+    v = w * 2
+
+    def f(x):
+        y = x * w
+        return (y + v, y.is_leaf, w.is_leaf, v.is_leaf, y.grad_fn is None, w.grad_fn is None,
+                v.grad_fn is None)
+
+    compiled = weft.compile(f, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(4))[1:] == f(torch.ones(4))[1:]
