@@ -47,6 +47,9 @@ from torch._C import _get_tracing_state as get_tracing_state
 from torch._C import _is_torch_function_enabled as is_torch_function_enabled
 from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
 from torch._C import _group_tensors_by_device_and_dtype as group_tensors_by_device_and_dtype
+
+# capture.compiler: whether the caller runs under a mode that sees every operator.
+from torch._C import _len_torch_dispatch_stack as dispatch_mode_depth
 from torch._C import _log_api_usage_once as log_api_usage_once
 from torch._C import _nn as nn_functions
 from torch._C import _set_grad_enabled as set_grad_enabled
@@ -70,7 +73,11 @@ from torch._C._autograd import (
 )
 
 # shapes.fake: tells the wrappers of torch.func transforms from plain tensors.
-from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
+from torch._C._functorch import (
+    is_functorch_wrapped_tensor,
+    is_legacy_batchedtensor,
+    peek_interpreter_stack,
+)
 
 # aot: PyTorch's table of operators written by simpler ones.
 from torch._decomp import decomposition_table, meta_table
@@ -151,6 +158,7 @@ __all__ = [
     "cond_operator",
     "current_autograd_node",
     "decomposition_table",
+    "dispatch_mode_depth",
     "dynamo_allows",
     "dynamo_substitute",
     "forbid_data_access",
@@ -168,6 +176,7 @@ __all__ = [
     "has_meta",
     "in_kernel_invocation",
     "is_functorch_wrapped_tensor",
+    "is_legacy_batchedtensor",
     "is_torch_function_enabled",
     "is_torch_function_mode_enabled",
     "lazy_load_decompositions",

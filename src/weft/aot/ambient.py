@@ -69,5 +69,15 @@ class RandomState:
             yield
 
 
+@contextmanager
+def generator_kept() -> Iterator[None]:
+    """The CPU generator's state afterwards is that of before."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
 def _index(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index

@@ -21,7 +21,7 @@ from weakref import ref
 
 import torch
 
-from weft._torch import are_functorch_transforms_active
+from weft._torch import are_functorch_transforms_active, is_legacy_batchedtensor
 from weft.aot.ambient import RandomState
 from weft.aot.runtime_wrapper import Boxed
 from weft.aot.symbols import SymbolSource
@@ -112,13 +112,16 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
+            batched = are_functorch_transforms_active() or any(
+                is_legacy_batchedtensor(grads[k]) for k in spec.layouts if grads[k] is not None
+            )
             tangents = [
                 layout.fit(grads[k], size)
                 for (k, layout), size in zip(layouts, ctx.sizes, strict=True)
             ]
             given = _given(grads, spec.layouts)
             saved = list(ctx.saved_tensors)
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() or batched:  # kernels do not batch
                 return _differentiably(spec, ctx, saved[n_saved:], saved, tangents, given)
             ctx.maybe_clear_saved_tensors()
             del saved[n_saved:], grads

@@ -78,10 +78,13 @@ class _Expander:
     def visit(self, node: Node) -> None:
         """Replaces one node if it should be."""
         op: OpOverload = node.target  # type: ignore[assignment]
-        if "binds" in node.meta or self.lowered(op) or (decomposition := find(op)) is None:
+        if "binds" in node.meta or self.lowered(op) or (
+            decomposition := find(op, _device_type(node))
+        ) is None:
             return
         key = _template_key(op, node)
         if key not in self.templates:
+            self.templates[key] = None  # for itself: functionalisation may bring the call back
             self.templates[key] = self._template(node, decomposition)
         template = self.templates[key]
         if template is not None:
@@ -246,6 +249,13 @@ def _template_key(op: OpOverload, node: Node) -> Any:
     """Constants are copied into the graph, so they are told apart exactly; tensors by metadata."""
     values = map_arg((node.args, tuple(node.kwargs.items())), _metadata_of)
     return (op, exact_key(values))
+
+
+def _device_type(node: Node) -> str:
+    """The type of the device that a node's first result is on."""
+    value = node.meta["val"]
+    first = next(iter(value), None) if isinstance(value, (tuple, list)) else value
+    return first.device.type if isinstance(first, torch.Tensor) else "cpu"
 
 
 def _metadata_of(node: Node) -> Any:

@@ -70,6 +70,7 @@ class Functionalizer:
         self.phase = "forward"
         self._aliases: dict[int, Alias] = {}
         self._once: dict[Any, Node] = {}
+        self._draws: dict[tuple[OpOverload, bytes], Node] = {}
 
     # -- the graph ---------------------------------------------------------------------------------
 
@@ -82,10 +83,28 @@ class Functionalizer:
     ) -> tuple[Node, Result]:
         """Appends `op`; its node and result."""
         result = self.evaluator.run(op, args, kwargs)
-        node = self.append_known(op, args, kwargs, result.value)
+        make = self._drawn if torch.Tag.nondeterministic_seeded in op.tags else self.append_known
+        node = make(op, args, kwargs, result.value)
         if result.binds:
             node.meta["binds"] = result.binds
         return node, result
+
+    def _drawn(self, op: OpOverload, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
+        """A random operator: where the forward runs again, the numbers that it drew before.
+
+        What is the same draw is told by the state of the generator, which activation checkpointing
+        sets back, and which moves on here with each draw (`generator_kept` undoes that).
+        """
+        draw = (op, torch.get_rng_state().numpy().tobytes())
+        found = self._draws.get(draw) if self.runs_again() else None
+        if found is None:
+            torch.rand(1)
+            found = self._draws[draw] = self.append_known(op, args, kwargs, value)
+        return found
+
+    def runs_again(self) -> bool:
+        """Whether activation checkpointing runs the forward again."""
+        return self.phase == "backward" and torch.is_grad_enabled()
 
     def once(self, op: OpOverload, *args: Any) -> Node:
         """`op`, which brings symbols: the same node, and symbols, for the same arguments."""
@@ -98,8 +117,8 @@ class Functionalizer:
     def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
         """Appends an operator whose result's metadata is known."""
         meta = {"val": value, "stack": self.stack, "phase": self.phase}
-        if self.phase == "backward" and torch.is_grad_enabled():
-            meta["runs_again"] = True  # activation checkpointing runs the forward again
+        if self.runs_again():
+            meta["runs_again"] = True
         return add_node(self.graph, op, args, kwargs, meta)
 
     def placeholder(self, name: str, value: Any) -> Node:

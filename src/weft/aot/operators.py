@@ -17,6 +17,7 @@ from typing import Any, Final, final
 import torch
 
 from weft._torch import DispatchKey, OpOverload
+from weft.aot.made_functional import functional_form
 
 aten = torch.ops.aten
 
@@ -52,9 +53,8 @@ class OpFacts:
 
 
 # In-place operators whose functional variant is not "the same name without the underscore".
-_RENAMED: Final[dict[Any, Any]] = {
+_RENAMED: Final[dict[OpOverload, OpOverload]] = {
     aten.normal_.default: aten.normal_functional.default,
-    aten.fill_diagonal_.default: None,
 }
 
 
@@ -69,7 +69,7 @@ def facts(op: OpOverload) -> OpFacts:
     is_out = any(a.is_out for a in schema.arguments)
     plain = sum(r.alias_info is None for r in schema.returns)
     aliased = any(r.alias_info is not None for r in schema.returns)
-    functional = _functional_variant(op, is_out) if written else None
+    functional = _functional_variant(op, is_out) or _made(op) if written else None
     return OpFacts(
         op, _kind(op, written, aliased, functional), functional, written, is_out, plain,
         torch.Tag.nondeterministic_seeded in op.tags, _lost_defaults(op, functional),
@@ -117,13 +117,17 @@ def _lost_defaults(
 def _functional_variant(op: OpOverload, is_out: bool) -> OpOverload | None:
     """The overload that computes the same and writes nothing."""
     if op in _RENAMED:
-        renamed: OpOverload | None = _RENAMED[op]
-        return renamed
+        return _RENAMED[op]
     name = op._schema.name.split("::")[1]
     namespace = getattr(torch.ops, op.namespace)
     if is_out:
         return _matching_overload(getattr(namespace, name, None), op)
     return _by_name(namespace, name, op)
+
+
+def _made(op: OpOverload) -> OpOverload | None:
+    """A functional operator of our own making, for one that has none."""
+    return None if is_composite(op) else functional_form(op)
 
 
 def _by_name(namespace: Any, name: str, op: OpOverload) -> OpOverload | None:

@@ -16,6 +16,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from weft.aot import training
+from weft.aot.ambient import generator_kept
 from weft.aot.control_flow import compile_stages, has_branches
 from weft.aot.data_dependent import data_symbols
 from weft.aot.expand import Lowered
@@ -45,7 +46,7 @@ def compile_aot(
     if has_branches(gm):
         part = partial(_compile_part, compiler, lowered)
         return compile_stages(gm, example_inputs, part)
-    with data_symbols(gm, example_inputs) as symbols:
+    with data_symbols(gm, example_inputs) as symbols, generator_kept():
         return _compile_traced(gm, example_inputs, compiler, lowered, symbols)
 
 

@@ -18,7 +18,6 @@ from torch.fx.node import map_arg
 
 from weft.aot.graph import AtenGraph
 from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
-
 from weft.runtime.data_checks import assume
 from weft.shapes.asserts import Asserts, binds
 

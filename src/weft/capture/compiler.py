@@ -18,7 +18,11 @@ import torch
 from torch import fx
 
 from weft import _frame
-from weft._torch import are_functorch_transforms_active, torch_function_modes
+from weft._torch import (
+    are_functorch_transforms_active,
+    dispatch_mode_depth,
+    torch_function_modes,
+)
 from weft.capture.breaks import (
     GraphBreak,
     ObservedException,
@@ -230,6 +234,8 @@ class FrameCompiler:
                  globals: dict[str, Any], outermost: bool) -> Any:
         if torch_function_modes() or are_functorch_transforms_active():
             raise SkipFrame("called under a torch function mode or transform")
+        if dispatch_mode_depth():  # it must see every operator
+            raise SkipFrame("called under a torch dispatch mode")
         if needs_frame(code):
             raise SkipFrame("looks into its own frame", always=True)
         if self.options.dynamic_shapes is not None and code is self._root:

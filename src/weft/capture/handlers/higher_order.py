@@ -5,6 +5,7 @@ Place in the pipeline: see `handlers/__init__`; the functions are captured by `s
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,9 +22,9 @@ from weft._torch import (
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import loops
 from weft.capture.subgraphs import Subgraph, SubgraphBuilder, capture_subgraph
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.functions import rule
-from weft.capture.values.sequences import TupleValue
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.functions import PartialValue, rule
+from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -37,18 +38,54 @@ _CHECKPOINT = frozenset({"use_reentrant", "preserve_rng_state", "determinism_che
 def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """One node; the backward pass runs the subgraph again."""
     settings = {k: v for k, v in kwargs.items() if k in _CHECKPOINT}
-    if "context_fn" in settings or (
-            "use_reentrant" in settings and settings["use_reentrant"].truth(tx)):
-        raise graph_break("disabled", "checkpoint with use_reentrant=True or context_fn")
+    if "use_reentrant" in settings and settings["use_reentrant"].truth(tx):
+        raise graph_break("disabled", "checkpoint with use_reentrant=True")
     rest = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT}
     if not torch.is_grad_enabled():
         return tx.call(args[0], args[1:], rest)
     body = capture_subgraph(tx, args[0], args[1:], rest)
-    named = {k: v.constant() for k, v in settings.items()}
+    named = {k: _setting(tx, v) for k, v in settings.items()}
     named.setdefault("use_reentrant", False)
     node = tx.builder.call("call_function", checkpoint, (body.module_node(tx), *body.inputs), named,
                            body.examples(), tx.stack())
     return body.result(tx, node)
+
+
+def _setting(tx: Interpreter, value: SymbolicValue) -> Any:
+    """A setting as an argument of the node; what is no constant becomes part of the module."""
+    found = _object(value)
+    if not callable(found):
+        return found
+    node = tx.builder.graph.create_node("get_attr", tx.builder.add_module(_Held(found)), (), {})
+    node.meta["example_value"] = found
+    return node
+
+
+class _Held(torch.nn.Module):
+    """A function as a module, so that a graph can refer to it."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        """The function's result."""
+        return self.function(*args)
+
+
+def _object(value: SymbolicValue) -> Any:
+    """A setting of checkpoint as the Python object: constants, functions, partials, lists."""
+    if value.is_constant:
+        return value.constant()
+    found = value.real()
+    if found is not MISSING:
+        return found
+    if isinstance(value, PartialValue):
+        named = {k: _object(v) for k, v in value.keywords.items()}
+        return functools.partial(_object(value.function), *map(_object, value.args), **named)
+    if isinstance(value, ListValue | TupleValue):
+        return value.python_type()(map(_object, value.items))
+    raise graph_break("disabled", f"checkpoint with {value!r}")
 
 
 @rule(torch.cond, cond_operator)

@@ -1,0 +1,76 @@
+"""Compiled functions under `torch.func`, batched gradients and gradients of gradients."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+import weft
+
+W = torch.linspace(-1, 1, 36).view(6, 6)
+X = torch.linspace(0, 1, 24).view(4, 6)
+
+
+def vector(x):
+    return (x @ W).sin() * 2
+
+
+def scalar(x):
+    return vector(x).tanh().sum()
+
+
+TRANSFORMS = {
+    "grad": lambda c: grad(c(scalar))(X),
+    "vmap": lambda c: vmap(c(vector))(X),
+    "vmap_grad": lambda c: vmap(grad(c(scalar)))(X),
+    "jacrev": lambda c: jacrev(c(vector))(X[0]),
+    "jacfwd": lambda c: jacfwd(c(vector))(X[0]),
+    "hessian": lambda c: hessian(c(scalar))(X[0]),
+    "vjp": lambda c: vjp(c(vector), X)[1](X),
+    "jvp": lambda c: jvp(c(vector), (X,), (X,)),
+    "autograd_hessian": lambda c: torch.autograd.functional.hessian(c(scalar), X),
+    "jacobian": lambda c: torch.autograd.functional.jacobian(c(vector), X),
+    "jacobian_batched": lambda c: torch.autograd.functional.jacobian(c(vector), X, vectorize=True),
+    "compiled_grad": lambda c: c(vmap(grad(scalar)))(X),
+    "compiled_hessian": lambda c: c(hessian(scalar))(X[0]),
+}
+
+
+def compiled(function: Callable) -> Callable:
+    return weft.compile(function)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transform(name: str) -> None:
+    with weft.config.patch(strict=True):
+        torch.testing.assert_close(
+            TRANSFORMS[name](compiled), TRANSFORMS[name](lambda f: f), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_gradients_of_parameters_per_sample() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.GELU(), torch.nn.LayerNorm(6))
+    parameters = dict(module.named_parameters())
+
+    def loss(parameters, x):
+        return functional_call(module, parameters, (x,)).square().mean()
+
+    def per_sample(f):
+        return vmap(grad(f), (None, 0))(parameters, X[:, None])
+
+    torch.testing.assert_close(per_sample(compiled(loss)), per_sample(loss))
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_gradients_of_gradients(batched: bool) -> None:
+    def third(f):
+        x = X.clone().requires_grad_()
+        (first,) = torch.autograd.grad(f(x), x, create_graph=True)
+        (second,) = torch.autograd.grad((first * X).sum(), x, create_graph=True)
+        if batched:
+            return torch.autograd.grad(second, x, torch.eye(24).view(24, 4, 6),
+                                       is_grads_batched=True)  # fmt: skip
+        return torch.autograd.grad(second.square().sum(), x)
+
+    torch.testing.assert_close(third(compiled(scalar)), third(scalar), rtol=1e-4, atol=1e-5)
