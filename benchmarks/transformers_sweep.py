@@ -1,10 +1,10 @@
 """Every transformers architecture (small, random weights) through weft, compared with eager.
 
-    python -m benchmarks.transformers_sweep                     # all types, backend "eager"
-    (capture only) python -m benchmarks.transformers_sweep --backend inductor --only bert,gpt2
-    python -m benchmarks.transformers_sweep --peer              # torch.compile's graph counts
-    beside ours python -m benchmarks.transformers_sweep --dynamic           # dynamic=True, a second
-    size afterwards
+    python -m benchmarks.transformers_sweep                 # all types, backend "eager": capture
+    python -m benchmarks.transformers_sweep --backend inductor --only bert,gpt2
+    python -m benchmarks.transformers_sweep --peer          # torch.compile's graph counts
+    python -m benchmarks.transformers_sweep --dynamic       # dynamic=True, a second size afterwards
+    python -m benchmarks.transformers_sweep --train --backend inductor      # two training steps
 
 Each type runs in a worker process with a time limit; a crash or time-out is a row like any other.
 The table lists: right (equal to eager at two calls), graphs, breaks, and the first reason of a
@@ -43,6 +43,9 @@ def main() -> None:
         "--peer", action="store_true", help="count torch.compile's graphs, not ours"
     )
     parser.add_argument("--dynamic", action="store_true")
+    parser.add_argument(
+        "--train", action="store_true", help="training steps: gradients of all parameters too"
+    )
     parser.add_argument("--every", type=int, default=1, help="take each N-th type")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the rows here as JSON lines")
@@ -78,6 +81,7 @@ def run_chunk(names: list[str], arguments: argparse.Namespace) -> Iterator[dict[
         command = [sys.executable, "-m", "benchmarks.transformers_sweep", "--worker",
                    "--backend", arguments.backend, "--only", ",".join(left)]  # fmt: skip
         command += ["--peer"] * arguments.peer + ["--dynamic"] * arguments.dynamic
+        command += ["--train"] * arguments.train
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
@@ -104,7 +108,7 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
     totals: Counter[str] = Counter()
     for row in rows:
         totals[row["status"]] += 1
-        whole = row["status"] == "right" and row.get("breaks") == 0
+        whole = row["status"] == "right" and not row.get("breaks") and not row.get("fallbacks")
         totals["whole"] += whole
         if not whole and row["status"] != "not buildable":
             detail = str(row.get("detail", "")).replace("\n", " ").replace("|", "/")[:160]
@@ -156,6 +160,8 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         case = build(name)
     except NotBuildable as error:
         return {"status": "not buildable", "detail": str(error)[:300]}
+    if arguments.train:
+        return examine_training(case, arguments)
     with torch.no_grad():
         torch.manual_seed(0)
         expected = case.model(**case.kwargs)
@@ -166,6 +172,34 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
             return {"status": "error", "detail": f"{type(error).__name__}: {error}"[:500]}
     right = all(same(result, expected) for result in results)
     return {"status": "right" if right else "wrong", **row}
+
+
+def examine_training(case: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Two training steps, compared with eager's."""
+    import weft
+    from benchmarks.training_sweep import differences
+    from weft.diagnostics import events
+
+    dynamic = True if arguments.dynamic else None
+    start = time.perf_counter()
+    weft.reset()
+    with weft.config.patch(strict=True), events.collect() as seen:
+        try:
+            text = differences(
+                case.model, case.kwargs, 2,
+                lambda m: weft.compile(m, backend=arguments.backend, dynamic=dynamic),
+            )  # fmt: skip
+        except Exception as error:  # a failure of the compiler under test is a row
+            return {"status": "error", "detail": f"{type(error).__name__}: {error}"[:500]}
+    stats = weft.stats()
+    notes = [str(e.reason) for e in seen if e.kind == "graph_break"]
+    notes += [e.text for e in seen if e.kind == "perf" and "without aot" in e.text]
+    return {
+        "status": "wrong" if text else "right", "graphs": stats["graphs"],
+        "breaks": stats["graph_breaks"], "detail": text or (notes[0] if notes else ""),
+        "fallbacks": sum("without aot" in n for n in notes),
+        "seconds": round(time.perf_counter() - start, 2),
+    }  # fmt: skip
 
 
 def _count_weft(case: Any, arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:

@@ -1,0 +1,84 @@
+"""A training step of one small transformers model: results and all gradients against eager.
+
+Used by `transformers_sweep --train`. The loss is a fixed random projection of every output that
+has a gradient; the model is in training mode, so dropout draws (the same numbers as in eager).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+TOLERANCE = 2e-3
+"""Of a gradient's largest element, and a tenth of that of the largest gradient of all."""
+
+
+def differences(model: torch.nn.Module, kwargs: dict[str, Any], steps: int,
+                compile_model: Callable[[torch.nn.Module], Any]) -> str:  # fmt: skip
+    """What differs in `steps` steps, as text; nothing if all is equal."""
+    model = model.train()
+    peer = copy.deepcopy(model)
+    compiled = compile_model(model)
+    for _ in range(steps):
+        wanted = step(peer, peer, kwargs)
+        found = step(compiled, model, kwargs)
+        text = compare(found, wanted)
+        if text:
+            return text
+    return ""
+
+
+def step(call: Any, model: torch.nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Outputs, gradients and buffers after one forward and backward."""
+    torch.manual_seed(0)
+    model.zero_grad()
+    outputs = [t for t in tensors(call(**kwargs)) if t.is_floating_point()]
+    roots = [t for t in outputs if t.requires_grad]
+    generator = torch.Generator().manual_seed(1)
+    loss = sum((t * torch.randn(t.shape, generator=generator)).mean() for t in roots)
+    if isinstance(loss, torch.Tensor):
+        loss.backward()
+    found: dict[str, Any] = {f"output {i}": t.detach() for i, t in enumerate(outputs)}
+    found |= {f"gradient {n}": p.grad for n, p in model.named_parameters()}
+    return found | {f"buffer {n}": b.clone() for n, b in model.named_buffers()}
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a model's output, in order."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors(item)
+
+
+def compare(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """The first difference, as text."""
+    if list(found) != list(wanted):
+        return "other outputs than eager"
+    gradients = [w for k, w in wanted.items() if k.startswith("gradient") and w is not None]
+    scale = max((float(g.abs().max()) for g in gradients if g.numel()), default=0.0) / 10
+    for name, expected in wanted.items():
+        floor = scale if name.startswith("gradient") else 1.0
+        text = _difference(found[name], expected, floor)
+        if text:
+            return f"{name}: {text}"
+    return ""
+
+
+def _difference(found: Any, wanted: Any, floor: float) -> str:
+    if found is None or wanted is None:
+        return "" if found is wanted else f"{type(found).__name__} for {type(wanted).__name__}"
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return f"{found.dtype} {tuple(found.shape)} for {wanted.dtype} {tuple(wanted.shape)}"
+    if wanted.numel() == 0 or torch.equal(found, wanted):
+        return ""
+    limit = TOLERANCE * max(float(wanted.abs().max()), floor)
+    close = torch.allclose(found, wanted, rtol=0, atol=limit, equal_nan=True)
+    return "" if close else f"off by {float((found - wanted).abs().max()):.3g}, limit {limit:.3g}"
