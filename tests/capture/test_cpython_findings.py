@@ -8,6 +8,7 @@ import collections.abc
 import enum
 import functools
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 import weft
-from tests.capture.harness import check
+from tests.capture.harness import check, same
 
 X = torch.ones(2)
 
@@ -599,3 +600,86 @@ def test_hash_of_default_objects() -> None:
 @weft.disable
 def hash_of(obj: Any) -> int:
     return hash(obj)
+
+
+def test_user_objects_as_keys() -> None:
+    @dataclass(frozen=True)
+    class Key:
+        a: int
+        b: str = "x"
+
+    def f(x: torch.Tensor, n: int) -> Any:
+        table = {Key(n): x, Key(2): x * 2, "k": x}
+        table[Key(1)] = x + 5
+        return table[Key(n)] + table["k"], len(table), Key(1) in {Key(1)}, hash(Key(3)) == hash(
+            Key(3)), table.get(Key(7)), list(table)[0].a
+
+    check(f, (X, 1), (X, 2), (X, 3))
+
+
+class Counting:
+    made = 0
+    names: Any = ()
+
+
+def test_class_attributes_are_written() -> None:
+    def f(x: torch.Tensor) -> Any:
+        Counting.made += 1
+        Counting.names = (*Counting.names, "a")
+        return x * Counting.made, Counting().made, len(Counting().names)
+
+    def fresh() -> Any:
+        Counting.made, Counting.names = 0, ()
+        return f
+
+    expected = [(fresh() if n == 0 else f)(X) for n in range(5)]
+    weft.reset()
+    compiled = weft.compile(fresh(), backend="eager")
+    for outcome in expected:
+        assert same(outcome, compiled(X))
+    assert Counting.made == 5 and Counting.names == ("a",) * 5
+
+
+def test_identities_are_those_of_the_run() -> None:
+    def f(x: torch.Tensor) -> Any:
+        made: list[int] = []
+        return x + 1, made, id(made), {id(made): 1}[id(made)], id(made) == id([1]), made.__hash__
+
+    compiled = weft.compile(f, backend="eager")
+    for _ in range(2):
+        _, made, number, *rest = compiled(X)
+        assert number == id(made) and rest == [1, False, None]
+
+
+def test_weak_references_made_inside() -> None:
+    class Node:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+    def f(x: torch.Tensor, n: int) -> Any:
+        node = Node(x)
+        ref, table = weakref.ref(node), weakref.WeakKeyDictionary[Node, int]()
+        table[node] = n
+        found = ref()
+        assert found is not None
+        return found.value * table[node], len(table), ref() is node, ref == weakref.ref(node), ref
+
+    def g(x: torch.Tensor, n: int) -> Any:
+        result, *rest, ref = f(x, n)
+        return result, rest, ref()
+
+    check(g, (X, 1), (X, 2))
+
+
+def test_dispatch_follows_the_table() -> None:
+    @functools.singledispatch
+    def kind(value: Any) -> str:
+        return "other"
+
+    kind.register(int, lambda value: "int")
+    compiled = weft.compile(lambda x, n: (x + 1, kind(n), kind(x)), backend="eager")
+    assert compiled(X, 1)[1:] == ("int", "other")
+    kind.register(torch.Tensor, lambda value: "tensor")
+    assert compiled(X, 1)[1:] == ("int", "tensor")
+    kind.register(int, lambda value: "number")
+    assert compiled(X, 1)[1:] == ("number", "tensor")

@@ -107,6 +107,8 @@ class Interpreter:
         """Nodes of the fakes' autograd graph that a backward has gone through, by id."""
         self.checked_at: list[int] = []
         """The steps of branches that became checks in the graph."""
+        self.class_attributes: dict[type, Any] = {}
+        """What the program wrote to classes (`values/attributes.py`)."""
         self.function_modes: list[SymbolicValue] = []
         """Torch function modes that the program entered, innermost last."""
         self.step = 0

@@ -15,6 +15,7 @@ from weft.capture.handlers import (
     exception_methods,
     functorch_library,
     higher_order,
+    immutable_objects,
     itertools_library,
     marked_functions,
     optimizer_library,
@@ -23,7 +24,7 @@ from weft.capture.handlers import (
     standard_library,
     torch_library,
 )
-from weft.capture.values import deques, getters
+from weft.capture.values import deques, getters, namespaces
 
 __all__ = [
     "autograd_library",
@@ -36,8 +37,10 @@ __all__ = [
     "functorch_library",
     "getters",
     "higher_order",
+    "immutable_objects",
     "itertools_library",
     "marked_functions",
+    "namespaces",
     "optimizer_library",
     "python_twins",
     "pytree_library",

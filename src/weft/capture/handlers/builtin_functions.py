@@ -19,7 +19,7 @@ import torch
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
-from weft.capture.values.builtins import OBJECT_METHODS, BuiltinValue
+from weft.capture.values.builtins import EXTERNAL_METHODS, OBJECT_METHODS, BuiltinValue
 from weft.capture.values.classes import (
     ClassValue,
     make_instance,
@@ -35,11 +35,13 @@ from weft.capture.values.constant import (
     python_object,
 )
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
+from weft.capture.values.identities import RunTimeNumber
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.sequences import ListValue, TupleValue, sort_values
 from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.user_keys import UserKey
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -169,7 +171,7 @@ def _delattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _id(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     obj = args[0].real()
     if obj is MISSING:
-        raise graph_break("unknown-operation", "id of an object made in the compiled function")
+        return RunTimeNumber(id, [args[0]])
     if args[0].source is not None and not args[0].is_constant:
         tx.guards.add(args[0].source, "is", obj)
     return constant(id(obj))
@@ -183,11 +185,30 @@ def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             return method.call(tx, [], {})
     if args[0].is_constant:
         return constant(evaluate(tx, lambda: hash(args[0].constant())))
+    if isinstance(args[0], TupleValue):
+        key = args[0].dict_key(tx)
+        if not _is_plain_key(key):
+            raise graph_break("unknown-operation", f"hash of {args[0]!r}")
+        return constant(hash(key))
     inherited: Any = object.__hash__
     if args[0].python_type().__hash__ is not inherited:
         raise graph_break("unknown-operation", f"hash of {args[0]!r}")
-    _id(tx, args, kwargs)
-    return constant(object.__hash__(args[0].real()))
+    return _default_hash(tx, args[0])
+
+
+def _is_plain_key(key: Any) -> bool:
+    """Whether the key's hash is that of the object it stands for."""
+    if type(key) is tuple:
+        return all(map(_is_plain_key, key))
+    return isinstance(key, (int, float, str, bytes, complex, type(None), UserKey))
+
+
+def _default_hash(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    """`object.__hash__`"""
+    if value.real() is MISSING:
+        return RunTimeNumber(hash, [value])
+    _id(tx, [value], {})
+    return constant(object.__hash__(value.real()))
 
 
 @rule(print, input, open, exec, eval, compile, breakpoint)
@@ -217,10 +238,20 @@ def _locals(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(dir)
 def _dir(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if args:
-        raise graph_break("unknown-c-function", "a call of dir")
+        return _names_of(tx, args[0])
     names = _locals(tx, args, kwargs)
     assert isinstance(names, DictValue)
     return ListValue([constant(name) for name in sorted(names.complete(tx))])
+
+
+def _names_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    """`dir` of an instance of a plain Python class."""
+    kind = value.python_type()
+    if not isinstance(value, ObjectValue) or type_lookup(kind, "__dir__") is not vars(object)[
+            "__dir__"] or type(kind).__dir__ is not type.__dir__:
+        raise graph_break("unknown-c-function", f"dir of {value!r}")
+    names = {*dir(kind), *(key for key in value.attributes.complete(tx) if isinstance(key, str))}
+    return ListValue([constant(name) for name in sorted(names)])
 
 
 @rule(globals)
@@ -307,6 +338,8 @@ def _divmod(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _pow(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if len(args) == 2:
         return tx.binary("pow", *args)
+    if isinstance(args[0], ObjectValue):
+        return args[0].method(tx, "__pow__", args[1:], {})
     return constant(evaluate(tx, lambda: pow(*(a.constant() for a in args))))
 
 
@@ -323,9 +356,43 @@ def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return constant(evaluate(tx, lambda: repr(obj)))
     if isinstance(args[0], ObjectValue):
         method = args[0].special(tx, "__repr__")
-        if isinstance(method, BoundMethodValue) and isinstance(method.function, FunctionValue):
+        if isinstance(method, BoundMethodValue) and _is_known(method.function):
             return method.call(tx, [], {})
-    raise graph_break("unknown-operation", f"repr of {args[0]!r}")
+    return _container_text(tx, args[0])
+
+
+def _is_known(method: SymbolicValue) -> bool:
+    function = method.real()
+    key = getattr(function, "__objclass__", None), getattr(function, "__name__", "")
+    return isinstance(method, FunctionValue) or key in EXTERNAL_METHODS
+
+
+_UNDER_WAY: list[SymbolicValue] = []
+"""Containers whose text is being made."""
+
+
+def _container_text(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    """`repr` of a list, tuple or dictionary of what is not all constant."""
+    shape = "{}" if isinstance(value, DictValue) else "[]" if isinstance(value, ListValue) else "()"
+    if value.python_type() not in (list, tuple, dict):
+        raise graph_break("unknown-operation", f"repr of {value!r}")
+    if value in _UNDER_WAY:
+        return constant(f"{shape[0]}...{shape[1]}")
+    _UNDER_WAY.append(value)
+    try:
+        if isinstance(value, DictValue):
+            parts = [f"{_text(tx, key)}: {_text(tx, item)}" for key, item in value.pairs(tx)]
+        else:
+            parts = [_text(tx, item) for item in tx.unpack(value)]
+    finally:
+        _UNDER_WAY.pop()
+    end = "," if shape == "()" and len(parts) == 1 else ""
+    return constant(f"{shape[0]}{', '.join(parts)}{end}{shape[1]}")
+
+
+def _text(tx: Interpreter, value: SymbolicValue) -> str:
+    text = _repr(tx, [tx.force(value)], {})
+    return python_object(tx, text)  # type: ignore[no-any-return]
 
 
 @rule(format)
@@ -338,8 +405,11 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
     obj = python_object(tx, value)
     if obj is not MISSING:
         return constant(evaluate(tx, lambda: format(obj, spec.constant())))
-    if isinstance(value, ObjectValue) and spec.constant() == "":
-        return tx.call(tx.wrap_fixed(str, "str"), [value])
+    if isinstance(value, ObjectValue):
+        if isinstance(type_lookup(value.cls, "__format__"), types.FunctionType):
+            return value.method(tx, "__format__", [spec], {})
+        if python_object(tx, spec) == "":
+            return tx.call(tx.wrap_fixed(str, "str"), [value])
     raise graph_break("unknown-operation", f"formatting {value!r}")
 
 
@@ -494,8 +564,7 @@ def _object_eq(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @_object_method("__hash__")
 def _object_hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _id(tx, args, kwargs)
-    return constant(object.__hash__(args[0].real()))
+    return _default_hash(tx, args[0])
 
 
 @rule(object.__new__)

@@ -11,13 +11,13 @@ import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from weft.capture.breaks import graph_break
-from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.builtins import EXTERNAL_METHODS
 from weft.capture.values.cell import CellValue
 from weft.capture.values.classes import ClassValue, SuperValue, constructor
 from weft.capture.values.constant import NONE, boolean, constant, evaluate, python_object
@@ -207,6 +207,11 @@ def _decoded(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return constant(evaluate(tx, lambda: str(*objects, **named)))
 
 
+def _rule_of_method(method: BoundMethodValue) -> Any:
+    function: Any = method.function.real()
+    return EXTERNAL_METHODS.get((getattr(function, "__objclass__", object), function.__name__))
+
+
 def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     """`str(value)` of what is no constant."""
     if isinstance(value, ObjectValue):
@@ -214,18 +219,24 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
             method = value.special(tx, name)
             if isinstance(method, BoundMethodValue) and isinstance(method.function, FunctionValue):
                 return method.call(tx, [], {})
-        args = getattr(value, "args", None)
-        if args is not None:
-            return _message(tx, value.cls, args)
+            args = getattr(value, "args", None)
+            if args is not None:
+                return _message(tx, value.cls, args)
+            if isinstance(method, BoundMethodValue) and _rule_of_method(method) is not None:
+                return method.call(tx, [], {})
+    if isinstance(value, (SequenceValue, DictValue)):
+        return tx.call(tx.wrap_fixed(repr, "repr"), [value])
     raise graph_break("unknown-operation", f"str of {value!r}")
+
+
+_OWN_TEXT: Final = (OSError, UnicodeError, SyntaxError, ImportError, BaseExceptionGroup)
 
 
 def _message(tx: Interpreter, cls: type, args: list[SymbolicValue]) -> SymbolicValue:
     """`str` of an exception."""
-    writer = type_lookup(cls, "__str__")
-    if writer is vars(KeyError)["__str__"] and len(args) == 1:
+    if issubclass(cls, KeyError) and len(args) == 1:
         return tx.call(tx.wrap_fixed(repr, "repr"), args)
-    if writer not in (vars(BaseException)["__str__"], vars(KeyError)["__str__"]):
+    if issubclass(cls, _OWN_TEXT):
         raise graph_break("unknown-operation", f"str of a {cls.__name__}")
     if len(args) > 1:
         return tx.call(tx.wrap_fixed(str, "str"), [TupleValue(args)])

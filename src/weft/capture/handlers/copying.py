@@ -11,7 +11,9 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from weft.capture.breaks import graph_break
+import torch
+
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import BuiltinValue
@@ -21,6 +23,8 @@ from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.sequences import ListValue, NamedTupleValue, TupleValue
 from weft.capture.values.sets import SetValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.tensors import TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -36,7 +40,7 @@ _CUSTOM: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
 @rule(copy.copy)
 def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     value = args[0]
-    if value.is_constant or isinstance(value, (*_ATOMIC, TupleValue)):
+    if value.is_constant or isinstance(value, (*_ATOMIC, TupleValue, SymbolicNumberValue)):
         return value
     if isinstance(value, ObjectValue):
         method = type_lookup(value.cls, "__copy__")
@@ -60,7 +64,7 @@ def _deep(tx: Interpreter, value: SymbolicValue, memo: Memo) -> SymbolicValue:
     known = memo.get(id(value))
     if known is not None:
         return known
-    if value.is_constant or isinstance(value, _ATOMIC):
+    if value.is_constant or isinstance(value, (*_ATOMIC, SymbolicNumberValue)):
         return value
     copier = next((c for kind, c in _COPIERS if isinstance(value, kind)), None)
     if copier is None:
@@ -101,9 +105,18 @@ def _deep_object(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
     return _copy_object(tx, value, lambda part: _deep(tx, part, memo), memo)
 
 
+def _deep_tensor(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
+    """A plain tensor's copy is a clone; those that autograd knows are left to torch."""
+    if value.example.requires_grad or value.python_type() is not torch.Tensor or (
+            not value.example.is_contiguous()):
+        raise graph_break("unknown-operation", f"deepcopy of {value!r}")
+    made = memo[id(value)] = run(tx, "call_function", torch.clone, [value], {})
+    return made
+
+
 _COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ...]] = (
     (ListValue, _deep_list), (TupleValue, _deep_tuple), (DictValue, _deep_dict),
-    (SetValue, _deep_set), (ObjectValue, _deep_object),
+    (SetValue, _deep_set), (ObjectValue, _deep_object), (TensorValue, _deep_tensor),
 )
 
 
@@ -113,8 +126,6 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
     for name in _CUSTOM:
         if isinstance(type_lookup(value.cls, name), types.FunctionType):
             raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
-    if _has_slots(value.cls):
-        raise graph_break("unknown-operation", f"copying a {value.cls.__name__} with __slots__")
     made = make_instance(tx, value.cls, [])
     if not isinstance(made, ObjectValue) or type(made) is not type(value):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
@@ -122,12 +133,25 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
         memo[id(value)] = made
     for key, item in value.attributes.pairs(tx):
         made.attributes.setitem(tx, key, part(item))
+    for name in _slots(value.cls):
+        slot = _slot(tx, value, name)
+        if slot is not None:
+            made.set_slot(tx, name, part(slot))
     _copy_contents(tx, value, made, part)
     return made
 
 
-def _has_slots(cls: type) -> bool:
-    return any(vars(base).get("__slots__") for base in cls.__mro__)
+def _slots(cls: type) -> list[str]:
+    """Names of the members that `__slots__` made."""
+    return [name for base in cls.__mro__ for name, attribute in vars(base).items()
+            if isinstance(attribute, types.MemberDescriptorType)]
+
+
+def _slot(tx: Interpreter, value: ObjectValue, name: str) -> SymbolicValue | None:
+    try:
+        return value.slot_attribute(tx, name)
+    except ObservedException:
+        return None
 
 
 def _copy_contents(tx: Interpreter, value: ObjectValue, made: ObjectValue, part: CopyPart) -> None:

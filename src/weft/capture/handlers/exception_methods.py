@@ -50,8 +50,15 @@ def _str(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return text_of(tx, _target(args))
 
 
-_METHODS: dict[str, Any] = {"__init__": _init, "__str__": _str, "with_traceback": _with_traceback,
-                            "add_note": _add_note}
+def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    error = _target(args)
+    represent = tx.wrap_fixed(repr, "repr")
+    parts = [tx.call(represent, [arg]).constant() for arg in error.args]
+    return constant(f"{error.cls.__name__}({', '.join(parts)})")
+
+
+_METHODS: dict[str, Any] = {"__init__": _init, "__str__": _str, "__repr__": _repr,
+                            "with_traceback": _with_traceback, "add_note": _add_note}
 
 for _kind in vars(builtins).values():
     if isinstance(_kind, type) and issubclass(_kind, BaseException):

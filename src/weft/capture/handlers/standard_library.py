@@ -14,16 +14,20 @@ import threading
 import types
 import typing
 import weakref
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import Signal, graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.classes import ClassValue
+from weft.capture.values.classes import ClassValue, constructor
 from weft.capture.values.constant import NONE, constant, evaluate
-from weft.capture.values.functions import BoundMethodValue, rule
+from weft.capture.values.exceptions import traceback_of
+from weft.capture.values.functions import MARKED, BoundMethodValue, Rule, rule
+from weft.capture.values.identities import RunTimeNumber
 from weft.capture.values.methods import MethodTable
+from weft.capture.values.reachability import holds_itself, is_held
 from weft.capture.values.registry import wraps
+from weft.capture.values.sequences import TupleValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -91,13 +95,36 @@ def _wrap_cached(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 
 @final
 class WeakReferenceValue(SymbolicValue):
-    """A weakref.ref: calling it gives the object."""
+    """A weakref.ref: calling it gives the object; `target` and `callback` of one made inside."""
 
-    __slots__ = ("reference",)
+    __slots__ = ("callback", "reference", "target")
 
-    def __init__(self, reference: Any, source: Source | None) -> None:
+    def __init__(self, reference: Any, source: Source | None,
+                 target: SymbolicValue = NONE, callback: SymbolicValue = NONE) -> None:
         super().__init__(source)
         self.reference = reference
+        self.target = target
+        self.callback = callback
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        if self.source is not None:
+            return self.reference
+        obj = self.target.real()
+        if obj is MISSING or isinstance(type(obj).__eq__, types.FunctionType):
+            return ("weak reference", self.target.dict_key(tx))
+        return weakref.ref(obj)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op not in ("eq", "ne") or not isinstance(other, WeakReferenceValue):
+            return None
+        same = tx.equal(self.call(tx, [], {}), other.call(tx, [], {}))
+        return constant(same is (op == "eq"))
+
+    def rebuild(self, emit: Emitter) -> str:
+        parts = [emit.value(self.target)]
+        if self.callback is not NONE:
+            parts.append(emit.value(self.callback))
+        return emit.bind(self, f"{emit.constant(weakref.ref)}({', '.join(parts)})")
 
     def python_type(self) -> type:
         return weakref.ref
@@ -106,9 +133,23 @@ class WeakReferenceValue(SymbolicValue):
         return self.reference
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        assert self.source is not None
+        if self.source is None:
+            if self.target.real() is MISSING and not is_held(tx, self.target):
+                if holds_itself(self.target):
+                    raise graph_break("unknown-operation", "a weak reference into a cycle")
+                return NONE
+            return self.target
         name = f"{self.source.name}()"
         return tx.wrap(self.reference(), self.source.call(_dereference, name))
+
+
+@constructor(weakref.ref)
+def _make_reference(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    target = args[0]
+    if (target.is_constant and target.real() is MISSING) or not hasattr(
+            target.python_type(), "__weakref__"):
+        raise graph_break("unknown-operation", f"a weak reference to {target!r}")
+    return WeakReferenceValue(MISSING, None, *args)
 
 
 def _dereference(reference: Any) -> Any:
@@ -336,6 +377,31 @@ def _wrap_opaque(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     return OpaqueValue(obj, source)
 
 
+_DISPATCH: Final = functools.singledispatch(lambda obj: obj).dispatch.__code__
+
+
+def _dispatch_rule(function: Any) -> Rule | None:
+    """The rule of a `dispatch` function of functools.singledispatch, whose table is guarded."""
+    if function.__code__ is not _DISPATCH:
+        return None
+
+    def dispatch(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        names = function.__code__.co_freevars
+        registry = function.__closure__[names.index("registry")].cell_contents
+        found = evaluate(tx, lambda: function(args[0].constant()))
+        source = tx.tree.object(registry, "singledispatch.registry")
+        tx.guards.add(source, "dict_keys", tuple(registry))
+        for kind, implementation in registry.items():
+            if implementation is found:
+                tx.guards.add(source.dict_item(kind), "is", found)
+        return tx.wrap_fixed(found, getattr(found, "__qualname__", "implementation"))
+
+    return dispatch
+
+
+MARKED.append(_dispatch_rule)
+
+
 @rule(inspect.signature)
 def _signature(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Of functions that exist outside: a fixed object."""
@@ -355,9 +421,31 @@ def _real_callable(value: SymbolicValue) -> list[Any]:
     return [value.real()]
 
 
-@rule(threading.get_ident, threading.current_thread)
+@rule(threading.current_thread)
 def _thread(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("unknown-c-function", "the identity of the thread")
+
+
+@rule(threading.get_ident)
+def _get_ident(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return RunTimeNumber(threading.get_ident, [])
+
+
+def _handled_outside(exc_info: Any) -> Any:
+    return exc_info()[1]
+
+
+@rule(sys.exc_info)
+def _exc_info(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    handled = tx.frame.handled_exception() if tx.frame is not None else None
+    if handled is None:
+        if isinstance(sys.exc_info()[1], Exception) and not isinstance(sys.exc_info()[1], Signal):
+            raise graph_break("unknown-operation", "sys.exc_info in a handler outside")
+        source = tx.tree.object(sys.exc_info, "sys.exc_info")
+        tx.guards.add(source.call(_handled_outside, "sys.exception()"), "is", None)
+        return TupleValue([NONE, NONE, NONE])
+    kind = handled.python_type()
+    return TupleValue([tx.wrap_fixed(kind, kind.__name__), handled, traceback_of(handled)])
 
 
 @rule(typing.cast)

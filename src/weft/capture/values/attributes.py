@@ -10,7 +10,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import MISSING, SymbolicValue
@@ -19,6 +19,7 @@ from weft.capture.values.functions import BoundMethodValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
 
 _IMMUTABLE = (int, float, str, bool, bytes, complex, type(None))
 
@@ -74,6 +75,53 @@ def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> Symbol
     owner = next(base for base in cls.__mro__ if name in base.__dict__)
     source = tx.tree.object(owner, owner.__qualname__).instance_dict().dict_item(name)
     return tx.wrap(attribute, source)
+
+
+@final
+class ClassAttributes:
+    """What the program wrote to the attributes of one class."""
+
+    source = None
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.values: dict[str, SymbolicValue] = {}
+
+    def replay(self, emit: Emitter) -> None:
+        target = emit.constant(self.cls)
+        for name, value in self.values.items():
+            emit.line(f"{target}.{name} = {emit.value(value)}")
+
+
+def write_class_attribute(tx: Interpreter, cls: type, name: str, value: SymbolicValue) -> None:
+    """`cls.name = value`, where that is data before and after: nothing else depends on it."""
+    old = type_lookup(cls, name)
+    immutable = not cls.__flags__ & _HEAP_TYPE
+    if immutable or name.startswith("__") or hasattr(type(old), "__get__") or hasattr(
+            value.python_type(), "__get__"):
+        raise graph_break("unknown-operation", f"setting attribute {name!r} of {cls.__name__}")
+    written = tx.class_attributes.get(cls)
+    if written is None:
+        written = tx.class_attributes[cls] = ClassAttributes(cls)
+    written.values[name] = value
+    tx.effects.touch(written)
+
+
+_HEAP_TYPE: Final = 1 << 9
+"""The type flag of classes whose attributes can be set."""
+
+
+def written_attribute(tx: Interpreter, cls: type, name: str) -> SymbolicValue | None:
+    """The attribute as the program wrote it, if a class that comes first does not define it."""
+    if not tx.class_attributes:
+        return None
+    for base in cls.__mro__:
+        written = tx.class_attributes.get(base)
+        if written is not None and name in written.values:
+            return written.values[name]  # type: ignore[no-any-return]
+        if name in base.__dict__:
+            return None
+    return None
 
 
 Binder = Callable[["Interpreter", SymbolicValue, type, str, Any], SymbolicValue]

@@ -20,6 +20,8 @@ from weft.capture.values.attributes import (
     guard_attribute,
     is_data_descriptor,
     type_lookup,
+    write_class_attribute,
+    written_attribute,
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS
@@ -28,7 +30,7 @@ from weft.capture.values.exceptions import ExceptionValue
 from weft.capture.values.functions import RULES, BoundMethodValue
 from weft.capture.values.objects import ObjectValue, new_object
 from weft.capture.values.registry import wraps
-from weft.capture.values.sequences import TupleValue
+from weft.capture.values.sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -149,6 +151,9 @@ class ClassValue(SymbolicValue):
         meta = type_lookup(type(self.cls), name)
         if meta is not MISSING and is_data_descriptor(meta) and name not in self.cls.__dict__:
             return bind(tx, self, type(self.cls), name, meta)
+        written = written_attribute(tx, self.cls, name)
+        if written is not None:
+            return written
         attribute = type_lookup(self.cls, name)
         if attribute is not MISSING:
             return self._bind_own(tx, name, attribute)
@@ -178,7 +183,11 @@ class ClassValue(SymbolicValue):
         return class_value(tx, self.cls, name, attribute)
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        raise graph_break("unknown-operation", f"setting attribute {name!r} of {self!r}")
+        hook = type_lookup(type(self.cls), "__setattr__")
+        if isinstance(hook, types.FunctionType):
+            tx.wrap_fixed(hook, name).call(tx, [self, constant(name), value], {})
+            return
+        write_class_attribute(tx, self.cls, name, value)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op in ("eq", "ne"):
@@ -228,6 +237,21 @@ def no_arguments_for_init(tx: Interpreter, cls: type) -> None:
 
 _ABSTRACT: Final = 1 << 20
 """The type flag of classes with abstract methods."""
+
+
+def _call_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`type.__call__`, reached through `super()` in a metaclass."""
+    if not isinstance(args[0], ClassValue):
+        raise graph_break("unknown-operation", f"type.__call__ of {args[0]!r}")
+    return args[0].instantiate(tx, args[1:], kwargs)
+
+
+def _mro(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return ListValue([tx.wrap_fixed(base, base.__name__) for base in args[0].constant().__mro__])
+
+
+EXTERNAL_METHODS[(type, "__call__")] = _call_class
+EXTERNAL_METHODS[(type, "mro")] = _mro
 
 
 def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:

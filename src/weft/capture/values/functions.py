@@ -346,7 +346,7 @@ class BoundMethodValue(SymbolicValue):
 class PartialValue(SymbolicValue):
     """A functools.partial."""
 
-    __slots__ = ("args", "function", "keywords", "original")
+    __slots__ = ("args", "attributes", "function", "keywords", "original")
 
     def __init__(self, function: SymbolicValue, args: Args, keywords: Kwargs,
                  source: Source | None = None, original: Any = MISSING) -> None:
@@ -355,9 +355,15 @@ class PartialValue(SymbolicValue):
         self.args = args
         self.keywords = keywords
         self.original = original
+        self.attributes = DictValue()
 
     def python_type(self) -> type:
         return functools.partial
+
+    def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        if self.original is not MISSING or name in ("func", "args", "keywords"):
+            raise graph_break("unknown-operation", f"setting {name!r} of a partial")
+        self.attributes.setitem(tx, constant(name), value)
 
     def real(self) -> Any:
         return self.original
@@ -375,12 +381,17 @@ class PartialValue(SymbolicValue):
             for key, value in self.keywords.items():
                 made.setitem(tx, constant(key), value)
             return made
+        found = self.attributes.lookup(tx, name)
+        if found is not None:
+            return found
         raise tx.error(AttributeError, f"'functools.partial' object has no attribute '{name}'")
 
     def rebuild(self, emit: Emitter) -> str:
         parts = [emit.value(self.function), *(emit.value(a) for a in self.args),
                  *(f"{k}={emit.value(v)}" for k, v in self.keywords.items())]
-        return emit.bind(self, f"{emit.constant(functools.partial)}({', '.join(parts)})")
+        name = emit.bind(self, f"{emit.constant(functools.partial)}({', '.join(parts)})")
+        emit.later(lambda: self.attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}"))
+        return name
 
 
 # -- objects from outside -------------------------------------------------------------------------

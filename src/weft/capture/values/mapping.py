@@ -21,6 +21,7 @@ from weft.capture.values.iterators import IteratorValue, advance
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
+from weft.capture.values.user_keys import UserKey
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -65,6 +66,8 @@ class DictValue(MethodTable):
 
     def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
         """The value under a Python key, guarded; None when absent (guarded too)."""
+        if key.__class__ is UserKey and not self._complete:
+            self.complete(tx)  # not to be compared with real keys again when the guards run
         entry = self._entries.get(key)
         if entry is not None:
             value = entry[1]
@@ -144,6 +147,8 @@ class DictValue(MethodTable):
     def store(self, tx: Interpreter, key: Any, key_value: SymbolicValue, value: SymbolicValue
               ) -> None:
         """Sets a key."""
+        if key.__class__ is UserKey:
+            self.complete(tx)
         old = self._entries.get(key)
         if old is None and not self._complete and key in self.original and key not in self._gone:
             self.lookup(tx, key)
@@ -238,10 +243,11 @@ class DictValue(MethodTable):
 
     def copied(self, tx: Interpreter) -> Any:
         built = {}
-        for key, value in self.complete(tx).items():
-            built[key] = python_object(tx, value[1])
-            if built[key] is MISSING:
+        for key_value, value in self.complete(tx).values():
+            key, item = python_object(tx, key_value), python_object(tx, value)
+            if key is MISSING or item is MISSING:
                 return MISSING
+            built[key] = item
         return built if self.cls is dict else MISSING
 
     def proxy(self, tx: Interpreter) -> Any:

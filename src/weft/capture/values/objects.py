@@ -19,15 +19,23 @@ from weft.capture.values.attributes import (
     class_value,
     is_data_descriptor,
     type_lookup,
+    written_attribute,
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NONE, NOT_IMPLEMENTED, boolean, constant
+from weft.capture.values.constant import (
+    NONE,
+    NOT_IMPLEMENTED,
+    boolean,
+    constant,
+    python_object,
+)
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import CLASS_ATTRIBUTE, ListValue
 from weft.capture.values.sets import SetValue
 from weft.capture.values.unknown import unknown
+from weft.capture.values.user_keys import UserKey
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -93,6 +101,11 @@ class ObjectValue(SymbolicValue):
             comparer = type_lookup(self.cls, "__eq__")
             if self.original is not MISSING and comparer is object.__eq__:
                 return self.original
+            number = python_object(tx, self._special(tx, "__hash__"))
+            if type(number) is int:
+                return UserKey(tx, self, hash(number))
+        if hasher is None:
+            raise tx.error(TypeError, f"unhashable type: '{self.cls.__name__}'")
         raise graph_break("unknown-operation", f"{self!r} as a dictionary key")
 
     # -- attributes -------------------------------------------------------------------------------
@@ -121,6 +134,9 @@ class ObjectValue(SymbolicValue):
         found = self.attributes.lookup(tx, name)
         if found is not None:
             return found
+        written = written_attribute(tx, self.cls, name)
+        if written is not None:
+            return written
         if attribute is not MISSING:
             return self._bind(tx, name, attribute)
         text = f"'{self.cls.__name__}' object has no attribute '{name}'"
@@ -361,7 +377,8 @@ class ObjectValue(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         base = _c_base(self.cls)
-        maker = emit.constant(base.__new__)
+        maker = emit.constant(self.cls.__new__ if base is object and _is_c_made(self.cls)
+                              else base.__new__)
         name = emit.bind(self, f"{maker}({emit.constant(self.cls)})")
         emit.later(lambda: self._fill_all(emit, name, base))
         return name
@@ -393,6 +410,11 @@ def _has_dict(cls: type) -> bool:
 
 
 _CONTAINERS: tuple[type, ...] = (OrderedDict, defaultdict, dict, list, set)
+
+
+def _is_c_made(cls: type) -> bool:
+    """Whether a base written in C, other than the containers, has to make the instances."""
+    return isinstance(type_lookup(cls, "__new__"), types.BuiltinFunctionType)
 
 
 def _c_base(cls: type) -> type:

@@ -8,6 +8,7 @@ whole.
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, final
 
@@ -79,6 +80,8 @@ class SequenceValue(MethodTable):
     def index_of(self, tx: Interpreter, key: SymbolicValue) -> int:
         """A constant index, checked against the length."""
         position = python_object(tx, key)
+        if position is MISSING and _names_index(key):
+            position = python_object(tx, key.method(tx, "__index__", [], {}))
         if position is MISSING:
             raise graph_break("unknown-operation", f"{self!r} indexed by {key!r}")
         if not hasattr(position, "__index__"):
@@ -162,6 +165,11 @@ class SequenceValue(MethodTable):
 
     def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return boolean(self.contains(tx, args[0]))
+
+
+def _names_index(key: SymbolicValue) -> bool:
+    """Whether the class of the key says which index it is."""
+    return isinstance(getattr(key.python_type(), "__index__", None), types.FunctionType)
 
 
 @final
@@ -281,7 +289,7 @@ class ListValue(SequenceValue):
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
         where = key.constant_slice(tx) if isinstance(key, SliceValue) else self.index_of(tx, key)
-        evaluate(tx, lambda: self.items.__delitem__(where))  # type: ignore[arg-type]
+        evaluate(tx, lambda: self.items.__delitem__(where))
         self.changed(tx)
 
     def m_append(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

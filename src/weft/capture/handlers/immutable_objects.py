@@ -1,0 +1,79 @@
+"""Objects of C types that never change; library functions that depend on their arguments only.
+
+Place in the pipeline: see `handlers/__init__`. Patterns and matches of `re`, decimals, dates: Python
+itself computes with them, as with numbers; `json.dumps` and the functions of `re` run on constants.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import re
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.classes import constructor
+from weft.capture.values.constant import ConstantValue, evaluate, python_object
+from weft.capture.values.functions import FunctionValue, rule
+from weft.capture.values.registry import wraps
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_BY_VALUE: Final = (decimal.Decimal, datetime.date, datetime.datetime, datetime.time,
+                    datetime.timedelta, datetime.timezone)
+_FUNCTIONS: Final[tuple[Any, ...]] = (
+    json.dumps, json.loads, re.compile, re.escape, re.findall, re.fullmatch, re.match, re.search,
+    re.split, re.sub, re.subn, uuid.UUID.__str__,
+)
+
+
+def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
+    """The result of Python's own call; None if an argument is not known whole."""
+    objects = [python_object(tx, a) for a in args]
+    named = {name: python_object(tx, value) for name, value in kwargs.items()}
+    if any(o is MISSING for o in (*objects, *named.values())):
+        return None
+    return tx.wrap_new(evaluate(tx, lambda: function(*objects, **named)))
+
+
+@constructor(*_BY_VALUE)
+def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    made = _evaluated(tx, cls, args, kwargs)
+    if made is None:
+        raise graph_break("unknown-operation", f"making a {cls.__name__}")
+    return made
+
+
+@wraps(*_BY_VALUE)
+def _wrap_by_value(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None and source.accessor[0] != "object":
+        tx.guards.add(source, "type_is", type(obj))
+        tx.guards.add(source, "py", obj.__eq__)
+    return ConstantValue(obj)
+
+
+@wraps(re.Pattern, re.Match)
+def _wrap_by_identity(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None and source.accessor[0] != "object":
+        tx.guards.add(source, "is", obj)
+    return ConstantValue(obj)
+
+
+def _register(function: Any) -> None:
+    @rule(function)
+    def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        found = _evaluated(tx, function, args, kwargs)
+        if found is not None:
+            return found
+        value = tx.wrap_fixed(function, function.__name__)
+        assert isinstance(value, FunctionValue)
+        return value.inline(tx, args, kwargs)
+
+
+for _function in _FUNCTIONS:
+    _register(_function)

@@ -1,0 +1,72 @@
+"""What depends on the run and not on the program: `id` of an object, the thread's number.
+
+Place in the pipeline: a value family. Such a value can be compared, be a key and be returned; what
+it is only the replacement knows::
+
+    id(made_here)        # replacement: id(t0)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import boolean
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class RunTimeNumber(SymbolicValue):
+    """`function(*args)`, an int; equal to that of the same arguments only."""
+
+    __slots__ = ("args", "function")
+
+    def __init__(self, function: Any, args: Args) -> None:
+        super().__init__()
+        self.function = function
+        self.args = args
+
+    def python_type(self) -> type:
+        return int
+
+    def _key(self) -> tuple[Any, ...]:
+        things = (arg if arg.real() is MISSING else arg.real() for arg in self.args)
+        return (self.function, *map(id, things))
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return RunTimeKey(self)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op in ("eq", "ne") and isinstance(other, RunTimeNumber):
+            return boolean((self._key() == other._key()) is (op == "eq"))
+        return None
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        raise tx.error(TypeError, "'int' object is not callable")
+
+    def rebuild(self, emit: Emitter) -> str:
+        args = ", ".join(emit.value(arg) for arg in self.args)
+        return emit.bind(self, f"{emit.constant(self.function)}({args})")
+
+    def __repr__(self) -> str:
+        return f"{self.function.__name__}()"
+
+
+@final
+class RunTimeKey:
+    """Stands for such a number as a dictionary key."""
+
+    __slots__ = ("key", "number")
+
+    def __init__(self, number: RunTimeNumber) -> None:
+        self.number = number
+        self.key = number._key()
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunTimeKey) and self.key == other.key
