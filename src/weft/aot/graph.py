@@ -24,6 +24,7 @@ from torch.fx import Graph, GraphModule, Node
 from weft._torch import FakeTensor, LazyGraphModule, OpOverload
 from weft.aot.operators import Kind, facts
 from weft.errors import VerificationError
+from weft.shapes.symnode import is_row_major
 
 AtenGraph = GraphModule
 
@@ -111,7 +112,7 @@ def type_text(value: Any) -> str:
     if isinstance(value, FakeTensor):
         dtype = str(value.dtype).removeprefix("torch.")
         dims = ", ".join(str(s) for s in value.size())
-        strides = "" if value.is_contiguous() else f":{tuple(value.stride())}"
+        strides = "" if is_row_major(value) else f":{tuple(value.stride())}"
         return f"{dtype}[{dims}]{strides}"
     if isinstance(value, (tuple, list)):
         return f"({', '.join(type_text(v) for v in value)})"

@@ -21,7 +21,7 @@ from torch.fx import Node
 
 from weft._torch import OpOverload
 from weft.aot.symbols import hint
-from weft.shapes.symnode import certainly_equal
+from weft.shapes.symnode import certainly_equal, is_row_major
 
 aten = torch.ops.aten
 
@@ -177,7 +177,7 @@ def reshape(emit: Emit, node: Node, size: Any) -> Node:
 
 def contiguous(emit: Emit, node: Node) -> Node:
     """The same values, contiguous."""
-    if _meta(node).is_contiguous():
+    if is_row_major(_meta(node)):
         return node
     return emit(aten.clone.default, node, memory_format=torch.contiguous_format)
 

@@ -54,7 +54,7 @@ def _bind(sequence: CallSequence, call: ExternCall, targets: list[str]) -> None:
     """Name the sizes that the call brought, and test what was assumed of them."""
     for binding in call.binds:
         if binding.dim is not None:
-            result = targets[binding.item or 0]
+            result = targets[binding.path[0] if binding.path else 0]
             sequence.lines.append(f"{binding.name} = {result}.size({binding.dim})")
     sequence.scope.update(assume=assume, math=math)
     sequence.lines.extend(sequence.asserts.bound(b.name for b in call.binds))

@@ -71,7 +71,7 @@ def _foldable(node: Node, uniform: dict[Node, Any]) -> bool:
 def _fold(gm: GraphModule, node: Node, uniform: dict[Node, Any]) -> Node | None:
     """`node` as an `aten.full`; None where the value is no plain number."""
     value = node.meta["val"]
-    if not value.is_contiguous() or any(type(n) is not int for n in value.size()):
+    if any(type(n) is not int for n in value.size()) or not value.is_contiguous():
         return None
     number = _number(node, uniform)
     if number is None:

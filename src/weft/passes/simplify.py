@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 
 from weft._torch import FakeTensor, OpOverload
 from weft.passes.eliminate_dead_code import eliminate_dead_code
-from weft.shapes.symnode import certainly_equal
+from weft.shapes.symnode import certainly_equal, is_row_major
 
 aten = torch.ops.aten
 
@@ -120,7 +120,7 @@ def _view(node: Node) -> Node | None:
         assert inner is not None
         if _same(inner, node):
             return inner
-        if inner.meta["val"].is_contiguous():
+        if is_row_major(inner.meta["val"]):
             node.replace_input_with(source, inner)
     return None
 

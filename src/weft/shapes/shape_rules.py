@@ -21,7 +21,7 @@ from typing import Any, Final, final
 import torch
 
 from weft._torch import FakeTensor, OpOverload
-from weft.shapes.expr import Expr, IntExpr, floor_div
+from weft.shapes.expr import Expr, IntExpr, floor_div, lower_bound
 
 aten = torch.ops.aten
 
@@ -365,6 +365,12 @@ def _reduction(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     return [Result(tuple(kept), row_major(tuple(kept)), x.dtype, x.fake_device)]
 
 
+def _extremes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """Of no elements there is no greatest one."""
+    _require(type(args[0]) is FakeTensor and all(lower_bound(n) > 0 for n in sizes_of(args[0])))
+    return _reduction(args, kwargs)
+
+
 def _view(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """Of a row-major tensor: row-major again (PyTorch gives sizes of 1 other strides)."""
     _require(len(args) == 2 and not kwargs and type(args[0]) is FakeTensor)
@@ -389,5 +395,5 @@ RULES[aten.native_layer_norm.default] = _layer_norm
 RULES[aten.embedding.default] = _embedding
 RULES[aten.sum.dim_IntList] = _reduction
 RULES[aten.mean.dim] = _reduction
-RULES[aten.amax.default] = _reduction
-RULES[aten.amin.default] = _reduction
+RULES[aten.amax.default] = _extremes
+RULES[aten.amin.default] = _extremes

@@ -484,6 +484,17 @@ def certainly_equal(left: Any, right: Any) -> bool:
     return bool(expr_of(left) == expr_of(right))
 
 
+def is_row_major(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is certain to be contiguous, without a guard."""
+    sizes = (*tensor.size(), *tensor.stride())
+    symbolic = next((n for n in sizes if isinstance(n, torch.SymInt)), None)
+    if symbolic is None:
+        return tensor.is_contiguous()
+    values = [expr_of(n) for n in sizes]
+    condition = layout.is_contiguous(values[: tensor.dim()], values[tensor.dim() :], int)
+    return symbolic.node.shape_env.decide(condition) is True
+
+
 def float_of(number: float | torch.SymFloat) -> FloatValue:
     """The float expression of a Python or symbolic float; equal symbols are merged."""
     if isinstance(number, float):

@@ -5,7 +5,7 @@ symbols it brought (`take_fresh`) and remember where running code finds their va
 
     context.unbacked("nonzero")                  # u0
     context.unbacked_symbols.take_fresh()        # ["u0"]
-    bindings(["u0"], fake_of_sizes_u0_by_2)      # (Binding("u0", item=None, dim=0),)
+    bindings(["u0"], fake_of_sizes_u0_by_2)      # (Binding("u0", path=(), dim=0),)
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from weft.shapes.symnode import SymNode
 @final
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A symbol and where it is found in an operator's result: in item `item` of several, as the
-    size of dimension `dim` (None: the number itself)."""
+    """A symbol and where it is found in an operator's result: in the item that `path` leads to
+    (through nested lists), as the size of dimension `dim` (None: the number itself)."""
 
     name: str
-    item: int | None
+    path: tuple[int, ...]
     dim: int | None
 
     def text(self, result: str) -> str:
         """Python text that reads it from the result called `result`."""
-        where = result if self.item is None else f"{result}[{self.item}]"
+        where = result + "".join(f"[{item}]" for item in self.path)
         return where if self.dim is None else f"{where}.size({self.dim})"
 
 
@@ -91,29 +91,23 @@ def bindings(names: Iterable[str], value: Any) -> tuple[Binding, ...]:
     return tuple(Binding(name, *places[name]) for name in names if name in places)
 
 
-Place = tuple[int | None, int | None]
+Place = tuple[tuple[int, ...], int | None]
 
 
-def _places(value: Any) -> Iterator[tuple[str, Place]]:
+def _places(value: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[str, Place]]:
     """Backwards, so that a symbol's first place counts."""
-    if isinstance(value, tuple | list) and not isinstance(value, torch.Size):
+    if isinstance(value, tuple | list):
         for item in range(len(value) - 1, -1, -1):
-            for name, (_, dim) in _direct(value[item]):
-                yield name, (item, dim)
-    else:
-        yield from _direct(value)
-
-
-def _direct(value: Any) -> Iterator[tuple[str, Place]]:
-    if isinstance(value, torch.Tensor):
+            yield from _places(value[item], (*path, item))
+    elif isinstance(value, torch.Tensor):
         for dim in range(value.dim() - 1, -1, -1):
             name = number_name(value.size(dim))
             if name is not None:
-                yield name, (None, dim)
+                yield name, (path, dim)
     else:
         name = number_name(value)
         if name is not None:
-            yield name, (None, None)
+            yield name, (path, None)
 
 
 def number_name(value: Any) -> str | None:

@@ -22,6 +22,7 @@ from weft.capture.handlers import (
     python_twins,
     pytree_library,
     standard_library,
+    tensor_index,
     torch_library,
 )
 from weft.capture.values import deques, getters, namespaces
@@ -45,6 +46,7 @@ __all__ = [
     "python_twins",
     "pytree_library",
     "standard_library",
+    "tensor_index",
     "torch_library",
 ]
 

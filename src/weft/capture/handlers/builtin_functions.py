@@ -40,6 +40,7 @@ from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.sequences import ListValue, TupleValue, sort_values
+from weft.capture.values.symbolic_numbers import extreme_number
 from weft.capture.values.tensors import TensorValue, run
 from weft.capture.values.user_keys import UserKey
 
@@ -287,6 +288,9 @@ def _extreme(op: str) -> Callable[[Interpreter, Args, Kwargs], SymbolicValue]:
             raise tx.error(ValueError, "arg is an empty sequence")
         key = kwargs.get("key")
         plain = key is None or (key.is_constant and key.constant() is None)
+        symbolic = extreme_number(tx, op, items) if plain else None
+        if symbolic is not None:
+            return symbolic
         best = items[0]
         best_key = best if plain else tx.call(key, [best])  # type: ignore[arg-type]
         for item in items[1:]:

@@ -174,8 +174,9 @@ def _bool(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 
 @constructor(int, float, complex, bytes)
 def _number(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if args:
-        _data(tx, args[0], cls.__name__)
+    if len(args) == 1 and not kwargs and isinstance(args[0], TensorValue):
+        name = "__index__" if cls is bytes else f"__{cls.__name__}__"
+        return args[0].method(tx, name, [], {})
     if len(args) == 1 and isinstance(args[0], SymbolicNumberValue) and cls in (int, float):
         return args[0].method(tx, f"__{cls.__name__}__", [], {})
     objects = [python_object(tx, a) for a in args]

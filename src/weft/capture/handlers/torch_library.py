@@ -217,19 +217,6 @@ def _tensor_len(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs)
     return constant(value.length(tx))
 
 
-@_tensor_method("__getitem__")
-def _tensor_getitem(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
-                    ) -> SymbolicValue:
-    return value.getitem(tx, args[0])
-
-
-@_tensor_method("__setitem__")
-def _tensor_setitem(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
-                    ) -> SymbolicValue:
-    value.setitem(tx, args[0], args[1])
-    return NONE
-
-
 @_tensor_method("new")
 def _tensor_new(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A torch.Size means a size, any other sequence means data; graphs know tuples only."""

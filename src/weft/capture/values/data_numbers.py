@@ -51,9 +51,9 @@ def read_symbol(tx: Interpreter, name: str) -> fx.Node:
 
 def _read(tx: Interpreter, node: fx.Node, binding: Binding) -> fx.Node:
     example = node.meta["example_value"]
-    if binding.item is not None:
-        example = example[binding.item]
-        node = _add(tx, "call_function", operator.getitem, (node, binding.item), example)
+    for item in binding.path:
+        example = example[item]
+        node = _add(tx, "call_function", operator.getitem, (node, item), example)
     if binding.dim is None:
         return node
     return _add(tx, "call_method", "size", (node, binding.dim), example.size(binding.dim))

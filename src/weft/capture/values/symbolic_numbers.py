@@ -11,6 +11,7 @@ constant, by a guard.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
@@ -156,6 +157,17 @@ _METHODS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "__float__": torch.sym_float,
 }
 """Methods whose result stays symbolic."""
+
+
+def extreme_number(tx: Interpreter, op: str, values: list[SymbolicValue]) -> SymbolicValue | None:
+    """The greatest (`op` "gt") or least of some ints, where data decides which it is."""
+    numbers = [operand(value) for value in values]
+    if not any(isinstance(n, torch.SymInt) and not n.node.has_hint() for n in numbers):
+        return None
+    if not all(type(n) is int or isinstance(n, torch.SymInt) for n in numbers):
+        return None
+    function = torch.sym_max if op == "gt" else torch.sym_min
+    return tx.wrap_new(evaluate(tx, lambda: functools.reduce(function, numbers)))
 
 
 def operand(value: SymbolicValue) -> Any:

@@ -204,10 +204,10 @@ class TensorValue(SymbolicValue):
         return tx.wrap_new(result)
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
-        return run(tx, "call_function", operator.getitem, [self, key], {})
+        return self.method(tx, "__getitem__", [key], {})
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
-        run(tx, "call_function", operator.setitem, [self, key, value], {})
+        self.method(tx, "__setitem__", [key, value], {})
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         raise graph_break("data-dependent-value", "`in` on a tensor")
@@ -260,6 +260,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
         return _through_mode(tx, op, target, args, kwargs)
     args = [tx.force(arg) for arg in args]
     kwargs = {name: tx.force(value) for name, value in kwargs.items()}
+    if target is not operator.getitem and target is not operator.setitem:
+        args = [_plain_sizes(tx, arg) if arg.__class__ in _LISTS else arg for arg in args]
     nodes = tuple(arg.proxy(tx) for arg in args)
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
@@ -285,6 +287,26 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     if same is not None:
         return same
     return wrap_result(tx, node, result)
+
+
+_LISTS: Final = (TupleValue, ListValue)
+
+
+def _plain_sizes(tx: Interpreter, sizes: SymbolicValue) -> SymbolicValue:
+    """A list of sizes in which tensors stand for numbers: the numbers."""
+    items = [tx.force(item) for item in sizes.iterate(tx)]
+    if not any(map(_is_scalar, items)) or not any(map(_number, items)):
+        return sizes
+    plain = [i.method(tx, "__index__", [], {}) if _is_scalar(i) else i for i in items]
+    return TupleValue(plain) if isinstance(sizes, TupleValue) else ListValue(plain)
+
+
+def _is_scalar(value: SymbolicValue) -> bool:
+    """Whether a value is a tensor that may stand for a size."""
+    if not isinstance(value, TensorValue):
+        return False
+    dtype = value.example.dtype
+    return value.example.dim() == 0 and not dtype.is_floating_point and not dtype.is_complex
 
 
 def _through_mode(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs

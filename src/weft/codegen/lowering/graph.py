@@ -47,6 +47,7 @@ from weft.codegen.values import (
 )
 from weft.shapes.asserts import binds
 from weft.shapes.expr import IntExpr
+from weft.shapes.facts import Facts
 from weft.shapes.floats import SYMBOLIC_FLOATS, FloatValue
 from weft.shapes.guard import ShapeGuard
 from weft.shapes.symnode import expr_of, float_of
@@ -69,12 +70,14 @@ class GraphLowering:
     written: dict[str, Buffer] = field(default_factory=dict)
     channels_last: bool = False
     asserts: Sequence[ShapeGuard] = ()
+    facts: Facts | None = None
     _count: int = 0
 
     @staticmethod
     def of(gm: GraphModule) -> GraphLowering:
         """Lower all of `gm`."""
         lowered = GraphLowering(asserts=gm.meta.get("asserts", ()), channels_last=prefers_channels_last(gm))
+        lowered.facts = _facts_of(gm)
         environment: dict[Node, Any] = {}
         for node in gm.graph.nodes:
             if node.op == "output":
@@ -238,6 +241,21 @@ class GraphLowering:
         return strided_of(buffer)
 
 
+def _facts_of(gm: GraphModule) -> Facts | None:
+    """What is known of the symbols, if there are any: inputs have them, or nodes that bind some."""
+    for node in gm.graph.nodes:
+        if node.op != "placeholder" and not binds(node):
+            continue
+        value = node.meta["val"]
+        items = value if isinstance(value, (list, tuple)) else (value,)
+        for item in items:
+            for size in item.shape if isinstance(item, torch.Tensor) else (item,):
+                if isinstance(size, (torch.SymInt, torch.SymFloat)):
+                    found: Facts = size.node.shape_env.facts
+                    return found
+    return None
+
+
 _STEPS = {
     "placeholder": GraphLowering._placeholder,
     "get_attr": GraphLowering._attribute,
@@ -285,7 +303,7 @@ def _wanted(node: Node, results: list[Any]) -> list[int | None]:
     """
     picks = [u for u in node.users if u.target is operator.getitem]
     read = {u.args[1] for u in picks} if len(picks) == len(node.users) else set(range(len(results)))
-    read |= {b.item for b in binds(node)}
+    read |= {b.path[0] for b in binds(node) if b.path}
     numbers = itertools.count()
     return [
         number if isinstance(v, torch.Tensor) and i in read else None

@@ -23,6 +23,7 @@ from weft.codegen.loop_ir import Node, Scalar
 from weft.codegen.values import Buffer, Emitter, Index, Lazy, Origin, Shape, Strided, Value
 from weft.shapes.expr import Expr, IntExpr, is_nonnegative, maximum, minimum
 from weft.shapes.floats import SYMBOLIC_FLOATS
+from weft.shapes.relation import ge
 
 Lowering: TypeAlias = Callable[..., Any]
 """Gives a `Value`, or a list of them for operators with several results."""
@@ -151,22 +152,25 @@ class LoweringContext:
         """The first element of a slice, as Python's slicing has it."""
         if start is None:
             return 0
-        if isinstance(start, int) and start < 0:
-            start = start + size
+        if not self._is_nonnegative(start):
+            start = maximum(start + size, 0)
         if isinstance(start, int) and isinstance(size, int):
-            return min(max(start, 0), size)
-        if isinstance(start, int) and start == 0:
-            return 0
-        start = start if is_nonnegative(start) else maximum(start, 0)
-        return minimum(start, size)
+            return min(start, size)
+        return 0 if isinstance(start, int) and start == 0 else minimum(start, size)
 
     def wrap_index(self, position: IntExpr, size: IntExpr) -> IntExpr:
         """A non-negative position."""
-        if isinstance(position, int):
-            return position + size if position < 0 else position
-        if is_nonnegative(position):
-            return position
-        raise NotLowered("position of unknown sign")
+        return position if self._is_nonnegative(position) else position + size
+
+    def _is_nonnegative(self, position: IntExpr) -> bool:
+        """Whether an index counts from the front."""
+        if isinstance(position, int) or is_nonnegative(position):
+            return not isinstance(position, int) or position >= 0
+        facts = self.graph.facts
+        known = None if facts is None else facts.decide(ge(position, 0))
+        if known is None:
+            raise NotLowered("position of unknown sign")
+        return known
 
 
 def number_value(cx: LoweringContext, operand: Any) -> Any:

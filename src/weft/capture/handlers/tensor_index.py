@@ -1,0 +1,112 @@
+"""Rules for `x[key]` and `x[key] = value` of tensors: keys with numbers that are symbolic.
+
+Place in the pipeline: see `handlers/__init__`. PyTorch's indexing takes plain ints and symbolic
+slices; a symbolic int selects instead, and a tensor that bounds a slice is read first::
+
+    x[0, n]         # y = x[0, :]; torch.select(y, 0, n)
+    x[:t]           # n = t.item(); x[:n]
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+import torch
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import NONE, ConstantValue, constant
+from weft.capture.values.sequences import SliceValue, TupleValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_BASIC = (SliceValue, SymbolicNumberValue, ConstantValue)
+
+
+def _getitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    key = _with_numbers(tx, tx.force(args[0]))
+    found = _selected(tx, tensor, key)
+    return run(tx, "call_function", operator.getitem, [tensor, key], {}) if found is None else found
+
+
+def _setitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    key, value = _with_numbers(tx, tx.force(args[0])), tx.force(args[1])
+    part = _selected(tx, tensor, key)
+    if part is None:
+        run(tx, "call_function", operator.setitem, [tensor, key, value], {})
+    else:  # all of the part: PyTorch's own conversions and broadcasts
+        run(tx, "call_function", operator.setitem, [part, constant(Ellipsis), value], {})
+    return NONE
+
+
+def _with_numbers(tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+    """The key with numbers in place of tensors that bound slices."""
+    if isinstance(key, TupleValue):
+        items = [tx.force(item) for item in key.all(tx)]
+        if any(isinstance(item, SliceValue) and not item.is_constant for item in items):
+            return TupleValue([_with_numbers(tx, item) for item in items])
+    if not isinstance(key, SliceValue) or key.is_constant:
+        return key
+    parts = [tx.force(part) for part in key.parts]
+    if not any(isinstance(part, TensorValue) for part in parts):
+        return key
+    return SliceValue([
+        part.method(tx, "__index__", [], {}) if isinstance(part, TensorValue) else part
+        for part in parts
+    ])
+
+
+def _selected(tx: Interpreter, tensor: TensorValue, key: SymbolicValue) -> SymbolicValue | None:
+    """`tensor[key]` for a key of basic indices with symbolic ints; None for other keys."""
+    items = [tx.force(i) for i in key.all(tx)] if isinstance(key, TupleValue) else [key]
+    if not any(map(_is_symbolic_int, items)):
+        return None
+    if not all(isinstance(item, _BASIC) and _is_basic(item) for item in items):
+        raise graph_break("unknown-operation", "a symbolic int beside indices that are tensors")
+    rest = TupleValue([_whole() if _is_symbolic_int(item) else item for item in items])
+    part = run(tx, "call_function", operator.getitem, [tensor, rest], {})
+    for dim, index in reversed(_places(items, tensor.example.dim())):
+        part = run(tx, "call_function", torch.select, [part, constant(dim), index], {})
+    return part
+
+
+def _places(items: list[SymbolicValue], rank: int) -> list[tuple[int, SymbolicValue]]:
+    """The dimensions that the symbolic ints select from, once all else is done."""
+    plain = sum(not _is(item, None) and not _is(item, Ellipsis) for item in items)
+    found: list[tuple[int, SymbolicValue]] = []
+    dim = 0
+    for item in items:
+        if _is_symbolic_int(item):
+            found.append((dim, item))
+        if _is(item, Ellipsis):
+            dim += rank - plain
+        elif not isinstance(item, ConstantValue) or item.value is None:
+            dim += 1
+    return found
+
+
+def _whole() -> SliceValue:
+    return SliceValue([NONE, NONE, NONE])
+
+
+def _is_symbolic_int(item: SymbolicValue) -> bool:
+    return isinstance(item, SymbolicNumberValue) and item.python_type() is int
+
+
+def _is(item: SymbolicValue, value: object) -> bool:
+    return isinstance(item, ConstantValue) and item.value is value
+
+
+def _is_basic(item: SymbolicValue) -> bool:
+    """Whether an index makes no copy: not a bool, which adds a dimension."""
+    if isinstance(item, ConstantValue):
+        return item.value is None or item.value is Ellipsis or type(item.value) is int
+    return not isinstance(item, SymbolicNumberValue) or item.python_type() is int
+
+
+TENSOR_METHODS["__getitem__"] = _getitem
+TENSOR_METHODS["__setitem__"] = _setitem
