@@ -18,6 +18,7 @@ from weft._torch import OpOverload, tree_flatten
 from weft.aot import graph as aten_graph
 from weft.aot.autograd_function import FunctionSpec, TangentLayout, make_function
 from weft.aot.expand import Lowered
+from weft.aot.image_layout import use_channels_last
 from weft.aot.joint import JointGraph
 from weft.aot.partition import Partition, partition
 from weft.aot.prepare import Compiler, finish, optimize
@@ -39,6 +40,8 @@ def compile_joint(
     """Optimise, partition, compile both halves, and wrap them for autograd."""
     leaves = _leaf_inputs(tracer)
     joint_gm = optimize(joint.graph, lowered)
+    if lowered is not None:
+        use_channels_last(joint_gm)  # images of convolutions on CPUs
     with events.stage("partition"):
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
         sources = _gradient_sources(parts)

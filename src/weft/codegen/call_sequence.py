@@ -45,11 +45,17 @@ def shape_text(sizes: Sequence[IntExpr]) -> str:
     return f"({inside},)" if len(sizes) == 1 else f"({inside})"
 
 
-def tensor_text(value: Strided) -> str:
-    """A strided value: its buffer, or a view of it."""
+def tensor_text(value: Strided, *, exact: bool = False) -> str:
+    """A strided value: its buffer, or a view of it.
+
+    exact: strides of dimensions of size 1 must be right too.
+    """
     buffer = value.buffer
     offset = value.offset
-    whole = value.shape == buffer.shape and _same(value.strides, buffer.strides, buffer.shape)
+    whole = value.shape == buffer.shape and (
+        value.strides == buffer.strides if exact
+        else _same(value.strides, buffer.strides, buffer.shape)
+    )  # fmt: skip
     if whole and isinstance(offset, int) and offset == 0:
         return buffer.name
     form = f"{shape_text(value.shape)}, {shape_text(value.strides)}"

@@ -140,7 +140,7 @@ def _launch(sequence: CallSequence, kernel: Kernel, compiled: Any) -> None:
 
 def _result(sequence: CallSequence, item: Any) -> str:
     if isinstance(item, Value):
-        return tensor_text(item.realize())
+        return tensor_text(item.realize(), exact=True)
     if isinstance(item, (Expr, *SYMBOLIC_FLOATS)):
         return spell(sequence, item)
     if item is None or isinstance(item, (int, float, bool)):

@@ -1,0 +1,310 @@
+"""Convolutions in training work on channels-last memory, and those by 1 x 1 kernels are products.
+
+Place in the pipeline: `training.py`, on the joint graph before it is split (graphs without a
+backward are laid out by `codegen/lowering/convolution.py`). float32 on CPUs only.
+
+    y = convolution(x, w)             x' = copy of x as NHWC;  y = convolution(x', w)
+    z = relu(y)                       z = relu(y)                      # NHWC like its operand
+    v = view(z, [n, -1])              v = view(copy of z as NCHW, [n, -1])
+
+The metadata of what follows a convolution is asked for again; an operator that is not known to
+accept any layout gets its operands back in the layout that the graph was traced with, and so does
+the output. Values do not change.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from weft._torch import FakeTensor, OpOverload
+from weft.aot.evaluate import Evaluator
+from weft.aot.graph import AtenGraph, output_node
+from weft.aot.nodes import add_node
+from weft.aot.operators import Kind, facts
+from weft.aot.views import restride, stride_order
+from weft.runtime.gemm_speed import onednn_is_faster
+
+aten = torch.ops.aten
+
+MIN_PRODUCTS: Final = 1 << 22
+"""Multiplications of all convolutions together below which the layout does not matter."""
+
+ANY_LAYOUT: Final = frozenset(
+    {
+        "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d",
+        "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
+        "native_dropout", "sum", "mean", "var_mean", "var", "amax", "amin", "cat",
+        "constant_pad_nd", "upsample_nearest2d", "upsample_bilinear2d", "_to_copy",
+        "native_dropout_backward",
+    }
+)  # fmt: skip
+"""Operators beside the pointwise ones whose values do not depend on their operands' layout."""
+
+VIEWS: Final = frozenset(
+    {"view", "permute", "transpose", "unsqueeze", "squeeze", "expand", "slice", "select", "alias"}
+)
+"""Views that mean the same elements in any layout, or fail."""
+
+
+def use_channels_last(gm: AtenGraph) -> bool:
+    """Lay the graph's images out as NHWC, in place; whether that was done."""
+    convolutions = [n for n in gm.graph.nodes if n.target is aten.convolution.default]
+    suitable = [n for n in convolutions if _is_suitable(n)]
+    if not suitable or sum(map(_products, suitable)) < MIN_PRODUCTS:
+        return False
+    _Layout(gm.graph).run()
+    return True
+
+
+def _is_suitable(node: Node) -> bool:
+    """Is it a plain 2-D convolution of float32 images of known sizes on the CPU?"""
+    x, weight, _, _, _, _, transposed = node.args[:7]
+    tensors = [a.meta["val"] for a in (x, weight) if isinstance(a, Node)]
+    return (
+        not transposed
+        and torch.backends.mkldnn.enabled
+        and all(_is_plain_image(t) for t in tensors)
+        and all(type(n) is int for n in node.meta["val"].size())
+    )
+
+
+def _is_plain_image(value: Any) -> bool:
+    return (
+        isinstance(value, FakeTensor)
+        and value.dim() == 4
+        and value.dtype == torch.float32
+        and value.device.type == "cpu"
+        and all(type(n) is int for n in value.size())
+    )
+
+
+def _products(node: Node) -> int:
+    """Multiplications of a convolution."""
+    weight: Any = node.args[1]
+    per_output = weight.meta["val"][0].numel()
+    count: int = node.meta["val"].numel() * per_output
+    return count
+
+
+@final
+class _Layout:
+    """One walk over the graph: nodes get new operands and metadata as layouts change."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.evaluator = Evaluator.current()
+        self.traced: dict[Node, Any] = {}  # changed nodes: the metadata they were traced with
+        self.restored: dict[Node, Node] = {}
+        self.images: dict[Node, Node] = {}
+
+    def run(self) -> None:
+        """The walk."""
+        for node in list(self.graph.nodes):
+            if node.op == "output":
+                node.args = map_arg(node.args, self._restored)
+            elif node.op == "call_function":
+                self.graph.inserting_before(node)
+                self._visit(node)
+
+    def _visit(self, node: Node) -> None:
+        if node.target is aten.convolution.default and _is_suitable(node):
+            self._convolution(node)
+        elif node.target is aten.convolution_backward.default and self._is_image_gradient(node):
+            self._convolution_backward(node)
+        elif not self.traced.keys().isdisjoint(node.all_input_nodes):
+            self._follow(node)
+
+    # -- convolutions ----------------------------------------------------------------------------
+
+    def _convolution(self, node: Node) -> None:
+        x, weight, bias, *options = node.args
+        if _is_mostly_weight(weight, x, node):
+            node.args = map_arg(node.args, self._restored)
+            return
+        image = self._image(x)
+        if _is_product(weight, options) and onednn_is_faster():
+            self._replace(node, self._product(image, weight, bias))
+            return
+        node.args = (image, self._restored(weight), bias, *options)
+        self._update(node)
+
+    def _product(self, image: Node, weight: Any, bias: Any) -> Node:
+        """A 1 x 1 convolution as a product of pixels."""
+        batch, _, height, width = image.meta["val"].size()
+        pixels, matrix = self._pixels(image), self._matrix(weight)
+        columns = self._emit(aten.t.default, matrix)
+        product = (
+            self._emit(aten.mm.default, pixels, columns) if bias is None
+            else self._emit(aten.addmm.default, bias, pixels, columns)
+        )  # fmt: skip
+        return self._as_image(product, (batch, height, width))
+
+    def _is_image_gradient(self, node: Node) -> bool:
+        gradient, x, weight, _, _, _, _, transposed = node.args[:8]
+        tensors = [a.meta["val"] for a in (gradient, x, weight) if isinstance(a, Node)]
+        return not transposed and all(_is_plain_image(t) for t in tensors)
+
+    def _convolution_backward(self, node: Node) -> None:
+        gradient, x, weight, sizes, *options = node.args
+        if _is_mostly_weight(weight, x, gradient):
+            node.args = map_arg(node.args, self._restored)
+            return
+        gradient, image = self._image(gradient), self._image(x)
+        if _is_product(weight, options) and onednn_is_faster():
+            self._product_backward(node, gradient, image, weight)
+            return
+        node.args = (gradient, image, self._restored(weight), sizes, *options)
+        self._update(node)
+
+    def _product_backward(self, node: Node, gradient: Node, image: Node, weight: Any) -> None:
+        """Gradients of a 1 x 1 convolution: those of a product."""
+        wanted: Any = node.args[-1]
+        batch, _, height, width = image.meta["val"].size()
+        rows, pixels, matrix = self._pixels(gradient), self._pixels(image), self._matrix(weight)
+        results: list[Node | None] = [None, None, None]
+        if wanted[0]:
+            product = self._emit(aten.mm.default, rows, matrix)
+            results[0] = self._as_image(product, (batch, height, width))
+        if wanted[1]:
+            product = self._emit(aten.mm.default, self._emit(aten.t.default, rows), pixels)
+            results[1] = self._emit(aten.view.default, product, list(weight.meta["val"].size()))
+        if wanted[2]:
+            results[2] = self._emit(aten.sum.dim_IntList, rows, [0])
+        for user in list(node.users):
+            result = results[user.args[1]]  # type: ignore[index]
+            if result is not None:
+                self._replace(user, result)
+        if not node.users:
+            self.graph.erase_node(node)
+
+    def _pixels(self, image: Node) -> Node:
+        """An NHWC image as the matrix of its pixels' channels."""
+        channels = image.meta["val"].size(1)
+        last = self._emit(aten.permute.default, image, [0, 2, 3, 1])
+        return self._emit(aten.view.default, last, [-1, channels])
+
+    def _matrix(self, weight: Any) -> Node:
+        """The weight of a 1 x 1 convolution as a matrix."""
+        placed = self._restored(weight)
+        size = list(placed.meta["val"].size()[:2])
+        return self._emit(aten.view.default, placed, size)
+
+    def _as_image(self, matrix: Node, size: Sequence[int]) -> Node:
+        batch, height, width = size
+        last = self._emit(aten.view.default, matrix, [batch, height, width, -1])
+        return self._emit(aten.permute.default, last, [0, 3, 1, 2])
+
+    # -- what follows them -----------------------------------------------------------------------
+
+    def _follow(self, node: Node) -> None:
+        """A node with operands in another layout."""
+        if not (self._takes_any_layout(node) and self._update(node)):
+            node.args = map_arg(node.args, self._restored)
+            node.kwargs = map_arg(node.kwargs, self._restored)
+
+    def _takes_any_layout(self, node: Node) -> bool:
+        if node.target is operator.getitem:
+            return True
+        if not isinstance(node.target, OpOverload):
+            return False
+        name = node.target._schema.name.split("::")[1]
+        if torch.Tag.pointwise in node.target.tags or name in ANY_LAYOUT:
+            return node.kwargs.get("memory_format") is None
+        return facts(node.target).kind is Kind.VIEW and name in VIEWS
+
+    def _update(self, node: Node) -> bool:
+        """Ask for the metadata again; whether the operator accepts its operands' layouts."""
+        traced = node.meta["val"]
+        try:
+            made = self._metadata(node)
+        except (RuntimeError, ValueError):
+            return False
+        if isinstance(made, FakeTensor):
+            if not _is_dense(traced):
+                return bool(made.stride() == traced.stride())
+            if made.stride() != traced.stride():
+                self.traced[node] = traced
+        elif isinstance(made, (tuple, list)):
+            self.traced[node] = traced  # its items tell
+        node.meta["val"] = made
+        return True
+
+    def _metadata(self, node: Node) -> Any:
+        if node.target is operator.getitem:
+            source: Any = node.args[0]
+            return source.meta["val"][node.args[1]]
+        assert isinstance(node.target, OpOverload)
+        return self.evaluator.run(node.target, node.args, dict(node.kwargs)).value
+
+    def _restored(self, node: Any) -> Any:
+        """A value in the layout that it was traced with."""
+        traced = self.traced.get(node)
+        if not isinstance(traced, FakeTensor):
+            return node
+        if node not in self.restored:
+            made = restride(self._emit, node, traced.stride())
+            if made.meta["val"].stride() != traced.stride():  # in dimensions of size 1
+                form = list(traced.size()), list(traced.stride())
+                made = self._emit(aten.as_strided.default, made, *form)
+            self.restored[node] = made
+        return self.restored[node]
+
+    def _image(self, node: Any) -> Node:
+        """A value in channels-last memory."""
+        if node not in self.images:
+            self.images[node] = restride(self._emit, node, _nhwc(node.meta["val"]))
+        return self.images[node]
+
+    def _replace(self, node: Node, made: Node) -> None:
+        """Everything that reads `node` reads `made`, which may be laid out otherwise."""
+        traced = node.meta["val"]
+        node.replace_all_uses_with(made)
+        self.graph.erase_node(node)
+        if made.meta["val"].stride() != traced.stride():
+            self.traced[made] = traced
+
+    def _emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+        value = self.evaluator.run(op, args, kwargs).value
+        node = next(a for a in args if isinstance(a, Node))
+        return add_node(self.graph, op, args, kwargs, {**node.meta, "val": value})
+
+
+def _is_product(weight: Any, options: Sequence[Any]) -> bool:
+    """Is a convolution by this kernel a matrix product of all pixels?"""
+    stride, padding, _, _, _, groups = options[:6]
+    whole = all(s == 1 for s in stride) and all(p == 0 for p in padding)
+    return whole and groups == 1 and tuple(weight.meta["val"].size()[2:]) == (1, 1)
+
+
+def _is_mostly_weight(weight: Any, *images: Any) -> bool:
+    """Is the kernel (larger than 1 x 1) larger than the images? Its gradient is then slow to bring
+    into order from channels-last memory.
+    """
+    size = weight.meta["val"].size()
+    if tuple(size[2:]) == (1, 1):
+        return False
+    return bool(size.numel() > sum(i.meta["val"].numel() for i in images))
+
+
+def _nhwc(value: torch.Tensor) -> tuple[int, ...]:
+    """Channels-last strides of an image."""
+    _, channels, height, width = value.size()
+    return (height * width * channels, 1, width * channels, channels)
+
+
+def _is_dense(value: Any) -> bool:
+    """Can the layout be restored (a permutation of row-major memory)?"""
+    if not isinstance(value, FakeTensor):
+        return False
+    step = 1
+    for d in reversed(stride_order(value.stride())):
+        if value.size(d) != 1 and value.stride(d) != step:
+            return False
+        step *= value.size(d)
+    return True

@@ -1,0 +1,99 @@
+"""Training of convolutions in channels-last memory: gradients, strides, what the graph becomes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+from weft.aot import image_layout
+from weft.aot.graph import AtenGraph
+from weft.diagnostics import events
+
+
+class Net(nn.Module):
+    """Convolutions of all kinds, norms, pooling, a residual, a view that needs NCHW."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 7, stride=2, padding=3)
+        self.norm = nn.BatchNorm2d(16)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.narrow = nn.Conv2d(16, 24, 1)
+        self.depthwise = nn.Conv2d(24, 24, 5, padding=2, groups=24)
+        self.wide = nn.Conv2d(24, 16, 3, padding=1, bias=False)
+        self.strided = nn.Conv2d(16, 32, 1, stride=2, bias=False)
+        self.heavy = nn.Conv2d(32, 48, 3, padding=1)
+        self.head = nn.Linear(48 * 4, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.pool(torch.relu(self.norm(self.stem(x))))
+        y = torch.relu(self.wide(torch.tanh(self.depthwise(self.narrow(x))))) + x
+        z = torch.relu(self.heavy(self.strided(y)))
+        pooled = nn.functional.adaptive_avg_pool2d(z, 2).flatten(1)
+        return self.head(pooled), z
+
+
+def step(model: nn.Module, call: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    """Outputs, gradients and buffers of one step."""
+    x = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    out, image = call(x)
+    (out.square().sum() + image.sin().sum()).backward()
+    grads = [p.grad for p in model.parameters()]
+    return [out.detach(), image.detach(), x.grad, *grads, *model.buffers()]  # type: ignore[list-item]
+
+
+@pytest.fixture(params=[False, True], ids=["mkl", "onednn"])
+def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_layout, "MIN_PRODUCTS", 0)
+    monkeypatch.setattr(image_layout, "onednn_is_faster", lambda: request.param)
+
+
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_same_values_and_strides_as_eager(memory_format: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    model = Net().to(memory_format=memory_format)  # type: ignore[call-overload]
+    x = torch.randn(2, 3, 32, 32).to(memory_format=memory_format)
+    mine = copy.deepcopy(model)
+    wide = copy.deepcopy(model).double()
+    got = step(mine, weft.compile(mine), x)
+    wanted = step(model, model, x)
+    exact = step(wide, wide, x.double())
+    for a, b, c in zip(got, wanted, exact, strict=True):
+        torch.testing.assert_close(a.to(c.dtype), c, rtol=2e-3, atol=2e-4)
+        assert a.stride() == b.stride()
+
+
+def _trained(model: nn.Module, x: torch.Tensor) -> list[AtenGraph]:
+    """The graphs that training a model compiles."""
+    with events.collect() as seen:
+        step(model, weft.compile(model), x)
+    return [e.gm for e in seen if e.kind == "aot"]
+
+
+@pytest.mark.usefixtures("products")
+def test_images_are_copied_once_and_products_replace_small_kernels() -> None:
+    forward, backward = _trained(Net(), torch.randn(2, 3, 32, 32))
+    aten = torch.ops.aten
+    convolutions = [n for n in forward.graph.nodes if n.target is aten.convolution.default]
+    layouts = [n.args[0].meta["val"].is_contiguous() for n in convolutions]
+    assert layouts.count(True) == 1  # the one that is mostly weight
+    as_products = image_layout.onednn_is_faster()
+    assert len(convolutions) == (5 if as_products else 6)
+    backwards = [n for n in backward.graph.nodes if n.target is aten.convolution_backward.default]
+    assert len(backwards) == len(convolutions)
+
+
+def test_small_convolutions_are_left_alone() -> None:
+    forward, backward = _trained(Net(), torch.randn(2, 3, 32, 32))
+    for gm in (forward, backward):
+        assert not image_layout.use_channels_last(gm)
+        assert all(n.meta["val"].is_contiguous() for n in gm.graph.nodes if _is_convolution(n))
+
+
+def _is_convolution(node: torch.fx.Node) -> bool:
+    return node.target is torch.ops.aten.convolution.default
