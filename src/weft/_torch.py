@@ -123,6 +123,10 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import _pytree as pytree
 
 # aot: per-operator dispatch beneath autograd; a region without any such mode.
+
+# capture.device_modes: the mode of torch.set_default_device, and the functions it is about.
+from torch.utils._device import DeviceContext
+from torch.utils._device import _device_constructors as device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_modes
 
@@ -131,6 +135,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 __all__ = [
     "DataDependentOutputException",
+    "DeviceContext",
     "DisableTorchFunction",
     "DisableTorchFunctionSubclass",
     "DispatchKey",
@@ -158,6 +163,7 @@ __all__ = [
     "cond_operator",
     "current_autograd_node",
     "decomposition_table",
+    "device_constructors",
     "dispatch_mode_depth",
     "dynamo_allows",
     "dynamo_substitute",

@@ -18,11 +18,7 @@ import torch
 from torch import fx
 
 from weft import _frame
-from weft._torch import (
-    are_functorch_transforms_active,
-    dispatch_mode_depth,
-    torch_function_modes,
-)
+from weft._torch import are_functorch_transforms_active, dispatch_mode_depth
 from weft.capture.breaks import (
     GraphBreak,
     ObservedException,
@@ -34,6 +30,12 @@ from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.liveness import needs_frame
 from weft.capture.compiling import compiling
 from weft.capture.continuation import CannotResumeError, is_continuation
+from weft.capture.device_modes import (
+    enter_devices,
+    modes_set_aside,
+    only_devices,
+    without_modes,
+)
 from weft.capture.graph import GraphInput
 from weft.capture.interpreter import BreakHere, Interpreter
 from weft.capture.recompiles import (
@@ -232,7 +234,7 @@ class FrameCompiler:
 
     def _compile(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
                  globals: dict[str, Any], outermost: bool) -> Any:
-        if torch_function_modes() or are_functorch_transforms_active():
+        if not only_devices() or are_functorch_transforms_active():
             raise SkipFrame("called under a torch function mode or transform")
         if dispatch_mode_depth():  # it must see every operator
             raise SkipFrame("called under a torch dispatch mode")
@@ -257,8 +259,12 @@ class FrameCompiler:
 
     def _variant(self, attempt: Attempt, outermost: bool) -> Any:
         """The entry that an attempt gives."""
-        code, globals = attempt.code, attempt.globals
         state = _frame.global_state()
+        with modes_set_aside() as attempt.devices:
+            return self._entry_of(attempt, state, outermost)
+
+    def _entry_of(self, attempt: Attempt, state: Any, outermost: bool) -> Any:
+        code, globals = attempt.code, attempt.globals
         tx, emit, signal = attempt.interpret()
         raised = attempt.raised
         if raised is not None:
@@ -268,6 +274,8 @@ class FrameCompiler:
         graph, inputs = self._graph(tx, emit, code)
         if graph is not None and _may_rerun(tx.builder.graph, code):
             emit.on_error = reporter(code)
+        if graph is not None and attempt.devices:
+            graph = without_modes(graph)
         replacement, text = emit.finish(graph, inputs, code.co_qualname)
         with events.stage("guards"):
             tx.guard_aliases()
@@ -313,6 +321,8 @@ class Attempt:
         self.raised: ObservedException | None = None
         """What the program raised out of the frame."""
         self._raises_at = -1
+        self.devices: tuple[str, ...] = ()
+        """Default devices that are set where the frame is called."""
         self.code = code
         self.locals = locals
         self.cells = cells
@@ -330,6 +340,7 @@ class Attempt:
             tx.own_code = self.compiler.own_code
             tx.compiled_copy = self.compiler.compiled_copy
             tx.expect_symbolic = self.compiler.expect_symbolic
+            enter_devices(tx, self.devices)
             frame = tx.root_frame(self.locals, self.cells)
             emit = Emitter(tx)
             try:

@@ -110,7 +110,11 @@ class Interpreter:
         self.class_attributes: dict[type, Any] = {}
         """What the program wrote to classes (`values/attributes.py`)."""
         self.function_modes: list[SymbolicValue] = []
-        """Torch function modes that the program entered, innermost last."""
+        """Torch function modes: default devices set outside (`device_modes.py`), then those that
+        the program entered, innermost last."""
+        self.outer_modes: list[SymbolicValue] = []
+        self.end_modes: list[SymbolicValue] = []
+        """The torch function modes when the interpretation began, and when it ended."""
         self.step = 0
         self.depth = 0
         self.frame: Frame | None = None
@@ -381,8 +385,8 @@ class Interpreter:
             finally:
                 self.end_changes = self.state.changes()
                 self.end_error_mode = error_mode()
-                self.end_state_changed = (
-                    self.state.levels_changed() or bool(self.function_modes))
+                self.end_state_changed = self.state.levels_changed()
+                self.end_modes = list(self.function_modes)
 
 
 def resumable_step(frame: Frame) -> int:

@@ -24,6 +24,8 @@ from weakref import finalize
 from torch import fx
 
 from weft._frame import RunEagerly
+from weft._torch import pop_torch_function_mode, push_torch_function_mode
+from weft.capture.device_modes import mode_changes
 from weft.capture.graph import GraphInput
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.stances import set_error_mode
@@ -197,3 +199,8 @@ def restore_modes(emit: Emitter, tx: Interpreter) -> None:
         tx.builder.n_calls -= 1
     for function, args in redo:
         emit.line(f"{emit.constant(function)}({', '.join(map(emit.constant, args))})")
+    left, entered = mode_changes(tx)
+    for _ in range(left):
+        emit.line(f"{emit.constant(pop_torch_function_mode)}()")
+    for mode in entered:
+        emit.line(f"{emit.constant(push_torch_function_mode)}({emit.value(mode)})")

@@ -105,6 +105,10 @@ class ConstantValue(SymbolicValue):
         return describe(self.value)
 
 
+METHODS: Final[dict[tuple[type, str], Callable[[Any, ConstantValue], SymbolicValue]]] = {}
+"""Methods of constants with an effect: what the interpreter does instead of running them."""
+
+
 @final
 class ConstantMethod(SymbolicValue):
     """A method of a constant, such as `"a".join`."""
@@ -120,6 +124,9 @@ class ConstantMethod(SymbolicValue):
         return type(getattr(self.owner.value, self.name))
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        own = METHODS.get((type(self.owner.value), self.name))
+        if own is not None:
+            return own(tx, self.owner)
         objects = [python_object(tx, a) for a in args]
         named = {k: python_object(tx, v) for k, v in kwargs.items()}
         if any(o is MISSING for o in (*objects, *named.values())):
@@ -128,7 +135,8 @@ class ConstantMethod(SymbolicValue):
         return tx.wrap_new(evaluate(tx, lambda: function(*objects, **named)))
 
     def rebuild(self, emit: Emitter) -> str:
-        return f"({emit.value(self.owner)}).{self.name}"
+        # The same object in each call, for the guards of a continuation that is given it.
+        return emit.constant(getattr(self.owner.value, self.name))
 
 
 def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:

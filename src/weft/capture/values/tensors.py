@@ -22,6 +22,7 @@ from weft._torch import (
     is_functorch_wrapped_tensor,
 )
 from weft.capture.breaks import graph_break
+from weft.capture.device_modes import ignores
 from weft.capture.guards import tensor_guard
 from weft.capture.operations import dunder, plain_operator
 from weft.capture.source import Source
@@ -256,7 +257,7 @@ def shape_value(tx: Interpreter, size: torch.Size) -> SizeValue:
 
 def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Runs a torch operation on fakes and records it."""
-    if tx.function_modes:
+    if tx.function_modes and not all(ignores(mode, target) for mode in tx.function_modes):
         return _through_mode(tx, op, target, args, kwargs)
     args = [tx.force(arg) for arg in args]
     kwargs = {name: tx.force(value) for name, value in kwargs.items()}

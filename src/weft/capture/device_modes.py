@@ -1,0 +1,114 @@
+"""A default device that is set when a compiled function is called.
+
+Place in the pipeline: between `compiler.py` and the interpreter. `torch.set_default_device("cuda")`
+and `with torch.device("cuda"):` are torch function modes: while one is active, every call of a
+torch function runs Python code that adds `device=` to the functions that make tensors. The captured
+graph has the device in its nodes instead, and runs with the mode set aside::
+
+    torch.set_default_device("cuda")
+    compiled()                       # guard: torch.get_default_device() == "cuda:0"
+                                     # graph: torch.zeros(3, device="cuda:0")
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from weft._torch import (
+    DeviceContext,
+    DisableTorchFunction,
+    device_constructors,
+    pop_torch_function_mode,
+    push_torch_function_mode,
+    torch_function_mode_at,
+    torch_function_modes,
+)
+from weft.capture.values.constant import METHODS, NONE, ConstantValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.values.base import SymbolicValue
+
+
+def only_devices() -> bool:
+    """Whether every active torch function mode is one that only sets the default device."""
+    return all(isinstance(torch_function_mode_at(i), DeviceContext)
+               for i in range(torch_function_modes()))
+
+
+def _active_devices(_: object) -> tuple[str, ...]:
+    modes = (torch_function_mode_at(i) for i in range(torch_function_modes()))
+    return tuple(str(getattr(mode, "device", mode)) for mode in modes)
+
+
+def enter_devices(tx: Interpreter, devices: tuple[str, ...]) -> None:
+    """Begins the interpretation under these default devices (outermost first), and guards them."""
+    if not devices:
+        return
+    source = tx.tree.object(torch, "torch").call(_active_devices, "torch.get_default_device()")
+    tx.guards.add(source, "eq", devices)
+    for device in devices:
+        tx.function_modes.append(tx.wrap_fixed(DeviceContext(device), "default device"))
+    tx.outer_modes = list(tx.function_modes)
+
+
+def _enter(tx: Interpreter, device: ConstantValue) -> SymbolicValue:
+    """`with torch.device("cuda"):` inside the program."""
+    mode = DeviceContext(device.value)
+    tx.function_modes.append(tx.wrap_fixed(mode, "default device"))
+    return device
+
+
+def _leave(tx: Interpreter, device: ConstantValue) -> SymbolicValue:
+    tx.function_modes.pop()
+    return NONE
+
+
+METHODS[torch.device, "__enter__"] = _enter
+METHODS[torch.device, "__exit__"] = _leave
+
+
+def mode_changes(tx: Interpreter) -> tuple[int, list[SymbolicValue]]:
+    """How many modes the program left, innermost first, and those that it then entered."""
+    before, after = tx.outer_modes, tx.end_modes
+    pairs = zip(before, after, strict=False)
+    kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], pairs))
+    return len(before) - kept, after[kept:]
+
+
+def ignores(mode: SymbolicValue, target: Any) -> bool:
+    """Whether the mode has nothing to say about calls of `target`."""
+    return mode.python_type() is DeviceContext and target not in device_constructors()
+
+
+@contextmanager
+def modes_set_aside() -> Iterator[tuple[str, ...]]:
+    """Without the active modes, which the interpreter imitates; gives their devices."""
+    devices = _active_devices(None)
+    modes = [pop_torch_function_mode() for _ in devices]
+    try:
+        yield devices
+    finally:
+        for mode in reversed(modes):
+            push_torch_function_mode(mode)
+
+
+def without_modes(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """The graph's callable, run without torch function modes: its nodes have their devices."""
+
+    def call(*args: Any) -> Any:
+        with DisableTorchFunction():
+            return graph(*args)
+
+    call.boxed = getattr(graph, "boxed", False)  # type: ignore[attr-defined]
+    return call
+
+
+__all__: Final = [
+    "enter_devices", "ignores", "mode_changes", "modes_set_aside", "only_devices", "without_modes",
+]
