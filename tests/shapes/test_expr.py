@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.shapes import expr as ex
-from weft.shapes.expr import IntExpr, loop_index, symbol
+from weft.shapes.expr import (
+    IntExpr,
+    floor_div,
+    loop_index,
+    lower_bound,
+    maximum,
+    minimum,
+    mod,
+    symbol,
+)
 from weft.shapes.printing import c_text, python_text
 
 N, M = symbol("n", 2, 40), symbol("m", 0, 40)
@@ -143,3 +152,18 @@ def test_printed_c_divides_only_nonnegative_values() -> None:
     assert c_text((k + 20) // 8) == "((k+20)/8-2)+2"
     assert c_text(k // 4) == "((k+20)/4-5)"
     assert c_text((k + 40) % 3) == "((k+22)%3)"
+
+
+def test_common_factors_cancel() -> None:
+    a, b, c = symbol("a", 1), symbol("b", 1), symbol("c", 1)
+    assert floor_div(4 * a * b, 6 * a * c) is floor_div(2 * b, 3 * c)
+    assert mod(a * b, a * c) is a * mod(b, c)
+    zero = symbol("z", 0)  # nothing is cancelled that may be 0
+    assert zero in floor_div(zero * b, zero * c).symbols
+
+
+def test_bounds_see_through_divisions() -> None:
+    n, k = symbol("n", 2), symbol("k", 1)
+    assert lower_bound(n - floor_div(n + 1, 2)) >= 0
+    assert lower_bound(n - floor_div(n, k)) >= 0
+    assert minimum(n, maximum(floor_div(n + 1, 2), 0)) is floor_div(n + 1, 2)

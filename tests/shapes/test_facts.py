@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from weft.shapes import expr as ex
 from weft.shapes import relation as rel
 from weft.shapes.atoms import Atom, FloorDiv, Min, Mod, Symbol
-from weft.shapes.expr import symbol
+from weft.shapes.expr import mod, symbol
 from weft.shapes.facts import Facts
+from weft.shapes.relation import eq, ge
 
 N, M, K = symbol("n", 0, 12), symbol("m", 1, 12), symbol("k", -3, 9)
 SYMBOLS = (N, M, K)
@@ -179,3 +180,14 @@ def test_contradiction_is_an_error() -> None:
     facts.learn(rel.ge(N, 5))
     with pytest.raises(ValueError, match="contradicts"):
         facts.learn(rel.le(N, 4))
+
+
+def test_divisibility_by_a_symbol() -> None:
+    """A view of rows as heads: what PyTorch asks afterwards follows from one guard."""
+    b, n, h = symbol("b", 2), symbol("n", 2), symbol("h", 2)
+    facts = Facts()
+    facts.learn(eq(mod(b * n, b * h), 0))
+    assert facts.decide(eq(n // h * h, n)) is True
+    assert facts.decide(eq(n // (n // h), h)) is True
+    assert facts.decide(ge(n, h)) is True
+    assert facts.decide(eq(n, h)) is None

@@ -27,7 +27,13 @@ from typing import Final, final
 from weakref import WeakValueDictionary
 
 from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Monomial, Symbol
-from weft.shapes.intervals import FAR, INF, product_bounds, quotient_bounds, scaled_bound
+from weft.shapes.intervals import FAR, INF, quotient_bounds
+from weft.shapes.polynomials import (
+    polynomial_bounds,
+    quotient_monomial,
+    shared_factors,
+    shifted_lower_bound,
+)
 from weft.shapes.rendering import render
 
 _MEMO_LIMIT: Final = 200_000
@@ -61,7 +67,7 @@ class Expr:
     def bounds(self) -> tuple[int, int]:
         """An interval that holds every value, from the ranges of the symbols alone."""
         if self._bounds is None:
-            self._bounds = _polynomial_bounds(self)
+            self._bounds = polynomial_bounds(self)
         return self._bounds
 
     @property
@@ -402,7 +408,23 @@ def _structural_lower_bound(value: Expr) -> int:
     limited = _at_loop_limits(value)
     if isinstance(limited, int):
         return limited
-    return max(limited.bounds[0], _shifted_lower_bound(limited))
+    found = max(limited.bounds[0], shifted_lower_bound(limited))
+    return found if found > -INF else _bound_without_division(limited)
+
+
+def _bound_without_division(value: Expr) -> int:
+    """From ``k * (a // k)`` lying between ``a - k + 1`` and ``a``."""
+    for monomial, coefficient in value.terms.items():
+        if len(monomial) != 1 or not isinstance(atom := monomial[0], FloorDiv):
+            continue
+        left, k = atom.left, atom.right
+        rest = value - coefficient * atom.expr
+        if isinstance(k, int) and k > 0:
+            end = left if coefficient < 0 else left - k + 1
+            return max(-INF, -(-lower_bound(k * rest + coefficient * end) // k))
+        if coefficient < 0 and lower_bound(k) >= 1 and lower_bound(left) >= 0:
+            return lower_bound(rest + coefficient * left)
+    return -INF
 
 
 def _at_loop_limits(value: IntExpr) -> IntExpr:
@@ -426,46 +448,6 @@ def _at_limit(value: Expr, atom: Atom) -> IntExpr | None:
     if bounds(slope)[0] >= 0:
         return rest + slope * atom.lo
     return rest + slope * atom.hi if bounds(slope)[1] <= 0 else None
-
-
-def _shifted_lower_bound(value: Expr) -> int:
-    """Write each atom as ``lo + t``: where no ``t`` has a negative factor the constant bounds."""
-    total: dict[Monomial, int] = {(): value.const}
-    for monomial, coefficient in value.terms.items():
-        if any(abs(atom.bounds[0]) >= FAR for atom in monomial):
-            return -INF
-        for offset, shifted in _shift(monomial).items():
-            total[offset] = total.get(offset, 0) + coefficient * shifted
-    negative = any(c < 0 for m, c in total.items() if m)
-    return -INF if negative else max(-INF, total[()])
-
-
-def _shift(monomial: Monomial) -> dict[Monomial, int]:
-    """The expansion of ``product(lo + t)``; an atom stands for its ``t``."""
-    expansion: dict[Monomial, int] = {(): 1}
-    for atom in monomial:
-        grown: dict[Monomial, int] = {}
-        for partial, c in expansion.items():
-            longer = (*partial, atom)
-            grown[longer] = grown.get(longer, 0) + c
-            grown[partial] = grown.get(partial, 0) + c * atom.bounds[0]
-        expansion = grown
-    return expansion
-
-
-def _polynomial_bounds(value: Expr) -> tuple[int, int]:
-    lo = hi = value.const
-    for monomial, coefficient in value.terms.items():
-        low, high = monomial[0].bounds
-        for atom in monomial[1:]:
-            low, high = product_bounds((low, high), atom.bounds)
-        if coefficient < 0:
-            low, high = high, low
-        lo += scaled_bound(low, coefficient)
-        hi += scaled_bound(high, coefficient)
-        # A bound that is unknown stays so, whatever is added to it.
-        lo, hi = (-INF if lo <= -FAR else lo), (INF if hi >= FAR else hi)
-    return max(lo, -INF), min(hi, INF)
 
 
 def _division_bounds(atom: FloorDiv | Mod) -> tuple[int, int]:
@@ -513,7 +495,10 @@ def _floor_div(left: IntExpr, right: IntExpr) -> IntExpr:
     quotient, remainder = _divide_polynomial(left, right)
     if _fits(remainder, right):
         return quotient
-    return quotient + _atom(FloorDiv, *_without_content(remainder, right))
+    numerator, divisor = _without_content(remainder, right)
+    if divisor is not right:
+        return quotient + floor_div(numerator, divisor)
+    return quotient + _atom(FloorDiv, numerator, divisor)
 
 
 def _mod(left: IntExpr, right: IntExpr) -> IntExpr:
@@ -521,7 +506,12 @@ def _mod(left: IntExpr, right: IntExpr) -> IntExpr:
         assert isinstance(left, Expr)
         return _remainder_by_constant(left, right)
     _, remainder = _divide_polynomial(left, right)
-    return remainder if _fits(remainder, right) else _atom(Mod, remainder, right)
+    if _fits(remainder, right):
+        return remainder
+    numerator, divisor = _without_content(remainder, right)
+    if divisor is not right:  # (a*c) % (b*c) is c * (a % b)
+        return floor_div(right, divisor) * mod(numerator, divisor)
+    return _atom(Mod, numerator, divisor)
 
 
 def _fits(remainder: IntExpr, divisor: IntExpr) -> bool:
@@ -532,22 +522,37 @@ def _fits(remainder: IntExpr, divisor: IntExpr) -> bool:
 
 
 def _without_content(left: IntExpr, right: Expr) -> tuple[IntExpr, IntExpr]:
-    """Cancel the positive constant that divides both: ``(4*n) // (6*m)`` is ``(2*n) // (3*m)``."""
-    common = gcd(right.const, *right.terms.values())
-    if isinstance(left, Expr):
-        common = gcd(common, left.const, *left.terms.values())
-    else:
-        common = gcd(common, left)
-    if common <= 1:
+    """Cancel what divides both: ``(4*n*m) // (6*m)`` is ``(2*n) // 3``."""
+    left_terms = left.terms if isinstance(left, Expr) else {}
+    left_const = left.const if isinstance(left, Expr) else left
+    common = gcd(right.const, left_const, *right.terms.values(), *left_terms.values()) or 1
+    shared: Monomial = ()
+    if not (left_const or right.const):
+        shared = shared_factors([*left_terms, *right.terms])
+    if common == 1 and not shared:
         return left, right
-    return _exact(left, common), _exact(right, common)
+    return _exact(left, common, shared), _exact(right, common, shared)
 
 
-def _exact(value: IntExpr, divisor: int) -> IntExpr:
+def without_positive_factors(value: Expr) -> Expr:
+    """``value`` divided by the sizes that are factors of all its terms: of the same sign."""
+    shared = () if value.const else shared_factors([*value.terms])
+    result = _exact(value, 1, shared) if shared else value
+    return result if isinstance(result, Expr) else value
+
+
+def _exact(value: IntExpr, divisor: int, factors: Monomial = ()) -> IntExpr:
     if isinstance(value, int):
         return value // divisor
-    terms = {monomial: c // divisor for monomial, c in value.terms.items()}
-    return _build(value.const // divisor, terms)
+    const, terms = value.const // divisor, {}
+    for monomial, coefficient in value.terms.items():
+        rest = quotient_monomial(monomial, factors)
+        assert rest is not None
+        if rest:
+            terms[rest] = coefficient // divisor
+        else:
+            const += coefficient // divisor
+    return _build(const, terms)
 
 
 def _divide_polynomial(left: IntExpr, right: Expr) -> tuple[IntExpr, IntExpr]:
@@ -558,7 +563,7 @@ def _divide_polynomial(left: IntExpr, right: Expr) -> tuple[IntExpr, IntExpr]:
     skipped: IntExpr = 0
     while isinstance(remainder, Expr):
         monomial, coefficient = _leading(remainder)
-        factor = _quotient_monomial(monomial, lead)
+        factor = quotient_monomial(monomial, lead)
         if factor is None or coefficient % lead_coefficient:
             term = _product(monomial, coefficient)
             skipped, remainder = skipped + term, remainder - term
@@ -574,15 +579,6 @@ def _leading(value: Expr) -> tuple[Monomial, int]:
 
 def _degree_order(term: tuple[Monomial, int]) -> tuple[int, list[int]]:
     return len(term[0]), [atom.id for atom in term[0]]
-
-
-def _quotient_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    rest = list(monomial)
-    for atom in divisor:
-        if atom not in rest:
-            return None
-        rest.remove(atom)
-    return tuple(rest)
 
 
 def _divide_by_constant(left: Expr, right: int) -> IntExpr:

@@ -30,7 +30,7 @@ from __future__ import annotations
 from math import gcd
 from typing import final
 
-from weft.shapes.atoms import Mod
+from weft.shapes.atoms import Mod, Symbol
 from weft.shapes.expr import (
     Expr,
     IntExpr,
@@ -159,7 +159,13 @@ class Facts:
     def _learn_equal(self, fact: Relation) -> None:
         multiple = _as_multiple(fact.expr)
         if multiple is not None:
-            self._replace(*multiple)
+            variable, value = multiple
+            limits = symbol_of(variable)
+            self._replace(variable, value)
+            if isinstance(limits.hi, int) and limits.hi < INF and symbols(value) - {variable}:
+                self.learn(relation(GE, limits.hi - value))
+            if lower_bound(value) < limits.lo:
+                self.learn(relation(GE, value - limits.lo))
             return
         solved = _solve(fact.expr)
         if solved is None:
@@ -223,7 +229,11 @@ def _solve(expr: IntExpr) -> tuple[Expr, IntExpr] | None:
 def _as_multiple(expr: Expr) -> tuple[Expr, IntExpr] | None:
     """For ``(a * symbol + b) % k == 0``, ``a`` prime to ``k``: the symbol and ``k * t + c``."""
     atom = expr.atom
-    if not isinstance(atom, Mod) or not isinstance(atom.right, int) or atom.right <= 0:
+    if not isinstance(atom, Mod):
+        return None
+    if isinstance(atom.right, Expr):
+        return _as_symbolic_multiple(atom.left, atom.right)
+    if atom.right <= 0:
         return None
     if len(symbols(atom.left)) != 1:
         return None
@@ -237,6 +247,15 @@ def _as_multiple(expr: Expr) -> tuple[Expr, IntExpr] | None:
     low = -INF if limits.lo <= -INF else -((offset - limits.lo) // k)
     quotient = symbol(f"{limits.name}/{k}", low, INF if high >= INF else (high - offset) // k)
     return variable, k * quotient + offset
+
+
+def _as_symbolic_multiple(left: IntExpr, right: Expr) -> tuple[Expr, IntExpr] | None:
+    """For ``symbol % right == 0``, both positive: the symbol and ``right * t``."""
+    if not isinstance(left, Expr) or not isinstance(left.atom, Symbol) or left in right.symbols:
+        return None
+    if lower_bound(left) < 1 or lower_bound(right) < 1:
+        return None
+    return left, right * symbol(f"{left.atom.name}/({right!r})", 1)
 
 
 def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:

@@ -19,7 +19,15 @@ from math import gcd
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-from weft.shapes.expr import Expr, IntExpr, lower_bound, subs, symbols, upper_bound
+from weft.shapes.expr import (
+    Expr,
+    IntExpr,
+    lower_bound,
+    subs,
+    symbols,
+    upper_bound,
+    without_positive_factors,
+)
 from weft.shapes.rendering import render
 
 EQ: Final = "=="
@@ -114,11 +122,11 @@ def _equality(kind: str, expr: Expr) -> Condition:
 
 
 def _reduced(expr: Expr) -> Expr:
-    """``expr`` divided by the common factor of its coefficients (the constant is floored)."""
+    """``expr`` divided by what its terms have in common (the constant is floored)."""
     divisor = gcd(*expr.terms.values())
     result = expr if divisor == 1 else expr // divisor
     assert isinstance(result, Expr)
-    return result
+    return without_positive_factors(result)
 
 
 def _relation(kind: str, expr: Expr) -> Relation:

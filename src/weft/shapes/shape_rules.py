@@ -21,7 +21,9 @@ from typing import Any, Final, final
 import torch
 
 from weft._torch import FakeTensor, OpOverload
-from weft.shapes.expr import Expr, IntExpr, floor_div, lower_bound
+from weft.shapes.expr import Expr, IntExpr, floor_div, lower_bound, mod
+from weft.shapes.relation import Condition, eq
+from weft.shapes.symnode import UndecidedValue
 
 aten = torch.ops.aten
 
@@ -122,6 +124,17 @@ def _is_dense(sizes: Sizes, strides: Sizes) -> bool:
             return False
         expected = expected * size  # type: ignore[assignment]
     return True
+
+
+def _guarded(condition: Condition, numbers: Sequence[Any]) -> bool:
+    """Whether the condition holds in this call: from now on guarded, as PyTorch's rule would."""
+    if isinstance(condition, bool):
+        return condition
+    context = next(n.node.shape_env for n in numbers if isinstance(n, torch.SymInt))
+    try:
+        return bool(context.evaluate(condition))
+    except UndecidedValue as error:
+        raise Unusual from error
 
 
 def _require(condition: bool) -> None:
@@ -379,12 +392,14 @@ def _view(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     _require(_nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
     total, known = product(sizes), product([n for n in wanted if not _same(n, -1)])
     open_sizes = [d for d, n in enumerate(wanted) if _same(n, -1)]
+    numbers = (*x.size(), *args[1])
     if len(open_sizes) == 1:
         missing = floor_div(total, known)
-        _require(_same(missing * known, total))
+        _require(_same(missing * known, total) or _guarded(eq(mod(total, known), 0), numbers))
         wanted = tuple([missing if d in open_sizes else n for d, n in enumerate(wanted)])
     else:
-        _require(not open_sizes and _same(total, known))
+        _require(not open_sizes)
+        _require(_same(total, known) or _guarded(eq(total, known), numbers))
     _require(not any(_same(n, 1) for n in (*sizes, *wanted)))
     return [Result(wanted, row_major(wanted), x.dtype, x.fake_device, view=True)]
 
