@@ -58,13 +58,28 @@ def tensor_text(value: Strided, *, exact: bool = False) -> str:
     )  # fmt: skip
     if whole and isinstance(offset, int) and offset == 0:
         return buffer.name
-    form = f"{shape_text(value.shape)}, {shape_text(value.strides)}"
+    strides = value.strides if exact else plain_strides(value.shape, value.strides)
+    form = f"{shape_text(value.shape)}, {shape_text(strides)}"
     if isinstance(offset, int) and offset == 0:
         return f"as_strided({buffer.name}, {form})"
     start = python_text(offset)  # as_strided counts from the start of the storage
     if not isinstance(buffer.definition, Computed):
         start = f"{buffer.name}.storage_offset() + {start}"
     return f"as_strided({buffer.name}, {form}, {start})"
+
+
+def plain_strides(shape: Shape, strides: Shape) -> Shape:
+    """The strides, with those of dimensions of size 1 as a row-major view would have them.
+
+    They have no meaning, but libraries look at them: attention kernels refuse strides that are no
+    multiple of four.
+    """
+    made: list[IntExpr] = []
+    step: IntExpr = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        made.append(step if isinstance(size, int) and size == 1 else stride)
+        step = made[-1] * size
+    return tuple(reversed(made))
 
 
 def _same(left: Shape, right: Shape, shape: Shape) -> bool:
