@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.checkpointing import Checkpointed, is_checkpoint
 from weft.capture.frame import Frame, Instruction
 from weft.capture.opcodes.control import BEHIND_LOOP
-from weft.capture.opcodes.operators import TO_BOOL
+from weft.capture.opcodes.operators import COMPARISONS, TO_BOOL
 from weft.capture.replacement import Emitter
 from weft.capture.values.base import NullValue, SymbolicValue
+from weft.capture.values.tensors import TensorValue
 from weft.markers import disable, is_disabled, is_disabled_deeply
 
 
@@ -166,9 +168,19 @@ def _binary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 @_translates("COMPARE_OP")
 def _compare(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    if ins.arg & TO_BOOL:
+        return Operation(2, f"bool({_compared(emit, frame, ins)})")
     left, right = _top(emit, frame, 2)
-    text = f"{left} {ins.argval} {right}"
-    return Operation(2, f"bool({text})" if ins.arg & TO_BOOL else text)
+    return Operation(2, f"{left} {ins.argval} {right}")
+
+
+def _compared(emit: Emitter, frame: Frame, ins: Instruction) -> str:
+    """What is asked for its truth; of tensors, the graph compares them."""
+    left, right = frame.stack[-2:]
+    if isinstance(left, TensorValue) or isinstance(right, TensorValue):
+        with suppress(GraphBreak):
+            return emit.value(emit.tx.binary(COMPARISONS[ins.argval], left, right))
+    return f"{emit.value(left)} {ins.argval} {emit.value(right)}"
 
 
 @_translates("CONTAINS_OP")

@@ -282,6 +282,10 @@ class Interpreter:
         """From now on `obj` is `value`."""
         self._wrapped[id(obj)] = (obj, value)
 
+    def is_known(self, obj: Any) -> bool:
+        """Whether the object was read before."""
+        return id(obj) in self._wrapped
+
     def _same(self, value: SymbolicValue, source: Source) -> None:
         """The object known as `value` was reached another way: it must be the same next time."""
         obj = value.real()

@@ -28,6 +28,7 @@ from weft.capture.continuation import NULL as NULL_ITEM
 from weft.capture.continuation import resume_function, run_handling
 from weft.capture.frame import Frame, frame_variables
 from weft.capture.replacement import Emitter
+from weft.capture.user_lines import at_user_line
 from weft.capture.values.base import (
     NullValue,
     SymbolicValue,
@@ -107,7 +108,7 @@ class Resumption:
 
     def _attempt(self, frame: Frame, operation: Operation) -> Callable[[], str]:
         """Emits the operation; gives the name of its value."""
-        text = self._handling(frame)(operation.text)
+        text = self._handling(frame)(at_user_line(self.emit, frame, operation.text))
 
         def attempt() -> str:
             if operation.pushes or operation.branches is not None:

@@ -9,6 +9,7 @@ from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import NONE
+from weft.capture.values.outside_iterators import OutsideIterator
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -114,12 +115,20 @@ def get_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("FOR_ITER")
 def for_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    item = frame.stack[-1].next(tx)
+    iterator = frame.stack[-1]
+    if isinstance(iterator, OutsideIterator) and _is_stored(frame):
+        item = iterator.next_unread(tx)  # a variable that counts may never be read
+    else:
+        item = iterator.next(tx)
     if item is None:
         frame.stack.pop()
         frame.pc = ins.target + BEHIND_LOOP
     else:
         frame.stack.append(item)
+
+
+def _is_stored(frame: Frame) -> bool:
+    return frame.program.instructions[frame.pc].name == "STORE_FAST"
 
 
 @opcode("END_FOR")

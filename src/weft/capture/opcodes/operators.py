@@ -23,7 +23,7 @@ _BINARY: Final = (
 )  # fmt: skip
 """Names of the operator module by the argument of BINARY_OP."""
 
-_COMPARISONS: Final = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
+COMPARISONS: Final = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}
 TO_BOOL: Final = 16 if TABLE.version >= (3, 13) else 0
 
 
@@ -59,7 +59,7 @@ def binary_op(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("COMPARE_OP")
 def compare_op(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     left, right = frame.popn(2)
-    result = tx.binary(_COMPARISONS[ins.argval], left, right)
+    result = tx.binary(COMPARISONS[ins.argval], left, right)
     frame.push(boolean(result.truth(tx)) if ins.arg & TO_BOOL else result)
 
 

@@ -7,7 +7,7 @@ is pure and run on constants, or breaks the graph.
 from __future__ import annotations
 
 import types
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
@@ -140,7 +140,7 @@ class BuiltinValue(SymbolicValue):
         return emit.constant(self.function)
 
 
-_OWNERS: Final = (list, dict, set, torch.Tensor, torch.nn.Parameter)
+_OWNERS: Final = (list, dict, set, deque, torch.Tensor, torch.nn.Parameter)
 """Types whose bound methods are looked at as such."""
 
 _CHANGES: Final = frozenset({"__delitem__", "__setitem__", "clear", "pop", "popitem", "setdefault",

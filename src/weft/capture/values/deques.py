@@ -17,7 +17,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicV
 from weft.capture.values.classes import constructor
 from weft.capture.values.constant import NONE, constant
 from weft.capture.values.registry import wraps
-from weft.capture.values.sequences import SequenceValue
+from weft.capture.values.sequences import GrowingValue, SequenceValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -25,19 +25,18 @@ if TYPE_CHECKING:
 
 
 @final
-class DequeValue(SequenceValue):
+class DequeValue(GrowingValue):
     """A deque; `maxlen` is None or the length at which it drops items from the other end."""
 
-    __slots__ = ("maxlen", "original")
+    __slots__ = ("maxlen",)
     kind = deque
 
     def __init__(
         self, items: Iterable[SymbolicValue], maxlen: int | None = None,
         source: Source | None = None, original: Any = MISSING,
     ) -> None:  # fmt: skip
-        super().__init__(items, source)
         self.maxlen = maxlen
-        self.original = original
+        super().__init__(items, source, original)
         self._drop(from_left=True)
 
     def _drop(self, *, from_left: bool) -> None:
@@ -45,8 +44,10 @@ class DequeValue(SequenceValue):
         if extra:
             self.items = self.items[extra:] if from_left else self.items[:-extra]
 
-    def real(self) -> Any:
-        return self.original
+    def append(self, items: Iterable[SymbolicValue]) -> None:
+        super().append(items)
+        if not self.unread:
+            self._drop(from_left=True)
 
     def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
         return DequeValue(items, self.maxlen)
@@ -72,6 +73,10 @@ class DequeValue(SequenceValue):
 
     def replay(self, emit: Emitter) -> None:
         target = emit.value(self)
+        if self.unread:
+            added = ", ".join(emit.value(item) for item in self.added)
+            emit.line(f"{target}.extend([{added}])")
+            return
         items = ", ".join(emit.value(item) for item in self.items)
         emit.line(f"{target}.clear()")
         emit.line(f"{target}.extend([{items}])")
@@ -106,8 +111,7 @@ class DequeValue(SequenceValue):
         return self.m_extendleft(tx, [_one(args)], kwargs)
 
     def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.items.extend(tx.unpack(args[0]))
-        self._drop(from_left=True)
+        self.append(tx.unpack(args[0]))
         return self._changed(tx)
 
     def m_extendleft(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -178,10 +182,13 @@ def _wrap_deque(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     if source is None:
         return DequeValue([tx.wrap_new(item) for item in obj], obj.maxlen)
     tx.guards.add(source, "type_is", deque)
-    tx.guards.add(source, "len", len(obj))
     tx.wrap(obj.maxlen, source.attribute("maxlen"))
-    items = [
-        LazyValue(source.call(_item_getter(i), f"{source.name}[{i}]"), item)
-        for i, item in enumerate(obj)
-    ]
-    return DequeValue(items, obj.maxlen, source, obj)
+
+    def read() -> list[SymbolicValue]:
+        tx.guards.add(source, "len", len(obj))
+        return [
+            LazyValue(source.call(_item_getter(i), f"{source.name}[{i}]"), item)
+            for i, item in enumerate(obj)
+        ]
+
+    return DequeValue((), obj.maxlen, source, obj).read_with(read)

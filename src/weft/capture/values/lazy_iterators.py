@@ -52,7 +52,7 @@ class Parallel(Rebuilt):
 
     def items(self, tx: Interpreter) -> list[SymbolicValue] | None:
         """One item of each; None when the first of them ends."""
-        items = []
+        items: list[SymbolicValue] = []
         for source in self.sources:
             item = source.next(tx)
             if item is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import torch
 
@@ -204,34 +204,35 @@ class ReversedIterator(IteratorValue):
         return name
 
 
-@final
-class ListValue(SequenceValue):
-    """A list. Of one from outside that is only appended to, not even the length is guarded: in a
-    loop whose iterations end a graph it has another one each time."""
+class GrowingValue(SequenceValue):
+    """A list or deque. Of one from outside that is only appended to, not even the length is
+    guarded: in a loop whose iterations end a graph it has another one each time."""
 
-    __slots__ = ("_added", "_items", "_read", "original")
-    kind = list
+    __slots__ = ("_items", "_read", "added", "original")
 
     def __init__(self, items: Iterable[SymbolicValue], source: Source | None = None,
                  original: Any = MISSING) -> None:
         self._read: Callable[[], list[SymbolicValue]] | None = None
-        self._added: list[SymbolicValue] = []
+        self.added: list[SymbolicValue] = []
         super().__init__(items, source)
         self.original = original
 
-    @staticmethod
-    def outside(read: Callable[[], list[SymbolicValue]], source: Source, original: list[Any]
-                ) -> ListValue:
-        """An outside list; `read` gives its items and guards how many they are."""
-        value = ListValue((), source, original)
-        value._read = read
-        return value
+    def read_with(self, read: Callable[[], list[SymbolicValue]]) -> Self:
+        """Of an outside object; `read` gives its items and guards how many they are."""
+        self._read = read
+        return self
+
+    @property
+    def unread(self) -> bool:
+        """Whether nobody has asked for the items yet; what was appended is in `added`."""
+        return self._read is not None
 
     @property
     def items(self) -> list[SymbolicValue]:
         if self._read is not None:
             read, self._read = self._read, None
-            self._items = [*read(), *self._added]
+            self._items = read()
+            self.append(self.added)
         return self._items
 
     @items.setter
@@ -239,12 +240,20 @@ class ListValue(SequenceValue):
         self._items = items
         self._read = None
 
-    def _append(self, tx: Interpreter, items: Iterable[SymbolicValue]) -> None:
-        (self._items if self._read is None else self._added).extend(items)
-        self.changed(tx)
+    def append(self, items: Iterable[SymbolicValue]) -> None:
+        """Adds items at the end."""
+        (self._items if self._read is None else self.added).extend(items)
 
     def real(self) -> Any:
         return self.original
+
+
+@final
+class ListValue(GrowingValue):
+    """A list."""
+
+    __slots__ = ()
+    kind = list
 
     def changed(self, tx: Interpreter) -> None:
         """Notes a mutation."""
@@ -252,8 +261,8 @@ class ListValue(SequenceValue):
             tx.effects.touch(self)
 
     def replay(self, emit: Emitter) -> None:
-        if self._read is not None:
-            items = ", ".join(emit.value(item) for item in self._added)
+        if self.unread:
+            items = ", ".join(emit.value(item) for item in self.added)
             emit.line(f"{emit.value(self)}.extend([{items}])")
             return
         items = ", ".join(emit.value(item) for item in self.items)
@@ -271,7 +280,8 @@ class ListValue(SequenceValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op == "iadd" and not reflected:
-            self._append(tx, tx.unpack(other))
+            self.append(tx.unpack(other))
+            self.changed(tx)
             return self
         if op == "imul" and not reflected:
             self.items *= other.constant()
@@ -293,11 +303,13 @@ class ListValue(SequenceValue):
         self.changed(tx)
 
     def m_append(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self._append(tx, [args[0]])
+        self.append([args[0]])
+        self.changed(tx)
         return NONE
 
     def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self._append(tx, tx.unpack(args[0]))
+        self.append(tx.unpack(args[0]))
+        self.changed(tx)
         return NONE
 
     def m_insert(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -644,7 +656,7 @@ def _wrap_list(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValu
         tx.guards.add(source, "len", len(obj))
         return [LazyValue(source.list_item(i), item) for i, item in enumerate(obj)]
 
-    return ListValue.outside(read, source, obj)
+    return ListValue((), source, obj).read_with(read)
 
 
 def _tuple_items(tx: Interpreter, obj: Any, source: Source | None) -> list[Any]:
