@@ -19,21 +19,23 @@
  */
 #include "weft_frame.h"
 
-typedef enum { STEP_TYPE, STEP_DICT_OF, STEP_DICT, STEP_ITEM, STEP_LENGTH } StepKind;
+typedef enum { STEP_TYPE, STEP_OBJECT, STEP_DICT, STEP_ITEM, STEP_LENGTH } StepKind;
 
 /* One thing to make sure of. */
 typedef struct {
     uint32_t kind;         /* StepKind */
-    uint32_t items;        /* DICT: where its items start in `items` */
+    union {
+        uint32_t items;    /* DICT: where its items start in `items` */
+        int32_t dict_at;   /* OBJECT: how far from `value` it keeps its __dict__ */
+    };
     PyObject *value;       /* the object that is looked at */
     union {
-        PyTypeObject *type;      /* TYPE */
-        PyObject **dict_pointer; /* DICT_OF: where `value` keeps its __dict__ */
+        PyTypeObject *type;      /* TYPE, OBJECT */
         const Node *node;        /* DICT, ITEM */
         const Check *check;      /* LENGTH */
     };
     union {
-        PyObject *expected;      /* DICT_OF, ITEM */
+        PyObject *expected;      /* OBJECT: its __dict__; ITEM */
         uint64_t version;        /* DICT */
     };
 } Step;
@@ -114,6 +116,11 @@ Memo *memo_new(const Node *root)
 }
 
 /* Types are the one thing that the record holds: the layout of what has that type hangs on them. */
+static bool holds_type(const Step *step)
+{
+    return step->kind == STEP_TYPE || step->kind == STEP_OBJECT;
+}
+
 static void forget_record(Memo *memo)
 {
     Py_ssize_t n = memo->steps.n;
@@ -121,14 +128,14 @@ static void forget_record(Memo *memo)
     memo->steps.n = memo->items.n = memo->late.n = memo->filled.n = 0;
     memo->tensors.n = memo->extents.n = 0;
     for (Py_ssize_t i = 0; i < n; i++)
-        if (memo->steps.at[i].kind == STEP_TYPE)
+        if (holds_type(&memo->steps.at[i]))
             Py_XDECREF((PyObject *)memo->steps.at[i].type);
 }
 
 int memo_traverse(const Memo *memo, visitproc visit, void *arg)
 {
     for (Py_ssize_t i = 0; memo != NULL && i < memo->steps.n; i++)
-        if (memo->steps.at[i].kind == STEP_TYPE)
+        if (holds_type(&memo->steps.at[i]))
             Py_VISIT(memo->steps.at[i].type);
     return 0;
 }
@@ -192,14 +199,16 @@ static void note_late(Memo *memo, PyObject *value, const Node *node, const Check
         *late = (Late){value, node, check};
 }
 
-static void note_type(Memo *memo, PyObject *value)
+/* The step that makes sure of the value's type. */
+static Step *note_type(Memo *memo, PyObject *value)
 {
-    const Step *last = memo->steps.n > 0 ? &memo->steps.at[memo->steps.n - 1] : NULL;
+    Step *last = memo->steps.n > 0 ? &memo->steps.at[memo->steps.n - 1] : NULL;
     if (last != NULL && last->kind == STEP_TYPE && last->value == value)
-        return;
+        return last;
     Step *step = note_step(memo, STEP_TYPE, value);
     if (!memo->overflow)
         step->type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(value));
+    return step;
 }
 
 /* The class of an object can be changed, but not that of an int, a list, ... */
@@ -351,9 +360,9 @@ static void note_link(Memo *memo, const Node *node, PyObject *parent, PyObject *
     Step *step;
     switch (node->accessor) {
     case FROM_INSTANCE_DICT:
-        note_type(memo, parent);
-        step = note_step(memo, STEP_DICT_OF, parent);
-        step->dict_pointer = dict_pointer(parent, value);
+        step = note_type(memo, parent);
+        step->kind = STEP_OBJECT;
+        step->dict_at = (int32_t)((char *)dict_pointer(parent, value) - (char *)parent);
         step->expected = value;
         break;
     case FROM_LIST_ITEM:
@@ -451,14 +460,12 @@ static bool step_holds(const Memo *memo, Step *step)
     switch ((StepKind)step->kind) {
     case STEP_TYPE:
         return Py_TYPE(step->value) == step->type;
-    case STEP_DICT_OF:
-        return *step->dict_pointer == step->expected;
-    case STEP_DICT:
-        if (!PyDict_Check(step->value))
-            return false;
-        if (step->version != 0 && dict_version(step->value) == step->version)
-            return true;
-        return dict_holds(memo, step);
+    case STEP_OBJECT:
+        return Py_TYPE(step->value) == step->type &&
+               *(PyObject **)((char *)step->value + step->dict_at) == step->expected;
+    case STEP_DICT: /* dictionaries stay dictionaries */
+        return (step->version != 0 && dict_version(step->value) == step->version) ||
+               dict_holds(memo, step);
     case STEP_ITEM:
         return item_holds(step);
     case STEP_LENGTH:
@@ -475,21 +482,6 @@ static bool steps_hold(Memo *memo)
             PyErr_Clear();
             return false;
         }
-    return true;
-}
-
-static bool tensors_hold(const Memo *memo)
-{
-    enum { AHEAD = 6 };
-    const int64_t *extents = memo->extents.at;
-    for (Py_ssize_t i = 0; i < memo->tensors.n; i++) {
-        const TensorSnapshot *snapshot = &memo->tensors.at[i];
-        if (i + AHEAD < memo->tensors.n)
-            tensor_prefetch(snapshot + AHEAD);
-        if (!tensor_looks_as(snapshot, extents))
-            return false;
-        extents += 2 * snapshot->rank;
-    }
     return true;
 }
 
@@ -512,7 +504,7 @@ int memo_replay(Memo *memo, Walk *walk, PyObject *value)
 {
     if (memo->value != value || memo->busy)
         return 0;
-    if (!steps_hold(memo) || !tensors_hold(memo)) {
+    if (!steps_hold(memo) || !tensors_look_as(memo->tensors.at, memo->tensors.n, memo->extents.at)) {
         memo->value = NULL; /* recorded anew by the walk that follows */
         memo->failures++;
         return 0;

@@ -103,30 +103,48 @@ void tensor_snapshot(PyObject *value, TensorSnapshot *snapshot, int64_t *extents
     memcpy(extents + meta.rank, meta.strides, (size_t)meta.rank * sizeof(int64_t));
 }
 
-bool tensor_looks_as(const TensorSnapshot *snapshot, const int64_t *extents)
+static bool extents_equal_to(const int64_t *a, const int64_t *b, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (a[i] != b[i])
+            return false;
+    return true;
+}
+
+static inline bool looks_as(const TensorSnapshot *snapshot, const int64_t *extents)
 {
     const void *impl = tensor_impl(snapshot->value);
     TensorMeta meta;
     if (impl != snapshot->impl || Py_TYPE(snapshot->value) != snapshot->type)
         return false;
     tensor_read(impl, &meta);
-    if (meta.key_set != snapshot->key_set || meta.dtype_device != snapshot->dtype_device ||
-        meta.rank != snapshot->rank)
-        return false;
-    for (Py_ssize_t i = 0; i < meta.rank; i++)
-        if (meta.sizes[i] != extents[i] || meta.strides[i] != extents[meta.rank + i])
-            return false;
-    return tensor_requires_grad(impl) == snapshot->requires_grad;
+    return meta.key_set == snapshot->key_set && meta.dtype_device == snapshot->dtype_device &&
+           meta.rank == snapshot->rank && extents_equal_to(meta.sizes, extents, meta.rank) &&
+           extents_equal_to(meta.strides, extents + meta.rank, meta.rank) &&
+           tensor_requires_grad(impl) == snapshot->requires_grad;
 }
 
 /* Parameters lie all over the memory: ask for the cache lines before they are needed. */
-void tensor_prefetch(const TensorSnapshot *snapshot)
+static inline void prefetch(const TensorSnapshot *snapshot)
 {
     const char *impl = snapshot->impl;
     __builtin_prefetch(snapshot->value);
     __builtin_prefetch(impl + access_.autograd);
     __builtin_prefetch(impl + access_.sizes + 8);
     __builtin_prefetch(impl + access_.key_set);
+}
+
+bool tensors_look_as(const TensorSnapshot *snapshots, Py_ssize_t n, const int64_t *extents)
+{
+    enum { AHEAD = 6 };
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (i + AHEAD < n)
+            prefetch(&snapshots[i + AHEAD]);
+        if (!looks_as(&snapshots[i], extents))
+            return false;
+        extents += 2 * snapshots[i].rank;
+    }
+    return true;
 }
 
 void *torch_symbol(const char *mangled)

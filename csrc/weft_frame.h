@@ -49,8 +49,8 @@ typedef struct {
 } TensorSnapshot;
 
 void tensor_snapshot(PyObject *value, TensorSnapshot *snapshot, int64_t *extents); /* or NULL */
-bool tensor_looks_as(const TensorSnapshot *snapshot, const int64_t *extents);
-void tensor_prefetch(const TensorSnapshot *snapshot);
+/* Whether all still look so; `extents` are those of the snapshots, one after the other. */
+bool tensors_look_as(const TensorSnapshot *snapshots, Py_ssize_t n, const int64_t *extents);
 const void *tensor_storage(const void *impl); /* the StorageImpl, or NULL */
 bool is_tensor(PyObject *value);             /* instance of torch.Tensor */
 /* Clears the references to tensors, whose memory matters. (Other objects may do something when they

@@ -53,6 +53,8 @@ class Emitter:
         self.module = tx.root_globals.get("__name__")
         """What C code that looks at its caller finds (classes and warnings note it)."""
         self._unfilled: deque[Callable[[], None]] = deque()
+        self.goes_on = False
+        """Whether the program goes on after a graph break."""
         self.on_error: Callable[[Exception], None] | None = None
         """Set when the frame can be run instead if the graph raises: told if it then does not."""
 
@@ -163,11 +165,29 @@ class Emitter:
     def _graph_call(self, graph: Callable[..., Any] | None, inputs: list[GraphInput]) -> list[str]:
         if graph is None:
             return []
-        arguments = ", ".join(f"v[{item.source.collect()}]" for item in inputs)
-        if getattr(graph, "boxed", False):
-            arguments = f"[{arguments}]"
+        arguments = ", ".join(_read([item.source.collect() for item in inputs]))
+        done = self._done_with(inputs)
         results = "".join(f"out{i}, " for i in range(len(self.outputs)))
+        before: list[str] = []
+        if getattr(graph, "boxed", False):
+            before = [f"inputs = [{arguments}]", *done] if done else []
+            arguments = "inputs" if done else f"[{arguments}]"
+            done = ["del inputs"] if done else []
         call = f"{results}= graph({arguments})" if results else f"graph({arguments})"
+        return [*before, *self._guarded_call(call), *done]
+
+    def _done_with(self, inputs: list[GraphInput]) -> list[str]:
+        """Lets go of the frame's own variables that only the graph reads: what follows may last
+        long, and eager would have freed them."""
+        if not self.goes_on:
+            return []
+        text = "\n".join(self.lines)
+        own = dict.fromkeys(item.source.collect() for item in inputs if item.source.base is None)
+        unused = [f"v[{slot}]" for slot in own if f"v[{slot}]" not in text]
+        return [f"{' = '.join(unused)} = None"] if unused and "*v[" not in text else []
+
+    def _guarded_call(self, call: str) -> list[str]:
+        """The call of the graph, with what is to be done if it raises."""
         lines = [call]
         if any(map(_changes_modes, self.tx.builder.graph.nodes)):
             restore = self.constant(self.tx.state.restore)
@@ -176,6 +196,20 @@ class Emitter:
             signal, told = self.constant(RunEagerly), self.constant(self.on_error)
             lines = _guarded(lines, "Exception as error", [f"raise {signal}(error, {told})"])
         return lines
+
+
+_SLICED: Final = 8
+"""Slots in a row that are read at once: a model's parameters."""
+
+
+def _read(slots: list[int]) -> list[str]:
+    """Expressions for the values in some slots, as arguments of a call."""
+    texts: list[str] = []
+    for _, row in itertools.groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
+        run = [slot for _, slot in row]
+        whole = len(run) >= _SLICED
+        texts += [f"*v[{run[0]}:{run[-1] + 1}]"] if whole else [f"v[{slot}]" for slot in run]
+    return texts
 
 
 def _guarded(lines: list[str], kind: str, handler: list[str]) -> list[str]:
