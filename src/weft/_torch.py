@@ -211,6 +211,7 @@ __all__ = [
     "top_saved_tensors_default_hooks",
     "torch_decomp_decompositions",
     "torch_function_mode_at",
+    "forward_ad_level",
     "torch_function_modes",
     "torch_numpy",
     "tree_flatten",
@@ -234,6 +235,12 @@ pop_torch_function_mode = torch._C._pop_torch_function_stack
 torch_function_modes = torch._C._len_torch_function_stack
 torch_function_mode_at = torch._C._get_function_stack_at
 """capture: the stack of modes that see every torch call."""
+
+
+def forward_ad_level() -> int:
+    """The level of `torch.autograd.forward_ad` that is active; -1 for none."""
+    return torch.autograd.forward_ad._current_level  # type: ignore[no-any-return]
+
 
 cond_operator = torch.ops.higher_order.cond
 while_loop_operator = torch.ops.higher_order.while_loop

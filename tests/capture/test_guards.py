@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 import weft
 from weft.diagnostics import events
@@ -224,6 +225,17 @@ def test_grad_mode_and_dtype_are_guarded():
         assert g().dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_forward_mode_ad_is_guarded():
+    fn = lambda x: x.sin() * 2  # noqa: E731
+    f = weft.compile(fn, backend="eager")
+    f(X)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(X, torch.ones_like(X))
+        tangent = forward_ad.unpack_dual(f(dual)).tangent
+    torch.testing.assert_close(tangent, X.cos() * 2)
+    torch.testing.assert_close(f(X), fn(X))
 
 
 def test_unused_arguments_are_not_guarded():

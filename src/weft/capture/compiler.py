@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from weft import _frame
-from weft._torch import are_functorch_transforms_active, dispatch_mode_depth
+from weft._torch import are_functorch_transforms_active, dispatch_mode_depth, forward_ad_level
 from weft.capture.breaks import (
     GraphBreak,
     ObservedException,
@@ -236,6 +236,8 @@ class FrameCompiler:
                  globals: dict[str, Any], outermost: bool) -> Any:
         if not only_devices() or are_functorch_transforms_active():
             raise SkipFrame("called under a torch function mode or transform")
+        if forward_ad_level() >= 0:
+            raise SkipFrame("called inside a level of forward-mode AD")
         if dispatch_mode_depth():  # it must see every operator
             raise SkipFrame("called under a torch dispatch mode")
         if needs_frame(code):

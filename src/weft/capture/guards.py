@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+from torch.autograd import forward_ad
 
 from weft.capture.source import Source, SourceTree, describe
 from weft.capture.state import readable_modes
@@ -121,6 +122,12 @@ class GuardSet:
                 first, second = second, first
             self.add(second, "same_as_slot", first.collect())
 
+    def _outside_forward_ad(self) -> None:
+        """No level of forward-mode AD is active, whose tensors carry tangents unseen."""
+        module = forward_ad.__dict__
+        self.add(self.tree.object(module, "torch.autograd.forward_ad").dict_item("_current_level"),
+                 "eq", -1)
+
     def shape(self, check: Any) -> None:
         """Require a condition on collected sizes (a `ShapeCheck`)."""
         self._distinct.append(("shape", check.holds, len(self.all)))
@@ -129,6 +136,7 @@ class GuardSet:
     def lower(self, modes: Any = None) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
         """`(nodes, tree_checks, n_slots)` for `GuardTree`; `modes` as when the frame began."""
         self._attach_same()
+        self._outside_forward_ad()
         nodes = tuple(n for n in map(_lower, self.tree.roots()) if n is not None)
         given = () if modes is None else (modes,)
         state = ("global_state", *given, len(self.all))
