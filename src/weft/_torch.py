@@ -41,9 +41,12 @@ from torch._C import _current_autograd_node as current_autograd_node
 
 # capture.state, capture.handlers: the module of torch.func's C functions.
 from torch._C import _functorch as functorch
+from torch._C import _enter_dual_level as enter_dual_level
+from torch._C import _exit_dual_level as exit_dual_level
 from torch._C import _get_deterministic_algorithms as get_deterministic_algorithms
 from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
 from torch._C import _get_tracing_state as get_tracing_state
+from torch._C import _is_fwd_grad_enabled as is_forward_grad_enabled
 from torch._C import _is_torch_function_enabled as is_torch_function_enabled
 from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
 from torch._C import _group_tensors_by_device_and_dtype as group_tensors_by_device_and_dtype
@@ -52,6 +55,7 @@ from torch._C import _group_tensors_by_device_and_dtype as group_tensors_by_devi
 from torch._C import _len_torch_dispatch_stack as dispatch_mode_depth
 from torch._C import _log_api_usage_once as log_api_usage_once
 from torch._C import _nn as nn_functions
+from torch._C import _set_fwd_grad_enabled as set_forward_grad_enabled
 from torch._C import _set_grad_enabled as set_grad_enabled
 
 # shapes.make_fake: whoever asks a fake tensor for its data gets an error.
@@ -167,6 +171,8 @@ __all__ = [
     "dispatch_mode_depth",
     "dynamo_allows",
     "dynamo_substitute",
+    "enter_dual_level",
+    "exit_dual_level",
     "forbid_data_access",
     "foreach_scaled",
     "function_spaces",
@@ -183,6 +189,7 @@ __all__ = [
     "in_kernel_invocation",
     "is_functorch_wrapped_tensor",
     "is_legacy_batchedtensor",
+    "is_forward_grad_enabled",
     "is_torch_function_enabled",
     "is_torch_function_mode_enabled",
     "lazy_load_decompositions",
@@ -204,6 +211,7 @@ __all__ = [
     "saved_tensors_hooks_switches",
     "scan_function",
     "script_questions",
+    "set_forward_grad_enabled",
     "set_grad_enabled",
     "should_allow_numbers_as_tensors",
     "storage_use_count",

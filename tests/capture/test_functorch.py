@@ -107,3 +107,32 @@ def test_device_context():
         return a.device.type, torch.ones(2)
 
     check(f, (), graphs=1)
+
+
+def test_forward_mode():
+    check(lambda x: torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),)), (X,), graphs=1)
+    check(lambda x: torch.func.jacfwd(torch.sin)(x[0]), (X,), graphs=1)
+    check(lambda x: torch.func.hessian(lambda y: y.sin().sum())(x[0]), (X,), graphs=1)
+
+
+def test_dual_levels():
+    import torch.autograd.forward_ad as forward_ad
+
+    def f(x):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, torch.ones_like(x))
+            return forward_ad.unpack_dual(dual.sin()).tangent
+
+    check(f, (X,), graphs=1)
+
+
+def test_break_within_a_dual_level_leaves_no_level():
+    import torch.autograd.forward_ad as forward_ad
+
+    def f(x):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, torch.ones_like(x))
+            print("within")
+            return forward_ad.unpack_dual(dual.sin()).tangent
+
+    check(f, (X,), breaks=None)

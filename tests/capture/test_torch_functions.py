@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
+import pytest
 import torch
 from torch.nn import functional as F
 
+import weft
 from tests.capture.harness import check
 
 X = torch.randn(4, 6)
@@ -35,3 +39,100 @@ def test_unpacking_with_a_star():
         return first, rest, torch.stack(torch.unbind(x, 1))
 
     check(f, (X,), graphs=1)
+
+
+def test_out_is_the_result():
+    def f(x):
+        o = torch.empty(3, 4)
+        r = torch.add(x, 1, out=o)
+        v, i = torch.empty(3), torch.empty(3, dtype=torch.long)
+        m = torch.max(x, 1, out=(v, i))
+        return o, r is o, m[0] is v, m.indices is i, v, i
+
+    check(f, (torch.randn(3, 4),), graphs=1)
+
+
+def test_out_that_comes_from_outside():
+    def f(x, o):
+        torch.sin(x, out=o)
+        return o + 1
+
+    check(f, (torch.randn(3, 4), torch.zeros(3, 4)), graphs=1)
+
+
+def test_tensor_of_tensors_and_numbers():
+    def f(x):
+        s = x.sum()
+        return (torch.tensor([s, x.mean()]), torch.tensor([s, 1.0, 2]),
+                torch.tensor([[s], [3]], dtype=torch.float64), torch.tensor([True, False]))
+
+    check(f, (torch.randn(3, 4),), graphs=1)
+
+
+def test_new_of_a_size_and_of_data():
+    check(lambda x: (x.new(torch.Size([2, 3])).shape, x.new(2, 3).shape, x.new([1, 2]),
+                     x.type(torch.DoubleTensor), x.type()), (torch.randn(3, 4),), graphs=1)
+
+
+def test_settings_that_stay_as_they_are():
+    def f(x):
+        torch.use_deterministic_algorithms(False)
+        torch.set_default_dtype(torch.float32)
+        with torch.autograd.set_detect_anomaly(False):
+            x = x * 2
+        torch.compiler.cudagraph_mark_step_begin()
+        return x + 1
+
+    check(f, (torch.randn(3, 4),), graphs=1)
+
+
+def test_copies_of_modules_and_tensors():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
+    weight = torch.ones(4)
+
+    def f(x):
+        twin = copy.deepcopy(model)
+        own = copy.deepcopy(weight)
+        own += 1
+        return twin(x) * own, weight, twin[0].weight is model[0].weight
+
+    check(f, (torch.randn(3, 4),), graphs=1)
+
+
+def test_methods_named_as_builtins():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+
+    def f(x):
+        model.eval()
+        y = model(x)
+        model.train()
+        return y
+
+    check(f, (torch.randn(3, 4),), graphs=1)
+
+
+def test_an_argument_named_self():
+    def f(self):
+        return self + 1
+
+    check(f, (torch.randn(3, 4),), graphs=1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_backward_hooks_of_modules(backend):
+    results = []
+    for compiler in (lambda m: m, lambda m: weft.compile(m, backend=backend)):
+        weft.reset()
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+        seen = []
+        model[0].register_full_backward_hook(lambda m, gi, go, s=seen: s.append(go[0].clone()))
+        model[2].register_full_backward_hook(lambda m, gi, go: (gi[0] * 2,))
+        model[1].register_full_backward_pre_hook(lambda m, go: (go[0] * 3,))
+        run = compiler(model)
+        x = torch.randn(3, 4, requires_grad=True)
+        for _ in range(2):
+            run(x).sum().backward()
+        results.append([x.grad, *(p.grad for p in model.parameters()), *seen])
+    for a, b in zip(*results, strict=True):
+        assert torch.allclose(a, b, atol=1e-5)

@@ -82,7 +82,7 @@ def is_skipped_code(code: types.CodeType) -> bool:
     if file.startswith("<"):
         return True
     if file.startswith(_CAPTURED):
-        return False
+        return file.endswith("_functions.py")  # forwards of autograd functions
     if file.startswith(_SITE):
         return file.startswith(_PREFIXES[1:]) or f"{os.sep}torch{os.sep}" in file
     return file.startswith(_PREFIXES)

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import torch
 
 from weft._torch import (
+    exit_dual_level,
     functorch,
     pop_saved_tensors_default_hooks,
     push_saved_tensors_default_hooks,
@@ -102,6 +103,8 @@ class GlobalState:
         self.nesting = _autocast_nesting()
         self.levels = functorch.get_dynamic_layer_stack_depth()
         self.error_mode = error_mode()
+        self.dual_levels: list[int] = []
+        """Levels of torch.autograd.forward_ad that the program is in."""
 
     @contextmanager
     def saved(self) -> Iterator[None]:
@@ -114,6 +117,8 @@ class GlobalState:
     def restore(self) -> None:
         """Puts the state back: also for a replacement whose graph raised half-way."""
         set_error_mode(self.error_mode)
+        while self.dual_levels:
+            exit_dual_level(level=self.dual_levels.pop())
         if functorch.get_dynamic_layer_stack_depth() != self.levels:
             functorch.pop_dynamic_layer_stack_and_undo_to_depth(self.levels)
         for function, args in self.changes()[0]:
@@ -132,5 +137,5 @@ class GlobalState:
         return undo + _nest(-deeper), redo + _nest(deeper)
 
     def levels_changed(self) -> bool:
-        """Whether a functorch transform was entered or left."""
-        return bool(functorch.get_dynamic_layer_stack_depth() != self.levels)
+        """Whether a functorch transform or a level of forward_ad was entered or left."""
+        return bool(self.dual_levels) or functorch.get_dynamic_layer_stack_depth() != self.levels

@@ -26,12 +26,26 @@ _FRAME_READERS = frozenset({"_getframe", "currentframe", "dir", "eval", "exec", 
 #: Those for which no dictionary can stand in for the frame.
 _FRAME_NEEDERS = frozenset({"_getframe", "currentframe", "eval", "exec"})
 
+#: Those that are functions of `builtins`: a method of that name (`model.eval()`) is something else.
+_BUILTINS = frozenset({"dir", "eval", "exec", "locals", "vars"})
+
 _LIVE: PerCode[list[int]] = PerCode()
 
 
 def needs_frame(code: CodeType) -> bool:
     """Whether the code looks into its own frame, so that it has to run in one."""
-    return not _FRAME_NEEDERS.isdisjoint(code.co_names)
+    return _mentions(code, _FRAME_NEEDERS)
+
+
+def _mentions(code: CodeType, names: frozenset[str]) -> bool:
+    """Whether the code loads one of these functions."""
+    found = names.intersection(code.co_names)
+    if not found:
+        return False
+    if found - _BUILTINS or "builtins" in code.co_names:
+        return True
+    return any(i.opname in ("LOAD_GLOBAL", "LOAD_NAME") and i.argval in found
+               for i in disassemble(code).instructions)
 
 
 def live_locals(code: CodeType, offset: int) -> frozenset[str]:
@@ -41,7 +55,7 @@ def live_locals(code: CodeType, offset: int) -> frozenset[str]:
     """
     own = len(slot_names(code)) - len(code.co_freevars)
     names = slot_names(code)[:own]
-    if not _FRAME_READERS.isdisjoint(code.co_names):
+    if _mentions(code, _FRAME_READERS):
         return frozenset(names)
     body = disassemble(code)
     masks = _LIVE.get(code)

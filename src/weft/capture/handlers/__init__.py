@@ -7,6 +7,7 @@ before anything else is tried. One file for each library; importing this package
 from importlib.util import find_spec
 
 from weft.capture.handlers import (
+    autograd_functions,
     autograd_library,
     builtin_functions,
     constructors,
@@ -28,6 +29,7 @@ from weft.capture.handlers import (
 from weft.capture.values import deques, getters, namespaces
 
 __all__ = [
+    "autograd_functions",
     "autograd_library",
     "builtin_functions",
     "constructors",

@@ -18,8 +18,10 @@ from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import BuiltinValue
 from weft.capture.values.classes import ClassValue, make_instance
+from weft.capture.values.constant import NONE, boolean
 from weft.capture.values.functions import FunctionValue, rule
 from weft.capture.values.mapping import DictValue
+from weft.capture.values.modules import ModuleValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.sequences import ListValue, NamedTupleValue, TupleValue
 from weft.capture.values.sets import SetValue
@@ -35,6 +37,9 @@ CopyPart = Callable[[SymbolicValue], SymbolicValue]
 _ATOMIC: Final = (FunctionValue, ClassValue, BuiltinValue)
 _CUSTOM: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
                   "__getnewargs__", "__getnewargs_ex__")
+
+_MODULE_STATE: Final = tuple(vars(torch.nn.Module).get(name) for name in _CUSTOM)
+"""Those of nn.Module: all attributes, but for the compiled call."""
 
 
 @rule(copy.copy)
@@ -106,11 +111,22 @@ def _deep_object(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 
 
 def _deep_tensor(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
-    """A plain tensor's copy is a clone; those that autograd knows are left to torch."""
-    if value.example.requires_grad or value.python_type() is not torch.Tensor or (
-            not value.example.is_contiguous()):
+    """A tensor's copy is a clone; leaves and parameters are made anew, with the clone as data."""
+    kind = value.python_type()
+    plain = value.example.is_contiguous() and not value.written and not getattr(
+        value.original, "__dict__", None)
+    if not plain or kind not in (torch.Tensor, torch.nn.Parameter) or not value.getattr(
+            tx, "is_leaf").truth(tx):
         raise graph_break("unknown-operation", f"deepcopy of {value!r}")
-    made = memo[id(value)] = run(tx, "call_function", torch.clone, [value], {})
+    wanted = value.example.requires_grad
+    if wanted and kind is torch.Tensor and value.getattr(tx, "grad") is not NONE:
+        raise graph_break("unknown-operation", f"deepcopy of {value!r} and its gradient")
+    made = run(tx, "call_method", "clone", [run(tx, "call_method", "detach", [value], {})], {})
+    if kind is torch.nn.Parameter:
+        made = tx.wrap_fixed(kind, "Parameter").call(tx, [made, boolean(wanted)], {})
+    elif wanted:
+        made = made.method(tx, "requires_grad_", [], {})
+    memo[id(value)] = made
     return made
 
 
@@ -124,7 +140,8 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
                  ) -> SymbolicValue:
     """A new instance with the parts of the old one, as `object.__reduce_ex__` would have it."""
     for name in _CUSTOM:
-        if isinstance(type_lookup(value.cls, name), types.FunctionType):
+        found = type_lookup(value.cls, name)
+        if isinstance(found, types.FunctionType) and found not in _MODULE_STATE:
             raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     made = make_instance(tx, value.cls, [])
     if not isinstance(made, ObjectValue) or type(made) is not type(value):
@@ -132,7 +149,8 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
     if memo is not None:
         memo[id(value)] = made
     for key, item in value.attributes.pairs(tx):
-        made.attributes.setitem(tx, key, part(item))
+        if not (isinstance(value, ModuleValue) and key.constant() == "_compiled_call_impl"):
+            made.attributes.setitem(tx, key, part(item))
     for name in _slots(value.cls):
         slot = _slot(tx, value, name)
         if slot is not None:

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from weft._torch import (
     VariableFunctions,
     are_functorch_transforms_active,
+    enter_dual_level,
+    exit_dual_level,
     functorch,
     functorch_autograd_grad,
     lazy_load_decompositions,
     peek_interpreter_stack,
+    set_forward_grad_enabled,
 )
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import transforms
@@ -45,6 +50,28 @@ for _name in ("_vmap_increment_nesting", "_vmap_decrement_nesting", "_grad_incre
               "_grad_decrement_nesting", "_jvp_increment_nesting", "_jvp_decrement_nesting",
               "set_inplace_requires_grad_allowed", "set_single_level_autograd_function_allowed"):
     _level(getattr(functorch, _name))
+
+
+_level(set_forward_grad_enabled)
+
+
+@rule(enter_dual_level)
+def _enter_dual(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A level of torch.autograd.forward_ad; the state knows it, in case the program breaks off."""
+    node = tx.builder.call("call_function", enter_dual_level, (), {}, None, tx.stack())
+    node.meta["effect"] = True
+    tx.state.dual_levels.append(enter_dual_level())
+    return constant(tx.state.dual_levels[-1])
+
+
+@rule(exit_dual_level)
+def _exit_dual(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    level = kwargs["level"].constant()
+    node = tx.builder.call("call_function", exit_dual_level, (), {"level": level}, None, tx.stack())
+    node.meta["effect"] = True
+    exit_dual_level(level=level)
+    tx.state.dual_levels.remove(level)
+    return NONE
 
 
 def _wrapping(function: Any) -> None:
@@ -92,6 +119,12 @@ def _peek(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(are_functorch_transforms_active)
 def _active(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return boolean(are_functorch_transforms_active())
+
+
+@rule(torch.func.linearize)
+def _linearize(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """It makes a graph of its own."""
+    raise graph_break("disabled", "torch.func.linearize")
 
 
 @rule(lazy_load_decompositions)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import BackwardHook
 
 from weft._torch import (
     DisableTorchFunction,
@@ -21,6 +22,7 @@ from weft._torch import (
     get_deterministic_algorithms,
     get_privateuse1_backend_name,
     get_tracing_state,
+    is_forward_grad_enabled,
     is_torch_function_enabled,
     is_torch_function_mode_enabled,
     log_api_usage_once,
@@ -77,15 +79,15 @@ def _state(function: Any) -> None:
 for _name in ("is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype",
               "is_autocast_enabled", "is_autocast_cache_enabled", "get_autocast_dtype",
               "get_autocast_gpu_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled",
-              "are_deterministic_algorithms_enabled", "promote_types", "can_cast"):
+              "are_deterministic_algorithms_enabled", "promote_types", "can_cast",
+              "is_anomaly_enabled", "is_anomaly_check_nan_enabled", "get_num_threads"):
     if hasattr(torch, _name):
         _state(getattr(torch, _name))
 
 for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torch.xpu.is_available,
                   torch.distributed.is_available, is_torch_function_enabled,
                   torch.amp.autocast_mode.is_autocast_available,
-                  get_deterministic_algorithms,
-                  ):
+                  get_deterministic_algorithms, is_forward_grad_enabled):
     _state(_function)
 
 
@@ -151,6 +153,12 @@ for _name in ("is_floating_point", "is_complex", "is_signed", "numel", "get_devi
     _metadata(_name)
 
 
+@rule(BackwardHook.setup_input_hook, BackwardHook.setup_output_hook)
+def _module_backward_hooks(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """They put nodes of their own into autograd's graph and look for them there."""
+    raise graph_break("unknown-operation", "backward hooks of a module")
+
+
 @rule(torch.result_type)
 def _result_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_new(evaluate(tx, lambda: torch.result_type(*(a.fake(tx) for a in args))))
@@ -168,23 +176,67 @@ def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(torch.tensor)
 def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if args and _holds_tensor(tx, args[0]):
+    if not args or not _holds_tensor(tx, args[0]):
+        return run(tx, "call_function", torch.tensor, args, kwargs)
+    if set(kwargs) - {"dtype", "device"} or isinstance(args[0], TensorValue):
         raise graph_break("data-dependent-value", "torch.tensor of a list with tensors in it")
-    return run(tx, "call_function", torch.tensor, args, kwargs)
+    made = _stacked(tx, args[0])
+    assert isinstance(made, TensorValue)
+    wanted = {name: value for name, value in kwargs.items() if value is not NONE}
+    return run(tx, "call_method", "to", [made], wanted) if wanted else made
+
+
+def _stacked(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    """A tensor of nested lists of numbers and tensors of one element."""
+    value = tx.force(value)
+    if isinstance(value, (ListValue, TupleValue)):
+        parts = [_stacked(tx, item) for item in value.all(tx)]
+        common = functools.reduce(torch.promote_types, (p.fake(tx).dtype for p in parts))
+        same = [run(tx, "call_method", "to", [p, constant(common)], {}) for p in parts]
+        return run(tx, "call_function", torch.stack, [ListValue(same)], {})
+    if isinstance(value, TensorValue):
+        if any(type(n) is not int or n != 1 for n in value.example.shape):
+            raise graph_break("operator-failed", "torch.tensor of a list with large tensors")
+        flat = run(tx, "call_method", "detach", [value], {})
+        return run(tx, "call_method", "reshape", [flat, TupleValue([])], {})
+    return run(tx, "call_function", torch.tensor, [value], {})
 
 
 def _holds_tensor(tx: Interpreter, value: SymbolicValue) -> bool:
     if isinstance(value, (ListValue, TupleValue)):
-        return any(isinstance(v, TensorValue) or _holds_tensor(tx, v) for v in value.all(tx))
+        items = map(tx.force, value.all(tx))
+        return any(isinstance(v, TensorValue) or _holds_tensor(tx, v) for v in items)
     return False
 
 
 @rule(torch.manual_seed, torch.seed, torch.random.manual_seed, torch.get_rng_state,
-      torch.set_rng_state, torch.set_default_dtype, torch.set_default_device, torch.save,
-      torch.load,
-      torch.set_num_threads, torch.use_deterministic_algorithms, torch.cuda.synchronize)
+      torch.set_rng_state, torch.set_default_device, torch.save, torch.load, torch.cuda.synchronize)
 def _outside(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("state", "a function that changes state outside of graphs")
+
+
+def _setting(change: Any, read: Callable[[], list[Any]]) -> None:
+    """A setting that stays what it is changes nothing."""
+
+    @rule(change)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        wanted = tx.constants(args)
+        if not kwargs and wanted is not None and wanted == read():
+            return NONE
+        raise graph_break("state", "a function that changes state outside of graphs")
+
+
+_setting(torch.set_default_dtype, lambda: [torch.get_default_dtype()])
+_setting(torch.set_num_threads, lambda: [torch.get_num_threads()])
+_setting(torch.use_deterministic_algorithms, lambda: [torch.are_deterministic_algorithms_enabled()])
+_setting(torch.set_anomaly_enabled, lambda: [
+    torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()])
+
+
+@rule(torch.compiler.cudagraph_mark_step_begin)
+def _mark_step(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """weft's CUDA graphs never overwrite what a program holds: there are no steps to mark."""
+    return NONE
 
 
 @rule(warnings.warn)
@@ -210,6 +262,19 @@ def _tensor_method(*names: str) -> Callable[[TensorRule], TensorRule]:
         return handler
 
     return register
+
+
+@_tensor_method("type")
+def _tensor_type(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`x.type(torch.DoubleTensor)`: graphs hold dtypes, not these classes."""
+    first = tx.force(args[0]) if args else NONE
+    wanted: Any = first.constant() if first.is_constant else None
+    if hasattr(wanted, "dtype") and hasattr(wanted, "is_cuda"):
+        if wanted.is_cuda:
+            raise graph_break("unknown-operation", f"a tensor as {wanted!r}")
+        target = [constant(torch.device("cpu")), constant(wanted.dtype)]
+        return run(tx, "call_method", "to", [value, *target], {})
+    return value.metadata(tx, "type", args, kwargs)
 
 
 @_tensor_method("__len__")
@@ -290,20 +355,3 @@ _SWITCHES: list[Any] = [torch.autograd.profiler.record_function, DisableTorchFun
 @constructor(*_SWITCHES)
 def _null_context(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_fixed(contexts.NullContext, "NullContext").call(tx, [], {})
-
-
-@rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
-def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """An autograd function is one node: its forward runs on fakes here, on tensors later."""
-    return run(tx, "call_function", _applier(args[0].constant()), args[1:], kwargs)
-
-
-@functools.cache
-def _applier(cls: type[torch.autograd.Function]) -> Any:
-    """A function of its own name that applies the class: what the graph shows."""
-
-    def apply(*args: Any, **kwargs: Any) -> Any:
-        return cls.apply(*args, **kwargs)
-
-    apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
-    return apply

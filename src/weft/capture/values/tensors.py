@@ -187,14 +187,15 @@ class TensorValue(SymbolicValue):
         if own is not None:
             return own(tx, self, args, kwargs)  # type: ignore[no-any-return]
         if name in METADATA_METHODS:
-            return self._metadata(tx, name, args, kwargs)
+            return self.metadata(tx, name, args, kwargs)
         if name in DATA_METHODS:
             raise graph_break("data-dependent-value", f"{name}() of {self!r}")
         if not hasattr(torch.Tensor, name):
             return self.getattr(tx, name).call(tx, args, kwargs)
         return run(tx, "call_method", name, [self, *args], kwargs)
 
-    def _metadata(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    def metadata(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        """A question about the tensor that its fake answers."""
         objects = [a.fake(tx) for a in args]
         named = {k: v.fake(tx) for k, v in kwargs.items()}
         if name == "type" and (objects or named):
@@ -267,13 +268,14 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
     named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
-    versions = [_version(fake) for fake in fakes]
+    all_fakes = [*fakes, *named_fakes.values()]
+    versions = [_version(fake) for fake in all_fakes]
     result, by_python = _run_fake(tx, op, target, fakes, named_fakes)
-    changed = versions != [_version(fake) for fake in fakes]
-    if changed:
-        written = [f for f, v in zip(fakes, versions, strict=True) if v != _version(f)]
-        _check_writable(target, written)
-    same = next((a for a in args if isinstance(a, TensorValue) and a.example is result), None)
+    written = [f for f, v in zip(all_fakes, versions, strict=True) if v != _version(f)]
+    _check_writable(target, written)
+    changed = bool(written) or "out" in kwargs
+    given = (*args, *kwargs.values())
+    same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
     if same is not None and not changed and not _in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     node = tx.builder.call(op, target, nodes, named_nodes, result, tx.stack())
@@ -284,9 +286,12 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
         node.meta["python_dispatcher"] = True
     if changed or result is None or same is not None:
         node.meta["effect"] = True
-        node.meta["counted"] = changed and not any(map(_is_uncounted, fakes))
+        node.meta["counted"] = changed and not any(map(_is_uncounted, all_fakes))
     if same is not None:
         return same
+    out = kwargs.get("out")
+    if isinstance(out, (TupleValue, ListValue)) and isinstance(result, tuple):
+        return NamedTupleValue(list(out.all(tx)), None, type(result))
     return wrap_result(tx, node, result)
 
 
@@ -400,6 +405,10 @@ def _wrap_item(tx: Interpreter, node: fx.Node, index: Any, item: Any) -> Symboli
     return wrap_result(tx, part, item)
 
 
+_NAMED: Final = hasattr(torch.Tensor, "has_names")
+"""Whether this PyTorch has tensors with named dimensions."""
+
+
 @wraps(torch.Tensor, subclasses=True)
 def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     kind = type(obj)
@@ -407,7 +416,8 @@ def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
         return unknown(tx, obj, source)
     if source is None:
         source = tx.tree.object(obj, "tensor")
-    if obj.layout is not torch.strided or is_functorch_wrapped_tensor(obj):
+    plain = obj.layout is torch.strided and not obj.is_nested and not (_NAMED and obj.has_names())
+    if not plain or is_functorch_wrapped_tensor(obj):
         return unknown(tx, obj, source)
     fake = symbolic_fake(tx, obj, source)
     if fake is None:

@@ -1,0 +1,146 @@
+"""User classes derived from torch.autograd.Function under capture."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import weft
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.k = k
+        ctx.save_for_backward(x)
+        return x * k
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * ctx.k + x * 0, None
+
+
+class Pair(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, y):
+        return x * y, x + y
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, product, total):
+        x, y = ctx.saved_tensors
+        a = product * y if product is not None else 0
+        b = product * x if product is not None else 0
+        return (a, b) if total is None else (a + total, b + total)
+
+
+class Dirty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        return grad * 2
+
+
+class Sorted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        values, order = x.sort()
+        ctx.mark_non_differentiable(order)
+        ctx.save_for_backward(order)
+        ctx.shape = x.shape
+        return values, order
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        (order,) = ctx.saved_tensors
+        return torch.zeros(ctx.shape).scatter(-1, order, grad)
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad if ctx.needs_input_grad[0] else None
+
+
+PROGRAMS = {
+    "scaled": lambda x: Scaled.apply(x.sin(), 3).cos(),
+    "pair": lambda x: sum(Pair.apply(x.sin(), x.cos())),
+    "one of a pair": lambda x: Pair.apply(x, x * 2)[0],
+    "dirty": lambda x: Dirty.apply(x.sin()).cos(),
+    "sorted": lambda x: Sorted.apply(x)[0] * 2,
+    "straight": lambda x: Straight.apply(x * 3) * 2,
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_same_as_eager(name, backend):
+    weft.reset()
+    f = PROGRAMS[name]
+    compiled = weft.compile(f, backend=backend, fullgraph=True)
+    for _ in range(2):
+        a = torch.randn(3, 4, requires_grad=True)
+        b = a.detach().clone().requires_grad_()
+        expected, actual = f(a), compiled(b)
+        assert torch.allclose(expected, actual, atol=1e-6)
+        expected.sum().backward()
+        actual.sum().backward()
+        assert torch.allclose(a.grad, b.grad, atol=1e-6)
+
+
+def test_side_effects_happen_once_a_call():
+    seen = []
+
+    class Noted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            seen.append("forward")
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append("backward")
+            return grad * 2
+
+    f = weft.compile(lambda x: Noted.apply(x + 1) * 3, backend="eager")
+    for calls in (1, 2, 3):
+        f(torch.ones(2, requires_grad=True)).sum().backward()
+        assert seen == ["forward", "backward"] * calls
+
+
+def test_what_a_forward_reads_is_guarded():
+    factor = [2.0]
+
+    class ByFactor(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * factor[0]
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * factor[0]
+
+    f = weft.compile(lambda x: ByFactor.apply(x), backend="aot_eager", fullgraph=True)
+    x = torch.ones(2, requires_grad=True)
+    assert torch.equal(f(x).detach(), torch.full((2,), 2.0))
+    factor[0] = 5.0
+    out = f(x)
+    assert torch.equal(out.detach(), torch.full((2,), 5.0))
+    out.sum().backward()
+    assert torch.equal(x.grad, torch.full((2,), 5.0))
