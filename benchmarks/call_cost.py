@@ -83,7 +83,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    table = Table("call", "eager µs", "torch.compile µs", "weft µs", "weft / torch.compile", box=None)
+    table = Table("call", "eager µs", "torch.compile µs", "weft µs", "weft / torch.compile",
+                  box=None)
     for name, calls in cases():
         times = interleaved(calls, rounds=options.rounds)
         best = {k: times[k].median * 1e6 for k in calls}

@@ -228,7 +228,9 @@ def test_grad_mode_and_dtype_are_guarded():
 
 
 def test_forward_mode_ad_is_guarded():
-    fn = lambda x: x.sin() * 2  # noqa: E731
+    def fn(x):
+        return x.sin() * 2
+
     f = weft.compile(fn, backend="eager")
     f(X)
     with forward_ad.dual_level():

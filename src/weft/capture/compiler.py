@@ -56,7 +56,7 @@ from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle
 from weft.dims import Declarations
-from weft.errors import GraphBreakError, RecompileError, RecompileLimitWarning, UserError
+from weft.errors import GraphBreakError, RecompileError, UserError
 from weft.interrupts import checkpoint
 from weft.shapes.context import ShapeContext
 from weft.shapes.fake import FakeContext
