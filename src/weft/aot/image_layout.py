@@ -24,7 +24,7 @@ from torch.fx.node import map_arg
 
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.evaluate import Evaluator
-from weft.aot.graph import AtenGraph, output_node
+from weft.aot.graph import AtenGraph
 from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.views import restride, stride_order
@@ -68,7 +68,7 @@ def _is_suitable(node: Node) -> bool:
     tensors = [a.meta["val"] for a in (x, weight) if isinstance(a, Node)]
     return (
         not transposed
-        and torch.backends.mkldnn.enabled
+        and bool(torch.backends.mkldnn.enabled)
         and all(_is_plain_image(t) for t in tensors)
         and all(type(n) is int for n in node.meta["val"].size())
     )

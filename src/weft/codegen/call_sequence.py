@@ -1,6 +1,11 @@
-"""The growing source of a graph's call sequence, and how tensors and shapes are spelled in it.
+"""The growing source of a graph's call sequence, and how tensors are made and spelled in it.
 
-Place in the pipeline: filled by `wrapper.py` and `library_calls.py`.
+Place in the pipeline: filled by `wrapper.py`, `library_calls.py` and `gemm_calls.py`. Tensors are
+made and viewed by the C callables of `runtime/tensor_calls.py`, one for each distinct form; sizes
+that are not known are given at the call:
+
+    buf0 = empty2(s0)                    # (s0, 768) float32
+    buf1 = mm4(buf0, in1)                # (s0, 768) @ (768, 64)
 """
 
 from __future__ import annotations
@@ -9,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from weft.codegen.values import Computed, Shape, Strided
+from weft.codegen.values import Buffer, Shape, Strided
+from weft.runtime import tensor_calls
+from weft.runtime.tensor_calls import Form
 from weft.shapes.asserts import Asserts
 from weft.shapes.expr import IntExpr
 from weft.shapes.printing import python_text
@@ -22,8 +29,8 @@ class CallSequence:
 
     lines: list[str] = field(default_factory=list)
     scope: dict[str, Any] = field(default_factory=dict)
-    storage: dict[str, str] = field(default_factory=dict)
     asserts: Asserts = field(default_factory=lambda: Asserts((), ()))
+    _names: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def text(self) -> str:
         """The whole function."""
@@ -31,41 +38,59 @@ class CallSequence:
 
     def name(self, prefix: str, item: Any) -> str:
         """A global name for an object (the same name for the same object)."""
-        for known, value in self.scope.items():
-            if value is item and known.startswith(prefix):
-                return known
-        made = f"{prefix}{len(self.scope)}"
-        self.scope[made] = item
-        return made
+        key = prefix, id(item)  # the scope keeps the object
+        if key not in self._names:
+            self._names[key] = made = f"{prefix}{len(self.scope)}"
+            self.scope[made] = item
+        return self._names[key]
+
+    def empty(self, buffer: Buffer) -> str:
+        """New memory for a buffer."""
+        form, given = form_of(buffer.shape, buffer.strides, 0)
+        name = self.name("empty", tensor_calls.empty(form, buffer.dtype, buffer.device))
+        about = f"{shape_text(buffer.shape)} {str(buffer.dtype).removeprefix('torch.')}"
+        return f"{name}({', '.join(given)})  # {about}"
+
+    def view(self, tensor: str, shape: Shape, strides: Shape, offset: IntExpr = 0) -> str:
+        """A tensor's memory in another form; the offset counts from its first element."""
+        form, given = form_of(shape, strides, offset)
+        name = self.name("view", tensor_calls.view(form))
+        return f"{name}({', '.join([tensor, *given])})"
+
+    def tensor(self, value: Strided, *, exact: bool = False) -> str:
+        """A strided value: its buffer, or a view of it.
+
+        exact: strides of dimensions of size 1 must be right too.
+        """
+        if is_whole(value, exact=exact):
+            return value.buffer.name
+        strides = value.strides if exact else plain_strides(value.shape, value.strides)
+        return self.view(value.buffer.name, value.shape, strides, value.offset)
+
+
+def form_of(shape: Shape, strides: Shape, offset: IntExpr) -> tuple[Form, list[str]]:
+    """A form, and the texts of the numbers in it that are not known."""
+    numbers = (*shape, *strides, offset)
+    given = [python_text(n) for n in numbers if not isinstance(n, int)]
+    known = [n if isinstance(n, int) else None for n in numbers]
+    rank = len(shape)
+    return (tuple(known[:rank]), tuple(known[rank:-1]), known[-1]), given
+
+
+def is_whole(value: Strided, *, exact: bool = False) -> bool:
+    """Is the value all of its buffer, as it lies?"""
+    buffer = value.buffer
+    if value.shape != buffer.shape or not isinstance(value.offset, int) or value.offset != 0:
+        return False
+    if exact:
+        return value.strides == buffer.strides
+    return _same(value.strides, buffer.strides, buffer.shape)
 
 
 def shape_text(sizes: Sequence[IntExpr]) -> str:
     """A shape as a tuple display."""
     inside = ", ".join(python_text(n) for n in sizes)
     return f"({inside},)" if len(sizes) == 1 else f"({inside})"
-
-
-def tensor_text(value: Strided, *, exact: bool = False) -> str:
-    """A strided value: its buffer, or a view of it.
-
-    exact: strides of dimensions of size 1 must be right too.
-    """
-    buffer = value.buffer
-    offset = value.offset
-    whole = value.shape == buffer.shape and (
-        value.strides == buffer.strides if exact
-        else _same(value.strides, buffer.strides, buffer.shape)
-    )  # fmt: skip
-    if whole and isinstance(offset, int) and offset == 0:
-        return buffer.name
-    strides = value.strides if exact else plain_strides(value.shape, value.strides)
-    form = f"{shape_text(value.shape)}, {shape_text(strides)}"
-    if isinstance(offset, int) and offset == 0:
-        return f"as_strided({buffer.name}, {form})"
-    start = python_text(offset)  # as_strided counts from the start of the storage
-    if not isinstance(buffer.definition, Computed):
-        start = f"{buffer.name}.storage_offset() + {start}"
-    return f"as_strided({buffer.name}, {form}, {start})"
 
 
 def plain_strides(shape: Shape, strides: Shape) -> Shape:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from weft.codegen.call_sequence import CallSequence, tensor_text
+from weft.codegen.call_sequence import CallSequence
 from weft.codegen.values import ExternCall, Shape, Strided, Value
 from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm
 from weft.runtime.gemm_speed import onednn_is_faster, onednn_linear
@@ -69,7 +69,7 @@ def _spell_aligned(
     if _products(left.shape, right.shape) < MIN_UNALIGNED_PRODUCTS:
         return None
     name = sequence.name("aligned_mm", aligned_mm)
-    texts = [tensor_text(v) for v in (left, right, bias) if v is not None]
+    texts = [sequence.tensor(v) for v in (left, right, bias) if v is not None]
     return f"{name}({', '.join(texts)})"
 
 
@@ -85,7 +85,7 @@ def _spell_onednn(
     name = sequence.name("linear", onednn_linear())
     activation, algorithm = epilogue or ("none", "")
     weight = Strided(right.buffer, right.shape[::-1], right.strides[::-1], right.offset)
-    texts = [tensor_text(v) if v is not None else "None" for v in (left, weight, bias)]
+    texts = [sequence.tensor(v) if v is not None else "None" for v in (left, weight, bias)]
     return f"{name}({', '.join(texts)}, {activation!r}, [], {algorithm!r})"
 
 

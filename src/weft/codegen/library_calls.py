@@ -1,8 +1,9 @@
 """Spelling of ATen calls in the call sequence.
 
-Place in the pipeline: used by `wrapper.py`. An operator with a fast public binding is called
-through it (`torch.mm` costs a third of `torch.ops.aten.mm.default`); results whose strides ATen
-may choose are brought to the promised ones.
+Place in the pipeline: used by `wrapper.py`. Products of matrices are calls of C functions
+(`runtime/tensor_calls.py`) or of public bindings (`torch.mm` costs a third of
+`torch.ops.aten.mm.default`); results whose strides ATen may choose are brought to the promised
+ones.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any, Final
 
 import torch
 
-from weft.codegen.call_sequence import CallSequence, shape_text, tensor_text
+from weft.codegen.call_sequence import CallSequence, form_of, is_whole, plain_strides, shape_text
 from weft.codegen.gemm_calls import spell_gemm
 from weft.codegen.values import Buffer, ExternCall, Value
+from weft.runtime import tensor_calls
 from weft.runtime.data_checks import assume
 from weft.shapes.expr import Expr
 from weft.shapes.floats import SYMBOLIC_FLOATS, text
@@ -38,7 +40,9 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     targets = [b.name if b is not None else "_" for b in call.outputs]
     origin = f"  # {'; '.join(map(str, call.origins))}" if call.origins else ""
     left = f"{', '.join(targets)}{',' if call.is_tuple and len(targets) == 1 else ''} = "
-    text = spell_gemm(sequence, call) or _spell_aten(sequence, call)
+    text = (
+        spell_gemm(sequence, call) or _spell_product(sequence, call) or _spell_aten(sequence, call)
+    )
     numbers = [b.name for b in call.binds if b.dim is None]
     left = f"{', '.join(numbers)} = " if numbers else left if targets else ""
     sequence.lines.append(left + text + origin)
@@ -58,6 +62,35 @@ def _bind(sequence: CallSequence, call: ExternCall, targets: list[str]) -> None:
             sequence.lines.append(f"{binding.name} = {result}.size({binding.dim})")
     sequence.scope.update(assume=assume, math=math)
     sequence.lines.extend(sequence.asserts.bound(b.name for b in call.binds))
+
+
+PRODUCTS: Final = {
+    aten.mm.default: "mm",
+    aten.addmm.default: "addmm",
+    aten.bmm.default: "bmm",
+}
+
+
+def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
+    """A product of matrices of known sizes as one C call, which makes the views too."""
+    kind, result = PRODUCTS.get(call.op), call.outputs[0] if call.outputs else None
+    if kind is None or result is None or call.keywords or call.epilogue:
+        return None
+    if not all(isinstance(a, Value) for a in call.arguments):
+        return None
+    values = [a.realize() for a in call.arguments]
+    views = [
+        None if is_whole(v) else form_of(v.shape, plain_strides(v.shape, v.strides), v.offset)
+        for v in values
+    ]
+    form, given = form_of(result.shape, result.strides, 0)
+    if given or any(view and view[1] for view in views):
+        return None
+    forms = tuple(view and view[0] for view in views)
+    function = tensor_calls.product(kind, forms, form, result.dtype, result.device)
+    sizes = " @ ".join(shape_text(v.shape) for v in values[-2:])
+    arguments = ", ".join(v.buffer.name for v in values)
+    return f"{sequence.name(kind, function)}({arguments})  # {sizes}"
 
 
 def _spell_aten(sequence: CallSequence, call: ExternCall) -> str:
@@ -98,7 +131,7 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
 def spell(sequence: CallSequence, item: Any) -> str:
     """An argument as Python source."""
     if isinstance(item, Value):
-        return tensor_text(item.realize())
+        return sequence.tensor(item.realize())
     if isinstance(item, Expr):
         return python_text(item)
     if isinstance(item, SYMBOLIC_FLOATS):

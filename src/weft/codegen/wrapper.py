@@ -5,9 +5,9 @@ Place in the pipeline: the last step of `compile_graph`. What it writes reads to
     def call(args):
         in0, in1 = args
         args.clear()
-        buf0 = empty_strided((512, 768), (768, 1), dtype=f32, device=cpu)
-        k0(in0, buf0)                                       # layer_norm  model.py:31
-        buf1 = mm(buf0, in1)
+        buf0 = empty1()  # (512, 768) float32
+        k0(in0, buf0)  # layer_norm  model.py:31
+        buf1 = mm2(buf0, in1)  # (512, 768) @ (768, 64)
         del buf0, in1
         return [buf1]
 """
@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.autograd.graph import increment_version
 
-from weft.codegen.call_sequence import CallSequence, shape_text, tensor_text
+from weft.codegen.call_sequence import CallSequence
 from weft.codegen.library_calls import spell, spell_call
 from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
@@ -38,8 +37,7 @@ def write_calls(
     kernels: dict[int, tuple[Kernel, Any]],
 ) -> CallSequence:
     """The sequence; `kernels` has, for each group (by id), its kernel and the compiled callable."""
-    sequence = CallSequence(scope=dict(_GLOBALS))
-    sequence.scope.update(lowered.constants)
+    sequence = CallSequence(scope=dict(lowered.constants))
     _unpack(sequence, lowered, plan)
     for position, step in enumerate(schedule.steps):
         if isinstance(step, Group):
@@ -54,12 +52,6 @@ def write_calls(
     returned = [_result(sequence, v) for v in lowered.outputs]
     sequence.lines.append(f"return [{', '.join(returned)}]")
     return sequence
-
-
-_GLOBALS = {
-    "empty_strided": torch.empty_strided,
-    "as_strided": torch.as_strided,
-}
 
 
 def _unpack(sequence: CallSequence, lowered: GraphLowering, plan: MemoryPlan) -> None:
@@ -107,28 +99,21 @@ def _allocate(sequence: CallSequence, plan: MemoryPlan, buffers: list[Buffer]) -
     for buffer in buffers:
         name = buffer.name
         if name in plan.in_place:
-            old = plan.in_place[name]
-            sequence.lines.append(f"{name} = {_as(plan.buffers[old], buffer)}  # in place")
+            memory = _as(sequence, plan.buffers[plan.in_place[name]], buffer)
+            sequence.lines.append(f"{name} = {memory}  # in place")
         elif name in plan.reuse:
             old = plan.reuse[name]
-            sequence.lines.append(f"{name} = {_as(plan.buffers[old], buffer)}; del {old}  # reuse")
+            memory = _as(sequence, plan.buffers[old], buffer)
+            sequence.lines.append(f"{name} = {memory}; del {old}  # reuse")
         else:
-            sequence.lines.append(f"{name} = {_empty(sequence, buffer)}")
+            sequence.lines.append(f"{name} = {sequence.empty(buffer)}")
 
 
-def _as(old: Buffer, new: Buffer) -> str:
+def _as(sequence: CallSequence, old: Buffer, new: Buffer) -> str:
     """The memory of one buffer in the form of another."""
     if old.shape == new.shape and old.strides == new.strides:
         return old.name
-    return f"as_strided({old.name}, {shape_text(new.shape)}, {shape_text(new.strides)})"
-
-
-def _empty(sequence: CallSequence, buffer: Buffer) -> str:
-    dtype = sequence.name("dtype", buffer.dtype)
-    form = f"{shape_text(buffer.shape)}, {shape_text(buffer.strides)}, dtype={dtype}"
-    if buffer.device.type == "cpu":
-        return f"empty_strided({form})"
-    return f"empty_strided({form}, device={sequence.name('device', buffer.device)})"
+    return sequence.view(old.name, new.shape, new.strides)
 
 
 def _launch(sequence: CallSequence, kernel: Kernel, compiled: Any) -> None:
@@ -140,7 +125,7 @@ def _launch(sequence: CallSequence, kernel: Kernel, compiled: Any) -> None:
 
 def _result(sequence: CallSequence, item: Any) -> str:
     if isinstance(item, Value):
-        return tensor_text(item.realize(), exact=True)
+        return sequence.tensor(item.realize(), exact=True)
     if isinstance(item, (Expr, *SYMBOLIC_FLOATS)):
         return spell(sequence, item)
     if item is None or isinstance(item, (int, float, bool)):

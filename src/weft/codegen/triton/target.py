@@ -19,6 +19,7 @@ from weft.codegen.triton.split import Split, split_reduction
 from weft.codegen.triton.tiling import choose_tiling
 from weft.diagnostics import events
 from weft.runtime.cuda_kernel import load
+from weft.runtime.tensor_calls import empty
 from weft.runtime.triton_build import GpuBinary, TritonRequest, build
 from weft.shapes.expr import Expr
 from weft.shapes.printing import python_text
@@ -96,18 +97,18 @@ class _TwoStep:
         device: int,
     ) -> None:
         self.first, self.second = first, second
+        where = torch.device("cuda", device)
         self.partials = [
-            (name, to_torch(dtype), count) for name, (dtype, count) in split.partials.items()
+            empty(((count,), (1,), 0), to_torch(dtype), where)
+            for dtype, count in split.partials.values()
         ]
-        self.device = torch.device("cuda", device)
         position = {b.name: i for i, b in enumerate(kernel.buffers)}
-        position |= {name: len(position) + i for i, (name, _, _) in enumerate(self.partials)}
+        position |= {name: len(position) + i for i, name in enumerate(split.partials)}
         self.first_buffers = [position[b.name] for b in split.first.buffers]
         self.second_buffers = [position[b.name] for b in split.second.buffers]
 
     def __call__(self, *buffers: torch.Tensor) -> None:
-        made = [torch.empty(n, dtype=dtype, device=self.device) for _, dtype, n in self.partials]
-        every = (*buffers, *made)
+        every = (*buffers, *[make() for make in self.partials])
         self.first(*[every[i] for i in self.first_buffers])
         self.second(*[every[i] for i in self.second_buffers])
 

@@ -1,0 +1,152 @@
+"""Callables that make, view and multiply tensors: what generated call sequences are made of.
+
+Place in the pipeline: asked for by `codegen/call_sequence.py`. `torch.empty_strided` and
+`torch.as_strided` take a microsecond each, most of it for reading their arguments; these callables
+have read them before (`csrc/tensor_calls.c`).
+
+    make = empty(((4, n), (n, 1), 0), torch.float32, device)      # n: an int, or None
+    make()                                                        # or make(n) and so on
+
+Where torch lacks one of the C functions, the same is done in Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import torch
+
+from weft import _calls
+from weft.runtime.launcher import tensor_offset
+
+Number: TypeAlias = int | None
+Form: TypeAlias = tuple[tuple[Number, ...], tuple[Number, ...], Number]
+"""Sizes, strides, offset from the first element of what is viewed; None: given at the call."""
+Made: TypeAlias = Callable[..., torch.Tensor]
+
+FUNCTIONS: Final = (
+    "aoti_torch_empty_strided", "aoti_torch__reinterpret_tensor",
+    "aoti_torch_delete_tensor_object", "aoti_torch_mm_out", "aoti_torch_addmm_out",
+    "aoti_torch_bmm_out",
+)  # fmt: skip
+WRAP: Final = (
+    "_Z16THPVariable_WrapRKN2at10TensorBaseE",
+    "_Z16THPVariable_WrapN2at10TensorBaseE",
+)
+"""THPVariable_Wrap(const TensorBase&), in earlier versions THPVariable_Wrap(TensorBase)."""
+PRODUCTS: Final[dict[str, Made]] = {"mm": torch.mm, "addmm": torch.addmm, "bmm": torch.bmm}
+MAX_DIMS: Final = 12
+CACHED: Final = 4096
+
+
+@lru_cache(CACHED)
+def empty(form: Form, dtype: torch.dtype, device: torch.device) -> Made:
+    """Makes tensors of this form."""
+
+    def in_python(*given: int) -> torch.Tensor:
+        sizes, strides, _ = _filled(form, given)
+        return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+
+    where = _where(device)
+    if where is None or not _fits(form):
+        return in_python
+    return _calls.Empty(form, _code(dtype), *where, in_python)
+
+
+@lru_cache(CACHED)
+def view(form: Form) -> Made:
+    """Gives a tensor's memory another form."""
+
+    def in_python(tensor: torch.Tensor, *given: int) -> torch.Tensor:
+        sizes, strides, offset = _filled(form, given)
+        return torch.as_strided(tensor, sizes, strides, tensor.storage_offset() + offset)
+
+    if not (configured() and _fits(form)):
+        return in_python
+    return _calls.View(form, in_python)
+
+
+@lru_cache(CACHED)
+def product(
+    kind: str, operands: tuple[Form | None, ...], result: Form, dtype: torch.dtype,
+    device: torch.device,
+) -> Made:  # fmt: skip
+    """Multiplies tensors, each seen in a form (None: as it is), by `mm`, `addmm` or `bmm`."""
+    views = [None if form is None else view(form) for form in operands]
+    function = PRODUCTS[kind]
+
+    def in_python(*tensors: torch.Tensor) -> torch.Tensor:
+        pairs = zip(views, tensors, strict=True)
+        return function(*[t if v is None else v(t) for v, t in pairs])
+
+    where = _where(device)
+    if where is None or not _fits(result):
+        return in_python
+    return _calls.Product(kind, operands, result, _code(dtype), *where, in_python)
+
+
+def _filled(form: Form, given: tuple[int, ...]) -> tuple[list[int], list[int], int]:
+    """A form's numbers with those given at the call."""
+    sizes, strides, offset = form
+    rest = iter(given)
+    known = list(_known((*sizes, *strides, offset), rest))
+    return known[: len(sizes)], known[len(sizes) : -1], known[-1]
+
+
+def _known(numbers: tuple[Number, ...], rest: Iterator[int]) -> Iterator[int]:
+    return (next(rest) if n is None else n for n in numbers)
+
+
+def _fits(form: Form) -> bool:
+    return len(form[0]) <= MAX_DIMS
+
+
+@cache
+def configured() -> bool:
+    """Tell the C callables where torch's functions are, once; whether torch has them all."""
+    libraries = Path(torch.__file__).parent / "lib"
+    try:
+        cpu = ctypes.CDLL(str(libraries / "libtorch_cpu.so"))
+        python = ctypes.CDLL(str(libraries / "libtorch_python.so"))
+        addresses = [_address(cpu, name) for name in FUNCTIONS]
+        wrap = next(_address(python, name) for name in WRAP if hasattr(python, name))
+        offset = tensor_offset()
+    except (OSError, AttributeError, StopIteration, RuntimeError):
+        return False
+    _calls.configure(offset, *addresses, wrap)
+    return True
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    found = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    assert found is not None
+    return found
+
+
+def _where(device: torch.device) -> tuple[int, int] | None:
+    """torch's numbers for a device; None where it has to be asked for in Python."""
+    if not configured() or device.type not in ("cpu", "cuda"):
+        return None
+    if device.type == "cuda" and device.index is None:
+        return None
+    return _device_code(device.type), device.index or 0
+
+
+@cache
+def _device_code(kind: str) -> int:
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    code: int = getattr(library, f"aoti_torch_device_type_{kind}")()
+    return code
+
+
+@cache
+def _code(dtype: torch.dtype) -> int:
+    """torch's number for a dtype, asked of a tensor."""
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    tensor, code = torch.empty(0, dtype=dtype), ctypes.c_int32(-1)
+    library.aoti_torch_get_dtype(ctypes.c_void_p(id(tensor) + tensor_offset()), ctypes.byref(code))
+    return code.value
