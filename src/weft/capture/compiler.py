@@ -148,6 +148,9 @@ class FrameCompiler:
         except ObservedException as error:
             events.record("skip", code=code, reason=str(error), stack=error.stack)
             self._note_skip(code, always=False)
+        except RecursionError:  # of the program's nesting, which an interpreter multiplies
+            events.record("skip", code=code, reason="nested too deeply to be captured")
+            self._note_skip(code, always=False)
         except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
             checkpoint()  # what failed may be a compiler process that was interrupted too
             self.on_error(error, during="capture", what=code.co_qualname)

@@ -107,6 +107,8 @@ class Interpreter:
         """Nodes of the fakes' autograd graph that a backward has gone through, by id."""
         self.checked_at: list[int] = []
         """The steps of branches that became checks in the graph."""
+        self.made_classes: dict[type, SymbolicValue] = {}
+        """Models of the classes made inside, and how to make them (`values/made_classes.py`)."""
         self.class_attributes: dict[type, Any] = {}
         """What the program wrote to classes (`values/attributes.py`)."""
         self.function_modes: list[SymbolicValue] = []
@@ -123,6 +125,7 @@ class Interpreter:
         self.root: Frame | None = None
         self.code = code
         self.root_globals = globals
+        self._forgotten: list[Any] = []
         self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
         self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
         self._step_limit = config.step_limit
@@ -285,6 +288,11 @@ class Interpreter:
     def is_known(self, obj: Any) -> bool:
         """Whether the object was read before."""
         return id(obj) in self._wrapped
+
+    def forget(self, obj: Any) -> None:
+        """`obj` is no longer what `remember` said, but itself."""
+        self._wrapped.pop(id(obj), None)
+        self._forgotten.append(obj)
 
     def _same(self, value: SymbolicValue, source: Source) -> None:
         """The object known as `value` was reached another way: it must be the same next time."""

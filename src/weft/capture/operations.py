@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import MISSING, SymbolicValue
-from weft.capture.values.constant import boolean, evaluate, python_object
+from weft.capture.values.constant import ConstantValue, boolean, evaluate, python_object
 from weft.capture.values.unknown import UnknownValue
 
 if TYPE_CHECKING:
@@ -60,9 +60,16 @@ _FRESH = (str, bytes, int, float, complex)
 
 def _has_own_equality(*values: SymbolicValue) -> bool:
     """Whether C code that capture has no rule for decides what one of the values equals."""
-    kinds = [value.python_type() for value in values if isinstance(value, UnknownValue)]
+    kinds = [value.python_type() for value in values
+             if isinstance(value, UnknownValue) or _is_library_constant(value)]
     inherited: Any = object.__eq__
     return any(kind.__eq__ is not inherited for kind in kinds)
+
+
+def _is_library_constant(value: SymbolicValue) -> bool:
+    """Whether the value is a constant of a C type of some library, such as Decimal."""
+    return isinstance(value, ConstantValue) and type(value.value).__module__ in ("decimal",
+                                                                                 "datetime")
 
 
 def _right_first(left: SymbolicValue, right: SymbolicValue) -> bool:

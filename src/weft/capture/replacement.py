@@ -13,6 +13,7 @@ Each object is rebuilt once, so identity and aliasing are kept; what exists outs
 
 from __future__ import annotations
 
+import enum
 import itertools
 import linecache
 from collections import deque
@@ -98,6 +99,9 @@ class Emitter:
 
     def constant(self, obj: Any) -> str:
         """A closure variable of the replacement that holds the object."""
+        made = self._made(obj) if self.tx.made_classes else None
+        if made is not None:
+            return made
         name = self._constant_names.get(id(obj))
         if name is None:
             name = f"c{len(self.constants)}"
@@ -107,6 +111,15 @@ class Emitter:
             self._constant_names[id(obj)] = name
             self.constants[name] = obj
         return name
+
+    def _made(self, obj: Any) -> str | None:
+        """An expression for a class made inside, or a member of such an enumeration."""
+        recipe = self.tx.made_classes.get(obj) if isinstance(obj, type) else None
+        if recipe is not None:
+            return self.value(recipe)
+        if isinstance(obj, enum.Enum) and type(obj) in self.tx.made_classes:
+            return f"{self.constant(type(obj))}[{obj.name!r}]"
+        return None
 
     def output(self, node: fx.Node) -> str:
         """The variable of a graph output."""

@@ -136,10 +136,16 @@ _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type(Ellipsi
                  range)
 
 
+_LONG: Final = 1_000
+"""Bits of the longest numbers that are written out."""
+
+
 def describe(obj: Any) -> str:
     """The object for messages; runs none of the program's code."""
     if isinstance(obj, (list, tuple)):
         return f"({', '.join(map(describe, obj))})"
+    if type(obj) is int and obj.bit_length() > _LONG:
+        return f"an int of {obj.bit_length()} bits"
     if type(obj) in _PLAIN:
         return repr(obj)
     if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):

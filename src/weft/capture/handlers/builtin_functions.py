@@ -219,7 +219,12 @@ def _print(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(vars)
 def _vars(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return args[0].getattr(tx, "__dict__") if args else _locals(tx, args, kwargs)
+    if not args:
+        return _locals(tx, args, kwargs)
+    found = _try_getattr(tx, args[0], "__dict__")
+    if found is None:
+        raise tx.error(TypeError, "vars() argument must have __dict__ attribute")
+    return found
 
 
 @rule(locals)

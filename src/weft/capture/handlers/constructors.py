@@ -35,6 +35,7 @@ from weft.capture.values.lazy_iterators import (
     StarmapIterator,
     ZipIterator,
 )
+from weft.capture.values.made_classes import type_of_three
 from weft.capture.values.mapping import DictValue, ProxyValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.sequences import (
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 
 @constructor(type)
 def _type(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) == 3 and not kwargs:
+        return type_of_three(tx, args)
     if len(args) != 1:
         raise graph_break("unknown-operation", "making a class")
     kind = args[0].python_type()
@@ -96,11 +99,18 @@ def _checked_super(tx: Interpreter, after: type, owner: SymbolicValue) -> Symbol
 
 @constructor(list)
 def _list(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _one_argument(cls, args, kwargs)
     return ListValue(tx.unpack(args[0]) if args else [])
+
+
+def _one_argument(cls: type, args: Args, kwargs: Kwargs) -> None:
+    if kwargs or len(args) > 1:
+        raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
 
 
 @constructor(tuple)
 def _tuple(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _one_argument(cls, args, kwargs)
     if args and type(args[0]) is TupleValue:
         return args[0]
     return TupleValue(tx.unpack(args[0]) if args else [])
@@ -145,6 +155,7 @@ def _mapping_proxy(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Sy
 
 @constructor(set, frozenset)
 def _set(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _one_argument(cls, args, kwargs)
     if cls is frozenset and args and args[0].python_type() is frozenset:
         return args[0]
     return SetValue.of(tx, tx.unpack(args[0]) if args else [], cls)
@@ -244,11 +255,6 @@ def _message(tx: Interpreter, cls: type, args: list[SymbolicValue]) -> SymbolicV
     return tx.call(tx.wrap_fixed(str, "str"), args) if args else constant("")
 
 
-@constructor(property, classmethod, staticmethod)
-def _descriptor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("unknown-operation", f"making a {cls.__name__}")
-
-
 @constructor(object)
 def _object(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return ObjectValue(object)
@@ -256,6 +262,10 @@ def _object(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
 
 @constructor(partial)
 def _partial(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    function = args[0]
+    if isinstance(function, PartialValue) and not function.attributes.truth(tx):
+        args = [function.function, *function.args, *args[1:]]
+        kwargs = {**function.keywords, **kwargs}
     return PartialValue(args[0], args[1:], kwargs)
 
 
@@ -283,13 +293,16 @@ def _torch_constant(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> S
 Producer = Callable[["Interpreter", Args, Kwargs], Iterator[SymbolicValue]]
 
 
-def iterator_type(*kinds: type, pure: bool = True) -> Callable[[Producer], Producer]:
-    """Register a generator over values as the iterator that a call of a type makes."""
+def iterator_type(*kinds: type, pure: bool = True, iterables: slice = slice(0, 1),
+                  most: int | None = None) -> Callable[[Producer], Producer]:
+    """Register a generator over values as the iterator that a call of a type makes; which
+    arguments are iterated over from the start, and how many there may be."""
 
     def register(produce: Producer) -> Producer:
         def make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-            if not args and not kwargs:
-                raise graph_break("unknown-operation", f"{cls.__name__} without arguments")
+            if not args or (most is not None and len(args) > most):
+                raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
+            args[iterables] = _sources(tx, args[iterables])
             return LazyIterator(cls, partial(_checked, cls, produce, tx, args, kwargs), pure)
 
         constructor(*kinds)(make)
@@ -369,12 +382,17 @@ def _chain_from(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _repeat(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     given = dict(zip(("object", "times"), args, strict=False)) | kwargs
     times = given.get("times")
+    if times is not None and not issubclass(times.python_type(), int):
+        raise graph_break("unknown-operation", "itertools.repeat of these arguments")
     return RepeatIterator(given["object"], None if times is None else times.constant())
 
 
 @constructor(itertools.count)
 def _count(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     given = dict(zip(("start", "step"), args, strict=False)) | kwargs
+    if len(args) > 2 or not all(
+            issubclass(value.python_type(), (int, float, complex)) for value in given.values()):
+        raise graph_break("unknown-operation", "itertools.count of these arguments")
     return CountIterator(given.get("start", constant(0)), given.get("step", constant(1)))
 
 
@@ -390,14 +408,14 @@ def _islice(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
     return SliceIterator(args[0].iter(tx), slice(*bounds))
 
 
-@iterator_type(itertools.zip_longest)
+@iterator_type(itertools.zip_longest, iterables=slice(0, None))
 def _zip_longest(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     fill = kwargs.get("fillvalue", NONE)
     for items in itertools.zip_longest(*(iterator_of(tx, a) for a in args), fillvalue=fill):
         yield TupleValue(items)
 
 
-@iterator_type(itertools.product)
+@iterator_type(itertools.product, iterables=slice(0, None))
 def _product(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     repeat = kwargs["repeat"].constant() if "repeat" in kwargs else 1
     for items in itertools.product(*(tx.unpack(a) for a in args), repeat=repeat):
@@ -425,7 +443,7 @@ def _starmap(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symbolic
     return StarmapIterator(args[0], args[1].iter(tx))
 
 
-@iterator_type(itertools.accumulate, pure=False)
+@iterator_type(itertools.accumulate, pure=False, most=2)
 def _accumulate(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     function = args[1] if len(args) > 1 else kwargs.get("func", NONE)
     plain = function.is_constant and function.constant() is None
@@ -444,7 +462,7 @@ def _accumulate(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[Symboli
         yield total
 
 
-@iterator_type(itertools.takewhile, pure=False)
+@iterator_type(itertools.takewhile, pure=False, iterables=slice(1, 2), most=2)
 def _takewhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     for item in iterator_of(tx, args[1]):
         if not tx.call(args[0], [item]).truth(tx):
@@ -452,7 +470,7 @@ def _takewhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[Symbolic
         yield item
 
 
-@iterator_type(itertools.pairwise)
+@iterator_type(itertools.pairwise, most=1)
 def _pairwise(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     for pair in itertools.pairwise(iterator_of(tx, args[0])):
         yield TupleValue(pair)

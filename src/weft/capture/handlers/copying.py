@@ -7,6 +7,7 @@ is done on values directly: a new instance of the same class with the same (or c
 from __future__ import annotations
 
 import copy
+import copyreg
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,8 @@ from weft.capture.values.tensors import TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
+
+_UNDER_WAY: Final = SymbolicValue()
 
 Memo = dict[int, SymbolicValue]
 CopyPart = Callable[[SymbolicValue], SymbolicValue]
@@ -67,6 +70,8 @@ def _deepcopy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _deep(tx: Interpreter, value: SymbolicValue, memo: Memo) -> SymbolicValue:
     value = tx.force(value)
     known = memo.get(id(value))
+    if known is _UNDER_WAY:
+        raise graph_break("unknown-operation", "deepcopy of a tuple in a cycle")
     if known is not None:
         return known
     if value.is_constant or isinstance(value, (*_ATOMIC, SymbolicNumberValue)):
@@ -84,7 +89,9 @@ def _deep_list(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 
 
 def _deep_tuple(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
+    memo[id(value)] = _UNDER_WAY
     items = [_deep(tx, item, memo) for item in value.all(tx)]
+    del memo[id(value)]
     if all(a is b for a, b in zip(items, value.items, strict=True)):
         return value  # type: ignore[no-any-return]
     named = isinstance(value, NamedTupleValue)
@@ -139,6 +146,9 @@ _COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ..
 def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo | None = None
                  ) -> SymbolicValue:
     """A new instance with the parts of the old one, as `object.__reduce_ex__` would have it."""
+    if value.cls in copyreg.dispatch_table or isinstance(
+            type_lookup(value.cls, "__getattribute__"), types.FunctionType):
+        raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     for name in _CUSTOM:
         found = type_lookup(value.cls, name)
         if isinstance(found, types.FunctionType) and found not in _MODULE_STATE:

@@ -1,4 +1,4 @@
-"""Objects of C types that never change; library functions that depend on their arguments only.
+"""Objects of C types that never change; functions that depend on their arguments only.
 
 Place in the pipeline: see `handlers/__init__`. Patterns and matches of `re`, decimals, dates: Python
 itself computes with them, as with numbers; `json.dumps` and the functions of `re` run on constants.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 
-@iterator_type(itertools.compress)
+@iterator_type(itertools.compress, iterables=slice(0, 2), most=2)
 def _compress(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     data, selectors = (*args, *kwargs.values())
     for item, chosen in zip(iterator_of(tx, data), iterator_of(tx, selectors), strict=False):
@@ -31,7 +31,7 @@ def _compress(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicV
             yield item
 
 
-@iterator_type(itertools.dropwhile, pure=False)
+@iterator_type(itertools.dropwhile, pure=False, iterables=slice(1, 2), most=2)
 def _dropwhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     items = iterator_of(tx, args[1])
     for item in items:

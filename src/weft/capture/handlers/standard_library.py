@@ -22,8 +22,15 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue, constructor
 from weft.capture.values.constant import NONE, constant, evaluate
 from weft.capture.values.exceptions import traceback_of
-from weft.capture.values.functions import MARKED, BoundMethodValue, Rule, rule
+from weft.capture.values.functions import (
+    MARKED,
+    BoundMethodValue,
+    FunctionValue,
+    Rule,
+    rule,
+)
 from weft.capture.values.identities import RunTimeNumber
+from weft.capture.values.mapping import DictValue
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.reachability import holds_itself, is_held
 from weft.capture.values.registry import wraps
@@ -388,6 +395,11 @@ def _dispatch_rule(function: Any) -> Rule | None:
     def dispatch(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         names = function.__code__.co_freevars
         registry = function.__closure__[names.index("registry")].cell_contents
+        if any(isinstance(changed, DictValue) and changed.real() is registry
+               for changed in tx.effects.touched()):
+            value = tx.wrap_fixed(function, "dispatch")
+            assert isinstance(value, FunctionValue)
+            return value.inline(tx, args, kwargs)
         found = evaluate(tx, lambda: function(args[0].constant()))
         source = tx.tree.object(registry, "singledispatch.registry")
         tx.guards.add(source, "dict_keys", tuple(registry))

@@ -2,7 +2,7 @@
 
 Place in the pipeline: called by the interpreter's loop. Each file is a family: `variables`,
 `stack`, `operators`, `containers`, `control`, `calls`, `functions`, `exceptions`, `generators`,
-`matching`.
+`matching`, `class_bodies`.
 A handler takes the interpreter, the frame and the instruction, and works on the frame's stack; only
 those that leave the frame return a value. Names do not change their meaning between versions; where
 one does, the handler asks `TABLE` (`bytecode/py31x.py`)::
@@ -11,11 +11,12 @@ one does, the handler asks `TABLE` (`bytecode/py31x.py`)::
     def get_iter(tx, frame, ins):
         frame.push(frame.pop().iter(tx))
 
-What has no handler here (class bodies, coroutines) breaks the graph.
+What has no handler here (coroutines) breaks the graph.
 """
 
 from weft.capture.opcodes import (
     calls,
+    class_bodies,
     containers,
     control,
     exceptions,
@@ -29,6 +30,7 @@ from weft.capture.opcodes import (
 
 __all__ = [
     "calls",
+    "class_bodies",
     "containers",
     "control",
     "exceptions",

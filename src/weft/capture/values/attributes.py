@@ -57,6 +57,10 @@ def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> No
     if not isinstance(attribute, _GUARDED):
         return
     for base in cls.__mro__:
+        if base in tx.made_classes:
+            if name in base.__dict__:
+                return
+            continue
         if str(getattr(base, "__module__", "")).partition(".")[0] in _LIBRARY:
             if name in base.__dict__:
                 return
@@ -73,6 +77,8 @@ def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> Symbol
     if isinstance(attribute, (types.FunctionType, type)):
         return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
     owner = next(base for base in cls.__mro__ if name in base.__dict__)
+    if owner in tx.made_classes:
+        return tx.wrap(attribute, None)
     source = tx.tree.object(owner, owner.__qualname__).instance_dict().dict_item(name)
     return tx.wrap(attribute, source)
 
@@ -95,6 +101,9 @@ class ClassAttributes:
 
 def write_class_attribute(tx: Interpreter, cls: type, name: str, value: SymbolicValue) -> None:
     """`cls.name = value`, where that is data before and after: nothing else depends on it."""
+    if cls in tx.made_classes:
+        SET_MADE[0](tx, cls, name, value)
+        return
     old = type_lookup(cls, name)
     immutable = not cls.__flags__ & _HEAP_TYPE
     if immutable or name.startswith("__") or hasattr(type(old), "__get__") or hasattr(
@@ -106,6 +115,9 @@ def write_class_attribute(tx: Interpreter, cls: type, name: str, value: Symbolic
     written.values[name] = value
     tx.effects.touch(written)
 
+
+SET_MADE: list[Any] = []
+"""Sets an attribute of a class made inside; set by `made_classes` (which is higher up)."""
 
 _HEAP_TYPE: Final = 1 << 9
 """The type flag of classes whose attributes can be set."""
@@ -190,7 +202,8 @@ def _bind_property(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, 
 def _bind_cached(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
                  ) -> SymbolicValue:
     value = tx.wrap_fixed(attribute.func, f"{cls.__name__}.{name}").call(tx, [owner], {})
-    owner.getattr(tx, "__dict__").setitem(tx, constant(name), value)
+    key = getattr(attribute, "attrname", None) or name
+    owner.getattr(tx, "__dict__").setitem(tx, constant(key), value)
     return value
 
 

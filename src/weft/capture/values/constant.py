@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from weft.capture.replacement import Emitter
 
 _LITERALS: Final = (int, float, str, bool, bytes, complex, type(None), type(Ellipsis))
+_LONG: Final = 1_000
+"""Bits of the longest numbers that replacements write out."""
+
 _BY_EQUALITY: Final = (int, float, str, bool, bytes, complex, type(None))
 _BY_IDENTITY: Final = (torch.dtype, torch.layout, torch.memory_format, type(Ellipsis),
                        type(NotImplemented))
@@ -97,6 +100,8 @@ class ConstantValue(SymbolicValue):
         if type(self.value) is float:
             plain = self.value == self.value and abs(self.value) != float("inf")
             return repr(self.value) if plain else emit.constant(self.value)
+        if type(self.value) is int and self.value.bit_length() > _LONG:
+            return emit.constant(self.value)
         if type(self.value) in _LITERALS and type(self.value) is not complex:
             return repr(self.value)
         return emit.constant(self.value)

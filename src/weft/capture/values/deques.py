@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
+from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.classes import constructor
-from weft.capture.values.constant import NONE, constant
+from weft.capture.values.constant import NONE, constant, evaluate
+from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import GrowingValue, SequenceValue
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 class DequeValue(GrowingValue):
     """A deque; `maxlen` is None or the length at which it drops items from the other end."""
 
-    __slots__ = ("maxlen",)
+    __slots__ = ("changes", "maxlen")
     kind = deque
 
     def __init__(
@@ -36,6 +38,8 @@ class DequeValue(GrowingValue):
         source: Source | None = None, original: Any = MISSING,
     ) -> None:  # fmt: skip
         self.maxlen = maxlen
+        self.changes = 0
+        """How often it was changed; iterators look at it."""
         super().__init__(items, source, original)
         self._drop(from_left=True)
 
@@ -66,7 +70,20 @@ class DequeValue(GrowingValue):
 
     # -- what becomes of it -----------------------------------------------------------------------
 
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        return LazyIterator(type(iter(deque())), lambda: self._each(tx, self.changes), True)
+
+    def iterate(self, tx: Interpreter) -> Any:
+        return self._each(tx, self.changes)
+
+    def _each(self, tx: Interpreter, changes: int) -> Iterator[SymbolicValue]:
+        for index in range(len(self.items)):
+            if self.changes != changes:
+                raise tx.error(RuntimeError, "deque mutated during iteration")
+            yield self.at(tx, index)
+
     def _changed(self, tx: Interpreter) -> SymbolicValue:
+        self.changes += 1
         if self.source is not None:
             tx.effects.touch(self)
         return NONE
@@ -169,6 +186,9 @@ def _one(args: Args) -> SymbolicValue:
 def _make_deque(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     given = dict(zip(("iterable", "maxlen"), args, strict=False)) | kwargs
     maxlen = given["maxlen"].constant() if "maxlen" in given else None
+    if len(args) > 2 or given.keys() - {"iterable", "maxlen"}:
+        raise graph_break("unknown-operation", "arguments of deque")
+    evaluate(tx, lambda: deque((), maxlen))  # raises what is wrong with the length
     return DequeValue(tx.unpack(given["iterable"]) if "iterable" in given else [], maxlen)
 
 

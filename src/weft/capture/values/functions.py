@@ -251,11 +251,17 @@ class FunctionValue(SymbolicValue):
         if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
             raise graph_break("unknown-operation", f"changing {name} of a function")
         if name in _DESCRIPTION:
-            if self.original is not MISSING:
-                raise graph_break("unknown-operation", f"changing {name} of a function")
             self.described[name] = value
+            if self.original is not MISSING:
+                tx.effects.touch(self)
             return
         self._dict(tx).setitem(tx, constant(name), value)
+
+    def replay(self, emit: Emitter) -> None:
+        """Writes what was set of the description of an outside function."""
+        target = emit.value(self)
+        for name, value in self.described.items():
+            emit.line(f"{target}.{name} = {emit.value(value)}")
 
     def rebuild(self, emit: Emitter) -> str:
         closure = "".join(f"{emit.value(cell)}, " for cell in self.closure)

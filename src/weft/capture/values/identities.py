@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
+from weft.capture.breaks import graph_break
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean
 
@@ -42,6 +43,8 @@ class RunTimeNumber(SymbolicValue):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op in ("eq", "ne") and isinstance(other, RunTimeNumber):
             return boolean((self._key() == other._key()) is (op == "eq"))
+        if issubclass(other.python_type(), (int, float, complex)):
+            raise graph_break("unknown-operation", f"{op} of {self!r} and {other!r}")
         return None
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

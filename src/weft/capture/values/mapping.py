@@ -35,7 +35,7 @@ class DictValue(MethodTable):
     """A dictionary: entries known so far over the outside dictionary, if there is one."""
 
     __slots__ = ("_complete", "_entries", "_gone", "cls", "factory", "is_namespace", "keys_guarded",
-                 "original", "owner_type", "reordered", "unbound", "written")
+                 "original", "owner_type", "removals", "reordered", "unbound", "written")
 
     def __init__(self, source: Source | None = None, original: Any = None, *, cls: type = dict,
                  factory: SymbolicValue = NONE) -> None:
@@ -51,6 +51,8 @@ class DictValue(MethodTable):
         self.unbound = False
         """Whether the outside object's class may have its own `__setitem__` (not to be called)."""
         self.written: dict[Any, None] = {}
+        self.removals = 0
+        """How often a key was deleted; iterators look at it."""
         self.reordered = False
         self._entries: dict[Any, Entry] = {}
         self._gone: set[Any] = set()
@@ -164,6 +166,7 @@ class DictValue(MethodTable):
         if old is not None:
             del self._entries[key]
             self._gone.add(key)
+            self.removals += 1
             self._changed(tx, key)
         return old
 
@@ -199,7 +202,9 @@ class DictValue(MethodTable):
             if key in self.original:
                 kind = emit.constant(self.cls)
                 emit.line(f"{kind}.__delitem__({target}, {emit.constant(key)})")
-        elif not self._unchanged(key, entry[1]):
+        elif key.__class__ is UserKey or not self._unchanged(key, entry[1]):
+            if key.__class__ is UserKey:
+                key.check()
             self._emit_store(emit, target, emit.value(entry[0]), emit.value(entry[1]))
 
     def _emit_store(self, emit: Emitter, target: str, key: str, value: str) -> None:
@@ -232,7 +237,9 @@ class DictValue(MethodTable):
 
     def fill(self, emit: Emitter, statement: str) -> None:
         """Emits a statement for each key and value."""
-        for key, value in list(self.complete(emit.tx).values()):
+        for entry_key, (key, value) in list(self.complete(emit.tx).items()):
+            if entry_key.__class__ is UserKey:
+                entry_key.check()
             emit.line(statement.format(emit.value(key), emit.value(value)))
 
     def _empty(self, emit: Emitter) -> str:
@@ -459,12 +466,13 @@ def _get(mapping: Any, key: Any) -> Any:
 class DictIterator(IteratorValue):
     """Over a view; notices when the dictionary changes its size meanwhile."""
 
-    __slots__ = ("keys", "position", "view")
+    __slots__ = ("keys", "position", "removals", "view")
 
     def __init__(self, view: DictView, tx: Interpreter) -> None:
         super().__init__()
         self.view = view
         self.keys = list(view.owner.complete(tx))
+        self.removals = view.owner.removals
         self.position = 0
 
     def python_type(self) -> type:
@@ -478,6 +486,8 @@ class DictIterator(IteratorValue):
             raise tx.error(RuntimeError, "dictionary changed size during iteration")
         if self.position >= len(self.keys):
             self.position = -1
+            if self.removals != self.view.owner.removals or self.keys != list(entries):
+                raise tx.error(RuntimeError, "dictionary keys changed during iteration")
             return None
         key = self.keys[self.position]
         if key not in entries:

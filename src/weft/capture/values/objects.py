@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from weft.capture.replacement import Emitter
 
 _DELETED = constant("<deleted>")
+_LIBRARY = ("torch", "weft")
 
 
 def instance_dict(obj: Any) -> dict[str, Any] | None:
@@ -98,10 +99,11 @@ class ObjectValue(SymbolicValue):
         if hasher is object.__hash__:
             return self if self.original is MISSING else self.original
         if isinstance(hasher, types.FunctionType):
-            comparer = type_lookup(self.cls, "__eq__")
-            if self.original is not MISSING and comparer is object.__eq__:
+            if self.original is not MISSING and _is_identity(self.cls, hasher):
                 return self.original
-            number = python_object(tx, self._special(tx, "__hash__"))
+            plain = hasher.__code__.co_filename == "<string>" and hasattr(
+                self.cls, "__dataclass_params__")
+            number = python_object(tx, self._special(tx, "__hash__")) if plain else None
             if type(number) is int:
                 return UserKey(tx, self, hash(number))
         if hasher is None:
@@ -410,6 +412,12 @@ def _has_dict(cls: type) -> bool:
 
 
 _CONTAINERS: tuple[type, ...] = (OrderedDict, defaultdict, dict, list, set)
+
+
+def _is_identity(cls: type, hasher: Any) -> bool:
+    """Whether a library's hash and equality are those of the object's identity."""
+    home = str(hasher.__module__).partition(".")[0]
+    return home in _LIBRARY and type_lookup(cls, "__eq__") is object.__eq__
 
 
 def _is_c_made(cls: type) -> bool:

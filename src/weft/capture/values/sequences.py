@@ -284,7 +284,7 @@ class ListValue(GrowingValue):
             self.changed(tx)
             return self
         if op == "imul" and not reflected:
-            self.items *= other.constant()
+            self.items = evaluate(tx, lambda: self.items * other.constant())
             self.changed(tx)
             return self
         return super().binary(tx, op, other, reflected)
@@ -346,7 +346,12 @@ class ListValue(GrowingValue):
     def m_sort(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if args:
             raise tx.error(TypeError, "sort() takes no positional arguments")
-        self.items = sort_values(tx, self.all(tx), kwargs)
+        items, self.items = self.all(tx), []  # what the program sees of it meanwhile
+        done = sort_values(tx, items, kwargs)
+        if self.items:
+            self.items = done
+            raise tx.error(ValueError, "list modified during sort")
+        self.items = done
         self.changed(tx)
         return NONE
 
@@ -359,6 +364,8 @@ class ListValue(GrowingValue):
         return NONE
 
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if kwargs or len(args) > 1:
+            raise graph_break("unknown-operation", "arguments of list.__init__")
         self.items = tx.unpack(args[0]) if args else []
         self.changed(tx)
         return NONE

@@ -1,30 +1,41 @@
-"""Dictionary keys whose class says in Python what they are equal to.
+"""Dictionary keys that are instances of dataclasses: equal if their fields are.
 
 Place in the pipeline: under `objects`. A `UserKey` stands for such an object in the dictionaries
-that capture keeps: its hash and equality interpret the program's `__hash__` and `__eq__`, in the
-order in which Python's own dictionary calls them.
+that capture keeps: its hash and equality interpret the generated `__hash__` and `__eq__`. (Those that
+the program writes may have side effects, and the replacement calls them once more.)
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from weft.capture.values.base import SymbolicValue
+from weft.capture.breaks import graph_break
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
+    from weft.capture.values.objects import ObjectValue
 
 
 @final
 class UserKey:
     """An object made while capturing, as a key."""
 
-    __slots__ = ("number", "tx", "value")
+    __slots__ = ("number", "state", "tx", "value")
 
-    def __init__(self, tx: Interpreter, value: SymbolicValue, number: int) -> None:
+    def __init__(self, tx: Interpreter, value: ObjectValue, number: int) -> None:
         self.tx = tx
         self.value = value
         self.number = number
+        self.state = self._state()
+
+    def _state(self) -> tuple[int, ...]:
+        parts = [value for _, value in self.value.attributes.complete(self.tx).values()]
+        return tuple(map(id, (*parts, *self.value.slots.values())))
+
+    def check(self) -> None:
+        """The replacement hashes the object again, which has to be what it was then."""
+        if self.state != self._state():
+            raise graph_break("unknown-operation", "a dictionary key that was changed")
 
     def __hash__(self) -> int:
         return self.number

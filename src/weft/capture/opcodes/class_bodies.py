@@ -1,0 +1,71 @@
+"""Names in class bodies, whose variables are the namespace of the class being made.
+
+Place in the pipeline: opcode handlers; `values/made_classes.py` interprets the bodies. What the
+body binds is in `frame.locals`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from weft.capture.frame import Frame, Instruction, opcode
+from weft.capture.opcodes.variables import load_deref, read_global
+from weft.capture.values.base import NULL, SymbolicValue
+from weft.capture.values.mapping import DictValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+def _own(tx: Interpreter, frame: Frame, name: str) -> SymbolicValue | None:
+    found = frame.locals.get(name)
+    return None if found is None else tx.force(found)
+
+
+@opcode("LOAD_NAME")
+def load_name(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    found = _own(tx, frame, ins.argval)
+    frame.push(read_global(tx, frame, ins.argval) if found is None else found)
+
+
+@opcode("STORE_NAME")
+def store_name(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.locals[ins.argval] = frame.pop()
+
+
+@opcode("DELETE_NAME")
+def delete_name(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if frame.locals.pop(ins.argval, None) is None:
+        raise tx.error(NameError, f"name '{ins.argval}' is not defined")
+
+
+@opcode("SETUP_ANNOTATIONS")
+def setup_annotations(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.locals.setdefault("__annotations__", DictValue())
+
+
+@opcode("LOAD_CLASSDEREF")
+def load_class_deref(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    found = _own(tx, frame, ins.argval)
+    if found is None:
+        load_deref(tx, frame, ins)
+    else:
+        frame.push(found)
+
+
+@opcode("LOAD_LOCALS")
+def load_locals(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """The namespace, for the instruction after it: which knows where it is."""
+    frame.push(NULL)
+
+
+@opcode("LOAD_FROM_DICT_OR_DEREF")
+def load_from_dict_or_deref(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.pop()
+    load_class_deref(tx, frame, ins)
+
+
+@opcode("LOAD_FROM_DICT_OR_GLOBALS")
+def load_from_dict_or_globals(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    frame.pop()
+    load_name(tx, frame, ins)

@@ -1,0 +1,317 @@
+"""Classes made inside the captured code: `class` statements, `type(...)`, `namedtuple(...)`.
+
+Place in the pipeline: above `classes`. The body is interpreted; then a real class, the *model*, is
+made of stand-ins for what the body bound: functions whose cells are empty, objects without contents.
+Attribute lookup works on the model as on any class, and each stand-in is known to the interpreter
+(`tx.remember`) as the value it stands for. A class that escapes is made again by the replacement::
+
+    class Local:                          # model: type("Local", (), {"f": <stand-in>})
+        def f(self): return x             # replacement: t0 = type("Local", (), {"f": t1})
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import collections
+import dataclasses
+import enum
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.attributes import SET_MADE, type_lookup
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.cell import CellValue
+from weft.capture.values.classes import ClassValue
+from weft.capture.values.constant import constant, evaluate, python_object
+from weft.capture.values.descriptors import DescriptorValue
+from weft.capture.values.functions import FunctionValue, rule
+from weft.capture.values.mapping import DictValue
+from weft.capture.values.objects import ObjectValue
+from weft.capture.values.sequences import ListValue, TupleValue
+from weft.capture.values.sets import SetValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+Namespace = dict[str, SymbolicValue]
+
+_METACLASSES: Final = (type, abc.ABCMeta, enum.EnumMeta)
+
+
+@final
+class MadeClass(SymbolicValue):
+    """How to make the class of a model again."""
+
+    __slots__ = ("bases", "late", "metaclass", "model", "name", "namespace")
+
+    def __init__(self, metaclass: type, name: str, bases: list[SymbolicValue],
+                 namespace: Namespace) -> None:
+        super().__init__()
+        self.metaclass = metaclass
+        self.name = name
+        self.bases = bases
+        self.namespace = namespace
+        self.late: list[str] = []
+        """Attributes set when the class is there: objects that are filled after it, or whose
+        `__set_name__` is interpreted."""
+        self.model: Any = None
+
+    def rebuild(self, emit: Emitter) -> str:
+        bases = "".join(f"{emit.value(base)}, " for base in self.bases)
+        items = "".join(f"({name!r}, {emit.value(value)}), "
+                        for name, value in self.namespace.items() if name not in self.late)
+        text = (f"{emit.constant(new_class)}({emit.constant(self.metaclass)}, {self.name!r}, "
+                f"({bases}), ({items}))")
+        name = emit.bind(self, text)
+        for late in self.late:
+            emit.line(f"setattr({name}, {late!r}, {emit.value(self.namespace[late])})")
+        return name
+
+    def python_type(self) -> type:
+        return self.metaclass
+
+
+@final
+class ProcessedClass(SymbolicValue):
+    """A class that `function` made of constants, or of another made class: a dataclass."""
+
+    __slots__ = ("arguments", "function", "in_place", "named")
+
+    def __init__(self, function: Callable[..., Any], arguments: list[SymbolicValue],
+                 named: Kwargs, *, in_place: bool = False) -> None:
+        super().__init__()
+        self.in_place = in_place
+        """Whether the result is the first argument, changed."""
+        self.function = function
+        self.arguments = arguments
+        self.named = named
+
+    def rebuild(self, emit: Emitter) -> str:
+        parts = [emit.value(argument) for argument in self.arguments]
+        parts += [f"{name}={emit.value(value)}" for name, value in self.named.items()]
+        text = f"{emit.constant(self.function)}({', '.join(parts)})"
+        if not self.in_place:
+            return emit.bind(self, text)
+        name = emit.bind(self, parts[0])
+        emit.fill()
+        emit.line(text)
+        return name
+
+
+def new_class(metaclass: type, name: str, bases: tuple[type, ...],
+              items: tuple[tuple[str, Any], ...]) -> Any:
+    """Makes a class as a `class` statement does."""
+    namespace: Any = metaclass.__prepare__(name, bases)
+    for key, value in items:
+        namespace[key] = value
+    return metaclass(name, bases, namespace)
+
+
+# -- making -------------------------------------------------------------------------------------
+
+
+@rule(builtins.__build_class__)
+def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    body, name, *bases = args
+    if not isinstance(body, FunctionValue):
+        raise graph_break("unknown-operation", "a class whose body is no function")
+    metaclass = _metaclass(bases, kwargs)
+    frame = body.frame(tx, [], {})
+    cell = tx.run(frame)
+    namespace = {key: tx.force(value) for key, value in frame.locals.items()}
+    namespace.pop("__classcell__", None)
+    made = make_class(tx, metaclass, name.constant(), bases, namespace)
+    if isinstance(cell, CellValue):
+        cell.write(tx, made)
+    return made
+
+
+def _metaclass(bases: Args, kwargs: Kwargs) -> type:
+    """The most derived metaclass; one that runs code of the program is left to Python."""
+    if not all(isinstance(base, ClassValue) for base in bases) or kwargs.keys() - {"metaclass"}:
+        raise graph_break("unknown-operation", "a class with these bases or arguments")
+    kinds = [type(base.constant()) for base in bases]
+    if "metaclass" in kwargs:
+        kinds.append(kwargs["metaclass"].constant())
+    best: type = type
+    for kind in kinds:
+        best = kind if issubclass(kind, best) else best
+    if best not in _METACLASSES:
+        raise graph_break("unknown-operation", f"a class of metaclass {best.__name__}")
+    return best
+
+
+_ENUM_CODE: Final = frozenset({"__new__", "__init__", "_generate_next_value_", "_missing_"})
+
+
+def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespace: Namespace
+               ) -> ClassValue:
+    """`metaclass(name, bases, namespace)`"""
+    classes = tuple(base.constant() for base in bases)
+    for base in classes:
+        own = type_lookup(base, "__init_subclass__")
+        if own is not vars(object)["__init_subclass__"]:
+            raise graph_break("unknown-operation", f"a subclass of {base.__name__}, which is told")
+    if metaclass is enum.EnumMeta and (_ENUM_CODE & namespace.keys() or any(
+            isinstance(vars(base).get(n), types.FunctionType)
+            for cls in classes for base in cls.__mro__ if base.__module__ != "enum"
+            for n in _ENUM_CODE)):
+        raise graph_break("unknown-operation", "an enumeration with code of its own")
+    if metaclass is enum.EnumMeta and not all(
+            value.is_constant or isinstance(value, (FunctionValue, DescriptorValue))
+            for value in namespace.values()):
+        raise graph_break("unknown-operation", "an enumeration of values that are no constants")
+    recipe = MadeClass(metaclass, name, bases, namespace)
+    stand_ins = {key: stand_in(tx, value) for key, value in namespace.items()}
+    told = [key for key, obj in stand_ins.items() if _is_told_its_name(obj)]
+    recipe.late = [*told, *(key for key, value in namespace.items()
+                            if isinstance(value, ObjectValue) and key not in told)]
+    items = tuple((key, obj) for key, obj in stand_ins.items() if key not in recipe.late)
+    model = evaluate(tx, lambda: new_class(metaclass, name, classes, items))
+    made = register(tx, model, recipe)
+    for key in recipe.late:
+        type.__setattr__(model, key, stand_ins[key])
+    for key in told:
+        teller = type_lookup(type(stand_ins[key]), "__set_name__")
+        tx.wrap_fixed(teller, teller.__qualname__).call(
+            tx, [namespace[key], made, constant(key)], {})
+    return made
+
+
+def register(tx: Interpreter, model: Any, recipe: SymbolicValue) -> ClassValue:
+    """From now on the model stands for what the recipe makes."""
+    tx.made_classes[model] = recipe
+    return ClassValue(model)
+
+
+def _is_told_its_name(obj: Any) -> bool:
+    return isinstance(type_lookup(type(obj), "__set_name__"), types.FunctionType) and (
+        type(obj).__module__ not in ("functools", "enum", "dataclasses"))
+
+
+def set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue) -> None:
+    """`made.name = value`"""
+    recipe = tx.made_classes[model]
+    if not isinstance(recipe, MadeClass) or name in ("__slots__", "__bases__"):
+        raise graph_break("unknown-operation", f"setting {name!r} of a class made by a function")
+    obj = stand_in(tx, value)
+    evaluate(tx, lambda: type.__setattr__(model, name, obj))
+    recipe.namespace[name] = value
+    if name not in recipe.late:
+        recipe.late.append(name)
+
+
+SET_MADE.append(set_attribute)
+
+
+# -- stand-ins ------------------------------------------------------------------------------------
+
+
+def stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
+    """A real object for a model; the interpreter knows it as the value."""
+    value = tx.force(value)
+    if value.is_constant:
+        return value.constant()
+    real = value.real()
+    if real is not MISSING:
+        return real
+    make = next((make for kind, make in _STAND_INS if isinstance(value, kind)), None)
+    if make is None:
+        raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
+    made = make(tx, value)
+    tx.remember(made, value)
+    return made
+
+
+def _function(tx: Interpreter, value: Any) -> Any:
+    cells = tuple(types.CellType() for _ in value.code.co_freevars)
+    made = types.FunctionType(value.code, value.globals, value.name.rpartition(".")[2], None, cells)
+    made.__qualname__ = value.name
+    if value.attributes is not None:
+        for key, item in value.attributes.pairs(tx):
+            if item.is_constant:
+                made.__dict__[key.constant()] = item.constant()
+    return made
+
+
+def _descriptor(tx: Interpreter, value: Any) -> Any:
+    parts = [stand_in(tx, part) for part in value.parts]
+    return value.kind(*parts)
+
+
+def _object(tx: Interpreter, value: Any) -> Any:
+    if value.contents is not None or type_lookup(value.cls, "__new__") is not object.__new__:
+        raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
+    made = object.__new__(value.cls)
+    for key, item in value.attributes.pairs(tx):
+        object.__setattr__(made, key.constant(), stand_in(tx, item))
+    for name, item in value.slots.items():
+        object.__setattr__(made, name, stand_in(tx, item))
+    return made
+
+
+_STAND_INS: Final[tuple[tuple[type, Callable[[Any, Any], Any]], ...]] = (
+    (FunctionValue, _function),
+    (DescriptorValue, _descriptor),
+    (ObjectValue, _object),
+    (ListValue, lambda tx, value: [stand_in(tx, item) for item in value.all(tx)]),
+    (TupleValue, lambda tx, value: tuple(stand_in(tx, item) for item in value.all(tx))),
+    (SetValue, lambda tx, value: {stand_in(tx, item) for item in value.entries.values()}),
+    (DictValue, lambda tx, value: {stand_in(tx, key): stand_in(tx, item)
+                                   for key, item in value.pairs(tx)}),
+)
+
+
+# -- functions that make classes ------------------------------------------------------------------
+
+
+def type_of_three(tx: Interpreter, args: Args) -> SymbolicValue:
+    """`type(name, bases, namespace)`"""
+    name, bases, namespace = args
+    if not isinstance(namespace, DictValue):
+        raise graph_break("unknown-operation", "making a class")
+    items = {key.constant(): value for key, value in namespace.pairs(tx)}
+    if tx.frame is not None:
+        module = tx.frame.globals.lookup(tx, "__name__")
+        items.setdefault("__module__", module or constant(None))
+    parents = tx.unpack(bases)
+    return make_class(tx, _metaclass(parents, {}), name.constant(), parents, items)
+
+
+_process: Any = vars(dataclasses)["_process_class"]
+
+
+@rule(_process)
+def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`@dataclass` on a class made inside: the real decorator, on the model."""
+    target, *options = args
+    recipe = tx.made_classes.get(target.constant()) if target.is_constant else None
+    chosen = [python_object(tx, option) for option in options]
+    named = {name: python_object(tx, option) for name, option in kwargs.items()}
+    if recipe is None or MISSING in (*chosen, *named.values()):
+        raise graph_break("unknown-operation", f"making {target!r} a dataclass")
+    made = evaluate(tx, lambda: _process(target.constant(), *chosen, **named))
+    for field in vars(made)["__dataclass_fields__"].values():
+        tx.forget(field)  # the decorator has completed it: from now on it is what it is
+    in_place = made is target.constant()
+    return register(tx, made, ProcessedClass(_process, [recipe, *options], kwargs,
+                                             in_place=in_place))
+
+
+@rule(collections.namedtuple)
+def _namedtuple(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A new class; its module is that of the frame under way."""
+    objects = [python_object(tx, arg) for arg in args]
+    named = {name: python_object(tx, value) for name, value in kwargs.items()}
+    if MISSING in (*objects, *named.values()):
+        raise graph_break("unknown-operation", "a namedtuple of values that are no constants")
+    assert tx.frame is not None
+    module = constant(tx.frame.globals.original.get("__name__"))
+    kwargs = {"module": module, **kwargs}
+    named = {"module": module.constant(), **named}
+    made = evaluate(tx, lambda: collections.namedtuple(*objects, **named))  # noqa: PYI024
+    return register(tx, made, ProcessedClass(collections.namedtuple, args, kwargs))

@@ -1,0 +1,302 @@
+"""Classes made inside of compiled functions: used there, returned, with instances that escape."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import dataclasses
+import enum
+import functools
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from tests.capture.harness import check
+
+X = torch.arange(4.0)
+
+
+def outcomes(function: Any, *calls: Any) -> None:
+    """Compares results that may be compared although their classes are other ones each time."""
+    weft.reset()
+    compiled = weft.compile(function, backend="eager")
+    for args in calls:
+        expected, actual = function(*args), compiled(*args)
+        assert len(expected) == len(actual)
+        for a, b in zip(expected, actual, strict=True):
+            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b, (a, b)
+    assert weft.stats()["graph_breaks"] == 0
+
+
+def test_methods_closures_and_super() -> None:
+    def f(x: Any, n: int) -> Any:
+        class Base:
+            factor = 2
+
+            def __init__(self, start: Any) -> None:
+                self.start = start
+
+            def value(self) -> Any:
+                return self.start * self.factor + n
+
+        class Child(Base):
+            factor = 3
+
+            def value(self) -> Any:
+                return super().value() + __class__.factor  # type: ignore[name-defined]  # noqa: F821
+
+        child = Child(x)
+        child.extra = 1  # type: ignore[attr-defined]
+        return child.value(), isinstance(child, Base), Child.__name__, vars(child)["extra"]
+
+    check(f, (X, 1), (X, 2), (X, 3))
+
+
+def test_descriptors() -> None:
+    class Named:
+        def __set_name__(self, owner: type, name: str) -> None:
+            self.name = f"_{name}"
+
+        def __get__(self, obj: Any, owner: type | None = None) -> Any:
+            return getattr(obj, self.name, 7)
+
+        def __set__(self, obj: Any, value: Any) -> None:
+            setattr(obj, self.name, value)
+
+    def f(x: Any) -> Any:
+        class Owner:
+            described = Named()
+            items: list[Any] = []
+            table = {"x": x}
+
+            @property
+            def both(self) -> Any:
+                return self.described + 1
+
+            @both.setter
+            def both(self, value: Any) -> None:
+                self.described = value
+
+            @staticmethod
+            def static(a: Any) -> Any:
+                return a * 2
+
+            @classmethod
+            def make(cls) -> Any:
+                return cls()
+
+            @functools.cached_property
+            def cached(self) -> Any:
+                self.items.append(1)
+                return x * 3
+
+        owner = Owner.make()
+        before = owner.both
+        owner.both = 10
+        Owner.later = 5  # type: ignore[attr-defined]
+        return (before, owner.both, Owner.static(x), owner.cached + owner.cached, Owner.items,
+                owner.table["x"] + 1, owner.later)
+
+    outcomes(f, (X,), (X + 1,))
+
+
+def test_classes_and_instances_escape() -> None:
+    def f(x: Any, n: int) -> Any:
+        class Made:
+            """Text."""
+
+            __slots__ = ("a", "b")
+            shared = x
+
+            def __init__(self, a: Any) -> None:
+                self.a = a
+
+            def twice(self) -> Any:
+                return self.a * 2 + n
+
+        return Made, Made(x + 1)
+
+    compiled = weft.compile(f, backend="eager")
+    for n in (1, 1, 2):
+        cls, instance = compiled(X, n)
+        assert type(instance) is cls and cls.__doc__ == "Text." and cls.__name__ == "Made"
+        assert cls.__module__ == __name__ and cls.__qualname__ == f(X, n)[0].__qualname__
+        assert torch.equal(instance.twice(), (X + 1) * 2 + n) and cls.shared is X
+        assert not hasattr(instance, "b")
+    assert compiled(X, 1)[0] is not compiled(X, 1)[0]
+
+
+@pytest.mark.parametrize("slots", [False, True])
+def test_dataclasses(slots: bool) -> None:
+    def f(x: Any, n: int) -> Any:
+        @dataclasses.dataclass(slots=slots, order=True)
+        class Point:
+            a: int
+            b: list[int] = dataclasses.field(default_factory=lambda: [n])
+            c: Any = dataclasses.field(default=3, compare=False)
+
+            def total(self) -> Any:
+                return x * self.a + self.c
+
+        point = Point(n)
+        other = dataclasses.replace(point, a=5)
+        names = [field.name for field in dataclasses.fields(Point)]
+        return (point.total(), other.total(), names, point < other, repr(point)[-22:], point.b,
+                dataclasses.asdict(other), point == Point(n))
+
+    outcomes(f, (X, 1), (X, 2))
+
+
+def test_dataclass_instances_escape() -> None:
+    def f(x: Any) -> Any:
+        @dataclasses.dataclass
+        class Pair:
+            a: Any
+            b: Any = dataclasses.field(default_factory=dict)
+
+        return Pair(x + 1)
+
+    made = weft.compile(f, backend="eager")(X)
+    assert torch.equal(made.a, X + 1) and made.b == {} and type(made)(1, 2) == type(made)(1, 2)
+    assert [field.name for field in dataclasses.fields(made)] == ["a", "b"]
+
+
+def test_enumerations() -> None:
+    def f(x: Any, n: int) -> Any:
+        class Mode(enum.Enum):
+            FAST = 1
+            SLOW = 2
+
+            @property
+            def nice(self) -> str:
+                return self.name.title()
+
+        class Level(enum.IntEnum):
+            LOW = 1
+            HIGH = 2
+
+        mode = Mode(n)
+        return (x * mode.value, mode is Mode.SLOW, [m.name for m in Mode], Mode["FAST"].nice,
+                Level.HIGH + 1, list(Level)[0].value)
+
+    outcomes(f, (X, 1), (X, 2))
+
+
+def test_members_escape() -> None:
+    def f(x: Any) -> Any:
+        class Mode(enum.Enum):
+            FAST = 1
+
+        return x + 1, Mode.FAST, Mode
+
+    _, member, cls = weft.compile(f, backend="eager")(X)
+    assert member is cls.FAST and member.value == 1
+
+
+def test_functions_that_make_classes() -> None:
+    def f(x: Any, n: int) -> Any:
+        Pair = collections.namedtuple("Pair", "a b", defaults=[n])  # noqa: PYI024
+        Kind = type("Kind", (Pair,), {"total": lambda self: self.a + self.b, "extra": x})
+        plain = type("Plain", (), {"value": 3})()
+        pair = Pair(x)
+        return pair.a + pair.b, Pair._fields, Kind.__mro__[1].__name__, plain.value, Kind.extra
+
+    outcomes(f, (X, 1), (X, 2))
+
+
+def test_namedtuples_escape() -> None:
+    def f(x: Any) -> Any:
+        Pair = collections.namedtuple("Pair", "a b")  # noqa: PYI024
+        return Pair(x + 1, 2)
+
+    made = weft.compile(f, backend="eager")(X)
+    assert made._fields == ("a", "b") and made.b == 2 and type(made).__module__ == __name__
+
+
+def test_abstract_classes() -> None:
+    def f(x: Any) -> Any:
+        class Shape(abc.ABC):
+            @abc.abstractmethod
+            def area(self) -> Any: ...
+
+        class Square(Shape):
+            def area(self) -> Any:
+                return x * x
+
+        try:
+            Shape()  # type: ignore[abstract]
+        except TypeError:
+            return Square().area(), issubclass(Square, Shape)
+
+    outcomes(f, (X,))
+
+
+def test_total_ordering_and_class_decorators() -> None:
+    def f(x: Any) -> Any:
+        registry = {}
+
+        def register(cls: Any) -> Any:
+            registry[cls.__name__] = cls
+            return cls
+
+        @register
+        @functools.total_ordering
+        class Version:
+            def __init__(self, n: int) -> None:
+                self.n = n
+
+            def __eq__(self, other: object) -> Any:
+                return self.n == other.n  # type: ignore[attr-defined]
+
+            def __lt__(self, other: Any) -> Any:
+                return self.n < other.n
+
+        made = registry["Version"]
+        return x + 1, made(1) <= made(2), made(1) > made(2), max(made(3), made(2)).n
+
+    outcomes(f, (X,))
+
+
+def test_a_break_after_the_class() -> None:
+    def f(x: Any, n: int) -> Any:
+        class Made:
+            def __init__(self) -> None:
+                self.value = x
+
+            def scaled(self) -> Any:
+                return self.value * n
+
+        made = Made()
+        seen.append(made.scaled().sum())
+        stop()
+        return made.scaled() + 1, Made.__name__, isinstance(made, Made)
+
+    seen: list[Any] = []
+    check(f, (X, 1), (X, 2), breaks=None)
+
+
+@weft.disable
+def stop() -> None:
+    sys.intern("nothing")
+
+
+def test_metaclasses_with_code_are_left_to_python() -> None:
+    class Meta(type):
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            made = super().__new__(cls, *args)
+            made.tag = kwargs.get("tag")  # type: ignore[attr-defined]
+            return made
+
+        def __init__(cls, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args)
+
+    def f(x: Any) -> Any:
+        class Made(metaclass=Meta, tag="t"):
+            pass
+
+        return x + 1, Made.tag  # type: ignore[attr-defined]
+
+    check(f, (X,), breaks=None)
