@@ -93,6 +93,11 @@ class Restart(Signal):
 
 
 @final
+class StartOver(Signal):
+    """Interpret again: what the program found outside has changed meanwhile."""
+
+
+@final
 class SkipFrame(Signal):
     """Run the frame eagerly; `always` when no other call of this code could do better, `counts`
     when it is one of the failures after which the code is left alone."""

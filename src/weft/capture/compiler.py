@@ -24,6 +24,7 @@ from weft.capture.breaks import (
     ObservedException,
     Restart,
     SkipFrame,
+    StartOver,
     graph_break,
 )
 from weft.capture.bytecode import PerCode
@@ -351,6 +352,8 @@ class Attempt:
             try:
                 self._finish(tx, emit, frame)
                 return tx, emit, reason
+            except StartOver:
+                continue
             except Restart as restart:
                 reason = restart.reason
                 self._report(reason)

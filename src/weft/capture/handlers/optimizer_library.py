@@ -8,15 +8,18 @@ way: operators that want numbers, branches on the step, fused kernels (weft fuse
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from weft._torch import amp_unscale, foreach_scaled, group_tensors_by_device_and_dtype
+from weft.capture.breaks import StartOver
 from weft.capture.polyfills import gradients, optimizers
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import TRUE
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import TRUE, constant
 from weft.capture.values.functions import FunctionValue, rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TensorValue, run
@@ -70,6 +73,66 @@ def _inlined(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> Symb
     value = tx.wrap_fixed(function, function.__qualname__)
     assert isinstance(value, FunctionValue)
     return value.inline(tx, args, kwargs)
+
+
+def _state_made_first(function: types.FunctionType) -> None:
+    """The first step makes an optimizer's state: it is made now, so that the step which is captured
+    is the one that runs from then on."""
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if _make_state(tx, function, args, kwargs):
+            raise StartOver
+        return _inlined(function, tx, args, kwargs)
+
+
+def _make_state(tx: Interpreter, function: types.FunctionType, args: Args, kwargs: Kwargs) -> bool:
+    """Runs `_init_group` on the real optimizer; whether that changed its state."""
+    optimizer = args[0].real()
+    group = tx.force(args[1])
+    if not isinstance(optimizer, torch.optim.Optimizer) or kwargs or group.real() is MISSING:
+        return False
+    lists = [tx.force(arg) for arg in args[2:]]
+    if not all(isinstance(one, ListValue) and not one.items for one in lists):
+        return False
+    with_gradient = _parameters_with_gradients(tx, group)
+    fresh = [p for p in with_gradient if not optimizer.state.get(p)]
+    if not fresh or group.real().get("differentiable"):
+        return False
+    with _gradients_for(group.real()["params"], with_gradient), torch.no_grad():
+        function(optimizer, group.real(), *([] for _ in lists))
+    return any(optimizer.state.get(p) for p in fresh)
+
+
+def _parameters_with_gradients(tx: Interpreter, group: SymbolicValue) -> list[torch.Tensor]:
+    found = []
+    for value in tx.unpack(group.getitem(tx, constant("params"))):
+        value = tx.force(value)
+        if isinstance(value, TensorValue) and isinstance(value.original, torch.Tensor):
+            gradient = value.getattr(tx, "grad")
+            if isinstance(gradient, TensorValue) and gradient.example.layout is torch.strided:
+                found.append(value.original)
+    return found
+
+
+@contextmanager
+def _gradients_for(parameters: list[torch.Tensor], wanted: list[torch.Tensor]) -> Iterator[None]:
+    """Gives these parameters, and only these, something in `.grad`: their own memory."""
+    before = [p.grad for p in parameters]
+    chosen = {id(p) for p in wanted}
+    try:
+        for p in parameters:
+            p.grad = p.detach() if id(p) in chosen else None
+        yield
+    finally:
+        for p, gradient in zip(parameters, before, strict=True):
+            p.grad = gradient
+
+
+for _class in vars(torch.optim).values():
+    if isinstance(_class, type) and isinstance(
+            vars(_class).get("_init_group"), types.FunctionType):
+        _state_made_first(vars(_class)["_init_group"])
 
 
 def _without_branches(function: types.FunctionType) -> None:
