@@ -289,7 +289,7 @@ class Interpreter:
         """Whether the object was read before."""
         return id(obj) in self._wrapped
 
-    def forget(self, obj: Any) -> None:
+    def mistook(self, obj: Any) -> None:
         """`obj` is no longer what `remember` said, but itself."""
         self._wrapped.pop(id(obj), None)
         self._forgotten.append(obj)
