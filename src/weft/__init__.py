@@ -36,7 +36,14 @@ if TYPE_CHECKING:
     from weft.backends import list_backends, register_backend
     from weft.diagnostics.logs import set_logs
     from weft.dims import Dim
-    from weft.markers import allow_in_graph, disable, is_compiling, mark_dynamic, mark_static
+    from weft.markers import (
+        allow_in_graph,
+        disable,
+        is_compiling,
+        mark_dynamic,
+        mark_static,
+        mark_unbacked,
+    )
     from weft.passes import register_pass, unregister_pass
     from weft.stances import error_on_graph_break, set_stance
 
@@ -48,7 +55,8 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "weft.dims": ("Dim",),
     "weft.passes": ("register_pass", "unregister_pass"),
     "weft.markers": (
-        "allow_in_graph", "disable", "is_compiling", "mark_dynamic", "mark_static"),
+        "allow_in_graph", "disable", "is_compiling", "mark_dynamic", "mark_static",
+        "mark_unbacked"),
     "weft.stances": ("error_on_graph_break", "set_stance"),
 }
 _HOME: Final = {name: module for module, names in _HOMES.items() for name in names}
@@ -69,6 +77,7 @@ __all__ = [
     "list_backends",
     "mark_dynamic",
     "mark_static",
+    "mark_unbacked",
     "optimize",
     "register_backend",
     "register_pass",

@@ -123,12 +123,14 @@ class DimRange:
     """What is said of one dynamic dimension: the sizes it may take (`max=None`: no upper end).
 
     `strict`: that the program fixes it is an error. `dim`: the name it shares with others.
+    `unbacked`: no decision may look at the size of the call at hand.
     """
 
     min: int = 0
     max: int | None = None
     strict: bool = True
     dim: Dim | None = None
+    unbacked: bool = False
 
     def check(self, what: str, size: int) -> None:
         """Raises `DimensionError` for a size outside of the limits."""

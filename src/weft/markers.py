@@ -136,6 +136,18 @@ def mark_dynamic(
     _mark(tensor, dim, DimRange(min, max))
 
 
+def mark_unbacked(
+    tensor: torch.Tensor, dim: int | tuple[int, ...], *, min: int = 0, max: int | None = None
+) -> None:
+    """Give these dimensions of an input sizes that decide nothing: one graph for all, 0 and 1 too.
+
+    A branch of the program on such a size breaks the graph.
+    """
+    if max is not None and max < min:
+        raise BadValue(f"mark_unbacked: max={max} is below min={min}", do="swap them")
+    _mark(tensor, dim, DimRange(min, max, unbacked=True))
+
+
 def mark_static(tensor: torch.Tensor, dim: int | tuple[int, ...] | None = None) -> None:
     """Keep these dimensions (all, without `dim`) of an input static, whatever changes."""
     _mark(tensor, tuple(range(tensor.ndim)) if dim is None else dim, None)
@@ -173,6 +185,8 @@ def _torch_marks(said: dict[str, Any]) -> Iterator[tuple[int, DimRange | None]]:
     limits = {r.dim: (r.min or 0, r.max) for r in said.get(_TORCH_RANGE, ())}
     for d in said.get(_TORCH_DYNAMIC, ()):
         yield d, DimRange(*limits.get(d, (0, None)))
+    for d in said.get(_TORCH_UNBACKED, ()):
+        yield d, DimRange(unbacked=True)
     for d in said.get(_TORCH_STATIC, ()):
         yield d, None
 
@@ -181,4 +195,5 @@ _TORCH_DYNAMIC: Final = "_dynamo_dynamic_indices"
 _TORCH_RANGE: Final = "_dynamo_dynamic_range"
 _TORCH_WEAK: Final = "_dynamo_weak_dynamic_indices"
 _TORCH_STATIC: Final = "_dynamo_static_indices"
-_MARKS: Final = (DYNAMIC, _TORCH_DYNAMIC, _TORCH_WEAK, _TORCH_STATIC)
+_TORCH_UNBACKED: Final = "_dynamo_unbacked_indices"
+_MARKS: Final = (DYNAMIC, _TORCH_DYNAMIC, _TORCH_WEAK, _TORCH_STATIC, _TORCH_UNBACKED)

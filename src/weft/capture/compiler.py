@@ -307,7 +307,7 @@ class FrameCompiler:
             return None, []
         events.record("graph", code=code, gm=module, nodes=len(module.graph.nodes),
                       guards=len(tx.guards))
-        if tx.shapes.unbacked_symbols.names:
+        if tx.shapes.unbacked_symbols.exist:
             module.meta["shapes"] = tx.shapes
         compiled = self.backend(module, [item.example for item in inputs])
         events.count("graphs")
@@ -372,7 +372,7 @@ class Attempt:
     @property
     def met_data(self) -> bool:
         """Whether the last interpretation kept something in the graph that depends on data."""
-        return self._shapes is not None and bool(self._shapes.unbacked_symbols.names)
+        return self._shapes is not None and bool(self._shapes.unbacked_symbols.exist)
 
     def _finish(self, tx: Interpreter, emit: Emitter, frame: Any) -> None:
         """The whole frame was captured: return its value."""

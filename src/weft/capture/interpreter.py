@@ -151,9 +151,9 @@ class Interpreter:
             self._note_break(signal, frame)
             raise
         except UndecidedValue as error:
-            signal = self.graph_break("data-dependent-value", str(error))
-            self._note_break(signal, frame)
-            raise signal from error
+            undecided = self.graph_break("data-dependent-value", str(error))
+            self._note_break(undecided, frame)
+            raise undecided from error
         finally:
             self.depth -= 1
             self.frame = outer

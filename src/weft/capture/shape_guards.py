@@ -31,7 +31,8 @@ Line = SourceLine | None
 
 def add_shape_guards(tx: Interpreter) -> None:
     """Turn what the capture's `ShapeContext` recorded into a guard of the tree."""
-    if not tx.shapes.sources and not tx.shapes.bindings:
+    shapes = tx.shapes
+    if not shapes.sources and not shapes.bindings and not shapes.unbacked_symbols.names:
         return
     conditions = list(_conditions(tx))
     refuse_fixed_marks(tx)
@@ -84,8 +85,11 @@ def _explained(
             for names, text, line in conditions
             if name in names and not text.startswith("v[")
         ]
-        value = str(tx.shapes.hints[symbol])
+        value = str(tx.shapes.hints.get(symbol, "any"))
         yield name, " = ".join(map(str, sources)), value, "; ".join(asked)
+    for name, origin in tx.shapes.unbacked_symbols.told():
+        needed = [str(a) for a in tx.shapes.asserts if name in _names(a.condition)]
+        yield name, origin, "depends on data", "; ".join(needed)
 
 
 Condition = tuple[set[str], str, Line]

@@ -83,6 +83,7 @@ class ShapeContext:
         self.asserts: list[ShapeGuard] = []  # conditions on data, to be checked when running
         self.sources: dict[Expr | FloatSymbol, list[Hashable]] = {}
         self.hints: dict[object, Hint] = {}
+        self.examples: dict[object, int] = {}  # sizes in this call that decide nothing
         self.fake_tensor_cache: dict[object, object] = {}
         self.marked: set[Expr] = set()  # sizes that the user says change
         self.dims = NamedSizes()
@@ -161,6 +162,14 @@ class ShapeContext:
         self.sources[made] = [source]
         return torch.SymFloat(self.float_node(made))
 
+    def unbacked_size(self, example: int, source: Hashable, *, lo: int, hi: int) -> torch.SymInt:
+        """The size of an input; that it is ``example`` in this call decides nothing."""
+        made = self._symbol("u", "unbacked", lo, hi, None)
+        self.unbacked_symbols.exist = True
+        self.sources[made] = [source]
+        self.examples[made] = example
+        return self.sym_int(made)
+
     def unbacked(self, what: str = "data", *, lo: int = 0, hi: int = INF) -> torch.SymInt:
         """An integer that only the running program knows (of `what`); it has no hint."""
         made = self._symbol("u", "unbacked", lo, hi, None)
@@ -231,7 +240,7 @@ class ShapeContext:
     def _general(self, condition: Condition) -> Condition:
         """A question of layout about data-dependent sizes is answered for sizes of at least two:
         for others strides mean nothing."""
-        if not self.unbacked_symbols.names or self.decide(condition) is not None:
+        if not self.unbacked_symbols.exist or self.decide(condition) is not None:
             return condition
         if self.condition_hint(condition) is not None:
             return condition

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from weft._torch import FakeTensor, FakeTensorMode, OpOverload, in_kernel_invocation
-from weft.shapes.expr import IntExpr, floor_div, maximum, minimum
+from weft.shapes.expr import IntExpr, floor_div, maximum, minimum, symbol_of, symbols
 from weft.shapes.intervals import INF
 from weft.shapes.make_fake import make_fake
-from weft.shapes.relation import and_, ge, lt
+from weft.shapes.relation import and_, eq, ge, lt
 from weft.shapes.symnode import expr_of
-from weft.shapes.unbacked import names_of
 
 if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
@@ -128,7 +127,8 @@ def _require_fit(context: ShapeContext, x: FakeTensor, mask: FakeTensor, start: 
     if mask.dim() == 0 or start + mask.dim() > x.dim():
         raise IndexError("too many indices, or a mask without dimensions")
     for d, size in enumerate(mask.size()):
-        torch._check_index(size == x.size(start + d))
+        if not context.require(eq(expr_of(size), expr_of(x.size(start + d)))):
+            raise IndexError("a mask of other sizes than the dimensions that it selects from")
 
 
 @_rule(aten.masked_select.default)
@@ -280,11 +280,10 @@ def _select(
 
 
 def _any_unbacked(context: ShapeContext, *values: Any) -> bool:
-    names = context.unbacked_symbols.names
-    if not names:
+    if not context.unbacked_symbols.exist:
         return False
-    found = (v for v in values if isinstance(v, torch.SymInt))
-    return any(not names.keys().isdisjoint(names_of(v)) for v in found)
+    found = (expr_of(v) for v in values if isinstance(v, torch.SymInt))
+    return any(symbol_of(s).kind == "unbacked" for v in found for s in symbols(v))
 
 
 def _view(

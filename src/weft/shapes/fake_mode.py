@@ -49,7 +49,6 @@ from weft.shapes.data_dependent import RULES
 from weft.shapes.make_fake import make_fake
 from weft.shapes.meta_corrections import corrected
 from weft.shapes.shape_rules import Result, infer
-from weft.shapes.symnode import UndecidedValue
 
 if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext

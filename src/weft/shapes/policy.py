@@ -27,7 +27,8 @@ class DimensionRange:
     """A symbolic dimension: its limits, and the sizes seen at the last two captures.
 
     Dimensions with the same history share a symbol: they have changed together. `marked`: the user
-    wants to hear of it if the program fixes it; `dim`: the user's name for it.
+    wants to hear of it if the program fixes it; `dim`: the user's name for it; `unbacked`: its
+    size in the call at hand decides nothing.
     """
 
     history: tuple[int, ...]
@@ -35,6 +36,7 @@ class DimensionRange:
     hi: int = INF
     marked: bool = False
     dim: Dim | None = None
+    unbacked: bool = False
 
 
 @final
@@ -119,5 +121,7 @@ class DynamicPolicy:
 
 def _marked(history: tuple[int, ...], mark: DimRange) -> DimensionRange:
     hi = INF if mark.max is None else mark.max
+    if mark.unbacked:
+        return DimensionRange(history, mark.min, hi, unbacked=True)
     lo = mark.min if mark.min > 2 else None
     return DimensionRange(history, lo, hi, marked=mark.strict, dim=mark.dim)

@@ -21,7 +21,7 @@ from typing import Any, Final, final
 import torch
 
 from weft._torch import FakeTensor, OpOverload
-from weft.shapes.expr import Expr, IntExpr, floor_div, lower_bound, mod
+from weft.shapes.expr import Expr, IntExpr, floor_div, lower_bound, mod, symbol_of
 from weft.shapes.relation import Condition, eq
 from weft.shapes.symnode import UndecidedValue
 
@@ -142,15 +142,28 @@ def _require(condition: bool) -> None:
         raise Unusual
 
 
-def _broadcast(shapes: Sequence[Sizes]) -> Sizes:
+def _gives_way(size: IntExpr, other: IntExpr) -> bool:
+    """Whether a size that depends on data must be 1 or the other one, or eager raises."""
+    unknown = isinstance(size, Expr) and any(symbol_of(s).kind == "unbacked" for s in size.symbols)
+    return unknown and lower_bound(size) < 2 and lower_bound(other) >= 2
+
+
+def _loose(tensors: Sequence[FakeTensor]) -> bool:
+    """Whether the metadata is for operators that look at real sizes (not for kernels)."""
+    symbols = getattr(tensors[0].fake_mode, "symbols", None)
+    return symbols is not None and not symbols.assuming
+
+
+def _broadcast(shapes: Sequence[Sizes], loose: bool = False) -> Sizes:
     rank = max(map(len, shapes))
     result: list[IntExpr] = [1] * rank
     for shape in shapes:
         for d, size in enumerate(shape, start=rank - len(shape)):
-            if _same(result[d], 1):
+            if _same(result[d], 1) or (loose and _gives_way(result[d], size)):
                 result[d] = size
             else:
-                _require(_same(size, 1) or _same(size, result[d]))
+                fits = _same(size, 1) or _same(size, result[d])
+                _require(fits or (loose and _gives_way(size, result[d])))
     return tuple(result)
 
 
@@ -178,7 +191,7 @@ def _elementwise(args: Sequence[Any], dtype: torch.dtype) -> list[Result]:
     tensors = _tensors(args)
     shapes = [sizes_of(t) for t in tensors]
     strides = [strides_of(t) for t in tensors]
-    sizes = _broadcast(shapes)
+    sizes = _broadcast(shapes, _loose(tensors))
     _require(_nonempty(sizes))
     layouts = list(zip(shapes, strides, strict=True))
     if all(_is_row_major(*layout) for layout in layouts):

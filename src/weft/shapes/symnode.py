@@ -491,8 +491,10 @@ def is_row_major(tensor: torch.Tensor) -> bool:
     if symbolic is None:
         return tensor.is_contiguous()
     values = [expr_of(n) for n in sizes]
-    condition = layout.is_contiguous(values[: tensor.dim()], values[tensor.dim() :], int)
-    return symbolic.node.shape_env.decide(condition) is True
+    of, steps = values[: tensor.dim()], values[tensor.dim() :]
+    condition = layout.is_contiguous(of, steps, lambda value: 0)
+    decided: bool | None = symbolic.node.shape_env.decide(condition)
+    return decided is True
 
 
 def float_of(number: float | torch.SymFloat) -> FloatValue:

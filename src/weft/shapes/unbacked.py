@@ -48,11 +48,13 @@ class Unbacked:
         self.names: dict[str, Expr | FloatSymbol] = {}
         self.origins: dict[str, tuple[str, SourceLine | None]] = {}
         self.fresh: list[str] = []
+        self.exist = False  # also as sizes of inputs, which have no place here
 
     def add(
         self, made: Expr | FloatSymbol, name: str, what: str, line: SourceLine | None
     ) -> None:
         self.names[name] = made
+        self.exist = True
         self.origins[name] = (what, line)
         self.fresh.append(name)
 
@@ -68,7 +70,7 @@ class Unbacked:
         large: dict[Expr, IntExpr] = {}
         for one in symbols(value):
             limits = symbol_of(one)
-            if limits.name in self.names and limits.lo < 2 and limits.hi != limits.lo:
+            if limits.kind == "unbacked" and limits.lo < 2 and limits.hi != limits.lo:
                 large[one] = _at_least_two(limits)
         return subs(value, large) if large else value
 

@@ -89,7 +89,7 @@ def _check(tx: Interpreter, condition: SymbolicValue, message: SymbolicValue | N
 
 
 def _depends_on_data(tx: Interpreter, condition: SymbolicValue) -> bool:
-    if not isinstance(condition, SymbolicNumberValue) or not tx.shapes.unbacked_symbols.names:
+    if not isinstance(condition, SymbolicNumberValue) or not tx.shapes.unbacked_symbols.exist:
         return False
     example = condition.example
     if not isinstance(example, torch.SymBool):

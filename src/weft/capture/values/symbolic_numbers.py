@@ -230,7 +230,8 @@ class _Nodes:
             example: Any = torch.SymFloat(context.float_node(symbol))
         else:
             example = context.sym_int(symbol)
-        source, hint = _source(self.tx, symbol), context.hints[symbol]
+        source = _source(self.tx, symbol)
+        hint = context.hints.get(symbol, context.examples.get(symbol))
         node: fx.Node = self.tx.builder.placeholder(source, example, hint)
         return node
 

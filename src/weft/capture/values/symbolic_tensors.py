@@ -65,6 +65,11 @@ def _sizes(
 ) -> list[Size]:
     sizes: list[Size] = list(tensor.shape)
     for d, limits in sorted(ranges.items()):
+        if limits.unbacked:
+            least = 0 if limits.lo is None else limits.lo
+            place = size_source(source, d)
+            sizes[d] = tx.shapes.unbacked_size(tensor.size(d), place, lo=least, hi=limits.hi)
+            continue
         sizes[d] = tx.shapes.size(
             tensor.size(d),
             size_source(source, d),

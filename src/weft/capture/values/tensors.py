@@ -263,7 +263,9 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     args = [tx.force(arg) for arg in args]
     kwargs = {name: tx.force(value) for name, value in kwargs.items()}
     if target is not operator.getitem and target is not operator.setitem:
-        args = [_plain_sizes(tx, arg) if arg.__class__ in _LISTS else arg for arg in args]
+        sizes_only = _name(target) in _TAKE_SIZES
+        args = [_plain_sizes(tx, arg, sizes_only) if arg.__class__ in _LISTS else arg
+                for arg in args]
     nodes = tuple(arg.proxy(tx) for arg in args)
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
@@ -279,7 +281,7 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     if same is not None and not changed and not _in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     node = tx.builder.call(op, target, nodes, named_nodes, result, tx.stack())
-    if tx.shapes.unbacked_symbols.names:
+    if tx.shapes.unbacked_symbols.exist:
         note_symbols(tx, node, result)
         note_checks(tx, partial(number_node, tx))
     if by_python:
@@ -298,10 +300,17 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
 _LISTS: Final = (TupleValue, ListValue)
 
 
-def _plain_sizes(tx: Interpreter, sizes: SymbolicValue) -> SymbolicValue:
+_TAKE_SIZES: Final = frozenset({
+    "pad", "view", "reshape", "expand", "repeat", "tile", "zeros", "ones", "empty", "full", "split",
+    "split_with_sizes", "new_zeros", "new_ones", "new_full", "new_empty", "randn", "rand", "roll",
+})
+"""Functions whose lists are sizes, also where all items are tensors."""
+
+
+def _plain_sizes(tx: Interpreter, sizes: SymbolicValue, sizes_only: bool) -> SymbolicValue:
     """A list of sizes in which tensors stand for numbers: the numbers."""
     items = [tx.force(item) for item in sizes.iterate(tx)]
-    if not any(map(_is_scalar, items)) or not any(map(_number, items)):
+    if not any(map(_is_scalar, items)) or not (sizes_only or any(map(_number, items))):
         return sizes
     plain = [i.method(tx, "__index__", [], {}) if _is_scalar(i) else i for i in items]
     return TupleValue(plain) if isinstance(sizes, TupleValue) else ListValue(plain)

@@ -76,8 +76,8 @@ class GraphLowering:
     @staticmethod
     def of(gm: GraphModule) -> GraphLowering:
         """Lower all of `gm`."""
-        lowered = GraphLowering(asserts=gm.meta.get("asserts", ()), channels_last=prefers_channels_last(gm))
-        lowered.facts = _facts_of(gm)
+        lowered = GraphLowering(channels_last=prefers_channels_last(gm))
+        lowered.asserts, lowered.facts = gm.meta.get("asserts", ()), _facts_of(gm)
         environment: dict[Node, Any] = {}
         for node in gm.graph.nodes:
             if node.op == "output":

@@ -22,6 +22,7 @@ from weft.codegen.dtypes import compute_type, from_torch
 from weft.codegen.loop_ir import Node, Scalar
 from weft.codegen.values import Buffer, Emitter, Index, Lazy, Origin, Shape, Strided, Value
 from weft.shapes.expr import Expr, IntExpr, is_nonnegative, maximum, minimum
+from weft.shapes.facts import Facts
 from weft.shapes.floats import SYMBOLIC_FLOATS
 from weft.shapes.relation import ge
 
@@ -166,7 +167,7 @@ class LoweringContext:
         """Whether an index counts from the front."""
         if isinstance(position, int) or is_nonnegative(position):
             return not isinstance(position, int) or position >= 0
-        facts = self.graph.facts
+        facts: Facts | None = self.graph.facts
         known = None if facts is None else facts.decide(ge(position, 0))
         if known is None:
             raise NotLowered("position of unknown sign")
