@@ -55,18 +55,18 @@ def _compile_traced(
     symbols: ShapeContext,
 ) -> Callable[..., Any]:  # fmt: skip
     """A graph without branches: trace, optimise, compile, wrap."""
-    with events.stage("aot"):
-        try:
+    try:
+        with events.stage("aot"):
             tracer, traced = trace(gm, example_inputs)
             joint = trace_backward(tracer, traced)
-        except (Unsupported, UndecidedValue) as reason:
-            if "shapes" in gm.meta:
-                raise  # capture can do without what depends on data
-            events.record("perf", text=f"graph runs without aot: {reason}")
-            return run_captured(gm)
-    traced.assumes = bool(symbols.asserts)
-    if joint is not None:
-        return training.compile_joint(gm, tracer, traced, joint, compiler, lowered)
+        traced.assumes = bool(symbols.asserts)
+        if joint is not None:
+            return training.compile_joint(gm, tracer, traced, joint, compiler, lowered)
+    except (Unsupported, UndecidedValue) as reason:
+        if "shapes" in gm.meta:
+            raise  # capture can do without what depends on data
+        events.record("perf", text=f"graph runs without aot: {reason}")
+        return run_captured(gm)
     aten_gm = optimize(traced.graph, lowered)
     return wrap(traced, compiler(finish(aten_gm, _writable(traced))), run_captured(gm))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, final
 
 import torch
@@ -116,11 +117,19 @@ def drop_unused(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
+@cache
+def _draws(name: str) -> bool:
+    """Whether a function of that name moves a random generator on."""
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = packet.overloads() if packet is not None else ()
+    return any(torch.Tag.nondeterministic_seeded in getattr(packet, o).tags for o in overloads)
+
+
 def _has_effect(node: fx.Node) -> bool:
     """Whether dropping the call could be noticed; in doubt it could."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.target in _IMPURE or "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True
-    if node.meta.get("effect"):
+    if node.meta.get("effect") or _draws(name):
         return True
     return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")

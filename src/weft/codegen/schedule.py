@@ -25,6 +25,7 @@ from typing import Any, TypeAlias, final
 
 import torch
 
+from weft._torch import OpOverload
 from weft.codegen.access import Access, analyse
 from weft.codegen.domain import Domain, Refinement, refine
 from weft.codegen.lowering import GraphLowering
@@ -184,11 +185,17 @@ def _needed_definitions(
 
 def _has_effect(definition: Definition) -> bool:
     """Must it run even if nobody uses its result? (Operators without tensor results:
-    assertions; those that give sizes their values.)
+    assertions; those that give sizes their values; those that draw random numbers.)
     """
     if not isinstance(definition, ExternCall):
         return False
-    return bool(definition.binds) or not written_by(definition)
+    return bool(definition.binds) or not written_by(definition) or _draws(definition)
+
+
+def _draws(definition: Definition) -> bool:
+    """Whether it moves a random generator on: such calls keep their order."""
+    op = getattr(definition, "op", None)
+    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 @final
@@ -209,6 +216,8 @@ class _Fusion:
         self.rejected: set[tuple[int, int]] = set()
         self.bound: dict[str, int] = {}
         self.symbols: dict[int, frozenset[str]] = {}
+        self.last_draw: int | None = None
+        self.draw_before: dict[int, int] = {}
         for number, definition in enumerate(definitions):
             self._add(number, definition, accesses)
 
@@ -228,6 +237,11 @@ class _Fusion:
             self.symbols[number] = symbols_of(definition, accesses) & self.bound.keys()
             for before in {self.bound[name] for name in self.symbols[number]}:
                 mask |= self.ancestors[before] | (1 << before)
+        if _draws(definition):
+            if self.last_draw is not None:
+                mask |= self.ancestors[self.last_draw] | (1 << self.last_draw)
+                self.draw_before[number] = self.last_draw
+            self.last_draw = number
         self.bound.update((b.name, number) for b in _binds(definition))
         self.ancestors[number] = mask
         for buffer in written_by(definition):
@@ -343,6 +357,8 @@ class _Fusion:
         names = step.reads if isinstance(step, Group) else [b.name for b in step.reads]
         found = {self.producer[name] for name in names if name in self.producer}
         found.update(self.bound[name] for name in self.symbols.get(number, ()))
+        if number in self.draw_before:
+            found.add(self.draw_before[number])
         return found - {number}
 
     def _replace(self, first: int, second: int, merged: Group) -> None:
