@@ -25,6 +25,7 @@ from torch import _check_is_size as check_is_size
 from torch import _check_tensor_all as check_tensor_all
 from torch import _check_type as check_type
 from torch import _check_value as check_value
+from torch import _check_with as check_with
 
 # shapes.fake_mode: the module whose decorator keeps functions out of torch.compile.
 from torch import _compile as compile_markers
@@ -163,6 +164,7 @@ __all__ = [
     "check_tensor_all",
     "check_type",
     "check_value",
+    "check_with",
     "compile_markers",
     "cond_operator",
     "current_autograd_node",

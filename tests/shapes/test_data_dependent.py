@@ -490,3 +490,24 @@ def test_random_programs(seed: int) -> None:
         x = torch.randn(5, 6, generator=generator) + shift
         assert same(outcome(program, x), outcome(compiled, x)), shift
     assert (weft.stats()["graphs"], weft.stats()["graph_breaks"]) == (1, 0)
+
+
+def test_checks_with_an_error_type_of_their_own() -> None:
+    def program(x: torch.Tensor, n: int) -> torch.Tensor:
+        torch._check_with(AssertionError, x.shape[0] == n, lambda: f"{x.shape[0]} rows, not {n}")
+        return x * 2
+
+    compiled = weft.compile(program, fullgraph=True)
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled(x, 3), x * 2)
+    with pytest.raises(AssertionError, match="3 rows, not 4"):
+        weft.compile(program)(x, 4)
+
+
+def test_encoder_with_a_padding_mask_is_one_graph() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    x, mask = torch.randn(2, 5, 8), torch.zeros(2, 5, dtype=torch.bool)
+    mask[0, 3:] = True
+    compiled = weft.compile(layer, fullgraph=True)
+    result = compiled(x, src_key_padding_mask=mask)
+    torch.testing.assert_close(result, layer(x, src_key_padding_mask=mask))

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from weft._torch import check, check_index, check_is_size, check_type, check_value
+from weft._torch import (
+    check,
+    check_index,
+    check_is_size,
+    check_type,
+    check_value,
+    check_with,
+)
 from weft.capture.breaks import graph_break
 from weft.capture.opcodes.control import CHECK_DATA
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
@@ -117,6 +124,16 @@ def _check_rule(function: Any, error: type[Exception]) -> None:
 for _function, _error in ((check, RuntimeError), (check_value, ValueError),
                           (check_index, IndexError), (check_type, TypeError)):
     _check_rule(_function, _error)
+
+
+@rule(check_with)
+def _check_with(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """The general form: `error_type, cond, message`, in any mixture of positions and names."""
+    given = dict(zip(("error_type", "cond", "message"), args, strict=False)) | kwargs
+    error = given["error_type"].real()
+    if not (isinstance(error, type) and issubclass(error, Exception)):
+        raise graph_break("operator-failed", "torch._check_with without an exception type")
+    return _check(tx, given["cond"], given.get("message"), error)
 
 
 def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
