@@ -145,7 +145,7 @@ def _modes(guard: Guard, actual: Any) -> Told:
 
 
 def _sizes(guard: Guard, actual: Any) -> Told:
-    return ("size condition", guard.args[0].failure(), "false",
+    return ("size condition", str(guard.args[0]), "",
             "each side of the condition is compiled once")
 
 

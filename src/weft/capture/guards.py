@@ -128,10 +128,10 @@ class GuardSet:
         self.add(self.tree.object(module, "torch.autograd.forward_ad").dict_item("_current_level"),
                  "eq", -1)
 
-    def shape(self, check: Any) -> None:
-        """Require a condition on collected sizes (a `ShapeCheck`)."""
-        self._distinct.append(("shape", check.holds, len(self.all)))
-        self.all.append(Guard(None, "shape", (check,), ()))
+    def shape(self, test: Any, told: Any, line: SourceLine | None) -> None:
+        """Require a condition on collected sizes: a postfix program, or a callable of the list."""
+        self._distinct.append(("shape", test, len(self.all)))
+        self.all.append(Guard(None, "shape", (told,), () if line is None else (line,)))
 
     def lower(self, modes: Any = None) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
         """`(nodes, tree_checks, n_slots)` for `GuardTree`; `modes` as when the frame began."""

@@ -1,24 +1,35 @@
-"""The guards on symbolic sizes and numbers of one capture, as one check over the collected values.
+"""The guards on symbolic sizes and numbers of one capture, as checks over the collected values.
 
 Place in the pipeline: after interpretation, before the guards are lowered. Each symbol is read
-from the slot of its first source; the check holds the symbols' ranges, the equality of the other
-sources (sizes that share a symbol, strides) and the conditions that branches asked for::
+from the slot of its first source; the checks are the symbols' ranges, the equality of the other
+sources (sizes that share a symbol, strides) and the conditions that branches asked for. Each is a
+small program that C runs; what holds floats is one Python predicate::
 
-    s0 = v[3]
-    return s0 >= 2 and v[5] == s0 and s0 % 8 == 0
+    s0 % 8 == 0      (("slot", 3), ("const", 8), "%", ("const", 0), "==")
+    f0 > 0.5         f0 = v[4]; return f0 > 0.5
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.source import Source
 from weft.diagnostics import events
 from weft.errors import DimensionError, FixedDimensionError, SourceLine
-from weft.shapes.expr import Expr, symbol_of, symbols
+from weft.shapes.expr import Expr, IntExpr, symbol_of, symbols
 from weft.shapes.floats import FloatRelation, FloatSymbol, number_symbols
-from weft.shapes.guard import AnyCondition, python_text
+from weft.shapes.guard import (
+    AnyCondition,
+    Program,
+    Slots,
+    equal_postfix,
+    postfix,
+    python_text,
+)
 from weft.shapes.intervals import INF
 from weft.shapes.printing import python_text as expression_text
 from weft.shapes.relation import condition_symbols
@@ -27,6 +38,9 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 Line = SourceLine | None
+Number = Expr | FloatSymbol
+
+_SYMBOL: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
 def add_shape_guards(tx: Interpreter) -> None:
@@ -37,9 +51,16 @@ def add_shape_guards(tx: Interpreter) -> None:
     conditions = list(_conditions(tx))
     refuse_fixed_marks(tx)
     events.record("symbols", code=tx.code, symbols=list(_explained(tx, conditions)))
-    if conditions:
-        check = ShapeCheck(_symbol_slots(tx, conditions), [c[1:] for c in conditions])
-        tx.guards.shape(check)
+    slots = _symbol_slots(tx, conditions)
+    sources = {_name(s): str(found[0]) for s, found in tx.shapes.sources.items()}
+    for condition in conditions:
+        if condition.program is not None:
+            told = _SYMBOL.sub(lambda m: sources.get(m[0], m[0]), condition.text)
+            tx.guards.shape(condition.program(slots), told, condition.line)
+    others = [c for c in conditions if c.program is None]
+    if others:
+        check = ShapeCheck(slots, others)
+        tx.guards.shape(check.holds, check, None)
 
 
 def refuse_fixed_marks(tx: Interpreter) -> None:
@@ -75,15 +96,14 @@ def _who_asked(tx: Interpreter, symbol: Expr) -> tuple[SourceLine, ...]:
 
 
 def _explained(
-    tx: Interpreter, conditions: list[Condition]
+    tx: Interpreter, conditions: list[SizeCondition]
 ) -> Iterator[tuple[str, str, str, str]]:
     """For each symbol: its name, where it comes from, its value now, what was asked of it."""
     for symbol, sources in tx.shapes.sources.items():
         name = _name(symbol)
         asked = [
-            text if line is None else f"{text} ({line})"
-            for names, text, line in conditions
-            if name in names and not text.startswith("v[")
+            c.text if c.line is None else f"{c.text} ({c.line})"
+            for c in conditions if not c.links and name in map(_name, c.symbols)
         ]
         value = str(tx.shapes.hints.get(symbol, "any"))
         yield name, " = ".join(map(str, sources)), value, "; ".join(asked)
@@ -92,68 +112,95 @@ def _explained(
         yield name, origin, "depends on data", "; ".join(needed)
 
 
-Condition = tuple[set[str], str, Line]
-"""Names of the symbols used, Python text, the user's line."""
+@final
+@dataclass(frozen=True, slots=True)
+class SizeCondition:
+    """What must hold: the symbols it is about, how it reads, and who asked for it."""
+
+    symbols: frozenset[Number]
+    text: str
+    line: Line
+    program: Callable[[Slots], Program] | None
+    """From the symbols' slots; None where C cannot express it."""
+    slot: int = -1
+    """Of a further place that must hold what `text` says of it; -1 for conditions on symbols."""
+
+    @property
+    def links(self) -> bool:
+        """Whether it only ties a further place to what its symbols say."""
+        return self.slot >= 0
 
 
-def _conditions(tx: Interpreter) -> Iterator[Condition]:
+def _conditions(tx: Interpreter) -> Iterator[SizeCondition]:
     for symbol, (_, *others) in tx.shapes.sources.items():
         if isinstance(symbol, Expr):
             yield from _range(symbol)
-        name = _name(symbol)
-        for source in others:
-            yield {name}, f"{_slot(source)} == {name}", None
-    for source, value in tx.shapes.bindings:
-        names = {_name(s) for s in symbols(value)}
-        yield names, f"{_slot(source)} == {expression_text(value)}", None
+        yield from (_link(source, symbol) for source in others)
+    yield from (_link(source, value) for source, value in tx.shapes.bindings)
     for guard in tx.shapes.guards:
-        yield _names(guard.condition), python_text(guard.condition), guard.line
+        program = None
+        if not isinstance(guard.condition, FloatRelation):
+            program = functools.partial(postfix, guard.condition)
+        yield SizeCondition(_symbols(guard.condition), python_text(guard.condition), guard.line,
+                            program)
 
 
-def _range(symbol: Expr) -> Iterator[Condition]:
+def _range(symbol: Expr) -> Iterator[SizeCondition]:
     limits = symbol_of(symbol)
     if limits.lo > -INF:
-        yield {limits.name}, f"{limits.name} >= {limits.lo}", None
+        yield _bound(symbol, ">=", limits.lo)
     if isinstance(limits.hi, int) and limits.hi < INF:
-        yield {limits.name}, f"{limits.name} <= {limits.hi}", None
+        yield _bound(symbol, "<=", limits.hi)
 
 
-def _names(condition: AnyCondition) -> set[str]:
-    return {_name(s) for s in _symbols(condition)}
+def _bound(symbol: Expr, comparison: str, limit: int) -> SizeCondition:
+    """Not written as a relation, which would hold by the symbol's own range."""
+    return SizeCondition(
+        frozenset({symbol}), f"{_name(symbol)} {comparison} {limit}", None,
+        lambda slots: (("slot", slots[symbol]), ("const", limit), comparison))
 
 
-def _symbols(condition: AnyCondition) -> frozenset[Expr | FloatSymbol]:
+def _link(source: Any, value: IntExpr | FloatSymbol) -> SizeCondition:
+    """The number at `source` is `value`."""
+    slot = _slot(source)
+    if isinstance(value, FloatSymbol):
+        return SizeCondition(frozenset({value}), f"v[{slot}] == {value.name}", None, None, slot)
+    return SizeCondition(frozenset(symbols(value)), f"{source} == {expression_text(value)}", None,
+                         functools.partial(equal_postfix, slot, value), slot)
+
+
+def _symbols(condition: AnyCondition) -> frozenset[Number]:
     if isinstance(condition, FloatRelation):
         return number_symbols(condition)
     return frozenset(condition_symbols(condition))
 
 
-def _name(symbol: Expr | FloatSymbol) -> str:
+def _name(symbol: Number) -> str:
     return symbol.name if isinstance(symbol, FloatSymbol) else symbol_of(symbol).name
 
 
-def _slot(source: Any) -> str:
-    assert isinstance(source, Source)
-    return f"v[{source.collect()}]"
-
-
-def _symbol_slots(tx: Interpreter, conditions: list[Condition]) -> dict[str, str]:
+def _symbol_slots(tx: Interpreter, conditions: list[SizeCondition]) -> dict[Any, int]:
     """Where each used symbol is read."""
-    used = set().union(*(names for names, _, _ in conditions))
-    slots = {_name(s): sources[0] for s, sources in tx.shapes.sources.items()}
-    return {name: _slot(slots[name]) for name in sorted(used)}
+    used = set().union(*(c.symbols for c in conditions))
+    return {s: _slot(found[0]) for s, found in tx.shapes.sources.items() if s in used}
+
+
+def _slot(source: Any) -> int:
+    assert isinstance(source, Source)
+    return source.collect()
 
 
 @final
 class ShapeCheck:
     """A predicate of the collected list; it remembers which condition failed."""
 
-    def __init__(self, slots: dict[str, str], conditions: list[tuple[str, Line]]) -> None:
+    def __init__(self, slots: dict[Any, int], conditions: list[SizeCondition]) -> None:
         self.conditions = conditions
         self.failed: int | None = None
-        body = [f"{name} = {slot}" for name, slot in slots.items()]
-        for position, (text, _) in enumerate(conditions):
-            body.append(f"if not ({text}): check.failed = {position}; return False")
+        used = set().union(*(c.symbols for c in conditions))
+        body = [f"{_name(symbol)} = v[{slots[symbol]}]" for symbol in slots if symbol in used]
+        for position, condition in enumerate(conditions):
+            body.append(f"if not ({condition.text}): check.failed = {position}; return False")
         lines = "\n".join(f"        {line}" for line in body)
         self.source = (
             f"def make(check):\n    def holds(v):\n{lines}\n        return True\n    return holds"
@@ -163,14 +210,11 @@ class ShapeCheck:
         self.holds = namespace["make"](self)
 
     def __str__(self) -> str:
-        return " and ".join(text for text, _ in self.conditions)
-
-    def failure(self) -> str:
-        """The condition that failed last, and who asked for it."""
+        """The condition that failed last, and who asked for it; all before one fails."""
         if self.failed is None:
-            return "a size condition"
-        text, line = self.conditions[self.failed]
-        return f"size condition {text}" + ("" if line is None else f" (asked for at {line})")
+            return " and ".join(c.text for c in self.conditions)
+        failed = self.conditions[self.failed]
+        return failed.text + ("" if failed.line is None else f" (asked for at {failed.line})")
 
 
 _FILE: Final = "<weft shape guard>"

@@ -29,6 +29,7 @@ class Change:
     """What of it changed: "value", "dtype", "size", ... or, without a source, a phrase."""
     old: str
     new: str
+    """Empty where `old` is a condition that does not hold."""
     line: str
     """The user's line that asked for the guard, or empty."""
     hint: str
@@ -44,6 +45,8 @@ class Change:
 
 
 def _told(change: Change, old: str) -> str:
+    if not change.new:
+        return f"{change.aspect} {old} does not hold"
     if not change.source:
         return f"{change.aspect}: was {old}, now {change.new}"
     if change.aspect == "value":

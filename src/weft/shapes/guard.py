@@ -7,17 +7,17 @@ call.
 A guard is emitted in two forms from the same condition: Python text for people and for fallback,
 and a postfix program for the C evaluator: a tuple of instructions over a stack of int64 values.
 
-    ("slot", i) ("const", c)                 push
-    ("+",) ("-",) ("*",) ("//",) ("%",)      floor semantics; overflow fails the guard
-    ("min",) ("max",)
-    ("==",) ("!=",) ("<",) ("<=",) (">",) (">=",)     push 0 or 1
-    ("and",) ("or",) ("not",)
+    ("slot", i) ("const", c)            push
+    "+" "-" "*" "//" "%"                floor semantics; overflow fails the guard
+    "min" "max"
+    "==" "!=" "<" "<=" ">" ">="         push 0 or 1
+    "and" "or" "not"
 
     >>> from weft.shapes.expr import symbol
     >>> from weft.shapes.relation import ge
     >>> n = symbol("n", 2)
     >>> postfix(ge(n, 1000), {n: 4})
-    (('slot', 4), ('const', 1000), ('>=',))
+    (('slot', 4), ('const', 1000), '>=')
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from dataclasses import dataclass
 from weft.errors import SourceLine
 from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
 from weft.shapes.expr import Expr, IntExpr, operands
-from weft.shapes.floats import FloatRelation, FloatSymbol
+from weft.shapes.floats import FloatRelation
 from weft.shapes.relation import GE, Condition, Junction, Relation
 from weft.shapes.rendering import render
 
 AnyCondition = Condition | FloatRelation
-Program = tuple[tuple[str] | tuple[str, int], ...]
+Token = str | tuple[str, int]
+Program = tuple[Token, ...]
+Slots = Mapping[Expr, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,31 +84,32 @@ def _in_parentheses(condition: Condition) -> str:
     return f"({shown})" if isinstance(condition, Junction) else shown
 
 
-def postfix(condition: Condition, slots: Mapping[Expr, int]) -> Program:
+def postfix(condition: Condition, slots: Slots) -> Program:
     """The condition as a program over integer slots; ``slots`` says where each symbol is."""
     return tuple(_condition_program(condition, slots))
 
 
-def _condition_program(
-    condition: Condition, slots: Mapping[Expr, int]
-) -> Iterator[tuple[str] | tuple[str, int]]:
+def equal_postfix(slot: int, value: IntExpr, slots: Slots) -> Program:
+    """The program of: the number in `slot` is `value`."""
+    return ("slot", slot), *_value_program(value, slots), "=="
+
+
+def _condition_program(condition: Condition, slots: Slots) -> Iterator[Token]:
     if isinstance(condition, bool):
         yield "const", int(condition)
     elif isinstance(condition, Relation):
         left, comparison, right = sides(condition)
         yield from _value_program(left, slots)
         yield from _value_program(right, slots)
-        yield (comparison,)
+        yield comparison
     else:
         for position, part in enumerate(sorted(condition.parts, key=repr)):
             yield from _condition_program(part, slots)
             if position:
-                yield (condition.kind,)
+                yield condition.kind
 
 
-def _value_program(
-    value: IntExpr, slots: Mapping[Expr, int]
-) -> Iterator[tuple[str] | tuple[str, int]]:
+def _value_program(value: IntExpr, slots: Slots) -> Iterator[Token]:
     if isinstance(value, int):
         yield "const", value
         return
@@ -114,36 +117,36 @@ def _value_program(
     for monomial, coefficient in value.terms.items():
         yield from _term_program(monomial, coefficient, slots)
         if started:
-            yield ("+",)
+            yield "+"
         started = True
     if value.const:
         yield "const", value.const
-        yield ("+",)
+        yield "+"
 
 
 def _term_program(
-    monomial: tuple[Atom, ...], coefficient: int, slots: Mapping[Expr, int]
-) -> Iterator[tuple[str] | tuple[str, int]]:
+    monomial: tuple[Atom, ...], coefficient: int, slots: Slots
+) -> Iterator[Token]:
     for position, atom in enumerate(monomial):
         yield from _atom_program(atom, slots)
         if position:
-            yield ("*",)
+            yield "*"
     if coefficient != 1:
         yield "const", coefficient
-        yield ("*",)
+        yield "*"
 
 
 _ATOM_OPERATORS: Mapping[type[Atom], str] = {FloorDiv: "//", Mod: "%", Min: "min", Max: "max"}
 
 
-def _atom_program(atom: Atom, slots: Mapping[Expr, int]) -> Iterator[tuple[str] | tuple[str, int]]:
+def _atom_program(atom: Atom, slots: Slots) -> Iterator[Token]:
     if isinstance(atom, Symbol):
         yield "slot", slots[atom.expr]
         return
     for position, operand in enumerate(operands(atom)):
         yield from _value_program(operand, slots)
         if position:
-            yield (_ATOM_OPERATORS[type(atom)],)
+            yield _ATOM_OPERATORS[type(atom)]
 
 
 _BINARY: Mapping[str, Callable[[int, int], int]] = {
@@ -168,31 +171,14 @@ _BINARY: Mapping[str, Callable[[int, int], int]] = {
 def run_program(program: Program, values: Mapping[int, int]) -> bool:
     """What the C evaluator computes; the reference for its tests."""
     stack: list[int] = []
-    for operation, *argument in program:
-        if operation == "slot":
-            stack.append(values[argument[0]])
-        elif operation == "const":
-            stack.append(argument[0])
-        elif operation == "not":
+    for token in program:
+        if isinstance(token, tuple):
+            kind, number = token
+            stack.append(values[number] if kind == "slot" else number)
+        elif token == "not":
             stack.append(int(not stack.pop()))
         else:
             right, left = stack.pop(), stack.pop()
-            stack.append(_BINARY[operation](left, right))
+            stack.append(_BINARY[token](left, right))
     (result,) = stack
     return bool(result)
-
-
-def predicate(
-    conditions: list[AnyCondition], order: Mapping[Expr | FloatSymbol, int]
-) -> Callable[[list[int | float]], bool]:
-    """A Python function of the symbols' values (a list in ``order``): do all conditions hold?
-
-    For conditions on floats, which the postfix program does not express.
-    """
-    names = {symbol: repr(symbol) for symbol in order}
-    body = " and ".join(f"({python_text(c)})" for c in conditions) or "True"
-    unpack = "; ".join(f"{names[symbol]} = v[{at}]" for symbol, at in order.items()) or "pass"
-    source = f"import math\ndef check(v):\n    {unpack}\n    return bool({body})\n"
-    namespace: dict[str, Callable[[list[int | float]], bool]] = {}
-    exec(compile(source, "<weft shape guard>", "exec"), namespace)
-    return namespace["check"]
