@@ -17,6 +17,16 @@ def test_a_dead_buffer_is_reused() -> None:
     assert "# reuse" in artifact.source
 
 
+def test_a_result_that_nobody_reads_does_not_live_on() -> None:
+    def largest(x):
+        return torch.nn.functional.max_pool2d(x, 2).relu() * 2
+
+    artifact = check(largest, torch.randn(1, 2, 8, 8))
+    lines = [line.strip() for line in artifact.source.splitlines()]
+    [call] = [i for i, line in enumerate(lines) if "max_pool2d" in line]
+    assert "_ = " in lines[call] and lines[call + 1] == "del _"
+
+
 def test_inputs_are_never_overwritten() -> None:
     x, w = torch.randn(8, 8), torch.randn(8, 8)
     before = x.clone(), w.clone()

@@ -46,6 +46,8 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     numbers = [b.name for b in call.binds if b.dim is None]
     left = f"{', '.join(numbers)} = " if numbers else left if targets else ""
     sequence.lines.append(left + text + origin)
+    if "_" in targets and not numbers:
+        sequence.lines.append("del _")  # a result that nobody reads must not live on
     if call.binds:
         _bind(sequence, call, targets)
     if call.op not in EXACT_STRIDES:
