@@ -46,7 +46,7 @@ def test_methods_closures_and_super() -> None:
             factor = 3
 
             def value(self) -> Any:
-                return super().value() + __class__.factor  # type: ignore[name-defined]  # noqa: F821
+                return super().value() + __class__.factor  # noqa: F821
 
         child = Child(x)
         child.extra = 1  # type: ignore[attr-defined]
