@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -325,7 +326,6 @@ def test_a_new_model_in_the_memory_of_a_collected_one_is_told_apart() -> None:
         model = nn.Linear(8, 3 + k % 3)
         torch.testing.assert_close(compiled(model, X), model(X))
         del model
-        gc.collect()
 
 
 def test_reset_frees_graphs_and_what_they_hold() -> None:
@@ -343,6 +343,62 @@ def test_reset_frees_graphs_and_what_they_hold() -> None:
     gc.collect()
     assert graphs and not any(ref() is not None for ref in graphs)
     assert weft.stats()["cache_entries"] == 0
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def growth(work: Callable[[], None], times: int) -> int:
+    """Bytes left over after `times` calls; the least of two, since other threads allocate too."""
+    grown = []
+    for _ in range(2):
+        gc.collect()
+        tracemalloc.start()
+        for _ in range(times):
+            work()
+        gc.collect()
+        grown.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    return min(grown)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_calls_leave_nothing_behind(backend: str) -> None:
+    model = small_model()
+    compiled = weft.compile(model, backend=backend)
+
+    def broken(x: torch.Tensor, n: int = 2, *, k: int = 3, **more: int) -> torch.Tensor:
+        y = model(x)
+        print(end="")
+        return y * n + k
+
+    compiled_broken = weft.compile(broken, backend=backend)
+
+    def work() -> None:
+        compiled(X).sum().backward()
+        compiled_broken(X, 2, k=4, z=5)
+        with torch.no_grad():
+            compiled(X)
+
+    for _ in range(50):
+        work()
+    assert growth(work, 300) < 20_000
+
+
+def test_variants_that_are_forgotten_leave_little_behind() -> None:
+    """torch.fx keeps about one KB of each graph module."""
+    def program(x: torch.Tensor, n: float) -> torch.Tensor:
+        return (x * n).relu() + n
+
+    def work() -> None:
+        weft.reset()
+        compiled = weft.compile(program, backend="eager", dynamic=False)
+        for n in range(5):
+            compiled(X, float(n))
+
+    for _ in range(3):
+        work()
+    assert growth(work, 6) < 30 * 3000
 
 
 # -- forks ----------------------------------------------------------------------------------------

@@ -127,11 +127,10 @@ class FrameCompiler:
                 code, locals, cells, globals):
             self._note_skip(code, always=False)
             return None
-        with compiling() as waited, self.options.scope():
-            if waited:
-                entry = fitting_entry(code, locals, cells, globals)
-                if entry is not None or _frame.is_skipped(code):
-                    return entry
+        with compiling(), self.options.scope():
+            made_meanwhile = fitting_entry(code, locals, cells, globals)
+            if made_meanwhile is not None or _frame.is_skipped(code):
+                return made_meanwhile
             if self._over_limit(code, locals, cells, globals):
                 return None
             return self._entry(code, locals, cells, globals, compiled is not None)

@@ -2,10 +2,8 @@
 
 Place in the pipeline: around everything that `FrameCompiler` does::
 
-    with compiling() as waited:
+    with compiling():
         ...             # the only compilation of this process; signals wait
-        if waited:      # another thread compiled meanwhile, maybe this very frame
-            ...
 
 Settings of one compilation (`config.patch`), the garbage collector and the recursion limit are the
 process's, so two compilations at once would change them under each other. Calls of compiled code
@@ -43,16 +41,15 @@ os.register_at_fork(after_in_child=_new_lock)
 
 
 @contextmanager
-def compiling() -> Iterator[bool]:
-    """Nothing else compiles meanwhile; gives whether that had to be waited for."""
+def compiling() -> Iterator[None]:
+    """Nothing else compiles meanwhile; what another thread has just compiled is there."""
     with interrupts.held():
         lock = _lock
-        waited = not lock.acquire(blocking=False)
-        while waited and not lock.acquire(timeout=_PATIENCE):
+        while not lock.acquire(timeout=_PATIENCE):
             interrupts.checkpoint()
         try:
             with _no_collection():
-                yield waited
+                yield
         finally:
             lock.release()
 
