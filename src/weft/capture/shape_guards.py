@@ -108,7 +108,7 @@ def _explained(
         value = str(tx.shapes.hints.get(symbol, "any"))
         yield name, " = ".join(map(str, sources)), value, "; ".join(asked)
     for name, origin in tx.shapes.unbacked_symbols.told():
-        needed = [str(a) for a in tx.shapes.asserts if name in _names(a.condition)]
+        needed = [str(a) for a in tx.shapes.asserts if name in map(_name, _symbols(a.condition))]
         yield name, origin, "depends on data", "; ".join(needed)
 
 

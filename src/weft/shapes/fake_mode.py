@@ -49,6 +49,7 @@ from weft.shapes.data_dependent import RULES
 from weft.shapes.make_fake import make_fake
 from weft.shapes.meta_corrections import corrected
 from weft.shapes.shape_rules import Result, infer
+from weft.shapes.symnode import SizesAskedError, SymNode
 
 if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
@@ -74,10 +75,6 @@ _PLAIN: Final = frozenset(
     {bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout}
     | {torch.memory_format}
 )
-
-
-class SizesAskedError(RuntimeError):
-    """C++ asked a tensor with symbolic sizes for plain ones."""
 
 
 class _Unknown(Exception):
@@ -250,14 +247,14 @@ class MemoFakeMode(FakeTensorMode):
         Composite operators in C++ ask for plain sizes. Before symbolic ones are fixed for them,
         the Python dispatcher is tried, which has Python forms of many.
         """
-        self._refuses_sizes = True
+        self._refuses_sizes = SymNode.refuses_ints = True
         try:
             with self:
                 return function(*args, **kwargs), False
         except SizesAskedError:
             pass
         finally:
-            self._refuses_sizes = False
+            self._refuses_sizes = SymNode.refuses_ints = False
         with self, python_dispatcher():
             return function(*args, **kwargs), True
 

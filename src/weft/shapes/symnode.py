@@ -41,6 +41,10 @@ class UndecidedValue(RuntimeError):
         self.line = line
 
 
+class SizesAskedError(RuntimeError):
+    """C++ asked a tensor with symbolic sizes for plain ones."""
+
+
 @final
 class SymNode:
     """A symbolic int, float or bool (``pytype``) in the protocol of PyTorch's symbolic numbers."""
@@ -54,6 +58,9 @@ class SymNode:
         "shape_env",
         "value",
     )
+
+    refuses_ints = False
+    """While an operator is tried that may ask for plain sizes (`MemoFakeMode.run`)."""
 
     # torch: sympy's questions about ``node.expr``, which is the node itself.
     is_number = False
@@ -147,6 +154,8 @@ class SymNode:
     guard_size_oblivious = guard_bool
 
     def int_(self) -> int:
+        if SymNode.refuses_ints and self.constant is None:
+            raise SizesAskedError(f"int({self!r})")
         return self.guard_int()
 
     def bool_(self) -> bool:

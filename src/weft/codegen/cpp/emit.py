@@ -24,12 +24,13 @@ kernels give equal texts and are compiled once. `y = x.exp().sum(-1)` over a 32 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, final
 
 from weft.codegen.cpp.nodes import name_of
-from weft.codegen.cpp.plan import CHUNK_WORK, HEAVY, MAX_CHUNKS, Stage, make_plan, stride
+from weft.codegen.cpp.plan import CHUNK_WORK, HEAVY, MAX_CHUNKS, Plan, Stage, make_plan, stride
 from weft.codegen.cpp.spelling import C_TYPE, HEADER, REDUCTION
 from weft.codegen.cpp.stages import StageWriter
 from weft.codegen.cpp.tiles import Tile
@@ -52,12 +53,28 @@ ENTRY: Final = "weft_kernel"
 
 def emit(kernel: Kernel, vector_bytes: int) -> str:
     """The translation unit of `kernel`."""
-    return KernelWriter(make_plan(kernel, vector_bytes)).text()
+    plan = make_plan(kernel, vector_bytes)
+    longer = make_plan(kernel, vector_bytes, keep_rows=False) if plan.row_capacity else None
+    return KernelWriter(plan, longer).text()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The loop variables of a point with the texts of their extents; are they counted up?"""
+
+    variables: tuple[tuple[str, str], ...]
+    counted: bool
 
 
 @final
 class KernelWriter(StageWriter):
-    """Prints one kernel."""
+    """Prints one kernel; with the plan for rows that are too long for row buffers, if there is one.
+    """
+
+    def __init__(self, plan: Plan, longer: Plan | None = None) -> None:
+        super().__init__(plan)
+        self.longer = longer
 
     # -- the file ------------------------------------------------------------------------------
 
@@ -75,6 +92,11 @@ class KernelWriter(StageWriter):
         else:
             with self.body("body"):
                 self.point()
+        if self.longer is not None:
+            self.plan = self.longer
+            with self.body("body_of_long_rows"):
+                self.point()
+            self.plan = plan
         self.entry_point()
         return "\n".join(self.lines) + "\n"
 
@@ -86,9 +108,11 @@ class KernelWriter(StageWriter):
             self.parameters()
             dependent = _loop_dependent(self.kernel)
             self.outer_nodes(lambda n: n.id not in dependent)
+            counters = self.counters(count)
             with self.block("for (int64_t point = begin; point < end; ++point)"):
-                self.point_indices(count)
+                self.point_indices(counters)
                 yield
+                self.advance(counters)
 
     # -- reductions divided between threads ----------------------------------------------------
 
@@ -158,9 +182,16 @@ class KernelWriter(StageWriter):
                 counts.append(self.blocks())
             points = _product(counts)
             if self.plan.split is None:
-                self.line(f"return run(body, buffers, sizes, {points}, {self.cost()});")
+                body = self.body_name()
+                self.line(f"return run({body}, buffers, sizes, {points}, {self.cost()});")
             else:
                 self.split_entry(points)
+
+    def body_name(self) -> str:
+        if self.longer is None:
+            return "body"
+        row = _product(self.index(v.extent) for v in self.kernel.inner)
+        return f"{row} <= {self.plan.row_capacity} ? body : body_of_long_rows"
 
     def split_entry(self, points: str) -> None:
         self.line(f"const int64_t points = {points}, cost = {self.cost()};")
@@ -193,8 +224,9 @@ class KernelWriter(StageWriter):
 
     # -- levels --------------------------------------------------------------------------------
 
-    def point_indices(self, chunks: str = "") -> None:
-        """The loop variables of one point, from its number."""
+    def counters(self, chunks: str = "") -> Counters:
+        """The loop variables of a point. Where an extent is a size of the call, they are counted
+        up from those of the first point: divisions by what is known only then are slow."""
         variables = [(self.names[name_of(v)], self.index(v.extent)) for v in self.plan.points]
         if self.plan.tile is not None:
             variables.append(("row_block", self.row_blocks(self.plan.tile)))
@@ -202,13 +234,39 @@ class KernelWriter(StageWriter):
             variables.append(("block", self.blocks()))
         if chunks:
             variables.append(("chunk", chunks))
-        rest = "point"
+        counted = any(not extent.isdecimal() for _, extent in variables[1:])
+        if counted:
+            named = [(name, f"n_{name}") for name, _ in variables]
+            for (_, extent), (_, count) in zip(variables, named, strict=True):
+                self.line(f"[[maybe_unused]] const int64_t {count} = {extent};")
+            variables = named
+            self.divide("begin", [(f"at_{name}", count) for name, count in named], "int64_t")
+        return Counters(tuple(variables), counted)
+
+    def point_indices(self, counters: Counters) -> None:
+        if not counters.counted:
+            self.divide("point", counters.variables, "const int64_t")
+            return
+        for name, _ in counters.variables:
+            self.line(f"[[maybe_unused]] const int64_t {name} = at_{name};")
+
+    def divide(self, number: str, variables: Sequence[tuple[str, str]], kind: str) -> None:
+        """The loop variables of the point with this number."""
         for position, (name, extent) in reversed(list(enumerate(variables))):
             if position == 0:
-                self.line(f"[[maybe_unused]] const int64_t {name} = {rest};")
+                self.line(f"[[maybe_unused]] {kind} {name} = {number};")
             else:
-                self.line(f"[[maybe_unused]] const int64_t {name} = {rest} % ({extent});")
-                rest = f"{rest} / ({extent})"
+                self.line(f"[[maybe_unused]] {kind} {name} = {number} % ({extent});")
+                number = f"{number} / ({extent})"
+
+    def advance(self, counters: Counters) -> None:
+        """On to the next point."""
+        if not counters.counted:
+            return
+        text = f"++at_{counters.variables[0][0]};"
+        for name, count in counters.variables[1:]:
+            text = f"if (++at_{name} == {count}) {{ at_{name} = 0; {text} }}"
+        self.line(text)
 
     def point(self, lanes: Callable[[], None] | None = None) -> None:
         """One point: all of it, or a run of the vectorised outer loop."""

@@ -50,7 +50,7 @@ class NodeWriter:
 
     def node(self, node: Node) -> None:
         """Define one node's value, unless it is known here."""
-        if node.id in self.known:
+        if node.id in self.known or node.id in self.plan.settled:
             self.done.add(node.id)
         else:
             _PRINT[type(node)](self, node)

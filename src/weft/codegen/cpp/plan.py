@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final, final
 
+from weft.codegen.cpp.segments import Segment, segments, settled
 from weft.codegen.cpp.tiles import COST as TILE_COST
 from weft.codegen.cpp.tiles import Tile, choose_tile
 from weft.codegen.dtypes import ITEM_SIZE
@@ -48,6 +49,8 @@ MAX_CHUNKS: Final = 64
 CHUNK_WORK: Final = 16384
 """Elements that are worth a chunk of their own."""
 ROW_BUFFER_BYTES: Final = 128 << 10
+SHORT_ROW: Final = 1024
+"""Elements that a row of unknown length is taken to have when row buffers are given out."""
 KEEP_COST: Final = 6
 """Cost of recomputing a value above which it is kept in a row buffer."""
 
@@ -104,8 +107,11 @@ class Plan:
     stages: list[Stage]
     stage_of: dict[int, int]  # outer-level node or reduction -> after how many stages it is known
     narrow: frozenset[int]  # ids of index values that 32 bits hold wherever they are used
+    segments: list[Segment] = field(default_factory=list)  # of the vectorised loop, if it is cut
+    settled: frozenset[int] = frozenset()  # nodes that the cuts make unnecessary
     tile: Tile | None = None
     split: LoopVar | None = None  # the inner variable whose range threads share
+    row_capacity: int = 0  # inner points that row buffers hold, where their number is not known
 
     @property
     def step(self) -> int:
@@ -127,26 +133,38 @@ class Plan:
         return node.id in self.varying
 
 
-def make_plan(kernel: Kernel, vector_bytes: int) -> Plan:
-    """The cheapest plan by the cost model."""
+def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> Plan:
+    """The cheapest plan by the cost model; without row buffers if those are not wanted."""
     vector, varying = _choose_vector(kernel, vector_bytes)
     vector_inner = vector is not None and vector in kernel.inner
     stage_of = _stages_of(kernel)
-    lanes = 1 if vector is None else _lanes(kernel, varying, vector_bytes)
     plan = Plan(
-        kernel, vector, vector_inner, lanes, 1, varying,
+        kernel, vector, vector_inner, 1, 1, varying,
         points=tuple(v for v in kernel.outer if v is not vector),
         loops=tuple(v for v in kernel.inner if v is not vector),
         stages=[], stage_of=stage_of, narrow=narrow_indices(kernel),
     )  # fmt: skip
     if vector is not None:
-        plan.parts = _parts(plan, vector)
+        _cut(plan, vector, vector_bytes)
         plan.tile = choose_tile(kernel, vector, varying)
         if plan.tile is not None:
             plan.points = tuple(v for v in plan.points if v is not plan.tile.rows)
-    plan.stages = _fill_stages(plan)
+    plan.stages = _fill_stages(plan, keep_rows)
     plan.split = _split_variable(plan)
     return plan
+
+
+def _cut(plan: Plan, vector: LoopVar, vector_bytes: int) -> None:
+    """Lanes and registers; the loop is cut at comparisons if it is longer than one iteration."""
+    kernel = plan.kernel
+    plan.segments = segments(kernel, vector)
+    plan.settled = settled(kernel, plan.segments)
+    plan.lanes = _lanes(kernel, plan.varying - plan.settled, vector_bytes)
+    plan.parts = _parts(plan, vector)
+    if plan.step >= trips(vector.extent):
+        plan.segments, plan.settled = [], frozenset()
+        plan.lanes = _lanes(kernel, plan.varying, vector_bytes)
+        plan.parts = _parts(plan, vector)
 
 
 # ---- the vectorised variable ---------------------------------------------------------------------
@@ -339,7 +357,7 @@ def _stages_of(kernel: Kernel) -> dict[int, int]:
     return stage
 
 
-def _fill_stages(plan: Plan) -> list[Stage]:
+def _fill_stages(plan: Plan, keep_rows: bool) -> list[Stage]:
     kernel, stage_of = plan.kernel, plan.stage_of
     reductions = [n for n in kernel.nodes if isinstance(n, Reduce)]
     inner_stores = [s for s in kernel.stores if s.inner]
@@ -351,7 +369,8 @@ def _fill_stages(plan: Plan) -> list[Stage]:
     for store in inner_stores:
         stages[_store_stage(store, stage_of)].stores.append(store)
     closures = [_closure(_roots(stage)) for stage in stages]
-    _keep_dear_values(plan, stages, closures)
+    if keep_rows and len(stages) > 1:
+        _keep_dear_values(plan, stages, closures)
     order = {node.id: i for i, node in enumerate(kernel.nodes)}
     for stage in stages:
         reused = {n.id for n in stage.reused}
@@ -387,12 +406,14 @@ def _closure(roots: Iterable[Node], stop: Iterable[int] = ()) -> dict[int, Node]
 def _keep_dear_values(plan: Plan, stages: list[Stage], closures: list[dict[int, Node]]) -> None:
     """Fill `kept` and `reused`: what a later stage needs of an earlier one and is dear to
     recompute.
+
+    Rows of unknown length are taken to be short: the target checks that at each call.
     """
     space = ROW_BUFFER_BYTES
     extents = [v.extent for v in plan.kernel.inner]
-    if len(stages) < 2 or not all(isinstance(e, int) for e in extents):
-        return
-    row = prod(map(trips, extents)) * (1 if plan.vector_inner or plan.vector is None else plan.step)
+    known = all(isinstance(e, int) for e in extents)
+    lanes = 1 if plan.vector_inner or plan.vector is None else plan.step
+    row = (prod(map(trips, extents)) if known else SHORT_ROW) * lanes
     kept: dict[int, Node] = {}
     for later in range(1, len(stages)):
         for node in _frontier(stages[later], closures, later):
@@ -405,6 +426,9 @@ def _keep_dear_values(plan: Plan, stages: list[Stage], closures: list[dict[int, 
                 first = next(i for i, c in enumerate(closures) if node.id in c)
                 stages[first].kept.append(node)
             stages[later].reused.append(node)
+    if kept and not known:
+        point = sum(ITEM_SIZE[node.dtype] for node in kept.values()) * lanes
+        plan.row_capacity = ROW_BUFFER_BYTES // point
 
 
 def _frontier(stage: Stage, closures: list[dict[int, Node]], later: int) -> list[Node]:

@@ -1,7 +1,7 @@
 """Cuts a vectorised loop where comparisons of its variable change, so that no lane needs a mask.
 
 Place in the pipeline: used by `emit.py`. Concatenation, padding and rotary embeddings compare a
-loop variable with constants; between two such constants the comparison is known:
+loop variable with constants or sizes; between two such places the comparison is known:
 
     for x in 0..64: where(x < 32, -b[x + 32], a[x - 32])
     →  for x in 0..32: -b[x + 32];   for x in 32..64: a[x - 32]
@@ -10,18 +10,29 @@ loop variable with constants; between two such constants the comparison is known
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cmp_to_key
 from itertools import pairwise
-from typing import Final
+from typing import Final, final
 
-from weft.codegen.loop_ir import Const, IndexValue, Kernel, LoopVar, Node, Op
-from weft.shapes.expr import Expr, IntExpr, split_linear
+from weft.codegen.loop_ir import Const, IndexValue, Kernel, LoopVar, Node, Op, operands
+from weft.shapes.expr import (
+    Expr,
+    IntExpr,
+    floor_div,
+    lower_bound,
+    maximum,
+    minimum,
+    split_linear,
+    symbols,
+)
 
 MAX_SEGMENTS: Final = 4
 """The loop's body is printed once per segment: no more than this."""
 
-_COMPARE: Final[dict[str, Callable[[int], bool]]] = {
-    "lt": lambda d: d < 0, "le": lambda d: d <= 0, "gt": lambda d: d > 0, "ge": lambda d: d >= 0,
-}  # fmt: skip
+_FALLING: Final = {"lt": True, "le": True, "gt": False, "ge": False}
+"""Comparisons, and whether they are true of small left sides."""
+
 _LOGIC: Final[dict[str, Callable[..., bool]]] = {
     "and_": lambda a, b: a and b,
     "or_": lambda a, b: a or b,
@@ -29,28 +40,96 @@ _LOGIC: Final[dict[str, Callable[..., bool]]] = {
 }
 
 
-def segments(kernel: Kernel, variable: LoopVar) -> list[tuple[int, int]]:
-    """Ranges that cover the loop, in each of which all comparisons of its variable are constant."""
-    if not isinstance(variable.extent, int):
-        return []
-    cuts = {
-        cut
-        for node, slope, offset in _comparisons(kernel, variable.symbol)
-        for cut in [_cut(node.name, slope, offset)]
-        if 0 < cut < variable.extent
-    }
+@final
+@dataclass(frozen=True)
+class Segment:
+    """A part of a loop, and the boolean nodes that are constant in it."""
+
+    start: IntExpr
+    stop: IntExpr
+    known: dict[int, bool]
+
+
+def segments(kernel: Kernel, variable: LoopVar) -> list[Segment]:
+    """Parts that cover the loop, in each of which all comparisons of its variable are constant.
+
+    Places whose order is not known are not cut at; parts may turn out empty.
+    """
+    places = _places(kernel, variable)
+    cuts = list(dict.fromkeys(cut for _, _, cut in places if _within(cut, variable.extent)))
     if not 0 < len(cuts) < MAX_SEGMENTS:
         return []
-    edges = [0, *sorted(cuts), variable.extent]
-    return list(pairwise(edges))
+    edges = _ordered([_clamped(cut, variable.extent) for cut in cuts])
+    if edges is None:
+        return []
+    edges = [0, *edges, variable.extent]
+    return [Segment(start, stop, _known_values(kernel, places, variable.extent, edges, start))
+            for start, stop in pairwise(edges)]
 
 
-def known_values(kernel: Kernel, variable: LoopVar, start: int) -> dict[int, bool]:
-    """The boolean nodes that are constant in the segment which begins at `start`."""
-    known = {
-        node.id: _COMPARE[node.name](slope * start + offset)
+def settled(kernel: Kernel, parts: list[Segment]) -> frozenset[int]:
+    """Nodes that are never computed: known in every part, or used by such only."""
+    if not parts:
+        return frozenset()
+    found = set.intersection(*(set(part.known) for part in parts))
+    needed = {n.id for s in kernel.stores for n in (s.value, *s.indirect)}
+    for node in reversed(kernel.nodes):
+        if node.id in found:
+            continue
+        if node.id in needed or not isinstance(node, IndexValue | Op):
+            needed.update(o.id for o in operands(node))
+        else:
+            found.add(node.id)
+    return frozenset(found)
+
+
+Place = tuple[Op, bool, IntExpr]
+"""A comparison, its value before the place, and the first point at which it has another."""
+
+
+def _places(kernel: Kernel, variable: LoopVar) -> list[Place]:
+    return [
+        (node, _FALLING[node.name] == (slope > 0), _cut(node.name, slope, offset))
         for node, slope, offset in _comparisons(kernel, variable.symbol)
-    }
+    ]
+
+
+def _within(cut: IntExpr, extent: IntExpr) -> bool:
+    """Whether it can lie inside the loop."""
+    return lower_bound(-cut) < 0 and lower_bound(cut - extent) < 0
+
+
+def _clamped(cut: IntExpr, extent: IntExpr) -> IntExpr:
+    return minimum(maximum(cut, 0), extent)
+
+
+def _ordered(cuts: list[IntExpr]) -> list[IntExpr] | None:
+    """The places in ascending order; None where that depends on the sizes of the call."""
+    distinct = list(dict.fromkeys(cuts))
+    for i, left in enumerate(distinct):
+        if not all(_at_most(left, right) or _at_most(right, left) for right in distinct[:i]):
+            return None
+    return sorted(distinct, key=cmp_to_key(_order))
+
+
+def _order(left: IntExpr, right: IntExpr) -> int:
+    return -1 if _at_most(left, right) else 1
+
+
+def _at_most(left: IntExpr, right: IntExpr) -> bool:
+    return lower_bound(right - left) >= 0
+
+
+def _known_values(
+    kernel: Kernel, places: list[Place], extent: IntExpr, edges: list[IntExpr], start: IntExpr
+) -> dict[int, bool]:
+    """The boolean nodes that are constant in the segment which begins at `start`."""
+    reached = edges.index(start)
+    known = {}
+    for comparison, before, cut in places:
+        passed = lower_bound(-cut) >= 0 or (
+            lower_bound(cut - extent) < 0 and edges.index(_clamped(cut, extent)) <= reached)
+        known[comparison.id] = before != passed
     for node in kernel.nodes:
         if isinstance(node, Op) and node.name in _LOGIC and node.dtype == "bool":
             values = [_value(a, known) for a in node.args]
@@ -63,17 +142,18 @@ def _value(node: Node, known: dict[int, bool]) -> bool | None:
     return bool(node.value) if isinstance(node, Const) else known.get(node.id)
 
 
-def _comparisons(kernel: Kernel, variable: Expr) -> Iterator[tuple[Op, int, int]]:
-    """Comparisons of `slope * variable + offset` with 0."""
+def _comparisons(kernel: Kernel, variable: Expr) -> Iterator[tuple[Op, int, IntExpr]]:
+    """Comparisons of `slope * variable + offset` with 0, equal at all points of a call."""
+    sizes = set(kernel.sizes)
     for node in kernel.nodes:
-        if not (isinstance(node, Op) and node.name in _COMPARE):
+        if not (isinstance(node, Op) and node.name in _FALLING):
             continue
         left, right = (_index_of(a) for a in node.args)
         if left is None or right is None:
             continue
         parts = split_linear(left - right, variable)
         slope, offset = parts if parts is not None else (0, 0)
-        if isinstance(slope, int) and slope and isinstance(offset, int):
+        if isinstance(slope, int) and slope and symbols(offset) <= sizes:
             yield node, slope, offset
 
 
@@ -83,9 +163,9 @@ def _index_of(node: Node) -> IntExpr | None:
     return int(node.value) if isinstance(node, Const) and node.dtype == "i64" else None
 
 
-def _cut(name: str, slope: int, offset: int) -> int:
+def _cut(name: str, slope: int, offset: IntExpr) -> IntExpr:
     """The first point at which the comparison has another value than at the points before."""
     strict = name in ("lt", "ge")  # these change at 0, the others after it
     if slope < 0:
         slope, offset, strict = -slope, -offset, not strict
-    return -(offset // slope) if strict else -offset // slope + 1
+    return -floor_div(offset, slope) if strict else floor_div(-offset, slope) + 1

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 from math import prod
 
 from weft.codegen.cpp.nodes import NodeWriter, name_of
-from weft.codegen.cpp.plan import STRIP_TRIPS, Stage, position_type, stride, trips
-from weft.codegen.cpp.segments import known_values, segments
+from weft.codegen.cpp.plan import STRIP_TRIPS, Stage, position_type, stride
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION
 from weft.codegen.dtypes import FLOAT_TYPES
 from weft.codegen.loop_ir import Const, LoopVar, Node, Reduce
@@ -90,19 +89,21 @@ class StageWriter(NodeWriter):
     def vector_loop(self, variable: LoopVar, low: str, high: str, body: Callable[[], None]) -> None:
         """The vectorised loop, once per segment in which all comparisons of its variable are known.
         """
-        parts = segments(self.kernel, variable) if self.plan.step < trips(variable.extent) else []
+        parts = self.plan.segments
         if not parts:
             self.vector_segment(variable.extent, low, high, body)
             return
         whole = low == "0" and high == self.index(variable.extent)
-        for start, end in parts:
-            self.known = known_values(self.kernel, variable, start)
+        for part in parts:
+            self.known = part.known
             saved = set(self.done)
-            first, last = str(start), str(end)
+            first, last = self.index(part.start), self.index(part.stop)
+            aligned = all(isinstance(edge, int) and edge % self.plan.step == 0
+                          for edge in (part.start, part.stop))
             if not whole:
-                first, last = f"weft_max({low}, {start})", f"weft_min({high}, {end})"
-            aligned = start % self.plan.step == 0 == end % self.plan.step
-            self.vector_segment(end - start if whole or aligned else None, first, last, body)
+                first, last = f"weft_max({low}, {first})", f"weft_min({high}, {last})"
+            length = part.stop - part.start if whole or aligned else None
+            self.vector_segment(length, first, last, body)
             self.done, self.known = saved, {}
 
     def vector_segment(
@@ -139,7 +140,8 @@ class StageWriter(NodeWriter):
 
     def row_length(self) -> int:
         extents = [v.extent for v in self.kernel.inner if isinstance(v.extent, int)]
-        return max(1, prod(extents)) * (1 if self.row_by_points() else self.plan.step)
+        points = self.plan.row_capacity or max(1, prod(extents))
+        return points * (1 if self.row_by_points() else self.plan.step)
 
     def row_by_points(self) -> bool:
         """Does a row hold one element per inner point (and not a vector of lanes)?"""

@@ -15,7 +15,7 @@ from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.views import Reshape, normalize_dim
 from weft.codegen.values import Emitter, Index, Lazy, Value, product
-from weft.shapes.expr import IntExpr
+from weft.shapes.expr import IntExpr, floor_div
 
 aten = torch.ops.aten
 
@@ -30,10 +30,17 @@ def _prepare_source(cx: LoweringContext, x: Value) -> None:
     impl = x.impl
     if not isinstance(impl, Lazy) or (impl.cost <= 4 and impl.reads <= 2):
         return
-    picked, all_elements = product(cx.shape), product(x.shape)
-    if isinstance(picked, int) and isinstance(all_elements, int) and 4 * picked <= all_elements:
-        return
-    x.realize()
+    if not _is_small_part(product(cx.shape), product(x.shape)):
+        x.realize()
+
+
+def _is_small_part(picked: IntExpr, all_elements: IntExpr) -> bool:
+    """Whether at most a quarter is picked; a factor of unknown size is taken to be large."""
+    if isinstance(picked, int) and isinstance(all_elements, int):
+        return 4 * picked <= all_elements
+    ratio = floor_div(all_elements, picked)
+    exact = ratio * picked - all_elements
+    return isinstance(exact, int) and exact == 0 and not (isinstance(ratio, int) and ratio < 4)
 
 
 @lowering(aten.embedding.default)
@@ -251,9 +258,10 @@ def upsample_nearest(cx: LoweringContext, x: Value, *_: Any) -> Value:
     ratios: list[int] = []
     for d in spatial:
         out, size = cx.shape[d], x.shape[d]
-        if not (isinstance(out, int) and isinstance(size, int)) or out % size:
+        ratio = floor_div(out, size)
+        if not isinstance(ratio, int) or not ratio or ratio * size != out:
             raise NotLowered("upsampling by a fraction")
-        ratios.append(out // size)
+        ratios.append(ratio)
 
     def formula(em: Emitter, index: Index) -> Node:
         return x.at(em, [*index[:2], *(i // r for i, r in zip(index[2:], ratios, strict=True))])

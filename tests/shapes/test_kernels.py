@@ -1,0 +1,97 @@
+"""Generated kernels for symbolic sizes: right at sizes where their special cases begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import weft
+from weft.codegen.cpp.segments import segments
+from weft.codegen.loop_ir import KernelBuilder, LoopVar, Op
+from weft.shapes.expr import IntExpr, loop_index, symbol
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.manual_seed(0)
+    weft.reset()
+    yield
+    weft.reset()
+
+
+def check(program: Callable[..., Any], calls: list[tuple[Any, ...]], graphs: int = 1) -> None:
+    """One artifact with symbolic sizes is right for all calls."""
+    compiled = weft.compile(program, dynamic=True)
+    with torch.no_grad():
+        for args in calls:
+            torch.testing.assert_close(compiled(*args), program(*args), rtol=1e-4, atol=1e-4)
+    assert weft.stats()["graphs"] == graphs
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    left, right = x.chunk(2, -1)
+    return torch.cat([-right, left], -1)
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "cat of two": (lambda x: torch.cat([x, x[:, 3:] * 2], 1) + 1, [(3, 7), (2, 40), (5, 200)]),
+    "cat of three": (
+        lambda x: torch.cat([x, x + 1, x[:, :4]], 1).relu(), [(3, 7), (2, 40), (5, 200)]),
+    "rotary halves": (lambda x: x * 2 + rotated(x), [(3, 8), (2, 64), (4, 130)]),
+    "padding": (lambda x: F.pad(x, (2, 3)) * 2, [(3, 7), (2, 40), (5, 200)]),
+    "triangle": (lambda x: x.tril() + x.triu(1) * 2, [(3, 3), (17, 17), (70, 70)]),
+    "shifted": (lambda x: torch.cat([x[:, 1:], x[:, :1]], 1) - x, [(3, 7), (2, 40), (5, 200)]),
+    "points in many dimensions": (
+        lambda x: x.transpose(0, 2)[:, :, 1:] * 2, [(3, 4, 5), (7, 2, 33), (20, 3, 70)]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_loops_cut_at_sizes(name: str) -> None:
+    program, shapes = PROGRAMS[name]
+    check(program, [(torch.randn(shape),) for shape in shapes])
+
+
+def test_rows_longer_than_the_row_buffer() -> None:
+    """Values kept from one run over a row to the next, and computed again in rows too long."""
+    check(lambda x: x.softmax(-1), [(torch.randn(3, n),) for n in (5, 1000, 32768, 32769, 70000)])
+
+
+def test_long_columns() -> None:
+    check(lambda x: x.softmax(0), [(torch.randn(n, 24),) for n in (5, 1000, 3000)])
+
+
+def test_loss_that_picks_from_rows() -> None:
+    calls = [(torch.randn(n, c), torch.randint(0, c, (n,))) for n, c in ((4, 9), (33, 40), (2, 9))]
+    check(F.cross_entropy, calls)
+
+
+def test_upsampling_by_a_whole_number() -> None:
+    check(lambda x: F.interpolate(x, scale_factor=2.0) + 1,
+          [(torch.randn(2, 3, n, n + 1),) for n in (4, 9)])
+
+
+def parts(extent: IntExpr, *limits: IntExpr) -> list[tuple[IntExpr, IntExpr, list[bool]]]:
+    """The segments of a loop that compares its variable with the limits: begin, end, answers."""
+    x = loop_index("x", extent)
+    b = KernelBuilder((LoopVar(x, extent),), ())
+    value = b.const(0.0, "f32")
+    for limit in limits:
+        value = b.op("where", b.op("lt", b.index(x), b.index(limit)), b.const(1.0, "f32"), value)
+    b.store("out", "f32", x, value)
+    kernel = b.build("k")
+    nodes = [n for n in kernel.nodes if isinstance(n, Op) and n.name == "lt"]
+    return [(s.start, s.stop, [s.known[n.id] for n in nodes])
+            for s in segments(kernel, kernel.outer[0])]
+
+
+def test_segments_between_sizes() -> None:
+    n, m = symbol("n", 2), symbol("m", 2)
+    assert parts(n + m, n) == [(0, n, [True]), (n, n + m, [False])]
+    assert parts(n + m + 4, n + m, n) == [
+        (0, n, [True, True]), (n, n + m, [True, False]), (n + m, n + m + 4, [False, False])]
+    assert parts(n + m, n, m) == []  # in which order?
