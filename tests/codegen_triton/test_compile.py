@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from weft.codegen.loop_ir import KernelBuilder, LoopVar
+from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.emit import emit
+from weft.codegen.triton.target import spell
 from weft.codegen.triton.tiling import choose_tiling
 from weft.shapes.expr import loop_index
 
@@ -38,3 +39,19 @@ def test_rows_that_fit_are_read_once() -> None:
     text = emit(kernel, choose_tiling(kernel), kernel.name).text
     assert text.count("tl.load") == 1
     assert "for " not in text
+
+
+def test_equal_kernels_of_different_layers_have_one_text() -> None:
+    def layer(number: int) -> Kernel:
+        i = loop_index("i0", 4096)
+        builder = KernelBuilder((LoopVar(i, 4096),), ())
+        x = builder.load(f"buf{number}", "f32", i)
+        builder.store(f"buf{number + 1}", "f32", i, builder.op("exp", x))
+        return builder.build(f"k{number}_exp", (f"exp  model.py:{number}",))
+
+    (first,), _ = spell(layer(3))
+    (second,), _ = spell(layer(17))
+    assert first.source == second.source
+    assert first.listing != second.listing
+    assert "model.py:17" in second.listing
+    assert "b0: buf17" in second.listing

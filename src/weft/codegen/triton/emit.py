@@ -7,14 +7,14 @@ hand.
 Softmax over rows of 768, for example, gives (persistent: the row is one tile):
 
     @triton.jit
-    def softmax(in0, out0):
+    def softmax(b0, b1):
         pid = tl.program_id(0)
         xindex = pid * 1 + tl.arange(0, 1)[:, None]
         rindex = tl.arange(0, 1024)[None, :]
         rmask = rindex < 768
         i0 = xindex
         r0 = rindex
-        v0 = tl.load(in0 + (768*i0 + r0), rmask, other=0)
+        v0 = tl.load(b0 + (768*i0 + r0), rmask, other=0)
         v1 = tl.reduce(tl.where(rmask, v0, float('-inf')), 1, p.nan_max, keep_dims=True)
         ...
 
@@ -24,6 +24,7 @@ number of reductions that must be finished before it: values of earlier phases a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -64,6 +65,9 @@ import weft.codegen.triton.prelude as p
 
 """
 
+_NUMBER: Final = re.compile(r"^k\d+_(?=[A-Za-z_])")
+"""What numbers the kernels of a graph."""
+
 _INT_LIMITS: Final = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
 
 
@@ -71,6 +75,9 @@ _INT_LIMITS: Final = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
 @dataclass(frozen=True)
 class TritonSource:
     """A kernel's text and what is needed to compile and launch it.
+
+    The text says nothing about the graph - buffers are b0, b1, …, the name has no number -, so that
+    the equal kernels of a model's layers are compiled once.
 
     signature: Triton type of each parameter, in order; pointers: how many of them are buffers;
     programs: size of the one-dimensional grid.
@@ -111,12 +118,13 @@ class _Emitter:
         for node in self.kernel.nodes:
             self.axes_of[node.id] = self._axes(node)
         self.memory_type = {b.name: b.dtype for b in self.kernel.buffers}
+        self.pointers = {b.name: f"b{i}" for i, b in enumerate(self.kernel.buffers)}
 
     # --- the parts of a kernel, in order
     # -------------------------------------------------------------
 
     def emit(self) -> TritonSource:
-        parameters = [b.name for b in self.kernel.buffers] + [str(s) for s in self.kernel.sizes]
+        parameters = [*self.pointers.values(), *map(str, self.kernel.sizes)]
         signature = [POINTER[b.dtype] for b in self.kernel.buffers] + ["i64"] * len(
             self.kernel.sizes
         )
@@ -125,11 +133,11 @@ class _Emitter:
             self._straight_line()
         else:
             self._phases()
-        head = f"@triton.jit\ndef {self.name}({', '.join(parameters)}):\n"
-        origins = "".join(f"# {origin}\n" for origin in self.kernel.origins)
-        text = HEADER + origins + head + "\n".join(self.lines) + "\n"
+        name = _NUMBER.sub("", self.name)
+        head = f"@triton.jit\ndef {name}({', '.join(parameters)}):\n"
+        text = HEADER + head + "\n".join(self.lines) + "\n"
         return TritonSource(
-            self.name,
+            name,
             text,
             tuple(signature),
             len(self.kernel.buffers),
@@ -307,7 +315,7 @@ class _Emitter:
         index = self._index(node.index)
         if masks and (node.mask is not None or not self._index_axes(node)):
             index = self._spread(index, node.index, axes)
-        text = f"tl.load({node.buffer} + ({index})"
+        text = f"tl.load({self.pointers[node.buffer]} + ({index})"
         if masks:
             text += f", {' & '.join(masks)}, other={spell_literal(node.other)}"
         if self.eviction and node.inner:
@@ -418,7 +426,7 @@ class _Emitter:
         masks = self._masks(axes, None)
         mask = f", {' & '.join(masks)}" if masks else ""
         function = "tl.atomic_add" if store.mode == "add" else "tl.store"
-        self._line(f"{function}({store.buffer} + {index}, {value}{mask})")
+        self._line(f"{function}({self.pointers[store.buffer]} + {index}, {value}{mask})")
 
     def _index(self, index: Expr | int) -> str:
         return triton_text(index).replace("weft_floor_", "p.floor_")

@@ -34,6 +34,13 @@ class Spelled:
     source: TritonSource
 
     @property
+    def listing(self) -> str:
+        """The text for a reader: what each buffer is, and which lines it computes."""
+        origins = "".join(f"# {origin}\n" for origin in self.kernel.origins)
+        names = ", ".join(f"b{i}: {b.name}" for i, b in enumerate(self.kernel.buffers))
+        return f"# {self.kernel.name}({names})\n{origins}{self.source.text}"
+
+    @property
     def sizes(self) -> tuple[str, ...]:
         """Names of the size parameters."""
         return tuple(str(s) for s in self.kernel.sizes)
@@ -63,16 +70,29 @@ def compile_kernels(
     spelled = [spell(kernel) for kernel in kernels]
     flat = [one for parts, _ in spelled for one in parts]
     for one in flat:
-        events.record("output_code", source=one.source.text, path="")
+        events.record("output_code", source=one.listing, path="")
     binaries = build([_request(one.source, arch, aligned=True) for one in flat])
-    pairs = zip(flat, binaries, strict=True)
-    loaded = iter([_load(one, binary, arch, index) for one, binary in pairs])
+    loaded = iter(_load_each(flat, binaries, arch, index))
     return [
         next(loaded)
         if split is None
         else _TwoStep(kernel, split, next(loaded), next(loaded), index)
         for kernel, (_, split) in zip(kernels, spelled, strict=True)
     ]
+
+
+def _load_each(
+    flat: Sequence[Spelled], binaries: Sequence[GpuBinary], arch: int, index: int
+) -> list[Callable[..., None]]:
+    """The kernels as callables; those of one binary and one grid are one object."""
+    known: dict[tuple[int, str, tuple[str, ...]], Callable[..., None]] = {}
+    loaded = []
+    for one, binary in zip(flat, binaries, strict=True):
+        key = (id(binary), str(one.source.programs), one.sizes)
+        if key not in known:
+            known[key] = _load(one, binary, arch, index)
+        loaded.append(known[key])
+    return loaded
 
 
 def _load(one: Spelled, binary: GpuBinary, arch: int, device: int) -> Callable[..., None]:
