@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import torch
 
-LARGEST_MODEL: Final = 60_000_000
+LARGEST_MODEL: Final = 120_000_000
 """Parameters above which a config counts as not shrunk (it would take too long to run)."""
 
 LAYERS: Final = (
@@ -48,6 +48,15 @@ FEED_FORWARD: Final = (
 )  # fmt: skip
 
 
+FACTOR: Final = 8
+SCALED: Final = ("size", "dim", "width", "d_model", "channels", "d_ff", "rank", "n_embd", "d_kv")
+UNSCALED: Final = (
+    "vocab", "image", "patch", "kernel", "window", "num_", "max_", "type_vocab", "codebook", "mel",
+    "merge", "chunk", "stride", "input_size", "sample", "batch", "pool", "grid", "video",
+)  # fmt: skip
+"""Parts of the names of what is divided by `_scale_all`, and of what is not."""
+
+
 class NotBuildable(Exception):
     """No small configuration of this type could be built and run in eager."""
 
@@ -71,7 +80,7 @@ def model_types() -> list[str]:
 def build(name: str, *, seed: int = 0) -> Case:
     """A small model of type `name` that runs in eager, or NotBuildable."""
     reasons = []
-    for shrink in (_shrink_all, _shrink_depth_and_vocabulary, _shrink_depth):
+    for shrink in (_shrink_all, _scale_all, _shrink_depth_and_vocabulary, _shrink_depth):
         try:
             return _attempt(name, shrink, seed)
         except Exception as error:  # any config combination may be invalid: try the next
@@ -88,13 +97,16 @@ def _attempt(name: str, shrink: Callable[[Any], None], seed: int) -> Case:
         config = AutoConfig.for_model(name)
         for one in _configs(config):
             shrink(one)
+        _make_consistent(list(_configs(config)))
         with torch.device("meta"):
             count = sum(p.numel() for p in AutoModel.from_config(config).parameters())
         if count > LARGEST_MODEL:
             raise NotBuildable(f"{count} parameters")
         model = AutoModel.from_config(config).eval()
     errors = []
-    for kwargs in _inputs(model, config):
+    candidates = list(_inputs(model, config))
+    candidates += [full for one in candidates if (full := _completed(model, one)) is not None]
+    for kwargs in candidates:
         try:
             with torch.no_grad():
                 model(**kwargs)
@@ -109,6 +121,33 @@ def _configs(config: Any) -> Iterator[Any]:
     for value in list(vars(config).values()):
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             yield from _configs(value)
+
+
+def _make_consistent(configs: list[Any]) -> None:
+    """Token ids within the smallest vocabulary, rotary sections that fit the heads, images as wide
+    as words."""
+    text = next((getattr(c, "text_config", None) for c in configs), None)
+    words = getattr(text, "hidden_size", None)
+    limits = [c.vocab_size for c in configs if isinstance(getattr(c, "vocab_size", None), int)]
+    for config in configs:
+        if limits:
+            _clamp_token_ids(config, min(limits))
+        if isinstance(words, int) and isinstance(getattr(config, "out_hidden_size", None), int):
+            config.out_hidden_size = words
+        rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+        sections = rope.get("mrope_section") if isinstance(rope, dict) else None
+        half = _head_size(config) // 2
+        if isinstance(sections, list) and half >= len(sections) and sum(sections) != half:
+            parts = [max(1, n * half // sum(sections)) for n in sections]
+            rope["mrope_section"] = [half - sum(parts[1:]), *parts[1:]]
+
+
+def _head_size(config: Any) -> int:
+    size, heads = getattr(config, "head_dim", None), getattr(config, "num_attention_heads", None)
+    width = getattr(config, "hidden_size", None)
+    if isinstance(size, int):
+        return size
+    return width // heads if isinstance(width, int) and isinstance(heads, int) and heads else 0
 
 
 def _set(config: Any, names: tuple[str, ...], value: int) -> None:
@@ -138,7 +177,6 @@ def _shrink_depth_and_vocabulary(config: Any) -> None:
     _set(config, ("image_size",), 64) if isinstance(
         getattr(config, "image_size", None), int
     ) else None
-    _clamp_token_ids(config)
 
 
 def _shrink_all(config: Any) -> None:
@@ -157,13 +195,33 @@ def _shrink_all(config: Any) -> None:
             setattr(config, name, [max(16, s // 8 // 16 * 16) for s in sizes])
 
 
-def _clamp_token_ids(config: Any) -> None:
-    limit = getattr(config, "vocab_size", None)
+def _scale_all(config: Any) -> None:
+    """All widths divided alike: for models whose widths must stay in proportion."""
+    _shrink_depth_and_vocabulary(config)
+    for name, value in list(vars(config).items()):
+        if any(part in name for part in SCALED) and not any(part in name for part in UNSCALED):
+            scaled = _scaled(value)
+            if scaled is not None:
+                setattr(config, name, scaled)
+
+
+def _scaled(value: Any) -> Any:
+    """A width, or a list of widths, divided; None for what is neither."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value // FACTOR if value >= 4 * FACTOR and value % FACTOR == 0 else None
+    if isinstance(value, list) and value and all(type(n) is int for n in value):
+        fits = all(n >= 2 * FACTOR and n % FACTOR == 0 for n in value)
+        return [n // FACTOR for n in value] if fits else None
+    return None
+
+
+def _clamp_token_ids(config: Any, limit: int | None = None) -> None:
+    limit = getattr(config, "vocab_size", None) if limit is None else limit
     if not isinstance(limit, int):
         return
     for name, value in list(vars(config).items()):
         if name.endswith(("token_id", "token_index")) and isinstance(value, int) and value >= limit:
-            setattr(config, name, limit - 1 - (hash(name) % 16))
+            setattr(config, name, limit - 1 - (len(name) % 16))
 
 
 def _inputs(model: torch.nn.Module, config: Any) -> Iterator[dict[str, Any]]:
@@ -178,6 +236,7 @@ def _inputs(model: torch.nn.Module, config: Any) -> Iterator[dict[str, Any]]:
     seq2seq = {**text, "decoder_input_ids": tokens} if "decoder_input_ids" in parameters else None
     size, channels = _image_shape(config)
     images = {"pixel_values": torch.randn(2, channels, size, size)}
+    yield from _gridded(model, parameters, config, vocabulary)
     if "pixel_values" in parameters and "input_ids" not in parameters:
         yield images
     if seq2seq and "input_ids" in parameters:
@@ -198,6 +257,59 @@ def _inputs(model: torch.nn.Module, config: Any) -> Iterator[dict[str, Any]]:
         length = getattr(config, "context_length", 32)
         yield {"past_values": torch.randn(2, length, getattr(config, "num_input_channels", 1))}
         yield {"past_values": torch.randn(2, length)}
+
+
+def _gridded(
+    model: torch.nn.Module, parameters: set[str], config: Any, vocabulary: int
+) -> Iterator[dict[str, Any]]:
+    """Images as lists of patches with their grids (the Qwen-VL family and others)."""
+    grid = next((g for g in ("grid_thw", "image_grid_thw") if g in parameters), None)
+    if grid is None:
+        return
+    vision = getattr(config, "vision_config", config)
+    merge = int(getattr(vision, "spatial_merge_size", 0) or getattr(vision, "merge_size", 0) or 2)
+    patch = int(getattr(vision, "patch_size", 14))
+    frames = int(getattr(vision, "temporal_patch_size", 1) or 1)
+    channels = int(getattr(vision, "num_channels", 0) or getattr(vision, "in_channels", 0) or 3)
+    grids = torch.tensor([[1, 2 * merge, 2 * merge], [1, 2 * merge, 4 * merge]])
+    if "input_ids" in parameters:
+        grids = grids[1:]
+    count = int(grids.prod(1).sum())
+    first = next(iter(inspect.signature(model.forward).parameters))
+    where = "pixel_values" if "pixel_values" in parameters else first
+    for shape in ((count, channels * frames * patch * patch), (count, channels, patch, patch)):
+        images = {where: torch.randn(shape), grid: grids}
+        if "input_ids" not in parameters:
+            yield images
+            continue
+        token = getattr(config, "image_token_id", None)
+        if not isinstance(token, int):
+            return
+        ids = torch.randint(5, max(6, min(int(vocabulary), 200)), (1, 8))
+        marks = torch.full((1, count // merge**2), token)
+        ids = torch.cat([ids[:, :4], marks, ids[:, 4:]], 1)
+        both = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **images}
+        kinds = (ids == token).long()
+        if "mm_token_type_ids" in parameters:
+            yield {**both, "mm_token_type_ids": kinds}
+        yield both
+
+
+def _completed(model: torch.nn.Module, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """The inputs with required arguments that follow from them; None if there is none."""
+    named = inspect.signature(model.forward).parameters
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in kwargs
+               and p.kind is p.POSITIONAL_OR_KEYWORD]  # fmt: skip
+    made: dict[str, Any] = {}
+    for name in missing:
+        pattern = name.removeprefix("prompt_").removeprefix("decoder_").removesuffix("_mask")
+        like = kwargs.get(pattern)
+        if like is None:
+            continue
+        whole = not name.endswith("_mask") or like.dim() < 3
+        made[name] = like.clone() if not name.endswith("_mask") else torch.ones(
+            like.shape if whole else like.shape[:1] + like.shape[-1:], dtype=torch.long)
+    return {**kwargs, **made} if made else None
 
 
 def _image_shape(config: Any) -> tuple[int, int]:
