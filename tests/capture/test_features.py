@@ -27,6 +27,7 @@ BREAKS = {
     "exception_groups",
     "formatting",  # string.Template: re.sub with a function
     "operators",  # an operator that raises
+    "inspect_signature",  # from 3.12 on: get_annotations evaluates strings
     "print_objects", "printing", "warn",
     "rand_instance", "rand_module", "rand_nonseeded",
     "typing_features",  # TypeVar and ForwardRef look at their callers' frames

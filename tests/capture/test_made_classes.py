@@ -300,3 +300,19 @@ def test_metaclasses_with_code_are_left_to_python() -> None:
         return x + 1, Made.tag  # type: ignore[attr-defined]
 
     check(f, (X,), breaks=None)
+
+
+def test_abstract_classes_made_before_a_break() -> None:
+    def f(x: Any) -> Any:
+        class Shape(abc.ABC):
+            @property
+            @abc.abstractmethod
+            def area(self) -> Any: ...
+
+        stop()
+        try:
+            Shape()  # type: ignore[abstract]
+        except TypeError:
+            return x + 1, Shape.__abstractmethods__
+
+    check(f, (X,), breaks=None)

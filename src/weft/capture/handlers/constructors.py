@@ -300,7 +300,8 @@ def iterator_type(*kinds: type, pure: bool = True, iterables: slice = slice(0, 1
 
     def register(produce: Producer) -> Producer:
         def make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-            if not args or (most is not None and len(args) > most):
+            least = 1 if iterables.stop is None else iterables.stop
+            if len(args) < least or (most is not None and len(args) > most):
                 raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
             args[iterables] = _sources(tx, args[iterables])
             return LazyIterator(cls, partial(_checked, cls, produce, tx, args, kwargs), pure)

@@ -414,6 +414,11 @@ def _dispatch_rule(function: Any) -> Rule | None:
 MARKED.append(_dispatch_rule)
 
 
+@rule(sys.exception)
+def _exception(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return _exc_info(tx, args, kwargs).getitem(tx, constant(1))
+
+
 @rule(inspect.signature)
 def _signature(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Of functions that exist outside: a fixed object."""

@@ -52,7 +52,7 @@ def read_local(tx: Interpreter, frame: Frame, name: str) -> SymbolicValue:
     value = frame.locals.get(name)
     if value is None:
         # 3.13 loads the cells of a closure like this.
-        if name in frame.code.co_cellvars and name in frame.cells:
+        if name in frame.cells:
             return frame.cells[name]
         raise tx.error(UnboundLocalError, _NO_VALUE.format(name))
     if value.__class__ is LazyValue:

@@ -79,6 +79,8 @@ def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> Symbol
     owner = next(base for base in cls.__mro__ if name in base.__dict__)
     if owner in tx.made_classes:
         return tx.wrap(attribute, None)
+    if not owner.__flags__ & _HEAP_TYPE:  # a C type, which cannot be changed
+        return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
     source = tx.tree.object(owner, owner.__qualname__).instance_dict().dict_item(name)
     return tx.wrap(attribute, source)
 

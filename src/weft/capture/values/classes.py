@@ -96,7 +96,11 @@ class ClassValue(SymbolicValue):
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         own = CONSTRUCTORS.get(self.cls)
         if own is not None:
-            return own(tx, self.cls, args, kwargs)
+            try:
+                return own(tx, self.cls, args, kwargs)
+            except (IndexError, KeyError, TypeError, ValueError) as error:
+                raise graph_break("unknown-operation",
+                                  f"arguments of {self.cls.__name__}: {error}") from error
         caller = type_lookup(type(self.cls), "__call__")
         if isinstance(caller, type):  # a TypedDict makes plain dictionaries
             return tx.wrap_fixed(caller, caller.__name__).call(tx, args, kwargs)

@@ -64,6 +64,8 @@ class MadeClass(SymbolicValue):
         bases = "".join(f"{emit.value(base)}, " for base in self.bases)
         items = "".join(f"({name!r}, {emit.value(value)}), "
                         for name, value in self.namespace.items() if name not in self.late)
+        for value in self.namespace.values():
+            _write_marks(emit, value)
         text = (f"{emit.constant(new_class)}({emit.constant(self.metaclass)}, {self.name!r}, "
                 f"({bases}), ({items}))")
         name = emit.bind(self, text)
@@ -73,6 +75,16 @@ class MadeClass(SymbolicValue):
 
     def python_type(self) -> type:
         return self.metaclass
+
+
+def _write_marks(emit: Emitter, value: SymbolicValue) -> None:
+    """Constant attributes of functions, which metaclasses look at: `__isabstractmethod__`."""
+    for part in value.parts if isinstance(value, DescriptorValue) else [value]:
+        if isinstance(part, FunctionValue) and part.attributes is not None:
+            for key, item in part.attributes.pairs(emit.tx):
+                if item.is_constant:
+                    emit.line(f"{emit.value(part)}.__dict__[{emit.value(key)}] = "
+                              f"{emit.value(item)}")
 
 
 @final

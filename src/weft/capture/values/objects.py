@@ -309,7 +309,11 @@ class ObjectValue(SymbolicValue):
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         if type_lookup(self.cls, "__iter__") is not MISSING:
-            return self._special(tx, "__iter__")
+            made = tx.force(self._special(tx, "__iter__"))
+            if not hasattr(made.python_type(), "__next__"):
+                kind = made.python_type().__name__
+                raise tx.error(TypeError, f"iter() returned non-iterator of type '{kind}'")
+            return made
         if type_lookup(self.cls, "__getitem__") is MISSING:
             raise tx.error(TypeError, f"'{self.cls.__name__}' object is not iterable")
         return LazyIterator(type(iter([])), lambda: self._index_until_error(tx))
@@ -392,7 +396,7 @@ class ObjectValue(SymbolicValue):
 
     def _fill(self, emit: Emitter, name: str, base: type) -> None:
         if isinstance(self.contents, DictValue):
-            setter = emit.constant(vars(base)["__setitem__"])
+            setter = emit.constant(base.__setitem__)
             self.contents.fill(emit, f"{setter}({name}, {{}}, {{}})")
         elif isinstance(self.contents, (ListValue, SetValue)):
             adder = emit.constant(list.extend if base is list else set.update)
