@@ -49,12 +49,18 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="take each N-th type")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the rows here as JSON lines")
+    parser.add_argument("--rows", type=Path, nargs="*", default=[], help="rows of earlier runs "
+                        "(the last one of a type counts), in place of a run")
+    parser.add_argument("--peer-rows", type=Path, nargs="*", default=[], help="rows of --peer runs")
+    parser.add_argument("--page", type=Path, help="write the table as a page (docs)")
     parser.add_argument("--worker", action="store_true")
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
     else:
-        rows = list(sweep(arguments))
+        rows = list(stored(arguments.rows) or sweep(arguments))
+        if arguments.page:
+            arguments.page.write_text(page(rows, list(stored(arguments.peer_rows))))
         if arguments.out:
             arguments.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
         print(table(rows))
@@ -97,6 +103,62 @@ def run_chunk(names: list[str], arguments: argparse.Namespace) -> Iterator[dict[
             yield {"name": left.pop(0), "status": "crash", "detail": f"exit {process.returncode}"}
         elif left:
             raise RuntimeError(f"the worker ended without rows for {left}")
+
+
+def stored(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """The rows in files of JSON lines (other lines are passed over), one for each type."""
+    rows: dict[str, dict[str, Any]] = {}
+    for file in files:
+        for line in file.read_text().splitlines():
+            if line.startswith("{"):
+                row = json.loads(line)
+                rows[row["name"]] = row
+    return [rows[name] for name in sorted(rows)]
+
+
+def is_whole(row: dict[str, Any]) -> bool:
+    """Whether a type was captured in one graph."""
+    return row["status"] in ("right", "wrong") and row.get("breaks") == 0
+
+
+def page(rows: list[dict[str, Any]], peer: list[dict[str, Any]]) -> str:
+    """The page of docs/: totals, and every type that is not one right graph, beside the peer."""
+    built = [r for r in rows if r["status"] != "not buildable"]
+    theirs = {r["name"]: r for r in peer if r["status"] != "not buildable"}
+    both = [r for r in built if r["name"] in theirs]
+    lines = [
+        "# Transformers sweep",
+        "",
+        "Every model type of transformers that builds from a small random config, captured at "
+        "default settings (backend `eager`), twice, compared with eager. Written by "
+        "`python -m benchmarks.transformers_sweep --page docs/transformers-sweep.md [--rows ...] "
+        "[--peer-rows ...]`; rows come from that command's `--out`, with `--peer` for torch.compile.",
+        "",
+        f"- {len(rows)} types, {len(built)} built; captured whole: {_share(built)}",
+    ]
+    if both:
+        lines.append(f"- the {len(both)} types that torch.compile was run on too: weft whole "
+                     f"{_share(both)}, torch.compile whole {_share([theirs[r['name']] for r in both])}")
+    lines += ["", "| model type | result | graphs | breaks | torch.compile: result, graphs, breaks "
+              "| first break or error |", "|---|---|---|---|---|---|"]  # fmt: skip
+    lines += [_page_row(r, theirs.get(r["name"])) for r in built
+              if r["status"] != "right" or not is_whole(r)]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _share(rows: list[dict[str, Any]]) -> str:
+    whole = sum(map(is_whole, rows))
+    right = sum(r["status"] == "right" for r in rows)
+    return f"{whole} ({100 * whole / max(len(rows), 1):.1f} %), equal to eager: {right}"
+
+
+def _page_row(row: dict[str, Any], peer: dict[str, Any] | None) -> str:
+    theirs = "" if peer is None else ", ".join(
+        str(peer.get(key, "")) for key in ("status", "graphs", "breaks"))
+    detail = str(row.get("detail", "")).replace("\n", " ").replace("|", "/")
+    detail = detail.split("site-packages/")[-1][:140] if "/" in detail[:60] else detail[:140]
+    cells = (row["name"], row["status"], row.get("graphs", ""), row.get("breaks", ""), theirs, detail)
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
