@@ -42,6 +42,7 @@ from torch._C import _current_autograd_node as current_autograd_node
 
 # capture.state, capture.handlers: the module of torch.func's C functions.
 from torch._C import _functorch as functorch
+from torch._C import _disabled_torch_function_impl as disabled_torch_function
 from torch._C import _enter_dual_level as enter_dual_level
 from torch._C import _exit_dual_level as exit_dual_level
 from torch._C import _get_deterministic_algorithms as get_deterministic_algorithms
@@ -171,6 +172,7 @@ __all__ = [
     "decomposition_table",
     "device_constructors",
     "dispatch_mode_depth",
+    "disabled_torch_function",
     "dynamo_allows",
     "dynamo_substitute",
     "enter_dual_level",

@@ -111,6 +111,10 @@ class Interpreter:
         """Models of the classes made inside, and how to make them (`values/made_classes.py`)."""
         self.class_attributes: dict[type, Any] = {}
         """What the program wrote to classes (`values/attributes.py`)."""
+        self.overriding = False
+        """Whether there is a tensor whose class has a `__torch_function__` of its own."""
+        self.subclasses_off = 0
+        """How often `__torch_function__` of classes was switched off."""
         self.function_modes: list[SymbolicValue] = []
         """Torch function modes: default devices set outside (`device_modes.py`), then those that
         the program entered, innermost last."""
@@ -397,7 +401,7 @@ class Interpreter:
             finally:
                 self.end_changes = self.state.changes()
                 self.end_error_mode = error_mode()
-                self.end_state_changed = self.state.levels_changed()
+                self.end_state_changed = self.state.levels_changed() or self.subclasses_off != 0
                 self.end_modes = list(self.function_modes)
 
 

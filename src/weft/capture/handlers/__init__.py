@@ -26,7 +26,7 @@ from weft.capture.handlers import (
     tensor_index,
     torch_library,
 )
-from weft.capture.values import deques, getters, namespaces
+from weft.capture.values import deques, getters, namespaces, tensor_subclasses
 
 __all__ = [
     "autograd_functions",
@@ -49,6 +49,7 @@ __all__ = [
     "pytree_library",
     "standard_library",
     "tensor_index",
+    "tensor_subclasses",
     "torch_library",
 ]
 

@@ -41,7 +41,7 @@ from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.sequences import ListValue, TupleValue, sort_values
 from weft.capture.values.symbolic_numbers import extreme_number
-from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.tensors import TensorValue, own_class, run
 from weft.capture.values.user_keys import UserKey
 
 if TYPE_CHECKING:
@@ -86,17 +86,14 @@ def classes_of(tx: Interpreter, value: SymbolicValue) -> Any:
 @rule(isinstance)
 def _isinstance(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     value, classes = args[0], classes_of(tx, args[1])
-    if isinstance(value, TensorValue):
-        subject = value.example if value.original is MISSING else value.original
-        return boolean(evaluate(tx, lambda: isinstance(subject, _without_buffer(classes))))
+    made = isinstance(value, TensorValue) and value.original is MISSING
+    if isinstance(value, TensorValue) and not (made and own_class(value)):
+        subject = value.example if made else value.original
+        return boolean(evaluate(tx, lambda: isinstance(subject, classes)))
     if value.is_constant:
         return boolean(evaluate(tx, lambda: isinstance(value.constant(), classes)))
     kind = value.python_type()
     return boolean(evaluate(tx, lambda: _is_instance(value, kind, classes)))
-
-
-def _without_buffer(classes: Any) -> Any:
-    return classes
 
 
 def _is_instance(value: SymbolicValue, kind: type, classes: Any) -> bool:

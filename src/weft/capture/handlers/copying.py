@@ -146,8 +146,9 @@ _COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ..
 def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo | None = None
                  ) -> SymbolicValue:
     """A new instance with the parts of the old one, as `object.__reduce_ex__` would have it."""
-    if value.cls in copyreg.dispatch_table or isinstance(
-            type_lookup(value.cls, "__getattribute__"), types.FunctionType):
+    hooked = isinstance(type_lookup(value.cls, "__getattribute__"), types.FunctionType)
+    if value.cls in copyreg.dispatch_table or (
+            hooked and value.getattr(tx, "__dict__") is not value.attributes):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     for name in _CUSTOM:
         found = type_lookup(value.cls, name)

@@ -55,8 +55,7 @@ if TYPE_CHECKING:
 
 
 @rule(torch.compiler.is_exporting, *script_questions,
-      get_tracing_state, torch.overrides.has_torch_function,
-      torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic)
+      get_tracing_state)
 def _false(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return FALSE
 
@@ -348,8 +347,16 @@ _scaled("addcdiv_", contexts.addcdiv_)
 _scaled("addcmul_", contexts.addcmul_)
 
 
-_SWITCHES: list[Any] = [torch.autograd.profiler.record_function, DisableTorchFunctionSubclass,
-                        DisableTorchFunction, torch.profiler.record_function]
+_SWITCHES: list[Any] = [torch.autograd.profiler.record_function, DisableTorchFunction,
+                        torch.profiler.record_function]
+
+
+_SUBCLASS_SWITCH: Any = DisableTorchFunctionSubclass
+
+
+@constructor(_SUBCLASS_SWITCH)
+def _plain_tensors(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(contexts.PlainTensors, "PlainTensors").call(tx, [], {})
 
 
 @constructor(*_SWITCHES)

@@ -23,6 +23,22 @@ class NullContext:
         return function
 
 
+def switch_subclasses(step: int) -> None:
+    """Capture evaluates it: `__torch_function__` of classes is off while the sum is not zero."""
+
+
+class PlainTensors(NullContext):
+    """`torch._C.DisableTorchFunctionSubclass`: operations see plain tensors."""
+
+    def __enter__(self) -> PlainTensors:
+        switch_subclasses(1)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        switch_subclasses(-1)
+
+
 def addcdiv_(tensor: Any, first: Any, second: Any, value: Any) -> Any:
     """`Tensor.addcdiv_` with a tensor as `value`, which the operator would read."""
     return tensor.add_(first / second * value)

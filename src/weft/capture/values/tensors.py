@@ -19,13 +19,15 @@ from weft._torch import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    disabled_torch_function,
     is_functorch_wrapped_tensor,
 )
 from weft.capture.breaks import graph_break
 from weft.capture.device_modes import ignores
 from weft.capture.guards import tensor_guard
-from weft.capture.operations import dunder, plain_operator
+from weft.capture.operations import plain_operator
 from weft.capture.source import Source
+from weft.capture.values.attributes import bind
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean, constant, evaluate
 from weft.capture.values.data_numbers import note_checks, note_symbols
@@ -140,6 +142,9 @@ class TensorValue(SymbolicValue):
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name in self.written:
             return self.written[name]
+        own = self._own_attribute(tx, name)
+        if own is not None:
+            return own
         special = GETTERS.get(name)
         if special is not None:
             return special(tx, self)
@@ -152,6 +157,14 @@ class TensorValue(SymbolicValue):
         if name == "__class__":
             return tx.wrap_fixed(self.python_type(), "Tensor")
         return self._other_attribute(tx, name)
+
+    def _own_attribute(self, tx: Interpreter, name: str) -> SymbolicValue | None:
+        """What the tensor's own class, derived from torch.Tensor, says of the name."""
+        kind = self.python_type()
+        found = MISSING if kind in _PLAIN else own_attribute(kind, name)
+        if found is MISSING or name in getattr(self.original, "__dict__", ()):
+            return None
+        return bind(tx, self, kind, name, found)
 
     def _other_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
         if self.source is not None and name in getattr(self.original, "__dict__", ()):
@@ -183,6 +196,9 @@ class TensorValue(SymbolicValue):
     # -- operations -------------------------------------------------------------------------------
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        mine = self._own_attribute(tx, name)
+        if mine is not None:
+            return mine.call(tx, args, kwargs)
         own = TENSOR_METHODS.get(name)
         if own is not None:
             return own(tx, self, args, kwargs)  # type: ignore[no-any-return]
@@ -246,6 +262,18 @@ SETTERS: dict[str, Callable[[Any, TensorValue, SymbolicValue], None]] = {}
 WRITERS: dict[str, Callable[[Any, TensorValue, SymbolicValue], str]] = {}
 """The statements that set them, where that is no assignment."""
 
+MAY_OVERRIDE: set[type] = set()
+"""Families of values that may have a `__torch_function__` (`tensor_subclasses`)."""
+
+OVERRIDE: list[Callable[[Any, str, Any, Args, Kwargs], SymbolicValue | None]] = []
+"""Gives what `__torch_function__` of the arguments makes of an operation, if there is one."""
+
+FUNCTION_OF: list[Callable[[str, Any, Args], tuple[Any, Args]]] = []
+"""Gives the function and the arguments that `__torch_function__` gets for an operation."""
+
+OTHER_TENSORS: list[Callable[[Any, Any, Source | None], SymbolicValue]] = []
+"""Wraps tensors of classes that decide themselves."""
+
 REBUILD: list[Callable[[Any, TensorValue, fx.Node], str]] = [
     lambda emit, value, node: emit.output(node)]
 """The expression for a tensor of the graph."""
@@ -260,6 +288,10 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     """Runs a torch operation on fakes and records it."""
     if tx.function_modes and not all(ignores(mode, target) for mode in tx.function_modes):
         return _through_mode(tx, op, target, args, kwargs)
+    if tx.overriding or any(arg.__class__ in MAY_OVERRIDE for arg in args):
+        overridden = OVERRIDE[0](tx, op, target, args, kwargs)
+        if overridden is not None:
+            return overridden
     args = [tx.force(arg) for arg in args]
     kwargs = {name: tx.force(value) for name, value in kwargs.items()}
     if target is not operator.getitem and target is not operator.setitem:
@@ -327,9 +359,7 @@ def _is_scalar(value: SymbolicValue) -> bool:
 def _through_mode(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
                   ) -> SymbolicValue:
     """Lets the innermost torch function mode see the call; it is off meanwhile."""
-    function = getattr(torch.Tensor, target) if op == "call_method" else target
-    if vars(operator).get(_name(target)) is target:
-        function = getattr(torch.Tensor, f"__{dunder(_name(target))}__", target)
+    function, args = FUNCTION_OF[0](op, target, [tx.force(arg) for arg in args])
     named = DictValue()
     for name, value in kwargs.items():
         named.setitem(tx, constant(name), value)
@@ -421,8 +451,8 @@ _NAMED: Final = hasattr(torch.Tensor, "has_names")
 @wraps(torch.Tensor, subclasses=True)
 def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     kind = type(obj)
-    if kind not in (torch.Tensor, torch.nn.Parameter) and not _is_buffer(kind):
-        return unknown(tx, obj, source)
+    if kind not in _PLAIN and not _is_plain(kind):
+        return OTHER_TENSORS[0](tx, obj, source)
     if source is None:
         source = tx.tree.object(obj, "tensor")
     plain = obj.layout is torch.strided and not obj.is_nested and not (_NAMED and obj.has_names())
@@ -438,5 +468,28 @@ def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     return value
 
 
-def _is_buffer(kind: type) -> bool:
-    return kind is getattr(torch.nn, "Buffer", None)
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether operations on tensors of the class are those on plain tensors (nn.Parameter's)."""
+    if kind is getattr(torch.nn, "Buffer", None):
+        return True
+    function: Any = getattr(kind, "__torch_function__", None)
+    return (function is disabled_torch_function
+            and getattr(kind, "__torch_dispatch__", None) is torch.Tensor.__torch_dispatch__)
+
+
+def own_class(value: TensorValue) -> bool:
+    """Whether a tensor made inside is of a class of the program's."""
+    return value.python_type() not in (*_PLAIN, type(value.example))
+
+
+def own_attribute(kind: type, name: str) -> Any:
+    """What a class derived from torch.Tensor has under the name itself, else MISSING."""
+    for base in kind.__mro__:
+        if base in _PLAIN:
+            return MISSING
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
