@@ -32,6 +32,11 @@ static PyObject *make(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssi
     return (PyObject *)self;
 }
 
+static PyObject *finish(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    return tail_calls_run(Py_NewRef(object));
+}
+
 static void tail_call_dealloc(PyObject *object)
 {
     TailCall *self = (TailCall *)object;
@@ -106,6 +111,8 @@ static PyMethodDef functions[] = {
     {"tail_call", _PyCFunction_CAST(make), METH_FASTCALL,
      PyDoc_STR("tail_call(function, *args)\n--\n\n"
                "For replacements: `return tail_call(f, x)` returns f(x), without this frame.")},
+    {"finish", finish, METH_O,
+     PyDoc_STR("finish(result)\n--\n\nThe value of a tail call; other objects are given back.")},
     {NULL, NULL, 0, NULL},
 };
 

@@ -41,10 +41,23 @@ bool is_tensor(PyObject *value)
     return access_.tensor_type != NULL && PyObject_TypeCheck(value, access_.tensor_type);
 }
 
+/* Tensors, and tuples of tensors and plain constants. */
+static bool is_only_data(PyObject *value, int depth)
+{
+    if (is_tensor(value))
+        return true;
+    if (!PyTuple_CheckExact(value))
+        return value == Py_None || PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); i++)
+        if (depth == 0 || !is_only_data(PyTuple_GET_ITEM(value, i), depth - 1))
+            return false;
+    return true;
+}
+
 void drop_tensors(PyObject **values, Py_ssize_t n)
 {
     for (Py_ssize_t i = 0; i < n; i++)
-        if (values[i] != NULL && is_tensor(values[i]))
+        if (values[i] != NULL && is_only_data(values[i], 3))
             Py_CLEAR(values[i]);
 }
 

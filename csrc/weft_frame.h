@@ -53,8 +53,8 @@ void tensor_snapshot(PyObject *value, TensorSnapshot *snapshot, int64_t *extents
 bool tensors_look_as(const TensorSnapshot *snapshots, Py_ssize_t n, const int64_t *extents);
 const void *tensor_storage(const void *impl); /* the StorageImpl, or NULL */
 bool is_tensor(PyObject *value);             /* instance of torch.Tensor */
-/* Clears the references to tensors, whose memory matters. (Other objects may do something when they
- * are freed, a lock or a temporary directory: they live as long as their frame does.) */
+/* Clears the references to tensors and tuples of them, whose memory matters. (Other objects may do
+ * something when they are freed, a lock or a temporary directory: they live as long as their frame.) */
 void drop_tensors(PyObject **values, Py_ssize_t n);
 PyTypeObject *tensor_base_type(void);        /* torch.Tensor, or NULL while torch is not imported */
 void *torch_symbol(const char *mangled);     /* from libc10, libtorch_cpu; NULL when absent */

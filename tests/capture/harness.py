@@ -12,6 +12,7 @@ import collections
 import contextlib
 import copy
 import io
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from typing import Any
@@ -37,12 +38,22 @@ def run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     torch.manual_seed(0)
     out = io.StringIO()
     result, error = None, None
+    before = _thread_state()
     with contextlib.redirect_stdout(out):
         try:
             result = function(*args, **kwargs)
         except Exception as caught:
             error = caught
+    assert _thread_state() == before
     return Outcome(result, error, out.getvalue(), (args, kwargs))
+
+
+def _thread_state() -> tuple[Any, ...]:
+    """What a call must leave as it was."""
+    torch.autocast_increment_nesting()
+    nesting = torch.autocast_decrement_nesting()
+    return (sys.exc_info()[1], torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), nesting,
+            torch.get_default_dtype(), sys.getrecursionlimit())
 
 
 def same(a: Any, b: Any) -> bool:

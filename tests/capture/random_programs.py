@@ -107,7 +107,8 @@ class Program:
         self.numbers, self.tensors, self.lists = kept
 
     def statement(self, indent: int, depth: int) -> None:
-        simple = [self.assign, self.assign, self.augment, self.mutate, self.effect, self.unpack]
+        simple = [self.assign, self.assign, self.augment, self.mutate, self.effect, self.unpack,
+                  self.generator]
         nested = [self.if_, self.for_, self.while_, self.try_, self.with_, self.function]
         leaving = [self.leave]
         kinds = simple * 3 + (nested * 2 if depth else []) + leaving
@@ -181,6 +182,26 @@ class Program:
             f"{t}, {u} = {u}, {t}", f"{a}, *{rest} = {self.number()}, {self.number()}, 7",
         ))  # fmt: skip
 
+    def generator(self, indent: int, depth: int) -> None:
+        """One that is alive for a while: partly read, then read on or closed."""
+        name = self.fresh("g")
+        made = self.one(
+            f"walk({self.number(1)}, {self.number(0)})", f"steps({self.tensor(1)})",
+            f"(stop(q) * {self.number(0)} for q in range(3))", f"guarded({self.number(0)})",
+            f"zip(walk({self.number(0)}, 2), [1, 2, 3])", "enumerate(iter([3, 4, 5]))",
+            f"itertools.count({self.number(0)})", f"map(stop, walk(1, {self.number(0)}))",
+        )  # fmt: skip
+        self.put(indent, f"{name} = {made}")
+        for _ in range(self.random.randint(0, 2)):
+            self.put(indent, self.one(f"log(next({name}, None))", f"stop(next({name}, 0))"))
+            if self.chance(40):
+                self.effect(indent, depth)
+        if not made.startswith("itertools"):
+            self.put(indent, self.one(
+                f"log(list({name}))", f"{name} = None", f"log(sum(1 for _ in {name}))",
+                f"getattr({name}, 'close', stop)()",
+            ))  # fmt: skip
+
     def if_(self, indent: int, depth: int) -> None:
         self.put(indent, f"if {self.condition()}:")
         self.block(indent + 1, 3, depth - 1)
@@ -196,8 +217,17 @@ class Program:
             "list(box.items)[:3]",
             f"enumerate([{self.number()}, 1])",
             "zip((1, 2), 'ab')",
+            f"walk({self.number()}, {self.number(1)})",
+            f"map(lambda q: stop(q) + 1, [{self.number()}, 2])",
+            f"({self.number(0)} + q for q in range({self.one(1, 2, 3)}))",
+            f"reversed([{self.number()}, 3])",
+            f"enumerate(walk({self.number(0)}, 2))",
+            f"filter(None, [{self.number()}, 0, 2])",
+            f"{{1: {self.number(1)}, 2: 3}}.items()",
+            f"itertools.chain([{self.number()}], range(2))",
+            f"itertools.islice(walk({self.number(0)}, 1), 3)",
         )
-        pair = source.startswith(("enumerate", "zip"))
+        pair = source.startswith(("enumerate", "zip", "{"))
         self.put(indent, f"for {variable + ', _' if pair else variable} in {source}:")
         self._loop_body(indent, depth, [] if source.startswith("list") else [variable])
 
@@ -247,7 +277,8 @@ class Program:
     def with_(self, indent: int, depth: int) -> None:
         name = self.one("", f" as {self.fresh('v')}")
         manager = self.one(
-            "Manager('a')", "Manager('b', swallow=True)", "manager('c')", "torch.no_grad()"
+            "Manager('a')", "Manager('b', swallow=True)", "manager('c')", "torch.no_grad()",
+            "torch.autocast('cpu')", "contextlib.suppress(KeyError, ValueError)",
         )
         self.put(indent, f"with {manager}{name}:")
         self.block(indent + 1, 3, depth - 1)
@@ -294,6 +325,7 @@ class Program:
 
 _SUPPORT = """
 import contextlib
+import itertools
 
 class Manager:
     def __init__(self, name, swallow=False):
@@ -328,6 +360,23 @@ def walk(a, b):
         yield a
         a = a + 1
     yield from [b, 1]
+
+def steps(t):
+    for i in range(3):
+        t = t + i
+        got = yield t
+        log(got)
+    return 5
+
+def guarded(n):
+    try:
+        yield n
+        stop()
+        yield n + 1
+    except ValueError as error:
+        yield error.args
+    finally:
+        log("guarded")
 
 def fact(n):
     return 1 if n < 2 else n * fact(n - 1)

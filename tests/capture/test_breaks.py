@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import pytest
 import torch
@@ -326,3 +327,117 @@ def test_frames_without_tensors_are_not_captured():
     assert may_hold_tensors(code, [[1, X]], (), names)
     assert may_hold_tensors(toy.__code__, [torch.nn.ReLU()], (), names)
     assert may_hold_tensors(test_nonzero_breaks.__code__, [], (), {"check": torch.relu})
+
+
+def test_a_generator_that_is_left_cleans_up():
+    def f(x):
+        seen = []
+
+        def numbers():
+            try:
+                yield 1
+                yield 2
+            finally:
+                seen.append("closed")
+
+        for n in numbers():
+            x = x * n
+            break
+        seen.append("after")
+        return x, sorted(seen)
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_suspended_generator_is_resumed_where_it_waits():
+    def f(x):
+        def steps(t):
+            try:
+                while True:
+                    sent = yield t
+                    t = t + (sent or 1)
+            except ValueError as error:
+                yield error.args[0]
+
+        g = steps(x)
+        a = next(g)
+        print("break")
+        b = g.send(3)
+        print("break")
+        return a, b, g.throw(ValueError("v")), list(g)
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_caller_is_seen_where_the_program_is():
+    def where(x):
+        frame = sys._getframe(1)
+        return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+
+    where = weft.disable(where)
+
+    def f(x):
+        y = x + 1
+        here = where(y)
+        return y, here
+
+    check(f, (X,), breaks=1)
+
+
+def test_no_exception_is_handled_after_one_was_raised_again():
+    def f(x):
+        try:
+            raise KeyError(1)
+        except KeyError:
+            y = x.sin()
+            print("handling", sys.exc_info()[1])
+            if y.shape[0] == 3:
+                raise
+        return y
+
+    check(f, (X,), breaks=None)
+    assert sys.exc_info() == (None, None, None)
+
+
+def test_a_loop_of_many_breaks_needs_no_stack():
+    def f(x):
+        for _ in range(3000):
+            x = x + 1
+            opaque(x)
+        return x
+
+    opaque = weft.disable(lambda value: value)
+    check(f, (X,), graphs=2, breaks=2, repeat=1)
+
+
+def test_calls_that_raise_leave_room_for_those_that_do_not():
+    def f(x, n):
+        y = x.sin()
+        if n > 2:
+            raise ValueError(n)
+        return y + n
+
+    check(f, *[(X, n) for n in (9, 8, 7, 6, 5, 4, 3, 1, 2, 0)], breaks=None)
+    assert weft.stats()["graphs"] >= 1
+
+
+def test_what_an_operator_refuses_at_run_time_is_caught():
+    log = []
+
+    def f(x, i):
+        log.append("before")
+        try:
+            y = x.index_select(0, i)
+        except IndexError as error:
+            log.append(str(error))
+            y = x
+        return y * 2
+
+    compiled = weft.compile(f, backend="eager")
+    good, bad = torch.tensor([1]), torch.tensor([7])
+    for index in (good, bad, good):
+        expected = f(X, index), list(log)
+        log.clear()
+        assert torch.equal(compiled(X, index), expected[0])
+        assert log == expected[1]
+        log.clear()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import torch
 from torch import fx
@@ -23,6 +23,7 @@ from weft.capture.breaks import (
     GraphBreak,
     ObservedException,
     Restart,
+    Signal,
     SkipFrame,
     StartOver,
     graph_break,
@@ -64,6 +65,7 @@ from weft.shapes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
 from weft.stances import breaks_are_errors, current_stance
 
+_S = TypeVar("_S", bound=Signal)
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 _MAX_SKIPS: Final = 3
@@ -269,6 +271,12 @@ class FrameCompiler:
             return self._entry_of(attempt, state, outermost)
 
     def _entry_of(self, attempt: Attempt, state: Any, outermost: bool) -> Any:
+        try:
+            return self._finished(attempt, state, outermost)
+        finally:
+            attempt.forget()
+
+    def _finished(self, attempt: Attempt, state: Any, outermost: bool) -> Any:
         code, globals = attempt.code, attempt.globals
         tx, emit, signal = attempt.interpret()
         raised = attempt.raised
@@ -323,6 +331,7 @@ class Attempt:
         self.compiler = compiler
         self.data_dependent = data_dependent
         self._shapes: ShapeContext | None = None
+        self._tried: list[Interpreter] = []
         self.raised: ObservedException | None = None
         """What the program raised out of the frame."""
         self._raises_at = -1
@@ -342,6 +351,7 @@ class Attempt:
             tx = Interpreter(self.code, self.globals, FakeContext(), policy, break_at=break_at,
                              data_dependent=self.data_dependent)
             self._shapes = tx.shapes
+            self._tried.append(tx)
             tx.own_code = self.compiler.own_code
             tx.compiled_copy = self.compiler.compiled_copy
             tx.expect_symbolic = self.compiler.expect_symbolic
@@ -354,19 +364,24 @@ class Attempt:
             except StartOver:
                 continue
             except Restart as restart:
-                reason = restart.reason
+                reason = _detached(restart.reason)
                 self._report(reason)
                 break_at = restart.step
             except ObservedException as error:
                 if self.raised is not None:
                     raise
-                self.raised, reason = error, None
+                self.raised, reason = _detached(error), None
                 break_at = self._raises_at = tx.raised_at(error)
             except BreakHere as here:
                 outer = self._break(tx, emit, here, reason)
                 if outer is None:
                     return tx, emit, reason
                 break_at = outer
+
+    def forget(self) -> None:
+        """Lets go of the program's objects."""
+        for tx in self._tried:
+            tx.forget()
 
     @property
     def met_data(self) -> bool:
@@ -386,6 +401,10 @@ class Attempt:
         if _checks_in_vain(tx):
             raise Restart(tx.checked_at[0], graph_break(
                 "data-dependent-branch", "a branch that may raise, in a graph that writes inputs"))
+        left = tx.left_generator(emit)
+        if left is not None:
+            raise Restart(left, graph_break(
+                "unknown-operation", "a generator that is left in a try block"))
 
     def _last_step(self, frame: Any) -> int:
         raise SkipFrame("the result or an effect cannot be rebuilt")
@@ -411,6 +430,9 @@ class Attempt:
             restore_modes(emit, tx)
             emit.module = frame.globals.original.get("__name__")
             Resumption(tx, emit, self.compiler.compiled).write(frame, raises=raises)
+            left = tx.left_generator(emit)
+            if left is not None:
+                return left
         except (GraphBreak, CannotResumeError) as failure:
             return _outward(frame, failure)
         if reason is not None:
@@ -424,6 +446,13 @@ def _checks_in_vain(tx: Interpreter) -> bool:
     """Whether the graph tests conditions whose failure only the eager program can tell about, and
     cannot be followed by it."""
     return bool(tx.checked_at) and changes_inputs(tx.builder.graph)
+
+
+def _detached(error: _S) -> _S:
+    """The signal without its traceback, whose frames would keep the program's objects alive until
+    the garbage collector comes: they lead back to the one that holds it."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 def _outward(frame: Any, failure: Exception) -> int:

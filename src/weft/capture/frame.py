@@ -189,7 +189,19 @@ class Frame:
 
 
 def frame_variables(frame: Frame, code: types.CodeType, offset: int) -> list[str]:
-    """Names of the frame's bound variables that its code may still read from `offset` on."""
+    """Names of the frame's bound variables that its code may still read from `offset` on, and of
+    those that do something when they are freed: they live as long as the frame."""
     live = live_locals(code, offset)
-    names = dict.fromkeys(n for n in (*code.co_varnames, *code.co_cellvars) if n in live)
+    names = dict.fromkeys(
+        n for n in (*code.co_varnames, *code.co_cellvars)
+        if n in live or acts_when_freed(frame.locals.get(n)))
     return [n for n in names if n in frame.locals or n in frame.cells]
+
+
+def acts_when_freed(value: SymbolicValue | None) -> bool:
+    """Whether an object looks like one that holds a resource: a lock, a temporary directory."""
+    if value is None or value.source is None:
+        return False
+    found = getattr(value, "object", None)
+    kind = type(value.real() if found is None else found)
+    return any(hasattr(kind, name) for name in ("__del__", "__exit__", "close"))

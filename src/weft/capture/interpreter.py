@@ -132,6 +132,7 @@ class Interpreter:
         self._forgotten: list[Any] = []
         self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
         self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
+        self._generators: list[tuple[Any, int]] = []
         self._step_limit = config.step_limit
         self._stop_at = break_at if break_at >= 0 else _IDLE_STEPS
         self._depth_limit = config.inline_depth_limit
@@ -288,6 +289,34 @@ class Interpreter:
     def remember(self, obj: Any, value: SymbolicValue) -> None:
         """From now on `obj` is `value`."""
         self._wrapped[id(obj)] = (obj, value)
+
+    def note_generator(self, value: Any) -> None:
+        """A generator was made by the call under way."""
+        if self.frame is not None:
+            self._generators.append((value, resumable_step(self.frame)))
+
+    def left_generator(self, emit: Any) -> int | None:
+        """The step that made a generator which waits in a `try` and is not needed any more: what
+        runs when it is freed is nothing that capture could do."""
+        return next((step for value, step in self._generators
+                     if value.acts_when_left and not emit.has(value)), None)
+
+    def forget(self) -> None:
+        """Lets go of the program's objects: what refers to them here is freed much later."""
+        self._wrapped.clear()
+        self._raised_at.clear()
+        self._generators.clear()
+        self.numbers.clear()
+        self.leaves.clear()
+        self.freed.clear()
+        self.effects = SideEffects()
+        self.guards.stack = tuple
+        for item in getattr(self.builder, "inputs", ()):
+            item.example = None
+        if self.root is not None:
+            self.root.locals.clear()
+            self.root.cells.clear()
+            self.root.stack.clear()
 
     def is_known(self, obj: Any) -> bool:
         """Whether the object was read before."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import itertools
 import linecache
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from weft._frame import RunEagerly
 from weft._torch import pop_torch_function_mode, push_torch_function_mode
 from weft.capture.device_modes import mode_changes
 from weft.capture.graph import GraphInput
+from weft.capture.source import Source
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.stances import set_error_mode
 
@@ -78,6 +80,10 @@ class Emitter:
         if self._depth == 0:
             self.fill()
         return text
+
+    def has(self, value: SymbolicValue) -> bool:
+        """Whether the value's object is made or passed on."""
+        return id(value) in self._names
 
     def later(self, fill: Callable[[], None]) -> None:
         """Fills a container once everything that is being built has a name: cycles close."""
@@ -159,6 +165,8 @@ class Emitter:
                ) -> tuple[Callable[[list[Any]], Any], str]:
         """The function and its source; call the graph first, then the emitted lines."""
         body = [*self._graph_call(graph, inputs), *self.lines]
+        if self.goes_on:
+            body = drop_dead_names(body)
         names = ", ".join(["graph", *self.constants])
         text = "\n".join([
             f"def make({names}):",
@@ -195,7 +203,7 @@ class Emitter:
         if not self.goes_on:
             return []
         text = "\n".join(self.lines)
-        own = dict.fromkeys(item.source.collect() for item in inputs if item.source.base is None)
+        own = dict.fromkeys(item.source.collect() for item in inputs if _is_variable(item.source))
         unused = [f"v[{slot}]" for slot in own if f"v[{slot}]" not in text]
         return [f"{' = '.join(unused)} = None"] if unused and "*v[" not in text else []
 
@@ -225,9 +233,46 @@ def _read(slots: list[int]) -> list[str]:
     return texts
 
 
+_VARIABLE: Final = re.compile(r"(?<![\w.'\"])(?:t|out)\d+\b")
+
+
+def drop_dead_names(lines: list[str]) -> list[str]:
+    """Deletes variables behind their last use, where no block makes that uncertain."""
+    last: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        for name in _VARIABLE.findall(line):
+            last[name] = index
+    made = {name for line in lines if line[0] != " " for name in _VARIABLE.findall(_targets(line))}
+    dead: dict[int, list[str]] = {}
+    for name, index in last.items():
+        plain = lines[index][0] != " " and not lines[index].endswith(":")
+        if plain and (name in made or name.startswith("out")):
+            dead.setdefault(index, []).append(name)
+    result = []
+    for index, line in enumerate(lines):
+        result.append(line)
+        if index in dead and not line.startswith(("return", "raise", "del ")):
+            result.append(f"del {', '.join(dead[index])}")
+    return result
+
+
+def _targets(line: str) -> str:
+    """What a line of a replacement assigns to."""
+    return line.partition("=")[0] if re.match(r"(\w+, )*\w+,? ?= ", line) else ""
+
+
 def _guarded(lines: list[str], kind: str, handler: list[str]) -> list[str]:
     return ["try:", *(f"    {line}" for line in lines),
             f"except {kind}:", *(f"    {line}" for line in handler)]
+
+
+def _is_variable(source: Source) -> bool:
+    """Whether the frame alone holds the value, as far as can be told: a variable, or an item of a
+    tuple that is one."""
+    place: Source | None = source
+    while place is not None and place.accessor[0] == "tuple_item":
+        place = place.base
+    return place is not None and place.base is None and place.accessor[0] == "local"
 
 
 def _changes_modes(node: fx.Node) -> bool:

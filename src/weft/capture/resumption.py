@@ -66,6 +66,7 @@ class Resumption:
     def write(self, frame: Frame, *, raises: bool = False) -> None:
         """The operation of `frame`, then the rest of it and of its callers; `raises`: it is known
         to raise, so that the rest of the frame is left to Python, which knows its lines."""
+        self.emit.goes_on = True
         eager = raises or not can_translate(frame.current.name)
         step = self._eager(frame) if eager else self._operation(frame)
         outer = frame.caller
@@ -90,7 +91,8 @@ class Resumption:
         """The instruction and the rest of the frame as a continuation that is not compiled: for an
         instruction that raises, or that is not known as Python."""
         call = self._continuation(frame, frame.current.index, frame.stack, "", eager=True)
-        return Step(lambda: "", lambda _: self.emit.temporary(call("")))
+        go = self._going(frame)
+        return Step(lambda: "", lambda _: go(call("")))
 
     def _plain(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         index = frame.current.index + 1
@@ -98,11 +100,12 @@ class Resumption:
         if operation.null:
             suffix = f"v{NULL_ITEM}" if TABLE.null_above_callable else f"{NULL_ITEM}v"
         call = self._continuation(frame, index, stack, suffix)
+        go = self._going(frame)
 
         def resume(result: str) -> str:
             several = operation.pushes > 1
             parts = [f"{result}[{n}]" for n in range(operation.pushes)] if several else [result]
-            return self.emit.temporary(call(*parts[: operation.pushes]))
+            return go(call(*parts[: operation.pushes]))
 
         return Step(self._attempt(frame, operation), resume)
 
@@ -130,10 +133,11 @@ class Resumption:
     def _branch(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         assert operation.branches is not None
         yes, no = (self._side(frame, stack, branch) for branch in operation.branches)
+        go = self._going(frame)
 
         def resume(value: str) -> str:
             test = operation.test.format(value)
-            return self.emit.temporary(f"{yes(value)} if {test} else {no(value)}")
+            return go(f"{yes(value)} if {test} else {no(value)}")
 
         return Step(self._attempt(frame, operation), resume)
 
@@ -146,9 +150,8 @@ class Resumption:
     def _link(self, frame: Frame, inner: Step) -> Step:
         """The caller's step: all that the inner frame still does, then the rest of the caller."""
         call = self._continuation(frame, frame.current.index + 1, frame.stack, "v")
-        return Step(
-            lambda: inner.resume(inner.attempt()), lambda result: self.emit.temporary(call(result))
-        )
+        go = self._going(frame)
+        return Step(lambda: inner.resume(inner.attempt()), lambda result: go(call(result)))
 
     def _protected(self, frame: Frame, step: Step) -> Step:
         """What the step attempts, under the exception handler of the frame's instruction: an error
@@ -159,6 +162,7 @@ class Resumption:
             return step
         suffix = "l" * row.lasti + "v"
         handle = self._continuation(frame, row.target, frame.stack[: row.depth], suffix)
+        go = self._going(frame)
         emit = self.emit
         raised = ""
 
@@ -174,7 +178,7 @@ class Resumption:
         def resume(result: str) -> str:
             name = emit.temporary("None")
             with emit.block(f"if {raised}:"):
-                emit.line(f"{name} = {handle(f'{raised}.pop()')}")
+                emit.line(f"{name} = {go(handle(f'{raised}.pop()'))}")
             with emit.block("else:"):
                 emit.line(f"{name} = {step.resume(result)}")
             return name
@@ -190,9 +194,9 @@ class Resumption:
         *,
         eager: bool = False,
     ) -> Callable[..., str]:
-        """The call of the rest of `frame`, given the texts of what is pushed; `suffix` is the stack
-        kinds of that: "" for nothing, "v" for a value, "lv" for an exception at a handler that
-        wants to know the raising instruction."""
+        """The tail call of the rest of `frame`, given the texts of what is pushed; `suffix` is the
+        stack kinds of that: "" for nothing, "v" for a value, "lv" for an exception at a handler
+        that wants to know the raising instruction."""
         if frame.generator is not None:
             raise graph_break("unknown-operation", "a break inside a generator")
         code = self.tx.own_code(frame.code)
@@ -209,16 +213,25 @@ class Resumption:
         values = [*kept, *([None] * suffix.count("v")), *(frame.locals[n] for n in plain)]
         target = self._callable(frame, code, offset, shape + suffix, plain, boxes, make, values)
 
-        tail = self.emit.constant(_frame.tail_call) if frame.caller is None else ""
-        handling = self._handling(frame.caller)
+        tail = self.emit.constant(_frame.tail_call)
 
         def call(*pushed: str) -> str:
-            parts = [*before, *filter(None, pushed), *after]
-            if tail:
-                return f"{tail}({', '.join([target, *parts])})"
-            return handling(f"{target}({', '.join(parts)})")
+            return f"{tail}({', '.join([target, *before, *filter(None, pushed), *after])})"
 
         return call
+
+    def _going(self, frame: Frame) -> Callable[[str], str]:
+        """Emits what goes on with the tail call of a continuation of the frame: the outermost
+        one's is what the replacement returns, an inner one's is run."""
+        if frame.caller is None:
+            return self.emit.temporary
+        finish = self.emit.constant(_frame.finish)
+        handling = self._handling(frame.caller)
+
+        def go(text: str) -> str:
+            return self.emit.temporary(handling(f"{finish}({self.emit.temporary(text)})"))
+
+        return go
 
     def _callable(
         self,

@@ -4,7 +4,7 @@ Place in the pipeline: used by the replacement at a graph break. Code that the o
 look at its caller: logging names its file and line, warnings are counted in its globals, a
 traceback shows it::
 
-    c3_f(v, t0)        # def f(v, t0): return v[0].warning(t0), in the user's file, at that line
+    c3_f(v[0], t0)     # def f(v_0, t0): return v_0.warning(t0), in the user's file, at that line
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from weft.capture.replacement import Emitter
 
 _NAMES: Final = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<![\w.])([A-Za-z_]\w*)""")
-_OURS: Final = re.compile(r"(v|[tc]\d+\w*|out\d+)\Z")
+_OURS: Final = re.compile(r"(v_\d+|[tc]\d+\w*|out\d+)\Z")
+_SLOTS: Final = re.compile(r"\bv\[(\d+)\]")
+_SLOT_NAMES: Final = re.compile(r"\bv_(\d+)\b")
 _NO_COLUMNS: Final = 0x80 | 13 << 3
 """Head of an entry of a location table that gives a line and no columns; the low bits count code
 units less one."""
@@ -30,8 +32,9 @@ units less one."""
 
 def at_user_line(emit: Emitter, frame: Frame, text: str) -> str:
     """The expression evaluated in a function that lies where the frame is."""
-    found = dict.fromkeys(m[2] for m in _NAMES.finditer(text) if m[2] and _is_ours(m[2]))
-    names = ", ".join(found)
+    text = _SLOTS.sub(r"v_\1", text)
+    names = ", ".join(dict.fromkeys(
+        m[2] for m in _NAMES.finditer(text) if m[2] and _is_ours(m[2])))
     space: dict[str, types.FunctionType] = {}
     exec(f"def operation({names}): return {text}", space)
     code = space["operation"].__code__
@@ -43,7 +46,8 @@ def at_user_line(emit: Emitter, frame: Frame, text: str) -> str:
         co_name=frame.code.co_name, co_qualname=frame.code.co_qualname, co_linetable=table)
     _frame.skip(code)
     function = types.FunctionType(code, frame.globals.original)
-    return f"{emit.constant(function)}({names})"
+    arguments = _SLOT_NAMES.sub(r"v[\1]", names)
+    return f"{emit.constant(function)}({arguments})"
 
 
 def _is_ours(name: str) -> bool:

@@ -76,7 +76,9 @@ def push_exc_info(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("POP_EXCEPT")
 def pop_except(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    frame.pop()
+    marker = frame.pop()
+    if isinstance(marker, HandledMarker):
+        marker.active = False
     frame.handled.pop()
 
 

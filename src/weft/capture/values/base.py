@@ -173,22 +173,32 @@ class HandledMarker(SymbolicValue):
     """What PUSH_EXC_INFO leaves below a handler's items, where CPython saves the exception handled
     before. A continuation that starts above it is given `exception` for it (stack kind "e")."""
 
-    __slots__ = ("exception",)
+    __slots__ = ("active", "exception")
 
     def __init__(self, exception: SymbolicValue) -> None:
         super().__init__()
         self.exception = exception
+        self.active = True
+        """False once POP_EXCEPT was there: on the stack of what raises again, it means nothing."""
 
 
 def stack_kinds(stack: list[SymbolicValue]) -> str:
     """The kinds of stack items as `continuation.resume_function` wants them."""
-    return "".join(_KINDS.get(value.__class__, "v") for value in stack)
+    return "".join(map(_kind, stack))
+
+
+def _kind(value: SymbolicValue) -> str:
+    if isinstance(value, HandledMarker):
+        return "e" if value.active else "v"
+    return "n" if value.__class__ is NullValue else "v"
 
 
 def stack_arguments(emit: Emitter, stack: list[SymbolicValue]) -> list[str]:
     """Expressions for the arguments that stand for them."""
-    return [emit.value(value.exception if isinstance(value, HandledMarker) else value)
-            for value in stack if value.__class__ is not NullValue]
-
-
-_KINDS: dict[type, str] = {NullValue: "n", HandledMarker: "e"}
+    texts = []
+    for value in stack:
+        if isinstance(value, HandledMarker):
+            texts.append(emit.value(value.exception) if value.active else "None")
+        elif value.__class__ is not NullValue:
+            texts.append(emit.value(value))
+    return texts

@@ -136,7 +136,9 @@ class FunctionValue(SymbolicValue):
             raise graph_break("skipped-function", f"{self.name} looks into its own frame")
         frame = self.frame(tx, args, kwargs)
         if self.code.co_flags & _GENERATOR:
-            return GENERATOR[0](frame, self)  # type: ignore[no-any-return]
+            made: SymbolicValue = GENERATOR[0](frame, self)
+            tx.note_generator(made)
+            return made
         frame.resumable = direct
         return tx.run(frame)
 

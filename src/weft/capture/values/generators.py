@@ -90,6 +90,15 @@ class GeneratorValue(MethodTable):
         tx.unwind(self.frame, error)
         return self._run(tx)
 
+    @property
+    def acts_when_left(self) -> bool:
+        """Whether something would run if nobody went on with it: it waits in a `try` or `with`."""
+        if self.done or not self.started:
+            return False
+        program = self.frame.program
+        row = program.handler_of(self.frame.pc - 1)
+        return row is not None and program.instructions[row.target].name != "CALL_INTRINSIC_1"
+
     # -- rebuilding -------------------------------------------------------------------------------
 
     def rebuild(self, emit: Emitter) -> str:

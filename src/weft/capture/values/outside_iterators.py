@@ -33,9 +33,10 @@ _END: Final = object()
 _MOST: Final = 64
 """Items that one piece of a program looks ahead."""
 
-_SEQUENCES: Final[tuple[type, ...]] = (type(iter([])), type(iter(())), type(iter(range(0))), type(iter("")),
-                     type(iter(range(1 << 70))), type(reversed([])))
-_DICTIONARIES: Final[tuple[type, ...]] = (type(iter({})), type(iter({}.values())), type(iter({}.items())))
+_SEQUENCES: Final[tuple[type, ...]] = tuple(map(type, (
+    iter([]), iter(()), iter(range(0)), iter(""), iter(range(1 << 70)), reversed([]))))
+_DICTIONARIES: Final[tuple[type, ...]] = tuple(map(type, (
+    iter({}), iter({}.values()), iter({}.items()))))
 
 
 @cache
