@@ -72,10 +72,10 @@ struct Memo {
     bool overflow;     /* out of memory while recording */
 };
 
-/* Makes room for `count` more; NULL when there is no memory. */
+/* Makes room for `count` more (also none); NULL when there is no memory. */
 static void *array_grow(void **at, Py_ssize_t *n, Py_ssize_t *room, Py_ssize_t count, size_t size)
 {
-    if (*n + count > *room) {
+    if (*n + count > *room || *at == NULL) {
         Py_ssize_t wanted = 2 * *room + count + 8;
         void *grown = PyMem_Realloc(*at, (size_t)wanted * size);
         if (grown == NULL)
