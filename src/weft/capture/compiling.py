@@ -28,16 +28,33 @@ _RECURSION: Final = 20_000
 _PATIENCE: Final = 0.1
 """Seconds of waiting after which signals are looked at."""
 
+_FORK_PATIENCE: Final = 30.0
+"""Seconds that a fork waits for another thread's compilation at most."""
+
 _lock = threading.RLock()
 
 
-def _new_lock() -> None:
-    """A forked child has no other threads: whoever compiled there is gone."""
+_held_for_fork: list[bool] = []
+
+
+def _before_fork() -> None:
+    """Another thread's compilation ends first: the child would find it half done for ever."""
+    _held_for_fork.append(_lock.acquire(timeout=_FORK_PATIENCE))
+
+
+def _after_fork() -> None:
+    if _held_for_fork.pop():
+        _lock.release()
+
+
+def _in_child() -> None:
+    """The other threads are gone, and whatever they held."""
     global _lock
+    _held_for_fork.clear()
     _lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_new_lock)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
 @contextmanager

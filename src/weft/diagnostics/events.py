@@ -33,6 +33,7 @@ stage_end       name, seconds, self_seconds
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -70,6 +71,16 @@ class Event:
 Subscriber = Callable[[Event], None]
 
 _lock = threading.Lock()
+
+
+def _new_lock() -> None:
+    """A forked child has no other threads, one of which may have held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
 _history: deque[tuple[str, float, dict[str, Any]]] = deque(maxlen=HISTORY)
 _counters: Counter[str] = Counter()
 _seconds: defaultdict[str, float] = defaultdict(float)
