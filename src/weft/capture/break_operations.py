@@ -301,6 +301,12 @@ def _import(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     return Operation(2, f"__import__({ins.argval!r}, {space}, None, {names}, {level})")
 
 
+@_translates("POP_TOP")
+def _pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    """What is popped is freed with the replacement, before the rest of the frame goes on."""
+    return Operation(1, "None", 0)
+
+
 # -- containers -----------------------------------------------------------------------------------
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import GeneratorType
 from typing import TYPE_CHECKING
 
+from weft.capture.breaks import graph_break
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.base import NULL
 
@@ -18,7 +20,10 @@ def nop(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("POP_TOP")
 def pop_top(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    frame.stack.pop()
+    value = frame.stack.pop()
+    if value.source is not None and type(value.real()) is GeneratorType:
+        # The end of a loop that was left early: the generator's `finally` runs now.
+        raise graph_break("unknown-operation", "a generator from outside that is let go")
 
 
 @opcode("PUSH_NULL")

@@ -16,6 +16,7 @@ from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.continuation import resume_generator
 from weft.capture.frame import Frame, frame_variables
 from weft.capture.values.base import Args, Kwargs, SymbolicValue, stack_arguments, stack_kinds
+from weft.capture.values.builtins import EXTERNAL_METHODS
 from weft.capture.values.constant import NONE
 from weft.capture.values.exceptions import is_exception, new_exception
 from weft.capture.values.functions import GENERATOR, FunctionValue
@@ -197,3 +198,11 @@ def _finished() -> Iterator[Any]:
 
 
 GENERATOR.append(GeneratorValue)
+
+
+def _itself(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`iter(generator)` of one from outside."""
+    return args[0]
+
+
+EXTERNAL_METHODS[types.GeneratorType, "__iter__"] = _itself
