@@ -97,3 +97,16 @@ def test_small_convolutions_are_left_alone() -> None:
 
 def _is_convolution(node: torch.fx.Node) -> bool:
     return node.target is torch.ops.aten.convolution.default
+
+
+def test_operators_of_lists_are_followed_without_complaint(caplog: pytest.LogCaptureFixture) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
+        patches = nn.functional.conv2d(x, w, stride=4).flatten(2).transpose(1, 2)
+        return torch.cat([token.expand(len(x), -1, -1), patches], 1).sin()
+
+    inputs = torch.randn(2, 3, 16, 16), torch.randn(6, 3, 4, 4), torch.randn(1, 1, 6)
+    for tensor in inputs[1:]:
+        tensor.requires_grad_()
+    result = weft.compile(program, fullgraph=True)(*inputs)
+    torch.testing.assert_close(result, program(*inputs))
+    assert not caplog.records, "PyTorch's fake mode logged an error"

@@ -189,6 +189,8 @@ def _key(arg: Any) -> Any:
         return arg
     if kind is list or kind is tuple:
         return (kind, *[_key(a) for a in arg])
+    if isinstance(arg, list):  # as a graph's arguments are kept
+        return (list, *[_key(a) for a in arg])
     if kind is torch.SymInt or kind is torch.SymFloat or kind is torch.SymBool:
         return number_key(arg)
     return (kind, arg)
@@ -205,4 +207,6 @@ def _value(arg: Any) -> Any:
         return arg.meta["val"]
     if kind is list or kind is tuple:
         return kind(_value(a) for a in arg)
+    if isinstance(arg, list):  # as a graph's arguments are kept
+        return [_value(a) for a in arg]
     return arg
