@@ -46,7 +46,7 @@ def test_methods_closures_and_super() -> None:
             factor = 3
 
             def value(self) -> Any:
-                return super().value() + __class__.factor  # noqa: F821
+                return super().value() + __class__.factor
 
         child = Child(x)
         child.extra = 1  # type: ignore[attr-defined]
@@ -198,7 +198,7 @@ def test_members_escape() -> None:
 
 def test_functions_that_make_classes() -> None:
     def f(x: Any, n: int) -> Any:
-        Pair = collections.namedtuple("Pair", "a b", defaults=[n])  # noqa: PYI024
+        Pair = collections.namedtuple("Pair", "a b", defaults=[n])
         Kind = type("Kind", (Pair,), {"total": lambda self: self.a + self.b, "extra": x})
         plain = type("Plain", (), {"value": 3})()
         pair = Pair(x)
@@ -209,7 +209,7 @@ def test_functions_that_make_classes() -> None:
 
 def test_namedtuples_escape() -> None:
     def f(x: Any) -> Any:
-        Pair = collections.namedtuple("Pair", "a b")  # noqa: PYI024
+        Pair = collections.namedtuple("Pair", "a b")
         return Pair(x + 1, 2)
 
     made = weft.compile(f, backend="eager")(X)

@@ -134,6 +134,8 @@ def _tuple_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @constructor(dict, OrderedDict)
 def _dict(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) > 1:
+        raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
     made = DictValue(cls=cls)
     made.m_update(tx, args, kwargs)
     return made
@@ -180,6 +182,7 @@ def _data(tx: Interpreter, value: SymbolicValue, what: str) -> None:
 
 @constructor(bool)
 def _bool(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _one_argument(cls, args, kwargs)
     return boolean(args[0].truth(tx) if args else False)
 
 

@@ -1,7 +1,8 @@
-"""Objects of C types that never change; functions that depend on their arguments only.
+"""Objects of C types that never change; functions that depend only on arguments.
 
-Place in the pipeline: see `handlers/__init__`. Patterns and matches of `re`, decimals, dates: Python
-itself computes with them, as with numbers; `json.dumps` and the functions of `re` run on constants.
+Place in the pipeline: see `handlers/__init__`. Patterns and matches of `re`, decimals, dates:
+Python itself computes with them, as with numbers; `json.dumps` and the functions of `re` run on
+constants.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import decimal
 import json
 import re
 import uuid
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.breaks import graph_break
@@ -38,7 +40,14 @@ def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sy
     named = {name: python_object(tx, value) for name, value in kwargs.items()}
     if any(o is MISSING for o in (*objects, *named.values())):
         return None
-    return tx.wrap_new(evaluate(tx, lambda: function(*objects, **named)))
+    if any(isinstance(o, int) and o & re.DEBUG for o in (*objects, *named.values())):
+        raise graph_break("print", "a pattern that is printed")
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        result = evaluate(tx, lambda: function(*objects, **named))
+    if given:
+        raise graph_break("print", f"{function.__name__}, which warns")
+    return tx.wrap_new(result)
 
 
 @constructor(*_BY_VALUE)

@@ -107,7 +107,7 @@ def write_class_attribute(tx: Interpreter, cls: type, name: str, value: Symbolic
         SET_MADE[0](tx, cls, name, value)
         return
     old = type_lookup(cls, name)
-    immutable = not cls.__flags__ & _HEAP_TYPE
+    immutable = not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE
     if immutable or name.startswith("__") or hasattr(type(old), "__get__") or hasattr(
             value.python_type(), "__get__"):
         raise graph_break("unknown-operation", f"setting attribute {name!r} of {cls.__name__}")
@@ -121,6 +121,7 @@ def write_class_attribute(tx: Interpreter, cls: type, name: str, value: Symbolic
 SET_MADE: list[Any] = []
 """Sets an attribute of a class made inside; set by `made_classes` (which is higher up)."""
 
+_IMMUTABLE_TYPE: Final = 1 << 8
 _HEAP_TYPE: Final = 1 << 9
 """The type flag of classes whose attributes can be set."""
 

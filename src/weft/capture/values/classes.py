@@ -136,11 +136,15 @@ class ClassValue(SymbolicValue):
         return make_instance(tx, self.cls, args)
 
     def _init(self, tx: Interpreter, made: SymbolicValue, args: Args, kwargs: Kwargs) -> None:
-        initialiser = type_lookup(self.cls, "__init__")
-        guard_attribute(tx, self.cls, "__init__", initialiser)
+        cls = made.python_type()  # `__new__` may have made an instance of a subclass
+        initialiser = type_lookup(cls, "__init__")
+        guard_attribute(tx, cls, "__init__", initialiser)
         if isinstance(initialiser, types.FunctionType):
-            function = tx.wrap_fixed(initialiser, f"{self.cls.__name__}.__init__")
-            function.call(tx, [made, *args], kwargs)
+            function = tx.wrap_fixed(initialiser, f"{cls.__name__}.__init__")
+            result = tx.force(function.call(tx, [made, *args], kwargs))
+            if not (result.is_constant and result.constant() is None):
+                kind = result.python_type().__name__
+                raise tx.error(TypeError, f"__init__() should return None, not '{kind}'")
         elif isinstance(made, ExceptionValue):
             made.initialise(tx, args, kwargs)
         elif isinstance(made, ObjectValue) and made.contents is not None:

@@ -153,7 +153,12 @@ def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:
     except UndecidedValue as error:
         raise graph_break("data-dependent-value", str(error)) from error
     except Exception as error:  # noqa: BLE001  the program gets it
-        raise tx.error(type(error), *filter(_is_plain, error.args)) from None
+        raised = tx.error(type(error), *filter(_is_plain, error.args))
+        for name, obj in getattr(error, "__dict__", {}).items():
+            if not _is_plain(obj):
+                raise graph_break("unknown-value", f"{name} of a {type(error).__name__}") from None
+            raised.value.attributes.setitem(tx, constant(name), tx.wrap_new(obj))
+        raise raised from None
 
 
 def _is_plain(obj: Any) -> bool:

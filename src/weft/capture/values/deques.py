@@ -188,7 +188,7 @@ def _make_deque(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symbo
     maxlen = given["maxlen"].constant() if "maxlen" in given else None
     if len(args) > 2 or given.keys() - {"iterable", "maxlen"}:
         raise graph_break("unknown-operation", "arguments of deque")
-    evaluate(tx, lambda: deque((), maxlen))  # raises what is wrong with the length
+    evaluate(tx, lambda: deque(maxlen=maxlen))  # raises what is wrong with the length
     return DequeValue(tx.unpack(given["iterable"]) if "iterable" in given else [], maxlen)
 
 

@@ -1,7 +1,7 @@
 """Classes made inside the captured code: `class` statements, `type(...)`, `namedtuple(...)`.
 
 Place in the pipeline: above `classes`. The body is interpreted; then a real class, the *model*, is
-made of stand-ins for what the body bound: functions whose cells are empty, objects without contents.
+made of stand-ins for what the body bound: functions with empty cells, objects without contents.
 Attribute lookup works on the model as on any class, and each stand-in is known to the interpreter
 (`tx.remember`) as the value it stands for. A class that escapes is made again by the replacement::
 
@@ -62,7 +62,7 @@ class MadeClass(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         bases = "".join(f"{emit.value(base)}, " for base in self.bases)
-        items = "".join(f"({name!r}, {emit.value(value)}), "
+        items = "".join(f"({name!r}, {_early(emit, name, value)}), "
                         for name, value in self.namespace.items() if name not in self.late)
         for value in self.namespace.values():
             _write_marks(emit, value)
@@ -75,6 +75,12 @@ class MadeClass(SymbolicValue):
 
     def python_type(self) -> type:
         return self.metaclass
+
+
+def _early(emit: Emitter, name: str, value: SymbolicValue) -> str:
+    """The value of an attribute; `__slots__` has to be whole when the class is made."""
+    slots = python_object(emit.tx, value) if name == "__slots__" else MISSING
+    return emit.value(value) if slots is MISSING else emit.constant(slots)
 
 
 def _write_marks(emit: Emitter, value: SymbolicValue) -> None:
@@ -107,6 +113,7 @@ class ProcessedClass(SymbolicValue):
         parts += [f"{name}={emit.value(value)}" for name, value in self.named.items()]
         text = f"{emit.constant(self.function)}({', '.join(parts)})"
         if not self.in_place:
+            emit.fill()
             return emit.bind(self, text)
         name = emit.bind(self, parts[0])
         emit.fill()
@@ -149,6 +156,8 @@ def _metaclass(bases: Args, kwargs: Kwargs) -> type:
     kinds = [type(base.constant()) for base in bases]
     if "metaclass" in kwargs:
         kinds.append(kwargs["metaclass"].constant())
+    if not all(isinstance(kind, type) and issubclass(kind, type) for kind in kinds):
+        raise graph_break("unknown-operation", "a class made by a function")
     best: type = type
     for kind in kinds:
         best = kind if issubclass(kind, best) else best
@@ -205,10 +214,14 @@ def _is_told_its_name(obj: Any) -> bool:
         type(obj).__module__ not in ("functools", "enum", "dataclasses"))
 
 
+_STRUCTURE: Final = frozenset({"__slots__", "__bases__", "__class__", "__name__", "__qualname__",
+                               "__dict__", "__abstractmethods__"})
+
+
 def set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue) -> None:
     """`made.name = value`"""
     recipe = tx.made_classes[model]
-    if not isinstance(recipe, MadeClass) or name in ("__slots__", "__bases__"):
+    if not isinstance(recipe, MadeClass) or name in _STRUCTURE:
         raise graph_break("unknown-operation", f"setting {name!r} of a class made by a function")
     obj = stand_in(tx, value)
     evaluate(tx, lambda: type.__setattr__(model, name, obj))
@@ -325,5 +338,5 @@ def _namedtuple(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     module = constant(tx.frame.globals.original.get("__name__"))
     kwargs = {"module": module, **kwargs}
     named = {"module": module.constant(), **named}
-    made = evaluate(tx, lambda: collections.namedtuple(*objects, **named))  # noqa: PYI024
+    made = evaluate(tx, lambda: collections.namedtuple(*objects, **named))
     return register(tx, made, ProcessedClass(collections.namedtuple, args, kwargs))

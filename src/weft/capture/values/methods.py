@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 _ARITIES: Final = {"pop": (0, 2), "popitem": (0, 0), "update": (0, None), "clear": (0, 0),
-                   "get": (1, 2), "copy": (0, 0), "setdefault": (1, 2), "keys": (0, 0), "values": (0, 0),
-                   "items": (0, 0), "append": (1, 1), "appendleft": (1, 1), "extend": (1, 1),
+                   "get": (1, 2), "copy": (0, 0), "setdefault": (1, 2), "keys": (0, 0),
+                   "values": (0, 0), "items": (0, 0), "append": (1, 1),
+                   "appendleft": (1, 1), "extend": (1, 1),
                    "extendleft": (1, 1), "rotate": (0, 1), "reverse": (0, 0), "count": (1, 1),
                    "remove": (1, 1), "insert": (2, 2), "index": (1, 3), "add": (1, 1),
                    "discard": (1, 1), "isdisjoint": (1, 1), "issubset": (1, 1),

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _DELETED = constant("<deleted>")
 _LIBRARY = ("torch", "weft")
+_HEAP_TYPE = 1 << 9
+"""The type flag of classes that Python code made."""
 
 
 def instance_dict(obj: Any) -> dict[str, Any] | None:
@@ -112,9 +114,18 @@ class ObjectValue(SymbolicValue):
 
     # -- attributes -------------------------------------------------------------------------------
 
+    def _hook(self, name: str) -> Any:
+        """A special method of attribute access, if the program's class has its own."""
+        hook = type_lookup(self.cls, name)
+        if isinstance(hook, types.FunctionType) or hook is MISSING:
+            return hook
+        if isinstance(hook, types.WrapperDescriptorType) and hook.__name__ == name:
+            return MISSING
+        raise graph_break("unknown-operation", f"{name} of {self!r}")
+
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        hook = type_lookup(self.cls, "__getattribute__")
-        if isinstance(hook, types.FunctionType):
+        hook = self._hook("__getattribute__")
+        if hook is not MISSING:
             return self._hooked_getattr(tx, hook, name)
         return self.generic_getattr(tx, name)
 
@@ -163,8 +174,8 @@ class ObjectValue(SymbolicValue):
     def missing_attribute(self, tx: Interpreter, name: str, error: ObservedException
                           ) -> SymbolicValue:
         """What `__getattr__` gives, if the class has one."""
-        hook = type_lookup(self.cls, "__getattr__")
-        if not isinstance(hook, types.FunctionType):
+        hook = self._hook("__getattr__")
+        if hook is MISSING:
             raise error
         return tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name)], {})
 
@@ -187,8 +198,8 @@ class ObjectValue(SymbolicValue):
         return found
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        hook = type_lookup(self.cls, "__setattr__")
-        if isinstance(hook, types.FunctionType):
+        hook = self._hook("__setattr__")
+        if hook is not MISSING:
             tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name), value], {})
         else:
             self.generic_setattr(tx, name, value)
@@ -211,7 +222,8 @@ class ObjectValue(SymbolicValue):
                 raise tx.error(AttributeError,
                                f"property '{name}' of '{self.cls.__name__}' object has no setter")
             tx.wrap_fixed(attribute.fset, name).call(tx, [self, value], {})
-        elif isinstance(attribute, types.MemberDescriptorType):
+        elif isinstance(attribute, types.MemberDescriptorType) and (
+                attribute.__objclass__.__flags__ & _HEAP_TYPE):
             self.set_slot(tx, name, value)
         else:
             setter = type_lookup(type(attribute), "__set__")
@@ -228,8 +240,8 @@ class ObjectValue(SymbolicValue):
             tx.effects.touch(self)
 
     def delattr(self, tx: Interpreter, name: str) -> None:
-        hook = type_lookup(self.cls, "__delattr__")
-        if isinstance(hook, types.FunctionType):
+        hook = self._hook("__delattr__")
+        if hook is not MISSING:
             tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name)], {})
         else:
             self.generic_delattr(tx, name)
@@ -382,7 +394,7 @@ class ObjectValue(SymbolicValue):
                 emit.line(f"{deleter}({target}, {name!r})")
 
     def rebuild(self, emit: Emitter) -> str:
-        base = _c_base(self.cls)
+        base: Any = _c_base(self.cls)
         maker = emit.constant(self.cls.__new__ if base is object and _is_c_made(self.cls)
                               else base.__new__)
         name = emit.bind(self, f"{maker}({emit.constant(self.cls)})")
@@ -396,7 +408,7 @@ class ObjectValue(SymbolicValue):
 
     def _fill(self, emit: Emitter, name: str, base: type) -> None:
         if isinstance(self.contents, DictValue):
-            setter = emit.constant(base.__setitem__)
+            setter = emit.constant(getattr(base, "__setitem__"))  # noqa: B009  of the class
             self.contents.fill(emit, f"{setter}({name}, {{}}, {{}})")
         elif isinstance(self.contents, (ListValue, SetValue)):
             adder = emit.constant(list.extend if base is list else set.update)

@@ -21,8 +21,7 @@ _WEAK = frozenset({"target"})
 
 def is_held(tx: Interpreter, value: SymbolicValue) -> bool:
     """Whether a variable, an outside object or something reachable from them holds the value."""
-    roots: list[Any] = [frame for frame in _frames(tx.frame)]
-    return _reaches([*roots, *tx.effects.touched()], value)
+    return _reaches([*_frames(tx.frame), *tx.effects.touched()], value)
 
 
 def holds_itself(value: SymbolicValue) -> bool:

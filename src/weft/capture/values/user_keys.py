@@ -1,8 +1,8 @@
 """Dictionary keys that are instances of dataclasses: equal if their fields are.
 
 Place in the pipeline: under `objects`. A `UserKey` stands for such an object in the dictionaries
-that capture keeps: its hash and equality interpret the generated `__hash__` and `__eq__`. (Those that
-the program writes may have side effects, and the replacement calls them once more.)
+that capture keeps: its hash and equality interpret the generated `__hash__` and `__eq__`. (Those
+that the program writes may have side effects, and the replacement calls them once more.)
 """
 
 from __future__ import annotations
