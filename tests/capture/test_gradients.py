@@ -237,6 +237,35 @@ def attributes_of_tensors():
 
 
 @program
+def data_set_and_trained_on():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def f(x):
+        for p in model.parameters():
+            p.data = p.data.clamp(-0.2, 0.2)
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return f, state(model)
+
+
+@program
+def data_shared():
+    a, b = torch.randn(4), torch.zeros(4)
+
+    def f(x):
+        b.data = a.data
+        a.add_(x[0])
+        return x * b
+
+    return f, lambda: (a.clone(), b.clone(), a.data_ptr() == b.data_ptr())
+
+
+@program
 def requires_grad_switched_off():
     model = mlp()
 
@@ -332,6 +361,38 @@ def test_steps_of_all_optimizers(name, foreach):
     assert weft.stats()["graphs"] <= 3  # without state, then with, then with any learning rate
     for key, value in results[0].items():
         assert torch.allclose(value, results[1][key], atol=1e-5)
+
+
+def test_a_gradient_to_replaced_data_ends_the_graph_there():
+    results = []
+    for compiler in (lambda f: f, lambda f: weft.compile(f, backend="eager")):
+        weft.reset()
+        torch.manual_seed(0)
+        w = torch.randn(4, requires_grad=True)
+
+        def f(x, w=w):
+            w.data = w.data + x.sum(0)
+            return (x * w).sum()
+
+        run = compiler(f)
+        for _ in range(2):
+            run(torch.randn(3, 4)).backward()
+        results.append((w.detach().clone(), w.grad))
+    _assert_same(*results)
+
+
+def test_state_dict_inside():
+    weft.reset()
+    model = mlp()
+
+    def f(x):
+        found = model.state_dict()
+        return x.sum() + found["0.weight"].sum(), found
+
+    plain, compiled = f(torch.ones(3, 4)), weft.compile(f, backend="eager", fullgraph=True)(
+        torch.ones(3, 4))
+    assert type(plain[1]) is type(compiled[1]) and list(plain[1]) == list(compiled[1])
+    assert plain[1]._metadata == compiled[1]._metadata
 
 
 def test_second_backward_through_a_returned_loss_fails_as_in_eager():

@@ -397,7 +397,8 @@ class Attempt:
             tx.effects.replay(emit)
             emit.line(f"return {text}")
         except GraphBreak as signal:
-            raise Restart(self._last_step(frame), signal) from None
+            step = signal.step if signal.step >= 0 else self._last_step(frame)
+            raise Restart(step, signal) from None
         if _checks_in_vain(tx):
             raise Restart(tx.checked_at[0], graph_break(
                 "data-dependent-branch", "a branch that may raise, in a graph that writes inputs"))

@@ -103,6 +103,8 @@ class Interpreter:
         self.end_state_changed = False
         self.leaves: dict[int, Any] = {}
         """Tensors where gradients end, by the id of their fakes."""
+        self.replaced: dict[int, int] = {}
+        """The step at which outside tensors' `.data` was set, by the id of what stands for them."""
         self.freed: dict[int, Any] = {}
         """Nodes of the fakes' autograd graph that a backward has gone through, by id."""
         self.checked_at: list[int] = []
@@ -221,10 +223,13 @@ class Interpreter:
         frame.stack.append(error.value)
         frame.pc = row.target
 
+    def breaking_step(self) -> int:
+        """The step under way, or that of the nearest caller where the graph can end."""
+        return -1 if self.frame is None else resumable_step(self.frame)
+
     def note_check(self) -> None:
         """The branch under way became a check in the graph."""
-        if self.frame is not None:
-            self.checked_at.append(resumable_step(self.frame))
+        self.checked_at.append(self.breaking_step())
 
     def raised_at(self, error: ObservedException) -> int:
         """The step at which an exception was first raised, as far in as a continuation can go."""

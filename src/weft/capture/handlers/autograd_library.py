@@ -12,7 +12,7 @@ their `.grad` becomes an attribute that the replacement sets behind the graph::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
@@ -202,6 +202,8 @@ def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
 
 def _rebuild(emit: Emitter, value: TensorValue, node: fx.Node) -> str:
     tx = emit.tx
+    if tx.replaced:
+        _refuse_replaced(tx, value)
     if tx.freed and _is_spent(tx, value):
         example = value.example.detach()
         detached = tx.builder.call("call_method", "detach", (node,), {}, example, ())
@@ -213,6 +215,20 @@ def _rebuild(emit: Emitter, value: TensorValue, node: fx.Node) -> str:
 
 
 REBUILD[0] = _rebuild
+
+
+def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:
+    """A gradient of the result would go to what only stands for an outside leaf in the graph: the
+    graph has to end where the leaf's data was set."""
+    if not value.example.requires_grad or value.example.grad_fn is None:
+        return
+    nodes = _autograd_nodes([value]).values()
+    ends = [node.variable for node in nodes if hasattr(node, "variable")]
+    steps = [tx.replaced[id(end)] for end in ends if id(end) in tx.replaced]
+    if steps:
+        signal = graph_break("unknown-operation", "a gradient to a tensor whose data was replaced")
+        signal.step = min(steps)
+        raise signal
 
 
 def _is_spent(tx: Interpreter, value: TensorValue) -> bool:
@@ -272,8 +288,31 @@ def _set_requires_grad(tx: Interpreter, value: TensorValue, wanted: SymbolicValu
 
 
 def _set_data(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
-    if new is not value:
+    """The object gets other memory: in the graph it is a leaf of its own from now on."""
+    new = tx.force(new)
+    if new is value:
+        return
+    if not isinstance(new, TensorValue) or value.source is None or not value.original.is_leaf or (
+            new.example.device != value.example.device):
         raise graph_break("unknown-operation", "assignment to .data")
+    detached = run(tx, "call_method", "detach", [new], {})
+    if value.example.requires_grad:
+        run(tx, "call_method", "requires_grad_", [detached], {})
+        tx.leaves[id(detached.fake(tx))] = value
+        tx.replaced[id(detached.fake(tx))] = tx.breaking_step()
+    value.become(detached.fake(tx), detached.proxy(tx))
+    value.write(tx, _DATA, TRUE)
+
+
+def _write_data(emit: Emitter, value: TensorValue, flag: SymbolicValue) -> str:
+    tx = emit.tx
+    node = tx.builder.call(
+        "call_method", "detach", (value.proxy(tx),), {}, value.example.detach(), ())
+    return f"{emit.value(value)}.data = {emit.output(node)}"
+
+
+_DATA: Final = "<data>"
+WRITERS[_DATA] = _write_data
 
 
 GETTERS.update(grad=_get_grad, grad_fn=_get_grad_fn, is_leaf=_get_is_leaf)

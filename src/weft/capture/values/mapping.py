@@ -34,7 +34,8 @@ Entry = tuple[SymbolicValue, SymbolicValue]
 class DictValue(MethodTable):
     """A dictionary: entries known so far over the outside dictionary, if there is one."""
 
-    __slots__ = ("_complete", "_entries", "_gone", "cls", "factory", "is_namespace", "keys_guarded",
+    __slots__ = ("_complete", "_entries", "_gone", "attributes", "cls", "factory", "is_namespace",
+                 "keys_guarded",
                  "original", "owner_type", "removals", "reordered", "unbound", "written")
 
     def __init__(self, source: Source | None = None, original: Any = None, *, cls: type = dict,
@@ -43,6 +44,8 @@ class DictValue(MethodTable):
         self.original = original
         self.cls = cls
         self.factory = factory
+        self.attributes: dict[str, SymbolicValue] = {}
+        """Attributes that the program set (an OrderedDict has a dictionary of its own)."""
         self.is_namespace = False
         """Whether misses are not guarded (module globals) or guarded as a whole (attributes)."""
         self.keys_guarded = False
@@ -233,7 +236,13 @@ class DictValue(MethodTable):
     def rebuild(self, emit: Emitter) -> str:
         name = emit.bind(self, self._empty(emit))
         emit.later(lambda: self.fill(emit, f"{name}[{{}}] = {{}}"))
+        if self.attributes:
+            emit.later(lambda: self._set_attributes(emit, name))
         return name
+
+    def _set_attributes(self, emit: Emitter, name: str) -> None:
+        for attribute, value in self.attributes.items():
+            emit.line(f"{name}.{attribute} = {emit.value(value)}")
 
     def fill(self, emit: Emitter, statement: str) -> None:
         """Emits a statement for each key and value."""
@@ -342,7 +351,15 @@ class DictValue(MethodTable):
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "default_factory" and self.cls is defaultdict:
             return self.factory
+        if name in self.attributes:
+            return self.attributes[name]
         return super().getattr(tx, name)
+
+    def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        if self.cls is not OrderedDict or self.source is not None or hasattr(OrderedDict, name):
+            super().setattr(tx, name, value)
+        else:
+            self.attributes[name] = value
 
     # -- methods ----------------------------------------------------------------------------------
 
