@@ -7,9 +7,11 @@ has a gradient; the model is in training mode, so dropout draws (the same number
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 TOLERANCE = 2e-3
@@ -34,6 +36,8 @@ def differences(model: torch.nn.Module, kwargs: dict[str, Any], steps: int,
 def step(call: Any, model: torch.nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Outputs, gradients and buffers after one forward and backward."""
     torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # models draw from all three
     model.zero_grad()
     outputs = [t for t in tensors(call(**kwargs)) if t.is_floating_point()]
     roots = [t for t in outputs if t.requires_grad]

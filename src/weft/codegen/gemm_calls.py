@@ -17,7 +17,7 @@ import torch
 from weft.codegen.call_sequence import CallSequence
 from weft.codegen.values import ExternCall, Shape, Strided, Value
 from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm
-from weft.runtime.gemm_speed import onednn_is_faster, onednn_linear
+from weft.runtime.gemm_speed import linear_or_empty, onednn_is_faster, onednn_linear
 
 aten = torch.ops.aten
 
@@ -82,7 +82,9 @@ def _spell_onednn(
 ) -> str | None:
     if not _is_for_onednn(left, right):
         return None
-    name = sequence.name("linear", onednn_linear())
+    sizes = (*left.shape, right.shape[1])
+    known = all(isinstance(n, int) for n in sizes)  # and so large: others may be zero
+    name = sequence.name("linear", onednn_linear() if known else linear_or_empty)
     activation, algorithm = epilogue or ("none", "")
     weight = Strided(right.buffer, right.shape[::-1], right.strides[::-1], right.offset)
     texts = [sequence.tensor(v) if v is not None else "None" for v in (left, weight, bias)]

@@ -14,7 +14,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -38,6 +38,20 @@ def onednn_linear() -> Callable[..., torch.Tensor] | None:
         return None
     linear: Callable[..., torch.Tensor] = namespace._linear_pointwise.default
     return linear
+
+
+def linear_or_empty(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *activation: Any
+) -> torch.Tensor:
+    """oneDNN's linear where a size may be zero, which it refuses."""
+    linear = onednn_linear()
+    assert linear is not None
+    rows, columns = x.size(0), w.size(0)
+    if rows == 0 or columns == 0:
+        return x.new_empty(rows, columns)
+    if x.size(1) == 0:
+        x, w = x.new_zeros(rows, 1), w.new_zeros(columns, 1)
+    return linear(x, w, bias, *activation)
 
 
 @cache

@@ -445,15 +445,18 @@ def _by_meta_kernel(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader:
 class _KeyReader:
     """Turns a call's arguments into a hashable key, collecting its tensors on the way."""
 
-    __slots__ = ("mode", "symbolic", "tensors")
+    __slots__ = ("mode", "shape_context", "symbolic", "tensors")
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
         self.tensors: list[torch.Tensor] = []
         self.symbolic = False
+        self.shape_context: Any = None  # of a symbolic argument
 
     def context(self) -> Any:
         """The `ShapeContext` of the symbolic sizes that were read."""
+        if self.shape_context is not None:
+            return self.shape_context
         for tensor in self.tensors:
             for n in (*tensor.size(), *tensor.stride()):
                 if type(n) is not int:
@@ -489,6 +492,7 @@ class _KeyReader:
                 parts.append(value)
             elif kind is torch.SymInt:
                 self.symbolic = True
+                self.shape_context = value.node.shape_env
                 parts.append(value.node)
             elif kind is list or kind is tuple or kind is torch.Size:
                 parts.append(len(value))

@@ -26,6 +26,7 @@ _PARAMETERS: Final[dict[OpOverload, tuple[int, ...]]] = {
     aten._native_batch_norm_legit.default: (1, 2, 3, 4),
     aten._native_batch_norm_legit.no_stats: (1, 2),
     aten._native_batch_norm_legit_functional.default: (1, 2, 3, 4),
+    aten._batch_norm_with_update_functional.default: (1, 2, 3, 4),
     aten._native_batch_norm_legit_no_training.default: (1, 2, 3, 4),
 }
 """Norms, and the positions of their parameters and running statistics."""
@@ -33,18 +34,33 @@ _PARAMETERS: Final[dict[OpOverload, tuple[int, ...]]] = {
 _HALF: Final = (torch.float16, torch.bfloat16)
 
 
+_RUNNING: Final[dict[OpOverload, tuple[int, int]]] = {
+    aten._native_batch_norm_legit_functional.default: (3, 3),
+    aten._batch_norm_with_update_functional.default: (3, 4),
+}
+"""Position of the running mean among the arguments, and of its new value among the results."""
+
+
 def corrected(
     func: OpOverload, args: Sequence[Any], result: Any, cast: Callable[[Any, torch.dtype], Any]
 ) -> Any:
-    """`result` with the statistics of a norm of mixed types in float32; `cast` converts a fake."""
+    """`result` with the types that a CPU gives; `cast` converts a fake.
+
+    The statistics of a norm of mixed types are float32, new running statistics of the old ones'
+    type.
+    """
     positions = _PARAMETERS.get(func)
-    if positions is None or not _is_mixed(args, positions):
+    if positions is None:
         return result
-    values = list(result)
-    for number in (1, 2):
-        if values[number].dtype in _HALF:
-            values[number] = cast(values[number], torch.float32)
-    return tuple(values)
+    wanted: dict[int, torch.dtype] = {}
+    if func in _RUNNING:
+        given, made = _RUNNING[func]
+        wanted.update({made + k: args[given + k].dtype for k in (0, 1)})
+    if _is_mixed(args, positions):
+        wanted.update(dict.fromkeys((1, 2), torch.float32))
+    if all(result[k].dtype == dtype for k, dtype in wanted.items()):
+        return result
+    return tuple(cast(v, wanted.get(k, v.dtype)) for k, v in enumerate(result))
 
 
 def _is_mixed(args: Sequence[Any], positions: Sequence[int]) -> bool:

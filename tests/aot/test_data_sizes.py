@@ -1,0 +1,44 @@
+"""Products over data-dependent sizes, which may be zero, with gradients; statistics' types."""
+
+import pytest
+import torch
+
+import weft
+
+
+@pytest.mark.parametrize("kept", [0, 5, 40])
+def test_products_of_selected_rows(kept: int) -> None:
+    """As experts of a mixture do; oneDNN refuses empty products."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(256, 256)
+    x = torch.randn(64, 256)
+    chosen = torch.arange(64) < kept
+
+    def f(x, chosen):
+        return torch.nn.functional.gelu(layer(x[chosen])).sum() + layer(x).sum()
+
+    compiled = weft.compile(f)
+    compiled(x, torch.arange(64) < 20)
+    found, wanted = compiled(x, chosen), f(x, chosen)
+    torch.testing.assert_close(found, wanted)
+    parameters = list(layer.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad(found, parameters), torch.autograd.grad(wanted, parameters),
+        rtol=1e-4, atol=1e-4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("statistics", [torch.float32, torch.bfloat16], ids=str)
+def test_batch_norm_in_half_precision(statistics: torch.dtype, backend: str) -> None:
+    def run(call):
+        mean, variance = torch.zeros(4, dtype=statistics), torch.ones(4, dtype=statistics)
+        y = call(torch.linspace(-2, 2, 48).view(3, 4, 4).bfloat16(), mean, variance)
+        return y, mean, variance
+
+    def f(x, mean, variance):
+        return torch.nn.functional.batch_norm(x, mean, variance, training=True)
+
+    with weft.config.patch(strict=True):
+        found = run(weft.compile(f, backend=backend))
+    torch.testing.assert_close(found, run(f), rtol=2e-2, atol=1e-2)
