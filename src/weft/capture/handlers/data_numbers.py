@@ -174,7 +174,8 @@ def _check_is_size(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
 def _attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """PyTorch compares the mask's sizes; where these depend on data the mask is expanded first."""
     mask = tx.force(args[3] if len(args) > 3 else kwargs.get("attn_mask", NONE))
-    if isinstance(mask, TensorValue) and tx.shapes.unbacked_symbols.exist and mask.example.dim() > 1:
+    exist = tx.shapes.unbacked_symbols.exist
+    if exist and isinstance(mask, TensorValue) and mask.example.dim() > 1:
         fitted = _fitted_mask(tx, args, kwargs, mask)
         args = [*args[:3], fitted, *args[4:]] if len(args) > 3 else args
         kwargs = {**kwargs, "attn_mask": fitted} if "attn_mask" in kwargs else kwargs
