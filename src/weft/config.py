@@ -56,6 +56,9 @@ class Config:
     error_on_graph_break: bool = _knob(
         False, "Raise GraphBreakError at a graph break; see also weft.error_on_graph_break.",
         group="capture")
+    specialize_zero_one: bool = _knob(
+        True, "Symbolic sizes are 2 or more; 0 and 1 are compiled for themselves. Off: one variant "
+        "serves them too, where the program does not ask.", group="capture")
     inline_depth_limit: int = _knob(
         200, "Depth of inlined Python calls at which capture breaks the graph.", group="capture")
     step_limit: int = _knob(

@@ -188,3 +188,30 @@ def test_cache_as_tuples() -> None:
             expected, known = step(x, known)
             torch.testing.assert_close(actual, expected)
     assert weft.stats()["graphs"] <= 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_zero_and_one_without_variants_of_their_own(backend: str) -> None:
+    calls = [(torch.randn(n, 3),) for n in (5, 1, 0, 7)]
+    with weft.config.patch(specialize_zero_one=False):
+        made = compilations(lambda x: x.relu() * 2 + x.shape[0], calls, backend=backend,
+                            dynamic=True)
+    assert made <= 2
+    assert compilations(lambda x: x.relu() * 3, calls, backend=backend, dynamic=True) == 3
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_resizing_to_the_size_of_another_tensor(mode: str) -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return F.interpolate(x, size=y.shape[2:], mode=mode, align_corners=False)
+
+    calls = [(torch.randn(b, 3, h, w), torch.randn(b, 1, h + 1, w + 7))
+             for b, h, w in ((2, 4, 6), (5, 9, 13))]
+    assert compilations(program, calls, dynamic=True) == 1
+
+
+def test_lstm_of_a_changing_batch() -> None:
+    lstm = nn.LSTM(5, 7).eval()
+    calls = [(torch.randn(6, b, 5),) for b in (3, 4, 8)]
+    with torch.no_grad():
+        assert compilations(lambda x: lstm(x)[0], calls, dynamic=True) == 1

@@ -79,7 +79,8 @@ class Interpreter:
         self.state = GlobalState()
         this = weakref.ref(self)  # fakes keep the context: not what was interpreted
         self.shapes = ShapeContext(line=lambda: None if (tx := this()) is None else tx.line(),
-                                   data_dependent=data_dependent)
+                                   data_dependent=data_dependent,
+                                   specialize_zero_one=config.specialize_zero_one)
         self.data_places: dict[str, Any] = {}
         """Where the graph has the values of unbacked symbols (`values/data_numbers.py`)."""
         self.n_checked = 0

@@ -251,8 +251,9 @@ class MemoFakeMode(FakeTensorMode):
         try:
             with self:
                 return function(*args, **kwargs), False
-        except SizesAskedError:
-            pass
+        except RuntimeError as error:
+            if not _wants_plain_sizes(error):
+                raise
         finally:
             self._refuses_sizes = SymNode.refuses_ints = False
         with self, python_dispatcher():
@@ -322,6 +323,17 @@ def _initialise(mode: FakeTensorMode) -> None:
     mode._stack = ""
     mode._mode_key = FakeTensor._mode_key
     mode.nt_tensor_id_initial_count = mode.nt_tensor_id_counter = 0
+
+
+def _wants_plain_sizes(error: RuntimeError) -> bool:
+    """Whether C++ code refused symbolic sizes (each kind of accessor has its own words for it)."""
+    text = str(error)
+    return isinstance(error, SizesAskedError) or any(words in text for words in _REFUSALS)
+
+
+_REFUSALS: Final = (
+    "on tensor with symbolic sizes/strides", "expected to contain only concrete integers",
+)
 
 
 def _may_specialize(func: OpOverload, error: Exception) -> bool:
