@@ -35,6 +35,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0: its default")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one worker")
     parser.add_argument("--no-warm", action="store_true", help="leave out warm first calls")
+    parser.add_argument("--no-first", action="store_true", help="leave out first calls and memory")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: the process's own time (a busy machine, one thread)")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     return parser.parse_args(arguments)
 
@@ -68,7 +71,8 @@ def main(arguments: list[str]) -> int:
         device=options.device, compilers=tuple(options.compilers.split(",")), mode=options.mode,
         rounds=8 if options.quick else options.rounds,
         budget=5.0 if options.quick else options.budget, threads=options.threads,
-        timeout=options.timeout, warm=not options.no_warm)
+        timeout=options.timeout, warm=not options.no_warm, clock=options.clock,
+        first=not options.no_first)
     notes: dict[str, Any] = {"copy TB/s": copy_bandwidth(plan.device)}
     command = " ".join(["python -m benchmarks", *arguments])
     results: list[Result] = []

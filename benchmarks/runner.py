@@ -29,6 +29,8 @@ class Plan:
     threads: int = 0
     timeout: float = 900.0
     warm: bool = True
+    clock: str = "wall"
+    first: bool = True
 
 
 @dataclass
@@ -89,7 +91,7 @@ def run_case(name: str, kind: str, plan: Plan, tell: Callable[[str], None]) -> R
     common = [plan.device, "--threads", str(plan.threads),
               *(["--mode", plan.mode] if plan.mode else [])]
     with fresh_caches() as environ:
-        for compiler in plan.compilers:
+        for compiler in plan.compilers if plan.first else ():
             tell(f"{name}: first call, {compiler}")
             try:
                 arguments = ["first", name, compiler, *common]
@@ -103,7 +105,7 @@ def run_case(name: str, kind: str, plan: Plan, tell: Callable[[str], None]) -> R
         try:
             result.steady = run_worker(
                 ["steady", name, ",".join(worked), *common, "--rounds", str(plan.rounds),
-                 "--budget", str(plan.budget)], environ, plan.timeout)
+                 "--budget", str(plan.budget), "--clock", plan.clock], environ, plan.timeout)
         except WorkerFailed as error:
             result.failures["steady"] = str(error)
     return result

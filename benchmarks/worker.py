@@ -15,14 +15,14 @@ import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
 
 import weft
 from benchmarks.cases import Workload, all_cases, is_gpu
-from weft.diagnostics.timing import interleaved, ratio, waiter
+from weft.diagnostics.timing import Clock, interleaved, ratio, waiter
 
 Compiler = Callable[[Callable[..., Any], str | None], Callable[..., Any]]
 
@@ -31,6 +31,7 @@ COMPILERS: dict[str, Compiler] = {
     "torch": lambda fn, mode: torch.compile(fn, mode=mode),
     "weft": lambda fn, mode: weft.compile(fn, mode=mode),
 }
+CLOCKS: dict[str, Clock] = {"wall": perf_counter, "cpu": process_time}
 SEED = 1234
 
 
@@ -153,7 +154,8 @@ def first(name: str, compiler: str, device: str, mode: str | None) -> dict[str, 
 
 
 def steady(
-    name: str, compilers: list[str], device: str, mode: str | None, rounds: int, budget: float
+    name: str, compilers: list[str], device: str, mode: str | None, rounds: int, budget: float,
+    clock: Clock,
 ) -> dict[str, Any]:
     """Seconds per call of each compiler, in turn, and errors."""
     work = build(name, device)
@@ -163,7 +165,7 @@ def steady(
         call()
     errors = errors_of(work, calls)
     times = interleaved(calls, device=device, rounds=rounds, budget_seconds=budget,
-                        sample_seconds=0.02 if is_gpu(device) else 0.005)
+                        sample_seconds=0.02 if is_gpu(device) else 0.005, clock=clock)
     return {
         "median": {c: t.median for c, t in times.items()},
         "spread": {c: t.spread for c, t in times.items()},
@@ -184,6 +186,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--budget", type=float, default=15.0)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.threads:
@@ -192,7 +195,7 @@ def main() -> None:
         result = first(options.case, options.compilers, options.device, options.mode)
     else:
         result = steady(options.case, options.compilers.split(","), options.device, options.mode,
-                        options.rounds, options.budget)
+                        options.rounds, options.budget, CLOCKS[options.clock])
     print(json.dumps(result))
 
 

@@ -32,6 +32,7 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.pool(torch.relu(self.norm(self.stem(x))))
         y = torch.relu(self.wide(torch.tanh(self.depthwise(self.narrow(x))))) + x
+        y = torch.cat([y, x * 0.5], 1)[:, 8:24]
         z = torch.relu(self.heavy(self.strided(y)))
         pooled = nn.functional.adaptive_avg_pool2d(z, 2).flatten(1)
         return self.head(pooled), z

@@ -240,7 +240,8 @@ class _Layout:
             source: Any = node.args[0]
             return source.meta["val"][node.args[1]]
         assert isinstance(node.target, OpOverload)
-        return self.evaluator.run(node.target, node.args, dict(node.kwargs)).value
+        args, kwargs = _plain(node.args), {k: _plain(v) for k, v in node.kwargs.items()}
+        return self.evaluator.run(node.target, args, kwargs).value
 
     def _restored(self, node: Any) -> Any:
         """A value in the layout that it was traced with."""
@@ -273,6 +274,13 @@ class _Layout:
         value = self.evaluator.run(op, args, kwargs).value
         node = next(a for a in args if isinstance(a, Node))
         return add_node(self.graph, op, args, kwargs, {**node.meta, "val": value})
+
+
+def _plain(value: Any) -> Any:
+    """Plain lists for fx's immutable ones."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return tuple(_plain(v) for v in value) if isinstance(value, tuple) else value
 
 
 def _is_product(weight: Any, options: Sequence[Any]) -> bool:
