@@ -136,3 +136,26 @@ def test_backward_hooks_of_modules(backend):
         results.append([x.grad, *(p.grad for p in model.parameters()), *seen])
     for a, b in zip(*results, strict=True):
         assert torch.allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantised_tensors_break():
+    def f(x):
+        return torch.quantize_per_tensor(x + 1, 0.1, 0, torch.qint8).dequantize() * 2
+
+    check(f, (torch.randn(3, 4),), breaks=None)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_other_layouts_break():
+    def f(x, s, c):
+        nested = torch.nested.nested_tensor([x, x[:2]])
+        return (torch.sparse.mm(s, x.T) + 1, (c @ x.T) * 2, nested.to_padded_tensor(0.0),
+                x.relu().to_sparse().to_dense())
+
+    weft.reset()
+    args = torch.randn(3, 4), torch.eye(4).to_sparse(), torch.eye(4).to_sparse_csr()
+    compiled = weft.compile(f, backend="eager")
+    for _ in range(2):
+        for a, b in zip(f(*args), compiled(*args), strict=True):
+            assert torch.allclose(a, b)

@@ -455,7 +455,8 @@ def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
         return OTHER_TENSORS[0](tx, obj, source)
     if source is None:
         source = tx.tree.object(obj, "tensor")
-    plain = obj.layout is torch.strided and not obj.is_nested and not (_NAMED and obj.has_names())
+    special = obj.is_nested or obj.is_quantized or (_NAMED and obj.has_names())
+    plain = obj.layout is torch.strided and not special
     if not plain or is_functorch_wrapped_tensor(obj):
         return unknown(tx, obj, source)
     fake = symbolic_fake(tx, obj, source)

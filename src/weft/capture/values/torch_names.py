@@ -39,9 +39,14 @@ _NOT_GRAPH: Final = frozenset({
 })
 
 
+_QUANTISED: Final = ("quantize", "_make_per_", "_empty_affine_", "_empty_per_channel_", "dequantize")
+"""Beginnings of names of functions that make or take quantised tensors, which fakes do not tell
+from others."""
+
+
 def _members(namespace: Any) -> Iterator[Any]:
     for name in dir(namespace):
-        if name in _NOT_GRAPH or name.startswith("__"):
+        if name in _NOT_GRAPH or name.startswith(("__", *_QUANTISED)):
             continue
         found = getattr(namespace, name, None)
         if callable(found) and not isinstance(found, type):
@@ -59,7 +64,7 @@ def _graph_functions() -> dict[int, Any]:
             table[id(f)] = f
     for name in dir(torch):
         found = getattr(torch, name)
-        known = id(found) in table or name in _NOT_GRAPH
+        known = id(found) in table or name in _NOT_GRAPH or name.startswith(_QUANTISED)
         if isinstance(found, types.BuiltinFunctionType) and not known and hasattr(
                 VariableFunctions, name):
             table[id(found)] = found
