@@ -683,3 +683,34 @@ def test_dispatch_follows_the_table() -> None:
     assert compiled(X, 1)[1:] == ("int", "tensor")
     kind.register(int, lambda value: "number")
     assert compiled(X, 1)[1:] == ("number", "tensor")
+
+
+def test_refused_arguments_of_python_functions() -> None:
+    def f(x: torch.Tensor) -> Any:
+        def g(a: Any, /, b: Any = 1, *, c: Any) -> Any:
+            return a, b, c
+
+        found = []
+        for args, named in (((), {}), ((1, 2, 3), {"c": 1}), ((1,), {"a": 1, "c": 2}), ((1,), {}),
+                            ((1,), {"b": 1, "z": 2, "c": 3}), ((1, 2), {"b": 1, "c": 3})):
+            try:
+                found.append(g(*args, **named))
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    check(f, (X,), graphs=1)
+
+
+def test_bool_of_what_is_none() -> None:
+    class Odd:
+        def __bool__(self) -> Any:
+            return 3
+
+    def f(x: torch.Tensor) -> Any:
+        try:
+            return x, bool(Odd())
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(f, (X,), graphs=1)

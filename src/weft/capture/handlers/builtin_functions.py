@@ -230,6 +230,8 @@ def _locals(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     assert frame is not None
     found = DictValue()
     code = frame.code
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        raise graph_break("unknown-operation", "locals() of a class body")
     for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
         if name in frame.locals and not isinstance(frame.locals[name], NullValue):
             found.store(tx, name, constant(name), tx.force(frame.locals[name]))

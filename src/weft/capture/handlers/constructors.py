@@ -69,8 +69,8 @@ def _type(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 
 @constructor(super)
 def _super(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) == 1:
-        raise graph_break("unknown-operation", "super with one argument")
+    if len(args) not in (0, 2) or kwargs:
+        raise graph_break("unknown-operation", f"super with {len(args)} arguments")
     if args:
         return _checked_super(tx, args[0].constant(), args[1])
     frame = tx.frame

@@ -110,7 +110,8 @@ def special_method(tx: Interpreter, value: SymbolicValue, name: str) -> Symbolic
     elif type_lookup(value.python_type(), name) is not MISSING:
         return value.getattr(tx, name)
     kind = value.python_type().__name__
-    text = f"'{kind}' object does not support the context manager protocol"
+    missed = " (missed __exit__ method)" if name == "__exit__" else ""
+    text = f"'{kind}' object does not support the context manager protocol{missed}"
     raise tx.error(TypeError, text)
 
 

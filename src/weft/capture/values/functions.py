@@ -15,13 +15,13 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.bytecode.liveness import needs_frame
 from weft.capture.frame import Frame
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.cell import CellValue
-from weft.capture.values.constant import ConstantValue, constant
+from weft.capture.values.constant import ConstantValue, constant, evaluate
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
@@ -38,6 +38,9 @@ RULES: dict[int, tuple[Any, Rule]] = {}
 CLASS_METHOD_RULES: dict[tuple[type, str], Rule] = {}
 """The same for methods of classes (`chain.from_iterable`), a new object each time one is read."""
 
+_EMPTY: Final = (lambda: None).__code__
+_SIGNATURE_FLAGS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_OPTIMIZED | (
+    inspect.CO_NEWLOCALS)
 _IMMUTABLE: Final = (int, float, str, bool, bytes, type(None))
 _GENERATOR: Final = inspect.CO_GENERATOR
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -163,34 +166,44 @@ class FunctionValue(SymbolicValue):
             bound[names[after]] = TupleValue(extra)
             after += 1
         elif extra:
-            raise tx.error(TypeError, f"{self.name}() takes {n_args} positional arguments but "
-                                      f"{len(args)} were given")
+            raise self._refusal(tx, args, kwargs)
         rest: DictValue | None = None
         if code.co_flags & inspect.CO_VARKEYWORDS:
             rest = DictValue()
             bound[names[after]] = rest
-        self._bind_keywords(tx, bound, kwargs, rest)
-        self._bind_defaults(tx, bound)
+        if not (self._bind_keywords(tx, bound, kwargs, rest) and self._bind_defaults(bound)):
+            raise self._refusal(tx, args, kwargs)
         return bound
 
+    def _refusal(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> GraphBreak:
+        """Raises Python's own TypeError for these arguments."""
+        code = self.code
+        empty = code.replace(co_code=_EMPTY.co_code, co_consts=_EMPTY.co_consts,
+                             co_exceptiontable=b"", co_flags=code.co_flags & _SIGNATURE_FLAGS)
+        made = types.FunctionType(empty, {}, self.name, (None,) * len(self.defaults),
+                                  tuple(types.CellType() for _ in code.co_freevars))
+        made.__qualname__ = self.name
+        made.__kwdefaults__ = dict.fromkeys(self.kwdefaults)
+        evaluate(tx, lambda: made(*[None] * len(args), **dict.fromkeys(kwargs)))
+        return graph_break("unknown-operation", f"the arguments of {self.name}")
+
     def _bind_keywords(self, tx: Interpreter, bound: dict[str, SymbolicValue], kwargs: Kwargs,
-                       rest: DictValue | None) -> None:
+                       rest: DictValue | None) -> bool:
         code = self.code
         first = code.co_posonlyargcount
         allowed = code.co_varnames[first: code.co_argcount + code.co_kwonlyargcount]
         for name, value in kwargs.items():
             if name in allowed:
                 if name in bound:
-                    raise tx.error(TypeError,
-                                   f"{self.name}() got multiple values for argument '{name}'")
+                    return False
                 bound[name] = value
             elif rest is not None:
                 rest.store(tx, name, constant(name), value)
             else:
-                raise tx.error(TypeError,
-                               f"{self.name}() got an unexpected keyword argument '{name}'")
+                return False
+        return True
 
-    def _bind_defaults(self, tx: Interpreter, bound: dict[str, SymbolicValue]) -> None:
+    def _bind_defaults(self, bound: dict[str, SymbolicValue]) -> bool:
         code = self.code
         names = code.co_varnames
         first = code.co_argcount - len(self.defaults)
@@ -198,15 +211,14 @@ class FunctionValue(SymbolicValue):
             name = names[index]
             if name not in bound:
                 if index < first:
-                    raise tx.error(TypeError, f"{self.name}() missing a required positional "
-                                              f"argument: '{name}'")
+                    return False
                 bound[name] = self.defaults[index - first]
         for name in names[code.co_argcount: code.co_argcount + code.co_kwonlyargcount]:
             if name not in bound:
                 if name not in self.kwdefaults:
-                    raise tx.error(TypeError, f"{self.name}() missing a required keyword-only "
-                                              f"argument: '{name}'")
+                    return False
                 bound[name] = self.kwdefaults[name]
+        return True
 
     # -- attributes -------------------------------------------------------------------------------
 

@@ -288,7 +288,11 @@ class ObjectValue(SymbolicValue):
 
     def truth(self, tx: Interpreter) -> bool:
         if type_lookup(self.cls, "__bool__") is not MISSING:
-            return self._special(tx, "__bool__").truth(tx)
+            answer = tx.force(self._special(tx, "__bool__"))
+            if answer.python_type() is not bool:
+                kind = answer.python_type().__name__
+                raise tx.error(TypeError, f"__bool__ should return bool, returned {kind}")
+            return answer.truth(tx)
         if type_lookup(self.cls, "__len__") is not MISSING:
             return self.length(tx) != 0
         return True

@@ -105,6 +105,9 @@ class SequenceValue(MethodTable):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op in _COMPARISONS:
             return self._compare(tx, op, other)
+        if op == "mul" and type(self) is TupleValue and other.is_constant and (
+                type(other.constant()) is int and other.constant() == 1):
+            return self
         if op == "mul" and other.is_constant:
             return self.like(evaluate(tx, lambda: self.items * other.constant()))
         if (op == "add" and not reflected and isinstance(other, SequenceValue)
