@@ -162,6 +162,7 @@ __all__ = [
     "below_autograd",
     "check",
     "check_index",
+    "check_is_size",
     "check_tensor_all",
     "check_type",
     "check_value",

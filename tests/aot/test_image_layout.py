@@ -10,6 +10,7 @@ from torch import nn
 
 import weft
 from weft.aot import image_layout
+from weft.aot.evaluate import Evaluator
 from weft.aot.graph import AtenGraph
 from weft.diagnostics import events
 
@@ -100,14 +101,12 @@ def _is_convolution(node: torch.fx.Node) -> bool:
     return node.target is torch.ops.aten.convolution.default
 
 
-def test_operators_of_lists_are_followed_without_complaint(caplog: pytest.LogCaptureFixture) -> None:
-    def program(x: torch.Tensor, w: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
-        patches = nn.functional.conv2d(x, w, stride=4).flatten(2).transpose(1, 2)
-        return torch.cat([token.expand(len(x), -1, -1), patches], 1).sin()
-
-    inputs = torch.randn(2, 3, 16, 16), torch.randn(6, 3, 4, 4), torch.randn(1, 1, 6)
-    for tensor in inputs[1:]:
-        tensor.requires_grad_()
-    result = weft.compile(program, fullgraph=True)(*inputs)
-    torch.testing.assert_close(result, program(*inputs))
-    assert not caplog.records, "PyTorch's fake mode logged an error"
+def test_arguments_that_are_lists_of_nodes_are_evaluated() -> None:
+    evaluator = Evaluator.current()
+    graph = torch.fx.Graph()
+    parts = [graph.placeholder(name) for name in ("a", "b")]
+    for part in parts:
+        part.meta["val"] = evaluator.fresh((2, 3), (3, 1), torch.float32, torch.device("cpu"))
+    joined = graph.call_function(torch.ops.aten.cat.default, (parts, 1))
+    made = evaluator.run(joined.target, joined.args, {}).value
+    assert tuple(made.shape) == (2, 6)

@@ -348,3 +348,26 @@ def test_foreach_optimizer_step() -> None:
             call(*given)
         for g, w in zip(given, wanted, strict=True):
             torch.testing.assert_close(g, w)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_gradients_enabled_inside(backend: str) -> None:
+    """Called under `no_grad`; what the graph computes with gradients has them."""
+
+    def f(x, w):
+        with torch.enable_grad():
+            y = (x @ w).sin()
+            z = y.t()
+        return y, z, y * 2, w + 1
+
+    def run(call):
+        x, w = torch.linspace(0, 1, 16).view(4, 4), torch.linspace(1, 2, 16).view(4, 4)
+        w.requires_grad_()
+        with torch.no_grad():
+            results = call(x, w)
+        (results[0].sum() + results[1].square().sum()).backward()
+        return [r.detach() for r in results], [r.requires_grad for r in results], w.grad
+
+    found, wanted = run(weft.compile(f, backend=backend)), run(f)
+    torch.testing.assert_close(found[::2], wanted[::2])
+    assert found[1] == wanted[1]

@@ -208,10 +208,24 @@ def experts(x: Tensor) -> Any:
     return out
 
 
+def expanded(x: Tensor) -> Any:
+    y, n = x[x[:, 0] > 0], (x[:, 0] > 0).sum().item()
+    rows = y[:, None].expand(-1, 2, -1).reshape(-1, 8)
+    return y.mean(0, keepdim=True).expand(n, -1) * 2, y.sum(1)[None].expand(3, -1) + 1, rows
+
+
+def attention(x: Tensor) -> Any:
+    """A mask whose length is computed from a tensor of sizes."""
+    height, width = (x[:2, 0] * 0 + 2).long().tolist()
+    mask = (torch.arange(height * width) > 1)[None, None, None].expand(1, 1, 4, -1)
+    q = x[:4].view(1, 1, 4, 8)
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
 def matched(x: Tensor) -> Any:
     """DETR-style: costs of the pairs of two selections."""
     boxes, targets = x[x[:, 0] > 0], x[x[:, 1] > 0]
-    cost = torch.cdist(boxes, targets) if False else (boxes[:, None] - targets[None]).abs().sum(-1)
+    cost = (boxes[:, None] - targets[None]).abs().sum(-1)
     return cost, cost.sum(), F.one_hot(targets.argmax(-1), 8)
 
 
@@ -219,6 +233,7 @@ PROGRAMS = (
     masked_sum, selected_rows, positions, numbers, sizes, splits, lists, packed, unique, repeated,
     scaled, tensor_bounds, indexed, last_columns, padded, checked, extremes, laid_out, products,
     largest_of_none, mean_of_none, broadcast, two_masks, assigned, experts, matched,
+    expanded, attention,
 )  # fmt: skip
 
 

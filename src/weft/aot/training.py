@@ -59,7 +59,19 @@ def compile_joint(
             **spec,
         )
     )
-    return wrap(traced, function, gm.forward)
+    call = wrap(traced, function, gm.forward)
+    return call if torch.is_grad_enabled() else _with_gradients(call)
+
+
+def _with_gradients(call: Boxed) -> Boxed:
+    """For a graph that is called without gradients and enables them itself."""
+
+    def enabled(inputs: list[Any]) -> Any:
+        with torch.enable_grad():
+            return call(inputs)
+
+    enabled.boxed = True  # type: ignore[attr-defined]
+    return enabled
 
 
 def _leaf_inputs(tracer: Tracer) -> set[int]:

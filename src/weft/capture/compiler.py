@@ -255,7 +255,7 @@ class FrameCompiler:
                 return self._variant(attempt, outermost)
             except (UserError, GraphBreakError):
                 raise
-            except Exception as error:  # noqa: BLE001  of what depends on data, or it comes again
+            except Exception as error:  # of what depends on data, or it comes again
                 if not attempt.met_data:
                     raise
                 self.policy(code).breaks_on_data = True

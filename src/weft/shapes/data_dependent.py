@@ -25,7 +25,7 @@ from weft.shapes.expr import IntExpr, floor_div, maximum, minimum, symbol_of, sy
 from weft.shapes.intervals import INF
 from weft.shapes.make_fake import make_fake
 from weft.shapes.relation import and_, eq, ge, lt
-from weft.shapes.symnode import expr_of
+from weft.shapes.symnode import certainly_equal, expr_of
 
 if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
@@ -259,6 +259,33 @@ def _is_positive(context: ShapeContext, value: IntExpr) -> bool | None:
     if context.decide(condition) is None and context.condition_hint(condition) is None:
         return context.require(condition) if context.assuming else None
     return context.evaluate(condition)
+
+
+@_rule(aten.expand.default)
+def _expand(
+    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """A size that depends on data is the wanted one, or 1, or eager raises."""
+    x, wanted = args[0], list(args[1])
+    if kwargs or not _any_unbacked(context, *x.size(), *wanted) or len(wanted) < x.dim():
+        return NotImplemented
+    new = len(wanted) - x.dim()
+    sizes, strides = wanted[:new], [0] * new
+    for size, stride, want in zip(x.size(), x.stride(), wanted[new:], strict=True):
+        keep = certainly_equal(want, -1) or certainly_equal(want, size)
+        if not keep and _any_unbacked(context, want):
+            context.require(ge(expr_of(want), 0))  # -1 would keep the size
+        sizes.append(size if keep else want)
+        strides.append(0 if certainly_equal(size, 1) and not keep else stride)
+        if not keep and not certainly_equal(size, 1):
+            _require_equal(context, expr_of(size), expr_of(want))
+    return _view(mode, x, sizes, strides, x.storage_offset())
+
+
+def _require_equal(context: ShapeContext, size: IntExpr, want: IntExpr) -> None:
+    """Kernels need the sizes equal; the operator itself also takes 1, which then is no news."""
+    if context.assuming or not context.decide(ge(want, 2)):
+        context.require(eq(size, want))
 
 
 @_rule(aten.select.int)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+import torch.nn.functional as F
 
 from weft._torch import (
     check,
@@ -29,6 +30,7 @@ from weft.capture.values.data_numbers import add_check
 from weft.capture.values.functions import rule
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_node
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.shapes.symnode import certainly_equal
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -163,6 +165,37 @@ def _check_is_size(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
     if "max" in kwargs:
         _check(tx, tx.binary("le", number, kwargs["max"]), message, RuntimeError)
     return NONE
+
+
+# -- attention ------------------------------------------------------------------------------------
+
+
+@rule(F.scaled_dot_product_attention)
+def _attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """PyTorch compares the mask's sizes; where these depend on data the mask is expanded first."""
+    mask = tx.force(args[3] if len(args) > 3 else kwargs.get("attn_mask", NONE))
+    exist = tx.shapes.unbacked_symbols.exist
+    if exist and isinstance(mask, TensorValue) and mask.example.dim() > 1:
+        fitted = _fitted_mask(tx, args, kwargs, mask)
+        args = [*args[:3], fitted, *args[4:]] if len(args) > 3 else args
+        kwargs = {**kwargs, "attn_mask": fitted} if "attn_mask" in kwargs else kwargs
+    return run(tx, "call_function", F.scaled_dot_product_attention, args, kwargs)
+
+
+def _fitted_mask(tx: Interpreter, args: Args, kwargs: Kwargs, mask: TensorValue) -> SymbolicValue:
+    query, key = (tx.force(args[i] if len(args) > i else kwargs[name])
+                  for i, name in enumerate(("query", "key")))
+    if not isinstance(query, TensorValue) or not isinstance(key, TensorValue):
+        return mask
+    wanted = (query.example.shape[-2], key.example.shape[-2])
+    if all(map(_is_plain_fit, mask.example.shape[-2:], wanted)):
+        return mask
+    sizes = [constant(-1)] * (mask.example.dim() - 2) + [tx.wrap_new(n) for n in wanted]
+    return run(tx, "call_method", "expand", [mask, *sizes], {})
+
+
+def _is_plain_fit(size: Any, wanted: Any) -> bool:
+    return type(size) is int or certainly_equal(size, wanted)
 
 
 # -- methods --------------------------------------------------------------------------------------
