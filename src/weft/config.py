@@ -98,6 +98,9 @@ class Config:
     max_fusion_size: int = _knob(
         64, "Operators in one kernel before scheduling stops fusing into it.",
         group="codegen", cache_key=True)
+    max_fusion_buffers: int = _knob(
+        32, "Tensors that one kernel reads and writes before scheduling stops fusing into it.",
+        group="codegen", cache_key=True)
     max_autotune: bool = _knob(
         False, "Measure candidate kernels and templates and keep the fastest.",
         group="codegen", cache_key=True)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.codegen.compiling import check
+from weft.config import config
 
 
 def test_pointwise_chain_is_one_kernel() -> None:
@@ -106,3 +107,16 @@ def test_dead_code_is_not_computed() -> None:
 
     artifact = check(function, torch.randn(4, 4))
     assert "mm" not in artifact.source
+
+
+def test_kernels_keep_to_a_number_of_buffers() -> None:
+    def residuals(*xs):
+        total, normed = xs[0], []
+        for x in xs[1:]:
+            total = total + x
+            normed.append((total - 1.5) * 2.0)
+        return normed
+
+    artifact = check(residuals, *[torch.randn(8, 16) for _ in range(40)])
+    assert len(artifact.kernels) > 1
+    assert all(len(k.buffers) <= config.max_fusion_buffers for k in artifact.kernels)

@@ -333,6 +333,8 @@ class _Fusion:
         """The union of two groups, or why there is none."""
         if left.operators + right.operators > config.max_fusion_size:
             return "too many operators"
+        if self._buffers_of(left, right, first, second) > config.max_fusion_buffers:
+            return "too many buffers"
         if device_of(left) != device_of(right):
             return "different devices"
         if self._separated(first, second):
@@ -341,6 +343,18 @@ class _Fusion:
         if joint is None:
             return "different domains"
         return _join(left, right, joint)
+
+    def _buffers_of(self, left: Group, right: Group, first: int, second: int) -> int:
+        """How many buffers a kernel of both would have.
+
+        Each is a value that is held in registers somewhere between its load and its last use: the
+        sums of 24 residuals, computed again for a backward pass, must not become one kernel.
+        """
+        writes = left.writes.keys() | right.writes.keys()
+        reads = (left.reads.keys() | right.reads.keys()) - writes
+        both = {first, second}
+        kept = (n for n in writes if n in self.outputs or not self.readers[n] <= both)
+        return len(reads) + sum(1 for _ in kept)
 
     def _separated(self, first: int, second: int) -> bool:
         """Is there a path from one group to the other through a third one?"""
