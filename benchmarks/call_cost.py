@@ -2,7 +2,8 @@
 
 Eager, torch.compile and weft, interleaved in one process on one thread, tensors of a few elements.
 Rows "guards" run with a backend that computes nothing, so that what is left is checking that the
-compiled code still fits, and getting to it and back::
+compiled code still fits, and getting to it and back. The least of all rounds counts: what other
+programs take of the machine only adds::
 
     python -m benchmarks.call_cost --rounds 40
 """
@@ -80,14 +81,14 @@ def cases() -> Iterator[tuple[str, dict[str, Call]]]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=60)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     table = Table("call", "eager µs", "torch.compile µs", "weft µs", "weft / torch.compile",
                   box=None)
     for name, calls in cases():
-        times = interleaved(calls, rounds=options.rounds)
-        best = {k: times[k].median * 1e6 for k in calls}
+        times = interleaved(calls, rounds=options.rounds, sample_seconds=0.001)
+        best = {k: min(times[k].samples) * 1e6 for k in calls}
         eager = f"{best['eager']:.2f}" if "eager" in best else "-"
         table.add_row(name, eager, f"{best['torch.compile']:.2f}", f"{best['weft']:.2f}",
                       f"{best['weft'] / best['torch.compile']:.2f}")
