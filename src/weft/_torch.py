@@ -252,7 +252,7 @@ torch_function_mode_at = torch._C._get_function_stack_at
 
 def forward_ad_level() -> int:
     """The level of `torch.autograd.forward_ad` that is active; -1 for none."""
-    return torch.autograd.forward_ad._current_level  # type: ignore[no-any-return]
+    return torch.autograd.forward_ad._current_level
 
 
 cond_operator = torch.ops.higher_order.cond
