@@ -705,7 +705,7 @@ def test_refused_arguments_of_python_functions() -> None:
 def test_bool_of_what_is_none() -> None:
     class Odd:
         def __bool__(self) -> Any:
-            return 3
+            return 3  # noqa: PLE0304  that is the test
 
     def f(x: torch.Tensor) -> Any:
         try:

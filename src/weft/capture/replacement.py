@@ -27,6 +27,7 @@ from torch import fx
 
 from weft._frame import RunEagerly
 from weft._torch import pop_torch_function_mode, push_torch_function_mode
+from weft.capture.breaks import graph_break
 from weft.capture.device_modes import mode_changes
 from weft.capture.graph import GraphInput
 from weft.capture.source import Source
@@ -125,6 +126,8 @@ class Emitter:
             return self.value(recipe)
         if isinstance(obj, enum.Enum) and type(obj) in self.tx.made_classes:
             return f"{self.constant(type(obj))}[{obj.name!r}]"
+        if type(obj) in self.tx.made_classes:
+            raise graph_break("unknown-value", "a constant of a class made inside")
         return None
 
     def output(self, node: fx.Node) -> str:

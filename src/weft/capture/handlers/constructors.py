@@ -196,9 +196,24 @@ def _number(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
     objects = [python_object(tx, a) for a in args]
     named = {k: python_object(tx, v) for k, v in kwargs.items()}
     if any(o is MISSING for o in (*objects, *named.values())):
-        name = "__index__" if cls is bytes else f"__{cls.__name__}__"
-        return args[0].method(tx, name, [], {})
+        return _converted(tx, cls, args)
     return tx.wrap_new(evaluate(tx, lambda: cls(*objects, **named)))
+
+
+_CONVERSIONS: Final = {int: ("__int__", "__index__"), float: ("__float__", "__index__"),
+                       complex: ("__complex__", "__float__"), bytes: ("__bytes__",)}
+
+
+def _converted(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
+    """`int(obj)`, ... of an object that says how."""
+    kind = args[0].python_type()
+    names = [name for name in _CONVERSIONS[cls] if hasattr(kind, name)]
+    if len(args) != 1 or not names:
+        raise graph_break("unknown-operation", f"{cls.__name__} of {args[0]!r}")
+    made = tx.force(args[0].method(tx, names[0], [], {}))
+    if made.python_type() is not cls:
+        raise graph_break("unknown-operation", f"{names[0]} of {args[0]!r}")
+    return made
 
 
 @constructor(str)

@@ -255,7 +255,10 @@ def _call_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _mro(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return ListValue([tx.wrap_fixed(base, base.__name__) for base in args[0].constant().__mro__])
+    bases = args[0].constant().__mro__
+    if bases is None:
+        raise graph_break("unknown-value", "a class that is being made")
+    return ListValue([tx.wrap_fixed(base, base.__name__) for base in bases])
 
 
 EXTERNAL_METHODS[(type, "__call__")] = _call_class

@@ -298,7 +298,12 @@ class ObjectValue(SymbolicValue):
         return True
 
     def length(self, tx: Interpreter) -> int:
-        return self._special(tx, "__len__").constant()  # type: ignore[no-any-return]
+        found = python_object(tx, self._special(tx, "__len__"))
+        if not isinstance(found, int):
+            raise graph_break("unknown-operation", f"the length of {self!r}")
+        if found < 0:
+            raise tx.error(ValueError, "__len__() should return >= 0")
+        return found
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         return self._special(tx, "__getitem__", key)
