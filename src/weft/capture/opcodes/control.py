@@ -51,7 +51,12 @@ def _branch(tx: Interpreter, frame: Frame, ins: Instruction, jumps_if: bool) -> 
     Where it depends on data and one way does nothing but raise, as `assert` does, the program goes
     the other way, and the graph raises instead: its frame is then run eagerly.
     """
-    value = frame.stack.pop()
+    return truth_at(tx, frame, ins, frame.stack.pop(), jumps_if)
+
+
+def truth_at(tx: Interpreter, frame: Frame, ins: Instruction, value: SymbolicValue, jumps_if: bool
+             ) -> bool:
+    """The truth of a value that the jump `ins` is about."""
     if not value.is_constant:
         wanted = _truth_without_raising(frame, ins, jumps_if)
         if wanted is not None and CHECK_DATA[0](tx, value, wanted):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.handlers.builtin_functions import same_object
+from weft.capture.opcodes.control import truth_at
 from weft.capture.values.constant import boolean, constant
 from weft.capture.values.functions import RULES
 from weft.capture.values.sequences import make_slice
@@ -47,7 +48,12 @@ def unary_not(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("TO_BOOL")
 def to_bool(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    frame.push(boolean(frame.pop().truth(tx)))
+    value = frame.pop()
+    jump = frame.program.instructions[frame.pc]
+    if jump.name in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
+        frame.push(boolean(truth_at(tx, frame, jump, value, jump.name == "POP_JUMP_IF_TRUE")))
+    else:
+        frame.push(boolean(value.truth(tx)))
 
 
 @opcode("BINARY_OP")
