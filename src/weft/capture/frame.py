@@ -205,11 +205,3 @@ def acts_when_freed(value: SymbolicValue | None) -> bool:
     found = getattr(value, "object", None)
     kind = type(value.real() if found is None else found)
     return any(hasattr(kind, name) for name in ("__del__", "__exit__", "close"))
-
-
-def runs_code_when_freed(value: SymbolicValue) -> bool:
-    """Whether an outside object's class says what to do then, or it is a generator that may wait
-    in a `try`."""
-    found = getattr(value, "object", None)  # not `or`: the truth of a tensor may be an error
-    kind = type(value.real() if found is None else found)
-    return kind is types.GeneratorType or hasattr(kind, "__del__")
