@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import types
 from collections.abc import Iterator
@@ -98,7 +99,37 @@ class GeneratorValue(MethodTable):
             return False
         program = self.frame.program
         row = program.handler_of(self.frame.pc - 1)
-        return row is not None and program.instructions[row.target].name != "CALL_INTRINSIC_1"
+        if row is None or program.instructions[row.target].name == "CALL_INTRINSIC_1":
+            return False
+        return not self._passes_on(row.target)
+
+    def _passes_on(self, at: int) -> bool:
+        """Whether the handler there only compares GeneratorExit with errors of builtins, as
+        `except IndexError`, and raises it again, out of the generator."""
+        program = self.frame.program
+        instructions = program.instructions
+        if instructions[at].name == "CALL_INTRINSIC_1":
+            return True  # the end of every generator
+        if instructions[at].name not in ("PUSH_EXC_INFO", "COPY"):
+            return False
+        at += 1
+        while instructions[at].name == "LOAD_GLOBAL" and self._is_error(instructions[at].argval):
+            test, jump = instructions[at + 1], instructions[at + 2]
+            if test.name != "CHECK_EXC_MATCH" or not jump.name.endswith("IF_FALSE"):
+                return False
+            at = jump.target
+        if instructions[at].name == "POP_EXCEPT":  # the end of a handler that was left
+            at += 1
+        if instructions[at].name != "RERAISE":
+            return False
+        row = program.handler_of(at)
+        return row is None or self._passes_on(row.target)
+
+    def _is_error(self, name: str) -> bool:
+        """Whether a global name means one of Python's own errors."""
+        kind = getattr(builtins, name, None)
+        known = isinstance(kind, type) and issubclass(kind, Exception)
+        return known and name not in self.frame.globals.original
 
     # -- rebuilding -------------------------------------------------------------------------------
 
