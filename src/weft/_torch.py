@@ -39,19 +39,19 @@ from torch._C import _AutoDispatchBelowAutograd as below_autograd
 
 # aot: which forward operator a backward operator belongs to.
 from torch._C import _current_autograd_node as current_autograd_node
-
-# capture.state, capture.handlers: the module of torch.func's C functions.
-from torch._C import _functorch as functorch
 from torch._C import _disabled_torch_function_impl as disabled_torch_function
 from torch._C import _enter_dual_level as enter_dual_level
 from torch._C import _exit_dual_level as exit_dual_level
+
+# capture.state, capture.handlers: the module of torch.func's C functions.
+from torch._C import _functorch as functorch
 from torch._C import _get_deterministic_algorithms as get_deterministic_algorithms
 from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
 from torch._C import _get_tracing_state as get_tracing_state
+from torch._C import _group_tensors_by_device_and_dtype as group_tensors_by_device_and_dtype
 from torch._C import _is_fwd_grad_enabled as is_forward_grad_enabled
 from torch._C import _is_torch_function_enabled as is_torch_function_enabled
 from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
-from torch._C import _group_tensors_by_device_and_dtype as group_tensors_by_device_and_dtype
 
 # capture.compiler: whether the caller runs under a mode that sees every operator.
 from torch._C import _len_torch_dispatch_stack as dispatch_mode_depth
@@ -129,7 +129,6 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils import _pytree as pytree
 
 # aot: per-operator dispatch beneath autograd; a region without any such mode.
-
 # capture.device_modes: the mode of torch.set_default_device, and the functions it is about.
 from torch.utils._device import DeviceContext
 from torch.utils._device import _device_constructors as device_constructors
@@ -172,8 +171,8 @@ __all__ = [
     "current_autograd_node",
     "decomposition_table",
     "device_constructors",
-    "dispatch_mode_depth",
     "disabled_torch_function",
+    "dispatch_mode_depth",
     "dynamo_allows",
     "dynamo_substitute",
     "enter_dual_level",
@@ -193,9 +192,9 @@ __all__ = [
     "has_global_module_hooks",
     "has_meta",
     "in_kernel_invocation",
+    "is_forward_grad_enabled",
     "is_functorch_wrapped_tensor",
     "is_legacy_batchedtensor",
-    "is_forward_grad_enabled",
     "is_torch_function_enabled",
     "is_torch_function_mode_enabled",
     "lazy_load_decompositions",

@@ -39,7 +39,9 @@ _NOT_GRAPH: Final = frozenset({
 })
 
 
-_QUANTISED: Final = ("quantize", "_make_per_", "_empty_affine_", "_empty_per_channel_", "dequantize")
+_QUANTISED: Final = (
+    "quantize", "_make_per_", "_empty_affine_", "_empty_per_channel_", "dequantize",
+)
 """Beginnings of names of functions that make or take quantised tensors, which fakes do not tell
 from others."""
 
