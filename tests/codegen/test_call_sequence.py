@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
 
+import pytest
+import torch
+
+import weft
 from weft.codegen.call_sequence import plain_strides
 
 
@@ -24,3 +28,25 @@ def test_strides_of_dimensions_of_size_one(
     assert made == expected
     pairs = zip(shape, made, strides, strict=True)
     assert all(new == old for n, new, old in pairs if n != 1), "only size 1 may change"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: torch.cat([a, b], 1),
+        lambda a, b: torch.diag_embed(a) + 1,
+        lambda a, b: (a * b, (a * b).t()),
+    ],
+    ids=["cat", "diag_embed", "aliases"],
+)
+def test_complex_results_are_laid_out_by_copies(function: Callable[..., object]) -> None:
+    inputs = [torch.randn(2, 3, dtype=torch.complex64, requires_grad=True) for _ in range(2)]
+    expected, given = function(*inputs), weft.compile(function, fullgraph=True)(*inputs)
+    torch.testing.assert_close(given, expected)
+    torch.testing.assert_close(gradients(given, inputs), gradients(expected, inputs))
+
+
+def gradients(results: object, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    first = results[0] if isinstance(results, tuple) else results
+    found = torch.autograd.grad(first.abs().sum(), inputs, allow_unused=True)
+    return [g for g in found if g is not None]

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from weft.codegen.lowering.registry import LoweringContext, strided_of
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.shapes.unbacked import Binding
@@ -46,6 +48,12 @@ def call_aten(
         )
     cx.graph.record(call)
     return results
+
+
+def laid_out(tensor: torch.Tensor, strides: list[int]) -> torch.Tensor:
+    """A copy with these strides: what a call sequence calls where no kernel can copy."""
+    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
 
 
 def _realised(value: Value, reads: list[Buffer]) -> Value:

@@ -23,7 +23,7 @@ from torch.fx import GraphModule, Node
 from weft.codegen.dtypes import is_supported
 from weft.codegen.lowering.convolution import prefers_channels_last
 from weft.codegen.lowering.epilogues import absorbed
-from weft.codegen.lowering.extern import call_aten
+from weft.codegen.lowering.extern import call_aten, laid_out
 from weft.codegen.lowering.registry import (
     LOWERINGS,
     NUMBER_OPERATORS,
@@ -179,9 +179,21 @@ class GraphLowering:
         placed = value.realize()
         if _same_strides(placed.shape, placed.strides, strides) and not self._returned(placed):
             return value
+        if not is_supported(value.dtype):
+            return self._copied(value, dense_layout(value.shape, strides))
         copy = Value(value.shape, value.dtype, Lazy(value.at), value.device, self)
         copy.layout = dense_layout(value.shape, strides)
         copy.realize()
+        return copy
+
+    def _copied(self, value: Value, layout: Shape | None) -> Value:
+        """The same for elements that kernels do not know: complex numbers."""
+        strides = layout or contiguous_strides(value.shape)
+        cx = LoweringContext(
+            self, laid_out, [value.shape], [value.dtype], [strides], value.device, value.origins
+        )
+        (copy,) = call_aten(cx, (value, list(strides)), {}, [0], False)
+        assert copy is not None
         return copy
 
     def _returned(self, placed: Strided) -> bool:
