@@ -2,10 +2,12 @@
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from comparing import make_graph
+from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import weft
@@ -371,3 +373,26 @@ def test_gradients_enabled_inside(backend: str) -> None:
     found, wanted = run(weft.compile(f, backend=backend)), run(f)
     torch.testing.assert_close(found[::2], wanted[::2])
     assert found[1] == wanted[1]
+
+
+@pytest.mark.parametrize("name", ["RAdam", "ASGD", "Adamax"])
+def test_foreach_optimizers_with_numbers_for_tensors(name: str) -> None:
+    def trained(wrap: Callable[..., Any]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, foreach=True)
+        x = torch.randn(6, 4)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        run = wrap(step)
+        for _ in range(7):  # RAdam's rectification begins at the sixth step
+            run()
+        return [p.detach() for p in model.parameters()]
+
+    given, expected = trained(weft.compile), trained(lambda step: step)
+    # Told that it is compiled, torch.optim computes its factors in float32 tensors, not in numbers.
+    torch.testing.assert_close(given, expected, rtol=1e-2, atol=1e-4)

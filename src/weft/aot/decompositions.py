@@ -76,8 +76,14 @@ def _foreach(op: OpOverload) -> Decomposition | None:
     name = op._schema.name.removeprefix("aten::_foreach_")
     if name == op._schema.name or str(op._schema.returns[0].type) != "List[Tensor]":
         return None
+    if op._overloadname.startswith("Scalar"):
+        name = _WITH_NUMBER.get(name, name)
     packet = getattr(torch, name, None)
     return None if packet is None else _ForEach(op, packet)
+
+
+_WITH_NUMBER: Final = {"maximum": "clamp_min", "minimum": "clamp_max"}
+"""The functions that take a number where these take tensors only."""
 
 
 class _ForEach:
@@ -88,7 +94,7 @@ class _ForEach:
         self.names = [a.name for a in op._schema.arguments]
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
-        n = len(args[0])
+        n = len(next(a for a in args if isinstance(a, (list, tuple))))  # pow: a number first
         positional = [_per_item(a, n) for a in args]
         named = {_SINGULAR.get(k, k): _per_item(v, n) for k, v in kwargs.items()}
         return [
