@@ -74,3 +74,16 @@ def test_gradients_of_gradients(batched: bool) -> None:
         return torch.autograd.grad(second.square().sum(), x)
 
     torch.testing.assert_close(third(compiled(scalar)), third(scalar), rtol=1e-4, atol=1e-5)
+
+
+def test_zeros_without_memory_are_not_read_by_kernels() -> None:
+    """Forward over reverse: derivatives that are zero are tensors without memory."""
+
+    def loss(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((x @ w - y) ** 2).mean()
+
+    def derivatives(w: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.func.hessian(loss)(w, x, y), torch.func.jacfwd(lambda v: (x @ v).tanh())(w)
+
+    inputs = torch.randn(3), torch.randn(4, 3), torch.randn(4)
+    torch.testing.assert_close(weft.compile(derivatives)(*inputs), derivatives(*inputs))

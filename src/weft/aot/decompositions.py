@@ -110,6 +110,13 @@ def _per_item(value: Any, n: int) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) and len(value) == n else [value] * n
 
 
+@decomposition(aten._efficientzerotensor.default)
+def efficient_zeros(size: Any, **form: Any) -> Any:
+    """Zeros in memory: forward-mode derivatives use tensors without any, which kernels cannot read.
+    """
+    return torch.zeros(size, **form)
+
+
 @decomposition(aten._foreach_addcdiv.Scalar, aten._foreach_addcdiv.ScalarList)
 def foreach_addcdiv(xs: Any, ones: Any, twos: Any, value: Any = 1) -> list[Any]:
     """x + value * one / two, at each position."""
