@@ -93,6 +93,11 @@ from torch._dispatch.python import enable_python_dispatcher as python_dispatcher
 
 # capture: what torch.func calls before vmap; it has no effect on results.
 from torch._functorch.eager_transforms import _autograd_grad as functorch_autograd_grad
+
+# shapes.fake: tensors made while a transform is being captured, but outside of it.
+from torch._functorch.pyfunctorch import (
+    temporarily_clear_interpreter_stack as without_functorch_levels,
+)
 from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]
 
 # capture, aot, passes, codegen: the types of `torch.ops.aten.add.Tensor` and `torch.ops.aten.add`.
@@ -231,6 +236,7 @@ __all__ = [
     "tree_unflatten",
     "while_loop",
     "while_loop_operator",
+    "without_functorch_levels",
 ]
 
 fused_attention_choice: Callable[..., int] = torch._fused_sdp_choice

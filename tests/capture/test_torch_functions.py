@@ -159,3 +159,14 @@ def test_tensors_of_other_layouts_break():
     for _ in range(2):
         for a, b in zip(f(*args), compiled(*args), strict=True):
             assert torch.allclose(a, b)
+
+
+def test_jacobian_of_a_function_of_an_outside_tensor_is_one_graph():
+    """Its fake is first made inside of the transform, which must not wrap it."""
+    x = torch.randn(4, 3)
+
+    def jacobian(w):
+        return torch.func.jacrev(lambda v: (x @ v).tanh())(w)
+
+    w = torch.randn(3)
+    torch.testing.assert_close(weft.compile(jacobian, fullgraph=True)(w), jacobian(w))

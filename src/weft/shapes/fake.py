@@ -16,12 +16,19 @@ fakes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, final
 
 import torch
 
-from weft._torch import FakeTensor, FakeTensorMode, is_functorch_wrapped_tensor
+from weft._torch import (
+    FakeTensor,
+    FakeTensorMode,
+    are_functorch_transforms_active,
+    is_functorch_wrapped_tensor,
+    without_functorch_levels,
+)
 from weft.shapes.fake_mode import MemoFakeMode
 from weft.shapes.make_fake import make_fake
 
@@ -107,11 +114,12 @@ class FakeContext:
         known = self._fakes.get(id(tensor))
         if known is not None:
             return known[1]
-        if tensor.is_inference() is torch.is_inference_mode_enabled():
+        with contextlib.ExitStack() as stack:
+            if tensor.is_inference() is not torch.is_inference_mode_enabled():
+                stack.enter_context(torch.inference_mode(tensor.is_inference()))
+            if are_functorch_transforms_active():  # they would wrap what is made here
+                stack.enter_context(without_functorch_levels())
             made = self._make(tensor, sizes, strides)
-        else:
-            with torch.inference_mode(tensor.is_inference()):
-                made = self._make(tensor, sizes, strides)
         self._fakes[id(tensor)] = (tensor, made)
         return made
 

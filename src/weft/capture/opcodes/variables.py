@@ -260,6 +260,21 @@ def load_super_attr(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 # -- imports --------------------------------------------------------------------------------------
 
 
+def _is_of_torch(module: str) -> bool:
+    """PyTorch imports parts of itself when they are first used (rules of forward-mode derivatives
+    at the first hessian); no program notices when."""
+    return module.partition(".")[0] == "torch"
+
+
+def _check_loaded(module: str, names: tuple[str, ...]) -> None:
+    """Breaks the graph where the import would run a module."""
+    if module not in sys.modules:
+        raise graph_break("unknown-operation", f"the first import of {module}")
+    for name in names:
+        if not hasattr(sys.modules[module], name) and f"{module}.{name}" not in sys.modules:
+            raise graph_break("unknown-operation", f"the first import of {module}.{name}")
+
+
 @opcode("IMPORT_NAME")
 def import_name(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     """An import of a loaded module has no effect; one that runs a module is left to Python."""
@@ -270,11 +285,8 @@ def import_name(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
         parent = package.get("__package__") or package["__name__"].rpartition(".")[0]
         base = parent.rsplit(".", level - 1)[0] if level > 1 else parent
         target = f"{base}.{target}" if target else base
-    if target not in sys.modules:
-        raise graph_break("unknown-operation", f"the first import of {target}")
-    for name in names or ():
-        if not hasattr(sys.modules[target], name) and f"{target}.{name}" not in sys.modules:
-            raise graph_break("unknown-operation", f"the first import of {target}.{name}")
+    if not _is_of_torch(target):
+        _check_loaded(target, names or ())
     module = evaluate(tx, lambda: __import__(ins.argval, package, None, names, level))
     frame.stack.append(tx.wrap_fixed(module, module.__name__))
 
