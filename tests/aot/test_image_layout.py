@@ -90,6 +90,29 @@ def test_images_are_copied_once_and_products_replace_small_kernels() -> None:
     assert len(backwards) == len(convolutions)
 
 
+class TwoResults(nn.Module):
+    """The first convolution's gradient is the last value of the joint graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = torch.relu(self.first(x))
+        return self.second(h), h * 2
+
+
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize(("used", "reached"), [(0, [True, True]), (1, [True, False])])
+def test_gradients_if_one_of_two_results_is_used(used: int, reached: list[bool]) -> None:
+    torch.manual_seed(0)
+    model = TwoResults()
+    compiled = weft.compile(model, backend="aot_eager_decomposed", fullgraph=True)
+    compiled(torch.randn(2, 3, 8, 8))[used].sum().backward()
+    assert [p.grad is not None for p in model.parameters()] == reached
+
+
 def test_small_convolutions_are_left_alone() -> None:
     forward, backward = _trained(Net(), torch.randn(2, 3, 32, 32))
     for gm in (forward, backward):

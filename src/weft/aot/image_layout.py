@@ -106,10 +106,10 @@ class _Layout:
     def run(self) -> None:
         """The walk."""
         for node in list(self.graph.nodes):
+            self.graph.inserting_before(node)
             if node.op == "output":
                 node.args = map_arg(node.args, self._restored)
             elif node.op == "call_function":
-                self.graph.inserting_before(node)
                 self._visit(node)
 
     def _visit(self, node: Node) -> None:

@@ -53,7 +53,12 @@ def call_aten(
 def laid_out(tensor: torch.Tensor, strides: list[int]) -> torch.Tensor:
     """A copy with these strides: what a call sequence calls where no kernel can copy."""
     made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(tensor)
+    target = made
+    for d, stride in enumerate(strides):
+        if stride == 0 and tensor.shape[d] > 1:  # expanded: all its elements are one
+            target, tensor = target.narrow(d, 0, 1), tensor.narrow(d, 0, 1)
+    target.copy_(tensor)
+    return made
 
 
 def _realised(value: Value, reads: list[Buffer]) -> Value:

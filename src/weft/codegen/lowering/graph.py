@@ -179,16 +179,15 @@ class GraphLowering:
         placed = value.realize()
         if _same_strides(placed.shape, placed.strides, strides) and not self._returned(placed):
             return value
-        if not is_supported(value.dtype):
-            return self._copied(value, dense_layout(value.shape, strides))
+        if not is_supported(value.dtype) or dense_layout(value.shape, strides) is None:
+            return self._copied(value, strides)
         copy = Value(value.shape, value.dtype, Lazy(value.at), value.device, self)
         copy.layout = dense_layout(value.shape, strides)
         copy.realize()
         return copy
 
-    def _copied(self, value: Value, layout: Shape | None) -> Value:
-        """The same for elements that kernels do not know: complex numbers."""
-        strides = layout or contiguous_strides(value.shape)
+    def _copied(self, value: Value, strides: Shape) -> Value:
+        """The same where no kernel can: unknown elements (complex numbers), memory with gaps."""
         cx = LoweringContext(
             self, laid_out, [value.shape], [value.dtype], [strides], value.device, value.origins
         )
