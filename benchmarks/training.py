@@ -62,6 +62,12 @@ def _labels(batch: int, classes: int, device: str) -> torch.Tensor:
     return torch.randint(0, classes, (batch,), device=device)
 
 
+def _language_model(model: nn.Module, shape: tuple[int, int], device: str) -> Workload:
+    """Training on random tokens, which are their own labels."""
+    tokens = torch.randint(0, model.config.vocab_size, shape, device=device)
+    return _workload(model, (), {"input_ids": tokens, "labels": tokens}, lambda o: o.loss, device)
+
+
 @case("gpt2-training", kind="training")
 def gpt2_training(device: str) -> Workload:
     """GPT-2 with its loss: 4 x 256, 4 x 64 tokens, 8,000 words (GPU: base, 8 x 512)."""
@@ -69,9 +75,7 @@ def gpt2_training(device: str) -> Workload:
                                        "vocab_size": 8000, "bos_token_id": 0, "eos_token_id": 0}
     config = transformers.GPT2Config(use_cache=False, **small)
     shape = (8, 512) if is_gpu(device) else (4, 64)
-    tokens = torch.randint(0, config.vocab_size, shape, device=device)
-    model = transformers.GPT2LMHeadModel(config)
-    return _workload(model, (), {"input_ids": tokens, "labels": tokens}, lambda o: o.loss, device)
+    return _language_model(transformers.GPT2LMHeadModel(config), shape, device)
 
 
 @case("t5-training", kind="training")
@@ -81,9 +85,7 @@ def t5_training(device: str) -> Workload:
                                        "d_ff": 1024, "d_kv": 32, "vocab_size": 8000}
     config = transformers.T5Config(use_cache=False, decoder_start_token_id=0, **small)
     shape = (8, 256) if is_gpu(device) else (4, 64)
-    tokens = torch.randint(0, config.vocab_size, shape, device=device)
-    model = transformers.T5ForConditionalGeneration(config)
-    return _workload(model, (), {"input_ids": tokens, "labels": tokens}, lambda o: o.loss, device)
+    return _language_model(transformers.T5ForConditionalGeneration(config), shape, device)
 
 
 @case("vit-training", kind="training")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,11 +17,7 @@ from weft.errors import BadValue, DimensionError, FixedDimensionError
 Tensor = torch.Tensor
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    weft.reset()
-    yield
-    weft.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def graphs(program: Callable[..., Any], calls: list[tuple[Any, ...]], **settings: Any) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,12 +18,7 @@ from weft.shapes.fake import FakeContext
 BACKENDS = ["eager", "inductor"]
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    weft.reset()
-    yield
-    weft.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def compilations(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +14,7 @@ from weft.codegen.cpp.segments import segments
 from weft.codegen.loop_ir import KernelBuilder, LoopVar, Op
 from weft.shapes.expr import IntExpr, loop_index, symbol
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    weft.reset()
-    yield
-    weft.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def check(program: Callable[..., Any], calls: list[tuple[Any, ...]], graphs: int = 1) -> None:

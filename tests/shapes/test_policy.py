@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +19,7 @@ transformers = pytest.importorskip("transformers")
 Tensor = torch.Tensor
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    weft.reset()
-    yield
-    weft.reset()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def compilations(program: Callable[..., Any], calls: list[tuple[Any, ...]], **settings: Any) -> int:

@@ -27,12 +27,6 @@ ITEM_SIZE: Final[dict[DType, int]] = {
     "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
 }  # fmt: skip
 
-C_NAME: Final[dict[DType, str]] = {
-    "f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat16",
-    "i64": "int64_t", "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t",
-    "bool": "bool",
-}  # fmt: skip
-
 _FROM_TORCH: Final[dict[torch.dtype, DType]] = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",

@@ -15,6 +15,7 @@ import torch
 
 from weft.codegen.call_sequence import CallSequence, form_of, is_whole, plain_strides, shape_text
 from weft.codegen.gemm_calls import spell_gemm
+from weft.codegen.lowering.extern import laid_out
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.runtime import tensor_calls
 from weft.runtime.data_checks import assume
@@ -126,8 +127,7 @@ def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor
     pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
     if tensor.numel() == 0 or all(n == 1 or a == b for n, a, b in pairs):
         return tensor
-    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(tensor)
+    return laid_out(tensor, strides)
 
 
 def spell(sequence: CallSequence, item: Any) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
@@ -29,9 +29,6 @@ from weft.diagnostics import events
 from weft.errors import BadValue
 
 PassFunction = Callable[[GraphModule], Any]
-
-STAGES: Final = {"aot": "captured", "codegen": "aten"}
-"""A stage that passes may precede -> the kind of graph that they work on."""
 
 
 @final

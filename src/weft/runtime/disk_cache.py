@@ -155,11 +155,6 @@ def _entries() -> list[tuple[float, int, Path]]:
     return found
 
 
-def size_bytes() -> int:
-    """Bytes that the cached files of every kind take."""
-    return sum(size for _, size, _ in _entries())
-
-
 def trim() -> None:
     """Delete the files used longest ago until the cache is well below its limit."""
     limit = config.cache_size_mb << 20

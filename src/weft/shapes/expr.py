@@ -393,10 +393,6 @@ def is_nonnegative(value: IntExpr) -> bool:
     return lower_bound(value) >= 0
 
 
-def is_positive(value: IntExpr) -> bool:
-    return lower_bound(value) >= 1
-
-
 def _memoised_bound(value: Expr) -> int:
     found = _memo.get((_memoised_bound, value))
     if found is None:
@@ -481,11 +477,6 @@ def mod(left: IntExpr, right: IntExpr) -> IntExpr:
     if left is right or (isinstance(right, int) and right in (1, -1)):
         return 0
     return _memoised(_mod, left, right)
-
-
-def ceil_div(left: IntExpr, right: IntExpr) -> IntExpr:
-    """The quotient rounded up, for positive ``right``."""
-    return floor_div(left + right - 1, right)
 
 
 def _floor_div(left: IntExpr, right: IntExpr) -> IntExpr:

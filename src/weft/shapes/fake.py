@@ -123,10 +123,6 @@ class FakeContext:
         self._fakes[id(tensor)] = (tensor, made)
         return made
 
-    def adopt(self, tensor: torch.Tensor, fake: FakeTensor) -> None:
-        """Makes `fake` the answer for `tensor` from now on."""
-        self._fakes[id(tensor)] = (tensor, fake)
-
     def _make(
         self,
         tensor: torch.Tensor,

@@ -15,9 +15,7 @@ from typing import Any
 from .instruction import ExceptionEntry, Instruction
 from .locations import encode_locations
 from .stacksize import stack_size
-from .tables import BACKWARD, CACHES, EXTENDED_ARG, FORWARD, KIND, OPMAP, OPNAME, TABLE
-
-_JUMPS = (FORWARD, BACKWARD)
+from .tables import BACKWARD, CACHES, EXTENDED_ARG, KIND, OPMAP, OPNAME, TABLE
 
 
 def assemble(

@@ -16,7 +16,7 @@ from weft._torch import dynamo_substitute
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import ConstantValue, constant, evaluate, python_object
+from weft.capture.values.constant import ConstantValue, evaluate, python_object
 from weft.capture.values.functions import rule_of
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors import TensorValue, run
@@ -152,10 +152,6 @@ OBJECT_METHODS: dict[str, Any] = {}
 
 EXTERNAL_METHODS: dict[tuple[type, str], Any] = {}
 """Methods of other C types: (type, name) -> rule(tx, [self, *args], kwargs)."""
-
-
-def _tensor_default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return constant(None)
 
 
 @wraps(*_KINDS)

@@ -184,7 +184,6 @@ def constant(value: Any) -> ConstantValue:
 NONE: Final = ConstantValue(None)
 TRUE: Final = ConstantValue(True)
 FALSE: Final = ConstantValue(False)
-ELLIPSIS: Final = ConstantValue(Ellipsis)
 NOT_IMPLEMENTED: Final = ConstantValue(NotImplemented)
 
 

@@ -9,7 +9,6 @@ Place in the pipeline: the last step of `codegen` on CPUs; `runtime/` compiles a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 
@@ -22,8 +21,6 @@ from weft.runtime.cpp_build import toolchain
 from weft.runtime.launcher import kernel_of
 
 __all__ = ["CompiledKernel", "compile_kernels", "source_of"]
-
-LINE_PREFIX: Final = "// "
 
 
 def compile_kernels(

@@ -7,7 +7,7 @@ ATen may choose otherwise).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ def call_aten(
     return results
 
 
-def laid_out(tensor: torch.Tensor, strides: list[int]) -> torch.Tensor:
+def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """A copy with these strides: what a call sequence calls where no kernel can copy."""
     made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     target = made

@@ -74,10 +74,6 @@ def _logical(name: str) -> Body:
     return lambda b, x, y: b.op(name, _to_bool(b, x), _to_bool(b, y))
 
 
-def _bool_or(name_bool: str, name: str) -> Body:
-    """Another operator where the operands are bool."""
-    return lambda b, x, y: b.op(name_bool if x.dtype == "bool" else name, x, y)
-
 
 def _false(b: Emitter, x: Node) -> Node:
     return b.const(False, "bool")
