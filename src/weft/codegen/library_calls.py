@@ -38,7 +38,8 @@ EXACT_STRIDES: Final = frozenset(FAST_BINDINGS)
 
 def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     """Append the lines of one ATen call."""
-    targets = [b.name if b is not None else "_" for b in call.outputs]
+    # a result that nobody reads has a name until its sizes are read
+    targets = [b.name if b is not None else f"unread{i}" for i, b in enumerate(call.outputs)]
     origin = f"  # {'; '.join(map(str, call.origins))}" if call.origins else ""
     left = f"{', '.join(targets)}{',' if call.is_tuple and len(targets) == 1 else ''} = "
     text = (
@@ -47,10 +48,11 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     numbers = [b.name for b in call.binds if b.dim is None]
     left = f"{', '.join(numbers)} = " if numbers else left if targets else ""
     sequence.lines.append(left + text + origin)
-    if "_" in targets and not numbers:
-        sequence.lines.append("del _")  # a result that nobody reads must not live on
     if call.binds:
         _bind(sequence, call, targets)
+    unread = [name for name, b in zip(targets, call.outputs, strict=True) if b is None]
+    if unread and not numbers:
+        sequence.lines.append(f"del {', '.join(unread)}")  # it must not live on
     if call.op not in EXACT_STRIDES:
         for buffer in call.outputs:
             if buffer is not None:
