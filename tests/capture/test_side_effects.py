@@ -326,3 +326,36 @@ def test_lazy_module():
 
     torch.manual_seed(0)
     check(None, (torch.ones(2, 5),), breaks=None, make=make, repeat=3)
+
+
+def test_what_is_only_written_is_not_guarded(fresh):
+    class Memory:
+        last = None
+
+    def f(o, d, x):
+        o.last = d["last"] = x * 2
+        d["gone"] = 1
+        del d["gone"]
+        return x + 1
+
+    compiled = weft.compile(f, backend="eager")
+    o = Memory()
+    for d in ({"last": 0, "gone": 5}, {"last": "a", "first": 1}, {"gone": X}, {"last": [X]}):
+        expected = {k: X * 2 if k == "last" else v for k, v in d.items() if k != "gone"}
+        compiled(o, d, X)
+        assert o.last is d["last"] and torch.equal(o.last, X * 2)
+        assert list(d) == [*expected, *(["last"] if "last" not in expected else [])]
+    assert weft.stats()["recompiles"] == 0
+
+
+def test_a_key_restored_to_what_it_was_at_the_first_call():
+    def f(d, x):
+        d["x"] = x
+        return x + 1
+
+    compiled = weft.compile(f, backend="eager")
+    d = {"x": X}
+    compiled(d, X)
+    d = {"x": None}
+    compiled(d, X)
+    assert d["x"] is X

@@ -34,9 +34,9 @@ Entry = tuple[SymbolicValue, SymbolicValue]
 class DictValue(MethodTable):
     """A dictionary: entries known so far over the outside dictionary, if there is one."""
 
-    __slots__ = ("_complete", "_entries", "_gone", "attributes", "cls", "factory", "is_namespace",
-                 "keys_guarded",
-                 "original", "owner_type", "removals", "reordered", "unbound", "written")
+    __slots__ = ("_complete", "_entries", "_gone", "_unread", "attributes", "cls", "factory",
+                 "is_namespace", "keys_guarded", "original", "owner_type", "removals", "reordered",
+                 "unbound", "written")
 
     def __init__(self, source: Source | None = None, original: Any = None, *, cls: type = dict,
                  factory: SymbolicValue = NONE) -> None:
@@ -59,6 +59,8 @@ class DictValue(MethodTable):
         self.reordered = False
         self._entries: dict[Any, Entry] = {}
         self._gone: set[Any] = set()
+        self._unread: set[Any] = set()
+        """Keys written before anything was known of them."""
         self._complete = original is None
 
     def python_type(self) -> type:
@@ -155,9 +157,10 @@ class DictValue(MethodTable):
         if key.__class__ is UserKey:
             self.complete(tx)
         old = self._entries.get(key)
-        if old is None and not self._complete and key in self.original and key not in self._gone:
-            self.lookup(tx, key)
-            old = self._entries.get(key)
+        if old is None and not self._complete and key not in self._gone:
+            self._unread.add(key)  # no guard: what was there, if anything, does not matter
+            if key in self.original:
+                key_value = self._key_value(tx, key)
         self._entries[key] = (old[0] if old is not None else key_value, value)
         if key in self._gone:
             self.reordered = True
@@ -202,8 +205,10 @@ class DictValue(MethodTable):
     def _replay_key(self, emit: Emitter, target: str, key: Any) -> None:
         entry = self._entries.get(key)
         if entry is None:
-            if key in self.original:
-                kind = emit.constant(self.cls)
+            kind = emit.constant(self.cls)
+            if key in self._unread:
+                emit.line(f"{kind}.pop({target}, {emit.constant(key)}, None)")
+            elif key in self.original:
                 emit.line(f"{kind}.__delitem__({target}, {emit.constant(key)})")
         elif key.__class__ is UserKey or not self._unchanged(key, entry[1]):
             if key.__class__ is UserKey:
@@ -219,7 +224,7 @@ class DictValue(MethodTable):
     def _unchanged(self, key: Any, value: SymbolicValue) -> bool:
         """Whether the key again holds the very object that it held before."""
         old = _get(self.original, key)
-        if old is MISSING:
+        if old is MISSING or key in self._unread:
             return False
         now = value.real()
         if not value.is_constant:
