@@ -166,8 +166,10 @@ def _implied(source: Source, kind: str) -> bool:
 
 
 def _key(value: Any) -> Any:
-    if type(value) in (int, str, float, bool, type(None)):
-        return (type(value), repr(value))
+    if type(value) in (int, str, bool, type(None)):
+        return (type(value), value)
+    if type(value) is float:
+        return (float, repr(value))  # NaN is itself, -0.0 is not 0.0
     return tuple(map(_key, value)) if type(value) is tuple else id(value)
 
 

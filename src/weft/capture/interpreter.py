@@ -324,6 +324,10 @@ class Interpreter:
             self.root.cells.clear()
             self.root.stack.clear()
 
+    def has_changed(self, *objects: Any) -> bool:
+        """Whether the program has changed one of the outside objects meanwhile."""
+        return any(value.real() is obj for value in self.effects.touched() for obj in objects)
+
     def is_known(self, obj: Any) -> bool:
         """Whether the object was read before."""
         return id(obj) in self._wrapped

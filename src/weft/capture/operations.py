@@ -25,7 +25,7 @@ def binary_operation(
     if left.is_constant and right.is_constant:
         function = getattr(operator, op)
         return tx.wrap_new(evaluate(tx, lambda: function(left.constant(), right.constant())))
-    if _right_first(left, right):
+    if _right_first(op, left, right):
         result: Any = right.binary(tx, op, left, True)
         if result is None:
             result = left.binary(tx, op, right, False)
@@ -72,10 +72,14 @@ def _is_library_constant(value: SymbolicValue) -> bool:
                                                                                  "datetime")
 
 
-def _right_first(left: SymbolicValue, right: SymbolicValue) -> bool:
-    """Python asks the right side first when its type is a proper subclass of the left's."""
+def _right_first(op: str, left: SymbolicValue, right: SymbolicValue) -> bool:
+    """Python asks the right side first when its type is a proper subclass of the left's, and has
+    its own method for that: any comparison will do."""
     a, b = left.python_type(), right.python_type()
-    return a is not b and a in b.__mro__
+    if a is b or a not in b.__mro__:
+        return False
+    name = f"__r{dunder(plain_operator(op))}__"
+    return not hasattr(a, name) or getattr(a, name) is not getattr(b, name)
 
 
 def equal_values(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> bool:

@@ -148,7 +148,9 @@ def describe(obj: Any) -> str:
         return f"an int of {obj.bit_length()} bits"
     if type(obj) in _PLAIN:
         return repr(obj)
-    if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)):
+    if isinstance(obj, types.ModuleType):
+        return str(object.__getattribute__(obj, "__dict__").get("__name__", "module"))
+    if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
         return str(obj.__name__)
     return f"<{type(obj).__name__} object>"
 

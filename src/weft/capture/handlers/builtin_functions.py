@@ -38,7 +38,7 @@ from weft.capture.values.functions import BoundMethodValue, FunctionValue, Parti
 from weft.capture.values.identities import RunTimeNumber
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
-from weft.capture.values.objects import ObjectValue
+from weft.capture.values.objects import ObjectValue, checked_text
 from weft.capture.values.sequences import ListValue, TupleValue, sort_values
 from weft.capture.values.symbolic_numbers import extreme_number
 from weft.capture.values.tensors import TensorValue, own_class, run
@@ -365,7 +365,7 @@ def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if isinstance(args[0], ObjectValue):
         method = args[0].special(tx, "__repr__")
         if isinstance(method, BoundMethodValue) and _is_known(method.function):
-            return method.call(tx, [], {})
+            return checked_text(tx, "__repr__", method.call(tx, [], {}))
     return _container_text(tx, args[0])
 
 
@@ -553,7 +553,8 @@ def _object_getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValu
 @_object_method("__delattr__")
 def _object_delattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     target = args[0]
-    assert isinstance(target, ObjectValue)
+    if not isinstance(target, ObjectValue):
+        raise graph_break("unknown-operation", f"object.__delattr__ of {target!r}")
     target.generic_delattr(tx, args[1].constant())
     return NONE
 

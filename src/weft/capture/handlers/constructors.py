@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from weft.capture.breaks import graph_break
+from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS
 from weft.capture.values.cell import CellValue
@@ -37,7 +38,7 @@ from weft.capture.values.lazy_iterators import (
 )
 from weft.capture.values.made_classes import type_of_three
 from weft.capture.values.mapping import DictValue, ProxyValue
-from weft.capture.values.objects import ObjectValue
+from weft.capture.values.objects import ObjectValue, checked_text
 from weft.capture.values.sequences import (
     ListValue,
     NamedTupleValue,
@@ -143,7 +144,11 @@ def _dict(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 
 @constructor(defaultdict)
 def _defaultdict(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    made = DictValue(cls=cls, factory=args[0] if args else NONE)
+    factory = args[0] if args else NONE
+    if len(args) > 2 or (factory.python_type() is not type(None)
+                         and type_lookup(factory.python_type(), "__call__") is MISSING):
+        raise graph_break("unknown-operation", "arguments of defaultdict")
+    made = DictValue(cls=cls, factory=factory)
     made.m_update(tx, args[1:], kwargs)
     return made
 
@@ -172,6 +177,8 @@ def _range(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
 
 @constructor(slice)
 def _slice(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if kwargs or not 1 <= len(args) <= 3:
+        raise graph_break("unknown-operation", "arguments of slice")
     return make_slice(args)
 
 
@@ -248,7 +255,7 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
         for name in ("__str__", "__repr__"):
             method = value.special(tx, name)
             if isinstance(method, BoundMethodValue) and isinstance(method.function, FunctionValue):
-                return method.call(tx, [], {})
+                return checked_text(tx, name, method.call(tx, [], {}))
             args = getattr(value, "args", None)
             if args is not None:
                 return _message(tx, value.cls, args)

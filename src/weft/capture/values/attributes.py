@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import constant
 from weft.capture.values.functions import BoundMethodValue
@@ -193,11 +193,25 @@ def _bind_class_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: s
     return BoundMethodValue(tx.wrap_fixed(cls, cls.__name__), function)
 
 
+class _Owner:
+    """What properties are tried on: stands for any class of the program."""
+
+
+def property_error(tx: Interpreter, cls: type, use: Callable[[Any], Any]) -> ObservedException:
+    """What using a part that a property lacks raises: Python's own words, which name the class."""
+    try:
+        use(_Owner())
+    except AttributeError as error:
+        text = str(error).replace(repr(_Owner.__qualname__), repr(cls.__qualname__))
+        return tx.error(AttributeError, text)
+    raise graph_break("unknown-operation", f"a property of {cls.__name__}")
+
+
 @binder(property)
 def _bind_property(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
                    ) -> SymbolicValue:
     if attribute.fget is None:
-        raise tx.error(AttributeError, f"property '{name}' of '{cls.__name__}' has no getter")
+        raise property_error(tx, cls, lambda it: attribute.__get__(it, type(it)))
     return tx.wrap_fixed(attribute.fget, f"{cls.__name__}.{name}").call(tx, [owner], {})
 
 

@@ -134,6 +134,8 @@ class BuiltinValue(SymbolicValue):
         named = {k: python_object(tx, v) for k, v in kwargs.items()}
         if any(o is MISSING for o in (*objects, *named.values())):
             raise graph_break("unknown-c-function", f"{self!r} on values that are not constants")
+        if self.function.__name__ == "__new__" and objects[:1] != [self.function.__self__]:
+            raise graph_break("unknown-c-function", f"{self!r} of a class of the program")
         return tx.wrap_new(evaluate(tx, lambda: self.function(*objects, **named)))
 
     def rebuild(self, emit: Emitter) -> str:

@@ -25,7 +25,7 @@ from weft.capture.values.attributes import (
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS
-from weft.capture.values.constant import constant, evaluate, python_object
+from weft.capture.values.constant import NONE, constant, evaluate, python_object
 from weft.capture.values.exceptions import ExceptionValue
 from weft.capture.values.functions import RULES, BoundMethodValue
 from weft.capture.values.objects import ObjectValue, new_object
@@ -183,11 +183,18 @@ class ClassValue(SymbolicValue):
         if isinstance(attribute, types.ClassMethodDescriptorType) and (
                 attribute.__objclass__, name) in EXTERNAL_METHODS:
             return BoundMethodValue(self, tx.wrap_fixed(attribute, f"{self.cls.__name__}.{name}"))
+        if isinstance(attribute, types.ClassMethodDescriptorType) and self.cls in tx.made_classes:
+            raise graph_break("unknown-operation", f"{name} of a class made inside")
         if isinstance(attribute, (*C_METHODS, property)):
             found = evaluate(tx, lambda: getattr(self.cls, name))
             return tx.wrap_fixed(found, f"{self.cls.__name__}.{name}")
-        if hasattr(type(attribute), "__get__") and not isinstance(attribute, types.FunctionType):
-            return tx.wrap_fixed(getattr(self.cls, name), f"{self.cls.__name__}.{name}")
+        getter = type_lookup(type(attribute), "__get__")
+        if isinstance(getter, types.FunctionType) and not issubclass(self.cls, enum.Enum):
+            descriptor = class_value(tx, self.cls, name, attribute)
+            return tx.wrap_fixed(getter, name).call(tx, [descriptor, NONE, self], {})
+        if getter is not MISSING and not isinstance(attribute, types.FunctionType):
+            found = evaluate(tx, lambda: getattr(self.cls, name))
+            return tx.wrap_fixed(found, f"{self.cls.__name__}.{name}")
         return class_value(tx, self.cls, name, attribute)
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
@@ -246,6 +253,9 @@ def no_arguments_for_init(tx: Interpreter, cls: type) -> None:
 _ABSTRACT: Final = 1 << 20
 """The type flag of classes with abstract methods."""
 
+_NOT_INSTANTIATED: Final = 1 << 7
+"""The type flag of C types that a program cannot make instances of."""
+
 
 def _call_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """`type.__call__`, reached through `super()` in a metaclass."""
@@ -275,6 +285,8 @@ def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
             return fresh
     if cls.__flags__ & _ABSTRACT:
         evaluate(tx, lambda: object.__new__(cls))  # raises the error that names the methods
+    if cls.__flags__ & _NOT_INSTANTIATED:
+        evaluate(tx, cls)
     if type_lookup(cls, "__del__") is not MISSING:
         raise graph_break("unknown-operation", f"making a {cls.__name__}, which has a __del__")
     maker = type_lookup(cls, "__new__")
@@ -302,8 +314,13 @@ def _describe(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
 
 
 def _bases(name: str) -> Callable[[Any, ClassValue], SymbolicValue]:
-    return lambda tx, value: TupleValue(
-        [tx.wrap_fixed(base, base.__name__) for base in getattr(value.cls, name)])
+    def describe(tx: Interpreter, value: ClassValue) -> SymbolicValue:
+        found = getattr(value.cls, name)
+        if found is None:
+            raise graph_break("unknown-value", "a class that is being made")
+        return TupleValue([tx.wrap_fixed(base, base.__name__) for base in found])
+
+    return describe
 
 
 _DESCRIPTIONS: dict[str, Callable[[Any, ClassValue], SymbolicValue]] = {

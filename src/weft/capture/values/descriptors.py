@@ -50,7 +50,9 @@ class DescriptorValue(SymbolicValue):
         if name == "__isabstractmethod__":
             return constant(any(_is_abstract(tx, part) for part in self.parts))
         if name == "__doc__":
-            return self.parts[0].getattr(tx, "__doc__")
+            own = self.parts[-1] if self.kind is property else NONE
+            first = self.parts[0]
+            return own if own is not NONE or first is NONE else first.getattr(tx, "__doc__")
         return super().getattr(tx, name)
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

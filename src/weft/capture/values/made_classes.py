@@ -142,7 +142,8 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     frame = body.frame(tx, [], {})
     cell = tx.run(frame)
     namespace = {key: tx.force(value) for key, value in frame.locals.items()}
-    namespace.pop("__classcell__", None)
+    if isinstance(namespace.get("__classcell__"), CellValue):
+        del namespace["__classcell__"]
     made = make_class(tx, metaclass, name.constant(), bases, namespace)
     if isinstance(cell, CellValue):
         cell.write(tx, made)

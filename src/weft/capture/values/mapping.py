@@ -8,10 +8,12 @@ key by key.
 
 from __future__ import annotations
 
+import gc
+import operator
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source, describe
@@ -316,10 +318,10 @@ class DictValue(MethodTable):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if not isinstance(other, DictValue):
             return None
-        if op == "or_" and not reflected:
-            merged = DictValue(cls=self.cls)
-            merged.update_from(tx, self)
-            merged.update_from(tx, other)
+        if op == "or_" and not (reflected and self.cls is dict):
+            merged = DictValue(cls=self.cls, factory=self.factory)
+            merged.update_from(tx, other if reflected else self)
+            merged.update_from(tx, self if reflected else other)
             return merged
         if op == "ior" and not reflected:
             self.update_from(tx, other)
@@ -385,7 +387,7 @@ class DictValue(MethodTable):
     def m_setdefault(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         found = self.lookup(tx, args[0].dict_key(tx))
         if found is None:
-            found = args[1] if len(args) > 1 else NONE
+            found = args[1] if len(args) > 1 else kwargs.get("default", NONE)
             self.setitem(tx, args[0], found)
         return found
 
@@ -397,6 +399,8 @@ class DictValue(MethodTable):
         return NONE
 
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if len(args) > 1:
+            raise graph_break("unknown-operation", f"arguments of {self.cls.__name__}.__init__")
         return self.m_update(tx, args, kwargs)
 
     def m_keys(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -504,6 +508,9 @@ class DictIterator(IteratorValue):
         entries = self.view.owner.complete(tx)
         if self.position < 0:
             return None
+        if self.view.owner.cls is OrderedDict and (
+                self.removals != self.view.owner.removals or len(entries) != len(self.keys)):
+            raise tx.error(RuntimeError, "OrderedDict mutated during iteration")
         if len(entries) != len(self.keys):
             raise tx.error(RuntimeError, "dictionary changed size during iteration")
         if self.position >= len(self.keys):
@@ -529,6 +536,13 @@ class DictIterator(IteratorValue):
         if self.position:
             advance(emit, name, self.position)
         return name
+
+
+_LIKE_SETS: Final[tuple[type, ...]] = (set, frozenset, type({}.keys()), type({}.items()))
+_SIZES: Final = {"eq": "eq", "ne": "eq", "lt": "lt", "le": "le", "gt": "lt", "ge": "le"}
+"""How the sizes of the smaller and the larger side compare, for a comparison to hold."""
+
+_MIRRORED: Final = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 @final
@@ -570,11 +584,30 @@ class DictView(MethodTable):
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         if self.what == "keys":
             return self.owner.contains(tx, item)
+        if self.what == "items":
+            return self._has_item(tx, item)
         return super().contains(tx, item)
+
+    def _has_item(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        if not isinstance(item, TupleValue) or item.length(tx) != 2:
+            return False
+        found = self.owner.lookup(tx, item.at(tx, 0).dict_key(tx))
+        return found is not None and tx.equal(found, item.at(tx, 1))
+
+    def _compare(self, tx: Interpreter, op: str, other: SymbolicValue) -> SymbolicValue | None:
+        """As sets compare; what is looked up is hashed, what it is compared with is not."""
+        if not issubclass(other.python_type(), _LIKE_SETS):
+            return None
+        small, large = (other, self) if op in ("gt", "ge") else (self, other)
+        fits = getattr(operator, _SIZES[op])(small.length(tx), large.length(tx))
+        found = fits and all(large.contains(tx, item) for item in tx.unpack(small))
+        return boolean(found is not (op == "ne"))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if self.what == "values":
             return None
+        if op in _SIZES:
+            return self._compare(tx, _MIRRORED.get(op, op) if reflected else op, other)
         mine: SymbolicValue = tx.wrap_new(set())
         for item in self.items_now(tx):
             mine.method(tx, "add", [item], {})
@@ -582,6 +615,11 @@ class DictView(MethodTable):
         for item in tx.unpack(other):
             right.method(tx, "add", [item], {})
         return mine.binary(tx, op, right, reflected)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name == "mapping":
+            return ProxyValue(self.owner)
+        return super().getattr(tx, name)
 
     def rebuild(self, emit: Emitter) -> str:
         return f"{emit.value(self.owner)}.{self.what}()"
@@ -601,12 +639,12 @@ class DictView(MethodTable):
 
 @final
 class ProxyValue(MethodTable):
-    """A mapping proxy; one from outside is read through a copy, since C guards want a dict."""
+    """A mapping proxy; what it shows is `contents`, which the program may change meanwhile."""
 
     __slots__ = ("contents", "original")
 
-    def __init__(self, contents: DictValue, source: Source | None = None, original: Any = MISSING
-                 ) -> None:
+    def __init__(self, contents: SymbolicValue, source: Source | None = None,
+                 original: Any = MISSING) -> None:
         super().__init__(source)
         self.original = original
         self.contents = contents
@@ -661,7 +699,12 @@ def _wrap_proxy(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     if source is None:
         source = tx.tree.object(obj, "mappingproxy")
     tx.guards.add(source, "type_is", types.MappingProxyType)
-    return ProxyValue(DictValue(source.call(dict, source.name), dict(obj)), source, obj)
+    return ProxyValue(tx.wrap(_shown_by(obj), source.call(_shown_by, source.name)), source, obj)
+
+
+def _shown_by(proxy: types.MappingProxyType[Any, Any]) -> Any:
+    """The mapping itself."""
+    return gc.get_referents(proxy)[0]
 
 
 @wraps(dict, OrderedDict)
@@ -687,5 +730,8 @@ def _wrap_defaultdict(tx: Interpreter, obj: Any, source: Source | None) -> Symbo
 def _items(mapping: Any) -> Iterable[tuple[Any, Any]]:
     """The items, whatever a subclass makes of `items`."""
     if isinstance(mapping, OrderedDict):
-        return list(OrderedDict.items(mapping))
+        try:
+            return list(OrderedDict.items(mapping))
+        except KeyError as error:
+            raise graph_break("unknown-value", "a dictionary whose keys changed") from error
     return list(dict.items(mapping)) if isinstance(mapping, dict) else list(mapping.items())

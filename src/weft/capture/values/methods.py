@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.capture.replacement import Emitter
 
 
-_ARITIES: Final = {"pop": (0, 2), "popitem": (0, 0), "update": (0, None), "clear": (0, 0),
+_ARITIES: Final = {"pop": (0, 2), "popitem": (0, 0), "update": (0, 1), "clear": (0, 0),
                    "get": (1, 2), "copy": (0, 0), "setdefault": (1, 2), "keys": (0, 0),
                    "values": (0, 0), "items": (0, 0), "append": (1, 1),
                    "appendleft": (1, 1), "extend": (1, 1),
@@ -38,6 +38,7 @@ def _arity(kind: type, name: str) -> tuple[int, float, bool]:
         parameters = list(inspect.signature(getattr(kind, name)).parameters.values())[1:]
     except (AttributeError, TypeError, ValueError):
         least, most = _ARITIES.get(name, (0, None))
+        most = None if name == "update" and not issubclass(kind, dict) else most
         return least, float("inf") if most is None else most, True
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
@@ -101,6 +102,12 @@ class BoundBuiltin(SymbolicValue):
         if name == "__name__":
             return tx.wrap_new(self.name)
         return super().getattr(tx, name)
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op in ("eq", "ne") and isinstance(other, BoundBuiltin):
+            same = self.owner is other.owner and self.name == other.name
+            return tx.wrap_new(same is (op == "eq"))
+        return None
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.owner.method(tx, self.name, args, kwargs)

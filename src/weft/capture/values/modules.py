@@ -22,6 +22,7 @@ from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors import TensorValue
+from weft.capture.values.unknown import unknown
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -120,7 +121,7 @@ class PythonModuleValue(SymbolicValue):
         self.module = module
 
     def python_type(self) -> type:
-        return types.ModuleType
+        return type(self.module)
 
     def real(self) -> Any:
         return self.module
@@ -148,7 +149,7 @@ class PythonModuleValue(SymbolicValue):
         return tx.wrap(obj, tx.tree.object(self.module, self._name()).attribute(name))
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        if type(self.module) is not types.ModuleType:
+        if type(self.module) is not types.ModuleType or name in _VOLATILE:
             raise graph_break("unknown-operation", f"setting {name!r} of {self!r}")
         from_name = tx.wrap_new(name)
         tx.globals_of(self.module.__dict__).store(tx, name, from_name, value)
@@ -164,4 +165,6 @@ _VOLATILE: Final = frozenset({"__class__", "__dict__"})
 def _wrap_python_module(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None and source.accessor[0] != "object":
         tx.guards.add(source, "is", obj)
+    if isinstance(type_lookup(type(obj), "__getattribute__"), types.FunctionType):
+        return unknown(tx, obj, source)
     return PythonModuleValue(obj, source)

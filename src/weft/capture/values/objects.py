@@ -18,6 +18,7 @@ from weft.capture.values.attributes import (
     bind,
     class_value,
     is_data_descriptor,
+    property_error,
     type_lookup,
     written_attribute,
 )
@@ -152,8 +153,7 @@ class ObjectValue(SymbolicValue):
             return written
         if attribute is not MISSING:
             return self._bind(tx, name, attribute)
-        text = f"'{self.cls.__name__}' object has no attribute '{name}'"
-        error = tx.error(AttributeError, text)
+        error = self._missing(tx, name)
         if not fallback:
             raise error
         return self.missing_attribute(tx, name, error)
@@ -183,19 +183,22 @@ class ObjectValue(SymbolicValue):
         """A `__slots__` member, or a C-level attribute of an outside object."""
         found = self.slots.get(name)
         if found is _DELETED:
-            raise tx.error(AttributeError, name)
+            raise self._missing(tx, name)
         if found is None:
             if self.source is None or self.original is MISSING:
                 if name == "__weakref__":
                     return NONE
-                raise tx.error(AttributeError, name)
+                raise self._missing(tx, name)
             try:
                 obj = object.__getattribute__(self.original, name)
             except AttributeError:
                 tx.guards.add(self.source, "no_attr", name)
-                raise tx.error(AttributeError, name) from None
+                raise self._missing(tx, name) from None
             found = self.slots[name] = tx.wrap(obj, self.source.attribute(name))
         return found
+
+    def _missing(self, tx: Interpreter, name: str) -> ObservedException:
+        return tx.error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         hook = self._hook("__setattr__")
@@ -210,17 +213,22 @@ class ObjectValue(SymbolicValue):
         if attribute is not MISSING and is_data_descriptor(attribute):
             self._set_descriptor(tx, name, attribute, value)
         elif not _has_dict(self.cls):
-            raise tx.error(AttributeError,
-                           f"'{self.cls.__name__}' object has no attribute '{name}'")
+            raise self._no_place(tx, name)
         else:
             self.attributes.store(tx, name, constant(name), value)
+
+    def _no_place(self, tx: Interpreter, name: str) -> ObservedException:
+        """What setting or deleting an attribute raises where there is no dictionary."""
+        if type_lookup(self.cls, name) is MISSING:
+            return self._missing(tx, name)
+        return tx.error(AttributeError,
+                        f"'{self.cls.__name__}' object attribute '{name}' is read-only")
 
     def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
                         ) -> None:
         if isinstance(attribute, property):
             if attribute.fset is None:
-                raise tx.error(AttributeError,
-                               f"property '{name}' of '{self.cls.__name__}' object has no setter")
+                raise property_error(tx, self.cls, lambda it: attribute.__set__(it, None))
             tx.wrap_fixed(attribute.fset, name).call(tx, [self, value], {})
         elif isinstance(attribute, types.MemberDescriptorType) and (
                 attribute.__objclass__.__flags__ & _HEAP_TYPE):
@@ -239,6 +247,14 @@ class ObjectValue(SymbolicValue):
         if self.source is not None:
             tx.effects.touch(self)
 
+    def _delete_slot(self, tx: Interpreter, name: str) -> None:
+        try:
+            self.slot_attribute(tx, name)
+        except ObservedException as error:
+            error.value.args = [constant(name)]
+            raise
+        self.set_slot(tx, name, _DELETED)
+
     def delattr(self, tx: Interpreter, name: str) -> None:
         hook = self._hook("__delattr__")
         if hook is not MISSING:
@@ -250,11 +266,10 @@ class ObjectValue(SymbolicValue):
         """`object.__delattr__`."""
         attribute = type_lookup(self.cls, name)
         if isinstance(attribute, types.MemberDescriptorType):
-            self.set_slot(tx, name, _DELETED)
+            self._delete_slot(tx, name)
         elif isinstance(attribute, property):
             if attribute.fdel is None:
-                raise tx.error(AttributeError,
-                               f"property '{name}' of '{self.cls.__name__}' object has no deleter")
+                raise property_error(tx, self.cls, attribute.__delete__)
             tx.wrap_fixed(attribute.fdel, name).call(tx, [self], {})
         elif attribute is not MISSING and is_data_descriptor(attribute):
             deleter = type_lookup(type(attribute), "__delete__")
@@ -262,8 +277,10 @@ class ObjectValue(SymbolicValue):
                 raise graph_break("unknown-operation", f"deleting {name!r} of {self!r}")
             descriptor = class_value(tx, self.cls, name, attribute)
             tx.wrap_fixed(deleter, name).call(tx, [descriptor, self], {})
+        elif not _has_dict(self.cls):
+            raise self._no_place(tx, name)
         elif self.attributes.remove(tx, name) is None:
-            raise tx.error(AttributeError, name)
+            raise self._missing(tx, name)
 
     # -- protocols --------------------------------------------------------------------------------
 
@@ -412,7 +429,10 @@ class ObjectValue(SymbolicValue):
 
     def _fill_all(self, emit: Emitter, name: str, base: type) -> None:
         self._fill(emit, name, base)
-        self.attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}")
+        namespace = f"{name}.__dict__"
+        if isinstance(type_lookup(self.cls, "__getattribute__"), types.FunctionType):
+            namespace = f"{emit.constant(object.__getattribute__)}({name}, '__dict__')"
+        self.attributes.fill(emit, f"{namespace}[{{}}] = {{}}")
         self._write_slots(emit, name)
 
     def _fill(self, emit: Emitter, name: str, base: type) -> None:
@@ -453,6 +473,14 @@ def _is_c_made(cls: type) -> bool:
 def _c_base(cls: type) -> type:
     """The C type whose `__new__` makes instances of the class."""
     return next((base for base in _CONTAINERS if issubclass(cls, base)), object)
+
+
+def checked_text(tx: Interpreter, name: str, value: SymbolicValue) -> SymbolicValue:
+    """What the special method `name` gave, which has to be a string."""
+    kind = tx.force(value).python_type()
+    if not issubclass(kind, str):
+        raise tx.error(TypeError, f"{name} returned non-string (type {kind.__name__})")
+    return value
 
 
 def new_object(tx: Interpreter, cls: type) -> ObjectValue:

@@ -12,6 +12,7 @@ loop's head does not end a graph, and one variant serves all items of a kind::
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
@@ -79,6 +80,8 @@ class OutsideIterator(IteratorValue):
             return None
         if self.taken >= _MOST:
             raise graph_break("unknown-operation", f"more than {_MOST} items of an iterator")
+        if tx.has_changed(*gc.get_referents(self.object)):
+            raise graph_break("unknown-operation", f"{self!r} over something that was changed")
         assert self.source is not None
         peek = _ahead(self.taken)
         item = peek(self.object)

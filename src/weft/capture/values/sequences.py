@@ -643,7 +643,7 @@ class SliceValue(MethodTable):
         return slice(*(tx.force(part).fake(tx) for part in self.parts))
 
     def rebuild(self, emit: Emitter) -> str:
-        return f"slice({', '.join(emit.value(part) for part in self.parts)})"
+        return emit.bind(self, f"slice({', '.join(emit.value(part) for part in self.parts)})")
 
 
 def make_slice(parts: list[SymbolicValue]) -> SliceValue:

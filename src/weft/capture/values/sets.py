@@ -15,10 +15,10 @@ from weft.capture.breaks import graph_break
 from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant
+from weft.capture.values.iterators import IteratorValue
 from weft.capture.values.mapping import key_error
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
-from weft.capture.values.sequences import TupleValue
 from weft.capture.values.unknown import unknown
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class SetValue(MethodTable):
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         """In the order that Python's own set of these items has, when they are constants."""
-        return TupleValue(self._ordered()).iter(tx)
+        return SetIterator(self, self._ordered())
 
     def _ordered(self) -> list[SymbolicValue]:
         items = list(self.entries.values())
@@ -87,6 +87,9 @@ class SetValue(MethodTable):
             return items
         position = {key: n for n, key in enumerate(set(self.entries))}
         return sorted(items, key=lambda item: position[item.constant()])
+
+    def iterate(self, tx: Interpreter) -> list[SymbolicValue]:
+        return self._ordered()
 
     def _changed(self, tx: Interpreter) -> SymbolicValue:
         if self.source is not None:
@@ -172,8 +175,9 @@ class SetValue(MethodTable):
         return self._changed(tx)
 
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if self.cls is set:
-            self.entries.clear()
+        if kwargs or len(args) > 1 or self.cls is not set:
+            raise graph_break("unknown-operation", f"arguments of {self.cls.__name__}.__init__")
+        self.entries.clear()
         return self.m_update(tx, args, kwargs)
 
     def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -213,6 +217,39 @@ class SetValue(MethodTable):
 
     def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.iter(tx)
+
+
+@final
+class SetIterator(IteratorValue):
+    """Over the items that a set has; notices when their number changes meanwhile."""
+
+    __slots__ = ("items", "owner", "position")
+
+    def __init__(self, owner: SetValue, items: list[SymbolicValue]) -> None:
+        super().__init__()
+        self.owner = owner
+        self.items = items
+        self.position = 0
+
+    def python_type(self) -> type:
+        return type(iter(set()))
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        if self.position < 0:
+            return None
+        if len(self.owner.entries) != len(self.items):
+            raise tx.error(RuntimeError, "Set changed size during iteration")
+        if self.position >= len(self.items):
+            self.position = -1
+            return None
+        self.position += 1
+        return self.items[self.position - 1]
+
+    def rebuild(self, emit: Emitter) -> str:
+        if self.position >= 0 and len(self.owner.entries) != len(self.items):
+            raise graph_break("unknown-value", "an iterator of a set that changed")
+        rest = self.items[self.position:] if self.position >= 0 else []
+        return emit.bind(self, f"iter(({''.join(f'{emit.value(item)}, ' for item in rest)}))")
 
 
 _OPERATORS: dict[str, Any] = {

@@ -1,0 +1,366 @@
+"""Small programs for what CPython's tests of types found wrong (tools/cpython_tests.py): attributes,
+containers and their views, classes, C types. The rest is in `test_cpython_findings`."""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+import types
+import warnings
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+import weft
+from tests.capture.harness import check
+
+X = torch.ones(2)
+
+
+@weft.disable
+def proxy_of(contents: dict[str, int]) -> Any:
+    return types.MappingProxyType(contents)
+
+
+@weft.disable
+def iterator_of(items: list[int]) -> Iterator[int]:
+    return iter(items)
+
+
+def raised(*functions: Callable[[], Any]) -> list[str]:
+    """What each call raises."""
+    texts = []
+    for function in functions:
+        try:
+            texts.append(f"no error: {function()!r}")
+        except Exception as error:
+            texts.append(f"{type(error).__name__}: {error}")
+    return texts
+
+
+# -- numbers and C types --------------------------------------------------------------------------
+
+
+class Tagged(int):
+    tag: int
+    more: int
+
+    def __new__(cls, tag: int, value: int = 0) -> Tagged:
+        self = super().__new__(cls, value)
+        self.tag = tag
+        return self
+
+
+def test_an_instance_of_a_subclass_of_int_is_new_in_each_call() -> None:
+    def f(x: Any) -> Any:
+        one, other = Tagged(1, 4), Tagged(1, 4)
+        before = hasattr(one, "more")
+        one.more = 3
+        return x + 1, one is other, one == other, before, hasattr(other, "more")
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_c_type_without_constructor_refuses_as_python_does() -> None:
+    def f(x: Any) -> Any:
+        return x + 1, raised(lambda: re.Match())  # type: ignore[call-arg]
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_c_class_method_of_a_class_made_inside_makes_its_instances() -> None:
+    def f(x: Any) -> Any:
+        class Number(float):
+            def __new__(cls, value: float) -> Number:
+                return float.__new__(cls, value + 1)
+
+        made = Number.fromhex("0x1.8p+0")
+        return x + 1, type(made) is Number, made == 2.5
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_pattern_that_warns_does_so_in_the_program_too() -> None:
+    def f(x: Any) -> Any:
+        re.purge()
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            re.compile("[[a]")
+        return x + 1, len(given)
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_slice_is_one_object_wherever_it_is_used() -> None:
+    def f(x: Any) -> Any:
+        made = slice([1], [2])
+        return x + 1, [made, made, copy.copy(made)]
+
+    for _ in range(2):
+        items = check(f, (X,), breaks=None)(X)[1]
+        assert items[0] is items[1] is items[2]
+    check(lambda x: (x, raised(lambda: slice(), lambda: slice(1, 2, 3, 4))),  # type: ignore[call-overload]
+          (X,), breaks=None)
+
+
+# -- dictionaries, sets and views -----------------------------------------------------------------
+
+
+def test_a_proxy_shows_what_is_written_to_its_dictionary_later() -> None:
+    def inner(proxy: Any, contents: dict[str, int]) -> Any:
+        contents["a"] += 5
+        return proxy["a"], proxy == contents
+
+    def f(x: Any) -> Any:
+        contents = {"a": 1}
+        proxy = proxy_of(contents)
+        fresh = {1: 2}
+        shown = fresh.keys().mapping
+        fresh[3] = 4
+        return x + 1, inner(proxy, contents), len(shown), shown == fresh
+
+    check(f, (X,), breaks=None)
+
+
+class NeverEqual:
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_items_views_compare_values_without_hashing_them() -> None:
+    def f(x: Any) -> Any:
+        a, b = {1: NeverEqual()}, {1: NeverEqual()}
+        plain = {1: 2, 3: [4]}
+        return x + 1, raised(
+            lambda: a.items() == b.items(), lambda: a.items() < {**b, 2: 3}.items(),
+            lambda: plain.items() == {1: 2, 3: [4]}.items(), lambda: (3, [4]) in plain.items(),
+            lambda: plain.keys() >= {1}, lambda: {7} <= plain.keys(),
+            lambda: plain.items() == [(1, 2)], lambda: plain.keys() != {1, 3})
+
+    check(f, (X,))
+
+
+def test_a_set_that_grows_under_its_loop_raises() -> None:
+    def f(x: Any) -> Any:
+        items = {1, 2, 3}
+        for item in items:
+            items.update([item + 10])
+        return x + 1
+
+    check(f, (X,), breaks=None)
+
+
+def test_an_ordered_dict_that_is_reordered_under_its_loop_raises() -> None:
+    def f(x: Any) -> Any:
+        items = OrderedDict.fromkeys("abc")
+        for key in items:
+            items.move_to_end(key)
+        return x + 1
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_union_keeps_the_factory_and_the_kind_of_the_derived_side() -> None:
+    def f(x: Any) -> Any:
+        counts = defaultdict(int, {1: 2})
+        left, right = counts | {3: 4}, {3: 4} | counts
+        left["new"] += 1
+        right["new"] += 1
+        return x + 1, left, right, {1: 2} | OrderedDict({3: 4})
+
+    check(f, (X,))
+
+
+class Ordered(OrderedDict[Any, Any]):
+    pass
+
+
+class Set(set[Any]):
+    pass
+
+
+def test_constructors_and_methods_of_containers_refuse_wrong_arguments() -> None:
+    def f(x: Any) -> Any:
+        fixed: Any = frozenset("ab")
+        fixed.__init__("cd")
+        return x + 1, sorted(fixed), Ordered().setdefault("a", default=9), raised(
+            lambda: Ordered().update((), ()), lambda: {}.update((), ()),  # type: ignore[call-overload]
+            lambda: Ordered([], []), lambda: defaultdict(1),  # type: ignore[call-overload]
+            lambda: Set(sequence=()), lambda: set().__init__(a=1))  # type: ignore[misc,call-arg,call-overload]
+
+    check(f, (X,), breaks=None)
+
+
+def test_an_iterator_from_outside_sees_its_list_change() -> None:
+    def f(x: Any) -> Any:
+        items = [1, 2, 3]
+        iterator = iterator_of(items)
+        items[:] = [7, 8]
+        return x + 1, list(iterator)
+
+    check(f, (X,), breaks=None)
+
+
+def test_methods_of_containers_compare_by_their_container() -> None:
+    def f(x: Any) -> Any:
+        a: list[int] = []
+        b: list[int] = []
+        return (x + 1, a.append == a.append, a.append != a.append, a.append == b.append,
+                a.append == a.pop)
+
+    check(f, (X,))
+
+
+# -- classes and attributes -----------------------------------------------------------------------
+
+
+class NoDict:
+    shared = 0
+    __slots__ = ("slot",)
+
+
+class HasProperty:
+    alone = property()
+
+
+def test_errors_about_attributes_say_what_python_says() -> None:
+    def f(x: Any) -> Any:
+        class Local:
+            alone = property()
+
+        class Plain:
+            pass
+
+        def on(make: Any, name: str) -> list[str]:
+            return raised(lambda: getattr(make(), name), lambda: setattr(make(), name, 1),
+                          lambda: delattr(make(), name))
+
+        return (x + 1, on(HasProperty, "alone"), on(Local, "alone"), on(NoDict, "shared"),
+                on(NoDict, "missing"), on(NoDict, "slot"), on(Plain, "missing"))
+
+    check(f, (X,), breaks=None)
+
+
+def test_texts_that_are_no_strings_are_refused() -> None:
+    def f(x: Any) -> Any:
+        class Bad:
+            def __str__(self) -> Any:
+                return 1
+
+            __repr__ = __str__
+
+        return x + 1, raised(lambda: str(Bad()), lambda: repr(Bad()))
+
+    check(f, (X,), breaks=None)
+
+
+def test_the_right_side_goes_first_only_with_a_method_of_its_own() -> None:
+    def f(x: Any) -> Any:
+        class Base:
+            def __floordiv__(self, other: object) -> str:
+                return "left"
+
+            def __rfloordiv__(self, other: object) -> str:
+                return "right"
+
+        class Same(Base):
+            pass
+
+        class Own(Base):
+            def __rfloordiv__(self, other: object) -> str:
+                return "own"
+
+        return x + 1, Base() // Same(), Base() // Own(), 1 // Same()
+
+    check(f, (X,))
+
+
+class Hidden:
+    def __init__(self, inner: Any) -> None:
+        self.__inner = inner
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("_Hidden__"):
+            return object.__getattribute__(self, name)
+        return getattr(self.__inner, name)
+
+
+def test_an_object_that_hides_its_dictionary_is_made_without_asking_it() -> None:
+    def f(x: Any) -> Any:
+        hidden = Hidden(3)
+        print("break")
+        return x + 1, hidden.real
+
+    check(f, (X,), breaks=None)
+
+
+class Counting:
+    calls = 0
+
+    def __get__(self, owner: Any, kind: Any) -> int:
+        Counting.calls += 1
+        return Counting.calls
+
+
+class HasDescriptor:
+    counted = Counting()
+
+
+def test_a_descriptor_read_from_the_class_runs_in_each_call() -> None:
+    def f(x: Any) -> Any:
+        Counting.calls = 0
+        return x + 1, HasDescriptor.counted, HasDescriptor.counted, HasDescriptor().counted
+
+    check(f, (X,))
+
+
+def test_documentation_of_properties_made_inside() -> None:
+    def f(x: Any) -> Any:
+        class Local:
+            named = property(doc="hello")
+
+            @named.getter
+            def named(self) -> int:
+                return 1
+
+        return x + 1, property(doc="basic").__doc__, Local.named.__doc__
+
+    check(f, (X,), breaks=None)
+
+
+def test_class_bodies_that_python_refuses_are_refused() -> None:
+    def f(x: Any) -> Any:
+        def cell() -> Any:
+            class Local:
+                __classcell__ = 42
+
+        return x + 1, raised(cell)
+
+    check(f, (X,), breaks=None)
+
+
+class Special(types.ModuleType):
+    extra = 1
+
+
+def test_a_module_object_whose_class_is_set() -> None:
+    def f(x: Any) -> Any:
+        made = types.ModuleType("made")
+        before = made.__class__
+        made.__class__ = Special
+        return x + 1, before, made.__class__, made.extra
+
+    check(f, (X,), breaks=None)
+
+
+def test_long_integers_can_be_guarded_whatever_the_limit_of_their_digits() -> None:
+    def f(x: Any, number: int) -> Any:
+        return x + 1, number > 3
+
+    limit = sys.get_int_max_str_digits()
+    check(f, (X, 1 << (4 * limit)))
