@@ -1,5 +1,7 @@
-"""Small programs for what CPython's tests of types found wrong (tools/cpython_tests.py): attributes,
-containers and their views, classes, C types. The rest is in `test_cpython_findings`."""
+"""Small programs for what CPython's tests of types found wrong (tools/cpython_tests.py).
+
+Attributes, containers and their views, classes, C types; the rest is in `test_cpython_findings`.
+"""
 
 from __future__ import annotations
 
@@ -250,7 +252,7 @@ def test_texts_that_are_no_strings_are_refused() -> None:
     def f(x: Any) -> Any:
         class Bad:
             def __str__(self) -> Any:
-                return 1
+                return x.dim()
 
             __repr__ = __str__
 
@@ -364,3 +366,21 @@ def test_long_integers_can_be_guarded_whatever_the_limit_of_their_digits() -> No
 
     limit = sys.get_int_max_str_digits()
     check(f, (X, 1 << (4 * limit)))
+
+
+class Told:
+    names: list[str] = []
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        print("told of", cls.__name__)
+
+
+def test_c_class_methods_found_through_super_get_their_class() -> None:
+    def f(x: Any) -> Any:
+        class Local(Told):
+            pass
+
+        return x + 1, Local.__name__
+
+    check(f, (X,), breaks=None)

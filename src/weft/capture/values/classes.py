@@ -372,6 +372,8 @@ class SuperValue(SymbolicValue):
         if isinstance(attribute, classmethod):
             function = tx.wrap_fixed(attribute.__func__, name)
             return BoundMethodValue(owner, function)
+        if isinstance(attribute, types.ClassMethodDescriptorType):
+            return BoundMethodValue(owner, tx.wrap_fixed(attribute, f"{base.__name__}.{name}"))
         return class_value(tx, base, name, attribute)
 
     def rebuild(self, emit: Emitter) -> str:
