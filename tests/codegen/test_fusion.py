@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
 from tests.codegen.compiling import check
+from weft.codegen.loop_ir import Load
 from weft.config import config
 
 
@@ -120,3 +122,27 @@ def test_kernels_keep_to_a_number_of_buffers() -> None:
     artifact = check(residuals, *[torch.randn(8, 16) for _ in range(40)])
     assert len(artifact.kernels) > 1
     assert all(len(k.buffers) <= config.max_fusion_buffers for k in artifact.kernels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_elements_that_lie_apart(step: int, dtype: torch.dtype) -> None:
+    """Every second (third, fourth) element read and written, without reading past the end."""
+
+    def turned(x):
+        parts = [x[..., k::step] for k in range(step)]
+        return torch.stack(parts[::-1], -1).flatten(-2), parts[-1] ^ parts[0] if dtype in (
+            torch.bool, torch.int64) else parts[-1] * parts[0]  # fmt: skip
+
+    artifact = check(turned, torch.randn(5, 7, 37 * step).mul(9).to(dtype))
+    assert len(artifact.kernels) <= 2
+
+
+def test_pieces_beside_each_other_are_computed_once() -> None:
+    def rotary(x, c, s):
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)
+
+    artifact = check(rotary, torch.randn(3, 4, 64), torch.randn(4, 32), torch.randn(4, 32))
+    (kernel,) = artifact.kernels
+    assert len(kernel.stores) == 2 and len([n for n in kernel.nodes if isinstance(n, Load)]) == 4

@@ -88,12 +88,14 @@ def _symbols_in(definition: Computed, em: Emitter, write: IntExpr) -> frozenset[
     return frozenset(str(s) for size in sizes for s in symbols(size))
 
 
-def emitter_for(domain: Domain, symbols: Sequence[Expr]) -> Emitter:
-    """An emitter whose loops are the domain's."""
-    loops = [LoopVar(s, n) for s, n in zip(symbols, domain.extents, strict=True)]
-    outer = tuple(v for v, inner in zip(loops, domain.inner, strict=True) if not inner)
-    inner_loops = tuple(v for v, inner in zip(loops, domain.inner, strict=True) if inner)
-    return Emitter(outer, inner_loops)
+def emitter_for(
+    domain: Domain, symbols: Sequence[Expr], without: Collection[Expr] = ()
+) -> Emitter:
+    """An emitter whose loops are the domain's, but for those `without`."""
+    loops = zip(map(LoopVar, symbols, domain.extents), domain.inner, strict=True)
+    kept = [(v, inner) for v, inner in loops if v.symbol not in without]
+    outer = tuple(v for v, inner in kept if not inner)
+    return Emitter(outer, tuple(v for v, inner in kept if inner))
 
 
 def _is_one(size: IntExpr) -> bool:

@@ -7,31 +7,74 @@ that somebody else reads are stored.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+from typing import Final
+
 from weft.codegen.access import emitter_for, evaluate
 from weft.codegen.dtypes import compute_type
-from weft.codegen.loop_ir import Kernel, Node, verify
+from weft.codegen.loop_ir import IndexValue, Kernel, Node, Op, verify
 from weft.codegen.loop_transforms import simplify_loops
-from weft.codegen.schedule import Group
+from weft.codegen.scalar_ops import COMPARISONS
+from weft.codegen.schedule import Group, device_of
 from weft.codegen.values import Computed, Emitter
 from weft.config import config
-from weft.shapes.expr import IntExpr
+from weft.shapes.expr import Expr, IntExpr, split_linear, subs
+
+MAX_UNROLLED: Final = 4
+"""Extent up to which a loop over the pieces of a concatenation is unrolled."""
 
 
 def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
     """The kernel of a group; stores buffers in `needed`."""
-    domain = group.domain
-    symbols = domain.symbols()
-    em = emitter_for(domain, symbols)
-    for member in group.members:
-        own = member.access.domain.symbols()
-        variables = [member.variables[s] for s in own]
-        definition = member.access.definition
-        node, index = evaluate(definition, em, variables)
-        _finish(em, definition, node, index, needed)
+    em = _evaluated(group, needed, {})
+    if device_of(group).type == "cpu" and (short := _piecewise_loop(group, em)) is not None:
+        em = _evaluated(group, needed, {short[0]: range(short[1])})
     kernel = simplify_loops(em.build(name, tuple(map(str, group.origins))))
     if config.strict:
         verify(kernel)
     return kernel
+
+
+def _evaluated(group: Group, needed: set[str], unrolled: Mapping[Expr, range]) -> Emitter:
+    """The members' formulas over the group's loops, for each value of an unrolled one."""
+    symbols = group.domain.symbols()
+    em = emitter_for(group.domain, symbols, without=unrolled)
+    for values in itertools.product(*unrolled.values()):
+        fixed: dict[Expr, IntExpr] = dict(zip(unrolled, values, strict=True))
+        for member in group.members:
+            own = member.access.domain.symbols()
+            variables = [subs(member.variables[s], fixed) for s in own]
+            definition = member.access.definition
+            node, index = evaluate(definition, em, variables)
+            _finish(em, definition, node, index, needed)
+    return em
+
+
+def _piecewise_loop(group: Group, em: Emitter) -> tuple[Expr, int] | None:
+    """A short loop over elements beside each other that are computed differently, if there is one.
+
+    `stack([a, b], -1)` in one loop over both would compute a and b for every element.
+    """
+    compared = [
+        a.expr for n in em.nodes if isinstance(n, Op) and n.name in COMPARISONS
+        for a in n.args if isinstance(a, IndexValue)
+    ]  # fmt: skip
+    if not compared or group.domain.is_reduction:
+        return None
+    for loop in em.outer:
+        variable, extent = loop.symbol, loop.extent
+        if not isinstance(extent, int) or extent > MAX_UNROLLED:
+            continue
+        pieces = any(variable in e.symbols for e in compared)
+        if pieces and all(_slope(s.index, variable) == 1 for s in em.stores):
+            return variable, extent
+    return None
+
+
+def _slope(index: IntExpr, variable: Expr) -> IntExpr | None:
+    parts = None if isinstance(index, int) else split_linear(index, variable)
+    return None if parts is None else parts[0]
 
 
 def _finish(

@@ -269,14 +269,16 @@ class KernelBuilder:
 
     def load(self, buffer: str, dtype: DType, index: IntExpr) -> Node:
         """Load from a buffer of memory type `dtype`, under the current mask."""
+        known = None if self.mask is None else literal(self.mask)
+        if known is False:
+            return self.const(self.other, compute_type(dtype))
+        mask = self.mask if known is None else None
         self.dtypes[buffer] = dtype
         indirect = self._find_indirect(index)
-        inner = self._varies(index, indirect) or (self.mask is not None and self.mask.inner)
-        other = self.other if self.mask is not None else 0
+        inner = self._varies(index, indirect) or (mask is not None and mask.inner)
+        other = self.other if mask is not None else 0
         typed = _python_type(compute_type(dtype))(other)
-        return self._intern(
-            Load, compute_type(dtype), inner, buffer, index, indirect, self.mask, typed
-        )
+        return self._intern(Load, compute_type(dtype), inner, buffer, index, indirect, mask, typed)
 
     def op(self, name: str, *args: Node, dtype: DType | None = None) -> Node:
         """Apply a scalar operator; `dtype` only for those whose result type is given."""

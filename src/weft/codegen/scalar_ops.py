@@ -122,6 +122,8 @@ _TABLE: Final = [
 
 OPS: Final[dict[str, ScalarOp]] = {row[0]: ScalarOp(*row) for row in _TABLE}
 
+COMPARISONS: Final = ("lt", "le", "gt", "ge", "eq", "ne")
+
 REDUCTIONS: Final[dict[str, str]] = {
     "sum": "sum; f32 and f64 in any order of addition, integers wrap",
     "prod": "product",

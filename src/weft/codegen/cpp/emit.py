@@ -30,7 +30,17 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from weft.codegen.cpp.nodes import name_of
-from weft.codegen.cpp.plan import CHUNK_WORK, HEAVY, MAX_CHUNKS, Plan, Stage, make_plan, stride
+from weft.codegen.cpp.plan import (
+    CHUNK_WORK,
+    HEAVY,
+    MAX_CHUNKS,
+    SHUFFLED_STEPS,
+    Plan,
+    Stage,
+    accesses,
+    make_plan,
+    stride,
+)
 from weft.codegen.cpp.spelling import C_TYPE, HEADER, REDUCTION
 from weft.codegen.cpp.stages import StageWriter
 from weft.codegen.cpp.tiles import Tile
@@ -81,7 +91,7 @@ class KernelWriter(StageWriter):
     def text(self) -> str:
         """The whole file: headers, body, entry point."""
         plan = self.plan
-        headers = _headers(self.kernel) | ({"tile.h"} if plan.tile else set())
+        headers = _headers(plan)
         for header in sorted(headers):
             self.line(f'#include "{header}"')
         self.line("using namespace weft;")
@@ -331,18 +341,22 @@ class KernelWriter(StageWriter):
     def after_stages(self) -> None:
         """What follows the inner loops: the rest of the outer level and its stores."""
         self.outer_nodes(lambda n: True)
-        for store in self.kernel.stores:
-            if not store.inner:
-                self.store(store)
+        self.stores([s for s in self.kernel.stores if not s.inner])
 
 
-def _headers(kernel: Kernel) -> set[str]:
-    found = {"core.h"}
+def _headers(plan: Plan) -> set[str]:
+    kernel, found = plan.kernel, {"core.h"}
     found |= {HEADER[n.name] for n in kernel.nodes if isinstance(n, Op) and n.name in HEADER}
     if any(isinstance(n, Reduce) for n in kernel.nodes):
         found.add("reduce.h")
     if any(b.dtype == "f16" for b in kernel.buffers):
         found.add("half.h")
+    if plan.tile is not None:
+        found.add("tile.h")
+    if plan.vector is not None and any(
+        stride(a.index, plan.vector.symbol) in SHUFFLED_STEPS for a in accesses(kernel)
+    ):
+        found.add("strided.h")
     return found
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from weft.codegen.cpp.plan import COMPARISONS, Plan, stride
+from weft.codegen.cpp.plan import SHUFFLED_STEPS, Plan, stride
 from weft.codegen.cpp.spelling import C_TYPE, FUNCTION, literal
 from weft.codegen.cpp.tiles import Tile
 from weft.codegen.loop_ir import (
@@ -26,6 +26,7 @@ from weft.codegen.loop_ir import (
     Op,
     Store,
 )
+from weft.codegen.scalar_ops import COMPARISONS
 from weft.shapes.expr import IntExpr, symbol_of
 from weft.shapes.printing import c_text
 
@@ -143,6 +144,8 @@ class NodeWriter:
             return f"load<L, P>({address}, n)"
         if step == 0:
             return f"splat<L, P>(load1({address}))"
+        if step in SHUFFLED_STEPS:
+            return f"load_every<{step}, L, P>({address}, n)"
         at = self.per_lane(node.index, node.indirect, self.buffers[node.buffer])
         return f"gather<L, P, {self.memory[node.buffer]}>({at}, n)"
 
@@ -193,6 +196,35 @@ class NodeWriter:
         return f"load<L, P>(tile{node.id} + ({offset}), n)"
 
     # -- stores --------------------------------------------------------------------------------
+
+    def stores(self, stores: Sequence[Store]) -> None:
+        """Stores in order; those that fill memory together are one."""
+        left = list(stores)
+        while left:
+            together = self.interleaved(left)
+            if len(together) == 1:
+                self.store(left[0])
+            else:
+                first = together[0]
+                buffer = self.buffers[first.buffer]
+                address = f"{buffer} + ({self.index(first.index, first.indirect)})"
+                values = ", ".join(self.wide(s.value) for s in together)
+                self.line(f"store_interleaved({address}, n, {values});")
+            left = [s for s in left if s not in together]
+
+    def interleaved(self, stores: Sequence[Store]) -> list[Store]:
+        """The stores that fill the gaps of the first one, in the order of their elements."""
+        first = stores[0]
+        step = self.step_of(first.index, first.indirect)
+        if step not in SHUFFLED_STEPS or not self.is_wide_store(first) or first.mode != "assign":
+            return [first]
+        partners: dict[IntExpr, Store] = {
+            s.index - first.index: s for s in stores
+            if (s.buffer, s.mode) == (first.buffer, first.mode) and self.is_wide_store(s)
+        }  # fmt: skip
+        lowest = min((k for k in partners if isinstance(k, int)), default=0)
+        found = [partners.get(lowest + k) for k in range(int(step))]
+        return [first] if None in found else [s for s in found if s is not None]
 
     def store(self, store: Store) -> None:
         buffer = self.buffers[store.buffer]

@@ -34,6 +34,7 @@ from weft.codegen.loop_ir import (
     Store,
     operands,
 )
+from weft.codegen.scalar_ops import COMPARISONS
 from weft.shapes.expr import Expr, IntExpr, split_linear, symbols
 from weft.shapes.printing import fits_int32
 
@@ -45,6 +46,8 @@ STRIP_TRIPS: Final = 256
 """Additions to one accumulator before it is flushed: keeps long float sums accurate."""
 FEW_POINTS: Final = 16
 """Points up to which a long reduction is divided between threads."""
+SHUFFLED_STEPS: Final = (2, 3, 4)
+"""Steps between lanes up to which whole vectors are loaded and shuffled (`strided.h`)."""
 MAX_CHUNKS: Final = 64
 CHUNK_WORK: Final = 16384
 """Elements that are worth a chunk of their own."""
@@ -54,7 +57,6 @@ SHORT_ROW: Final = 1024
 KEEP_COST: Final = 6
 """Cost of recomputing a value above which it is kept in a row buffer."""
 
-COMPARISONS: Final = ("lt", "le", "gt", "ge", "eq", "ne")
 
 HEAVY: Final = {
     **dict.fromkeys(
@@ -256,6 +258,8 @@ def _access_cost(access: Access, v: Expr, varying: frozenset[int], lanes: int) -
     step = stride(access.index, v)
     if isinstance(step, int) and step in (0, 1):
         return 1 / lanes
+    if step in SHUFFLED_STEPS:
+        return min(1.5, 2 * step / lanes)
     return 1.5 if step is not None else 3.0
 
 

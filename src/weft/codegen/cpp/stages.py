@@ -133,8 +133,7 @@ class StageWriter(NodeWriter):
             self.write_row(node)
         for reduction in stage.reductions:
             self.accumulate(reduction)
-        for store in stage.stores:
-            self.store(store)
+        self.stores(stage.stores)
 
     # -- row buffers ---------------------------------------------------------------------------
 

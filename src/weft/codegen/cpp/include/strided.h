@@ -1,0 +1,73 @@
+// Loads and stores of elements that lie S apart (x[..., ::2], pairs, quaternions): whole vectors and shuffles.
+#pragma once
+#include "core.h"
+
+namespace weft {
+
+// Lane i is x[at[i]], or y[at[i] - N] from N on.
+template <class V, class I> INLINE V shuffle(V x, V y, I at) {
+#ifdef __clang__
+  V r;
+  constexpr int N = sizeof(V) / sizeof(x[0]);
+  UNROLL for (int i = 0; i < N; ++i) r[i] = at[i] < N ? x[at[i]] : y[at[i] - N];
+  return r;
+#else
+  return __builtin_shuffle(x, y, at);
+#endif
+}
+
+// p[0], p[S], ..., p[(L - 1) * S]: nothing behind the last one is read.
+template <int S, class T, int L> INLINE Part<T, L> load_part_every(const T* p) {
+  typedef Part<IntLike<T>, L> I;
+  Part<T, L> r = load_part<T, L>(p);
+  UNROLL for (int j = 1; j < S; ++j) {
+    const int start = j < S - 1 ? j * L : S * (L - 1) + 1 - L;
+    I at;  // lanes that lie in this vector come from it, and those before them stay
+    UNROLL for (int i = 0; i < L; ++i) at[i] = i * S < j * L ? (j == 1 ? i * S : i) : L + i * S - start;
+    UNROLL for (int i = 0; i < L; ++i) if (at[i] >= 2 * L) at[i] = i;  // comes from a later vector
+    r = shuffle(r, load_part<T, L>(p + start), at);
+  }
+  return r;
+}
+
+template <int S, int L, int P, class T> INLINE Vec<Compute<T>, L, P> load_every(const T* p, Full) {
+  Vec<Compute<T>, L, P> r;
+  PARTS r.p[k] = Memory<T>::template decode<L>(load_part_every<S, Word<T>, L>((const Word<T>*)p + k * L * S));
+  return r;
+}
+template <int S, int L, int P, class T> INLINE Vec<Compute<T>, L, P> load_every(const T* p, int n) {
+  return gather<L, P, T>([=](int i) { return p + i * S; }, n);
+}
+
+// p[i * S + j] = x_j[i]
+template <int S, class T, int L> INLINE void store_parts_interleaved(T* p, const Part<T, L>* x) {
+  typedef Part<IntLike<T>, L> I;
+  UNROLL for (int j = 0; j < S; ++j) {
+    Part<T, L> r = x[0];
+    UNROLL for (int s = 1; s < S; ++s) {
+      I at;
+      UNROLL for (int i = 0; i < L; ++i) {
+        const int from = (j * L + i) / S, owner = (j * L + i) % S;
+        at[i] = owner == s ? L + from : owner < s && s == 1 ? from : i;
+      }
+      r = shuffle(r, x[s], at);
+    }
+    store_part<T, L>(p + j * L, r);
+  }
+}
+template <class T, int L, int P, class... V> INLINE void store_interleaved(T* p, Full, Vec<Compute<T>, L, P> x, V... more) {
+  constexpr int S = 1 + sizeof...(V);
+  const Vec<Compute<T>, L, P> all[S] = {x, more...};
+  PARTS {
+    Part<Word<T>, L> words[S];
+    UNROLL for (int s = 0; s < S; ++s) words[s] = Memory<T>::template encode<L>(all[s].p[k]);
+    store_parts_interleaved<S, Word<T>, L>((Word<T>*)p + k * L * S, words);
+  }
+}
+template <class T, int L, int P, class... V> INLINE void store_interleaved(T* p, int n, Vec<Compute<T>, L, P> x, V... more) {
+  constexpr int S = 1 + sizeof...(V);
+  const Vec<Compute<T>, L, P> all[S] = {x, more...};
+  UNROLL for (int s = 0; s < S; ++s) scatter<T>([=](int i) { return p + i * S + s; }, all[s], n);
+}
+
+}  // namespace weft
