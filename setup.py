@@ -37,6 +37,7 @@ setup(
             "csrc/code_cache.c",
             "csrc/compiled_function.c",
             "csrc/tail_call.c",
+            "csrc/frame_objects.c",
             "csrc/frame_hook.c",
         ),
         extension("weft._cuda", "csrc/cuda_driver.c"),

@@ -11,6 +11,7 @@
  *   code_cache.c         Entry {guards, replacement}; the entries of each code object
  *   compiled_function.c  CompiledFunction: binds arguments, tries entries, calls the replacement
  *   tail_call.c          replacements that end by going on in a continuation, one after the other
+ *   frame_objects.c      frame objects for the tracebacks of what was interpreted
  *   frame_hook.c         the same for nested Python frames (PEP 523)
  *   module.c             the module
  */
@@ -232,6 +233,7 @@ int code_cache_init(PyObject *module);
 int compiled_function_init(PyObject *module);
 int frame_hook_init(PyObject *module);
 int tail_call_init(PyObject *module);
+int frame_objects_init(PyObject *module);
 
 /* Makes a heap type from its spec and adds it to the module under its own name. */
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec);

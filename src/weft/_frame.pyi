@@ -1,7 +1,7 @@
 """The C extension (csrc/): guards, compiled functions and the frame hook. See its docstrings."""
 
 from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, Literal, Self
 
 Locals = Sequence[Any]
@@ -72,6 +72,7 @@ class unhooked:
 
 class RunEagerly(BaseException): ...
 
+def frame_object(code: CodeType, globals: dict[str, Any], line: int, /) -> FrameType: ...
 def tail_call(function: Callable[..., Any], /, *args: Any) -> Any: ...
 def finish(result: Any, /) -> Any: ...
 def entries(code: CodeType, /) -> list[Entry]: ...

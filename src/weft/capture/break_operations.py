@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, final
 
+from weft._frame import skip
 from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.checkpointing import Checkpointed, is_checkpoint
 from weft.capture.frame import Frame, Instruction
@@ -316,6 +317,7 @@ def _unpacking(targets: str) -> Callable[[Any], tuple[Any, ...]]:
     space: dict[str, Any] = {}
     names = ", ".join(reversed(targets.replace("*", "").rstrip(",").split(", ")))
     exec(f"def unpack(value):\n    {targets} = value\n    return ({names},)", space)
+    skip(space["unpack"].__code__)
     return space["unpack"]  # type: ignore[no-any-return]
 
 

@@ -113,11 +113,15 @@ class SkipFrame(Signal):
 class ObservedException(Signal):
     """The interpreted program raised; `value` is the exception's symbolic value."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, *, again: bool = False) -> None:
         super().__init__()
         self.value = value
         self.stack: tuple[SourceLine, ...] = ()
         """Where it was raised, when capture raised it on the program's behalf."""
+        self.again = again
+        """Whether the frame raises what it was handling: its traceback shows the frame already."""
+        self.linked = again
+        """Whether the exception's context is what it is to be."""
 
     def __str__(self) -> str:
         return f"the program raised {self.value!r}"

@@ -38,6 +38,7 @@ from weft.capture.device_modes import (
     only_devices,
     without_modes,
 )
+from weft.capture.frame import Frame
 from weft.capture.graph import GraphInput
 from weft.capture.interpreter import BreakHere, Interpreter
 from weft.capture.recompiles import (
@@ -74,6 +75,9 @@ _MAX_SKIPS: Final = 3
 _MAX_RAISING_VARIANTS: Final = 3
 _MAX_RAISES: Final = 24
 """Captures of calls that raise: those kept as variants, and those after which no more are tried."""
+
+_MAX_HANDLERS: Final = 12
+"""Exception handlers that may lie around each other in a replacement (Python takes 20 blocks)."""
 
 
 def _may_rerun(graph: fx.Graph, code: types.CodeType) -> bool:
@@ -421,6 +425,9 @@ class Attempt:
         frame = here.frame
         if _checks_in_vain(tx):
             return tx.checked_at[0]
+        nested = _too_nested(frame)
+        if nested is not None:
+            return _outward(nested, graph_break("recursion", "too many nested handlers"))
         try:
             if tx.end_state_changed:
                 raise graph_break("state", "a break inside of a transform")
@@ -454,6 +461,20 @@ def _detached(error: _S) -> _S:
     the garbage collector comes: they lead back to the one that holds it."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
+
+
+def _too_nested(frame: Frame) -> Frame | None:
+    """The outermost of the frames that lie under too many exception handlers of their own and of
+    their callers: the replacement has a block for each."""
+    chain = [frame]
+    while (caller := chain[-1].caller) is not None:
+        chain.append(caller)
+    protected = 0
+    for place in reversed(chain):
+        protected += place.program.handler_of(place.current.index) is not None
+        if protected > _MAX_HANDLERS:
+            return place
+    return None
 
 
 def _outward(frame: Any, failure: Exception) -> int:

@@ -29,7 +29,7 @@ from weft.capture.state import GlobalState, Step
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant
-from weft.capture.values.exceptions import link_context, new_exception, note_raised
+from weft.capture.values.exceptions import link_context, new_exception, note_passed
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import IDENTITY, wrapper_of
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, wrap_number
@@ -213,8 +213,11 @@ class Interpreter:
     def unwind(self, frame: Frame, error: ObservedException) -> None:
         """Goes on at the exception's handler in this frame, or raises it to the caller."""
         self._raised_at.setdefault(id(error.value), (error.value, resumable_step(frame)))
-        link_context(self, error.value, frame.handled_exception())
-        note_raised(error.value)
+        if not error.linked:
+            link_context(self, error.value, frame.handled_exception())
+        if not error.again:
+            note_passed(self, error.value, frame)
+        error.linked, error.again = True, False
         row = frame.program.handler_of(frame.current.index)
         if row is None:
             raise error
@@ -246,9 +249,12 @@ class Interpreter:
         """The signal to raise where capture cannot go on."""
         return GraphBreak(BREAKS[id], detail)
 
-    def error(self, kind: type[BaseException], *args: Any) -> ObservedException:
-        """The signal to raise where the program would raise."""
-        signal = ObservedException(new_exception(kind, [self.wrap_new(a) for a in args]))
+    def error(self, kind: type[BaseException], *args: Any, **fields: Any) -> ObservedException:
+        """The signal to raise where the program would raise; `fields` are attributes that the C
+        code sets."""
+        made = new_exception(kind, [self.wrap_new(a) for a in args])
+        made.fields.update({name: self.wrap_new(field) for name, field in fields.items()})
+        signal = ObservedException(made)
         signal.stack = self.stack()
         return signal
 

@@ -23,8 +23,9 @@ from .version import TERMINATORS
 #: Names whose mention means that the frame's variables may be read by name.
 _FRAME_READERS = frozenset({"_getframe", "currentframe", "dir", "eval", "exec", "locals", "vars"})
 
-#: Those for which no dictionary can stand in for the frame.
-_FRAME_NEEDERS = frozenset({"_getframe", "currentframe", "eval", "exec"})
+#: Those for which no dictionary can stand in for the frame, and those after which somebody watches
+#: the frames of what is called.
+_FRAME_NEEDERS = frozenset({"_getframe", "currentframe", "eval", "exec", "setprofile", "settrace"})
 
 #: Those that are functions of `builtins`: a method of that name (`model.eval()`) is something else.
 _BUILTINS = frozenset({"dir", "eval", "exec", "locals", "vars"})
@@ -33,7 +34,8 @@ _LIVE: PerCode[list[int]] = PerCode()
 
 
 def needs_frame(code: CodeType) -> bool:
-    """Whether the code looks into its own frame, so that it has to run in one."""
+    """Whether the code looks into its own frame, or has frames watched, so that it has to run in
+    one."""
     return _mentions(code, _FRAME_NEEDERS)
 
 

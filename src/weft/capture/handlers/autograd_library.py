@@ -22,7 +22,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.gradients import as_parameter, spent
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import constructor
-from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant
+from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant, is_none
 from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue
 from weft.capture.values.tensors import (
@@ -264,7 +264,7 @@ def _set_grad(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
         mine, theirs = value.example, new.example
         if (mine.shape, mine.dtype, mine.device) != (theirs.shape, theirs.dtype, theirs.device):
             raise graph_break("operator-failed", "a gradient of another shape, dtype or device")
-    elif new is not NONE and not (new.is_constant and new.constant() is None):
+    elif not is_none(new):
         raise graph_break("operator-failed", f"{new!r} as a gradient")
     value.write(tx, "grad", new)
 

@@ -32,9 +32,12 @@ from weft.capture.values.constant import (
     boolean,
     constant,
     evaluate,
+    is_none,
     python_object,
 )
+from weft.capture.values.exceptions import read_attribute
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
+from weft.capture.values.generators import next_or_stop
 from weft.capture.values.identities import RunTimeNumber
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
@@ -67,12 +70,12 @@ def _iter(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(next)
 def _next(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    item = args[0].next(tx)
-    if item is not None:
-        return item
-    if len(args) > 1:
-        return args[1]
-    raise tx.error(StopIteration)
+    try:
+        return next_or_stop(tx, args[0])
+    except ObservedException as error:
+        if len(args) > 1 and issubclass(error.value.python_type(), StopIteration):
+            return args[1]
+        raise
 
 
 def classes_of(tx: Interpreter, value: SymbolicValue) -> Any:
@@ -148,7 +151,7 @@ def _try_getattr(tx: Interpreter, value: SymbolicValue, name: str) -> SymbolicVa
 @rule(getattr)
 def _getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if len(args) == 2:
-        return args[0].getattr(tx, args[1].constant())
+        return read_attribute(tx, args[0], args[1].constant())
     found = _try_getattr(tx, args[0], args[1].constant())
     return args[2] if found is None else found
 
@@ -283,15 +286,15 @@ def _sum(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return total
 
 
-def _extreme(op: str) -> Callable[[Interpreter, Args, Kwargs], SymbolicValue]:
+def _extreme(op: str, name: str) -> Callable[[Interpreter, Args, Kwargs], SymbolicValue]:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         items = list(args[0].iterate(tx)) if len(args) == 1 else args
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]
-            raise tx.error(ValueError, "arg is an empty sequence")
+            evaluate(tx, lambda: min(()) if name == "min" else max(()))  # raises
         key = kwargs.get("key")
-        plain = key is None or (key.is_constant and key.constant() is None)
+        plain = key is None or is_none(key)
         symbolic = extreme_number(tx, op, items) if plain else None
         if symbolic is not None:
             return symbolic
@@ -306,8 +309,8 @@ def _extreme(op: str) -> Callable[[Interpreter, Args, Kwargs], SymbolicValue]:
     return handler
 
 
-rule(max)(_extreme("gt"))
-rule(min)(_extreme("lt"))
+rule(max)(_extreme("gt", "max"))
+rule(min)(_extreme("lt", "min"))
 
 
 @rule(sorted)

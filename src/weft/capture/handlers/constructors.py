@@ -31,6 +31,7 @@ from weft.capture.values.lazy_iterators import (
     EnumerateIterator,
     FilterIterator,
     MapIterator,
+    PoolIterator,
     RepeatIterator,
     SliceIterator,
     StarmapIterator,
@@ -384,14 +385,26 @@ def _filter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
 
 @constructor(reversed)
 def _reversed(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if isinstance(args[0], ObjectValue) and args[0].special(tx, "__reversed__") is not None:
-        return args[0].method(tx, "__reversed__", [], {})
-    if isinstance(args[0], RangeValue):
-        return RangeIterator(args[0].range[::-1])
-    if isinstance(args[0], SequenceValue):
-        return ReversedIterator(args[0])
-    items = tx.unpack(args[0])
+    value = args[0]
+    if isinstance(value, RangeValue):
+        return RangeIterator(value.range[::-1])
+    if isinstance(value, SequenceValue):
+        return ReversedIterator(value)
+    kind = value.python_type()
+    own = type_lookup(kind, "__reversed__")
+    indexed = own is MISSING and type_lookup(kind, "__getitem__") is not MISSING
+    if own is None or (own is MISSING and not indexed):
+        raise tx.error(TypeError, f"'{kind.__name__}' object is not reversible")
+    if isinstance(value, ObjectValue):
+        return value.method(tx, "__reversed__", [], {}) if not indexed else _backwards(tx, value)
+    items = tx.unpack(value)
     return LazyIterator(cls, lambda: iter(items[::-1]), True)
+
+
+def _backwards(tx: Interpreter, value: ObjectValue) -> SymbolicValue:
+    """Over what has a length and is indexed."""
+    indices = range(value.length(tx) - 1, -1, -1)
+    return LazyIterator(reversed, lambda: (value.getitem(tx, constant(i)) for i in indices))
 
 
 @constructor(itertools.chain)
@@ -441,27 +454,23 @@ def _zip_longest(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[Symbol
         yield TupleValue(items)
 
 
-@iterator_type(itertools.product, iterables=slice(0, None))
-def _product(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    repeat = kwargs["repeat"].constant() if "repeat" in kwargs else 1
-    for items in itertools.product(*(tx.unpack(a) for a in args), repeat=repeat):
-        yield TupleValue(items)
+@constructor(itertools.product)
+def _product(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return _pools(tx, cls, args, kwargs)
 
 
+@constructor(itertools.permutations, itertools.combinations,
+             itertools.combinations_with_replacement)
+def _choose(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    given = dict(zip(("iterable", "r"), args, strict=False)) | kwargs
+    return _pools(tx, cls, [given.pop("iterable")], given)
 
 
-def _choose(function: Any) -> None:
-    def make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        numbers = [a.constant() for a in args[1:]]
-        chosen = list(function(tx.unpack(args[0]), *numbers))
-        return LazyIterator(cls, lambda: iter([TupleValue(items) for items in chosen]), True)
-
-    constructor(function)(make)
-
-
-for _function in (itertools.permutations, itertools.combinations,
-                  itertools.combinations_with_replacement):
-    _choose(_function)
+def _pools(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    numbers = {name: value.constant() for name, value in kwargs.items()}
+    pools = [tx.unpack(arg) for arg in args]
+    evaluate(tx, lambda: cls(*([()] * len(pools)), **numbers))  # raises what is wrong with them
+    return PoolIterator(cls, pools, numbers)
 
 
 @constructor(itertools.starmap)

@@ -33,16 +33,20 @@ def _init(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 def _with_traceback(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     error = _target(args)
-    error.setattr(tx, "__traceback__", args[1])
+    error.generic_setattr(tx, "__traceback__", args[1])
     return error
 
 
 def _add_note(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if args[1].python_type() is not str:
+        raise graph_break("unknown-operation", "a note that is no string")
     attributes = _target(args).attributes
     notes = attributes.lookup(tx, "__notes__")
     if notes is None:
         notes = ListValue([])
         attributes.setitem(tx, constant("__notes__"), notes)
+    if not isinstance(notes, ListValue):
+        raise graph_break("unknown-operation", "notes that are no list")
     return notes.method(tx, "append", [args[1]], {})
 
 

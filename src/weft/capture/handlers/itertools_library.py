@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @iterator_type(itertools.compress, iterables=slice(0, 2), most=2)
 def _compress(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
-    data, selectors = (*args, *kwargs.values())
+    data, selectors = args
     for item, chosen in zip(iterator_of(tx, data), iterator_of(tx, selectors), strict=False):
         if chosen.truth(tx):
             yield item

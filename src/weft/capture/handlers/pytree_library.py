@@ -14,7 +14,7 @@ from weft._torch import pytree
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import constant
+from weft.capture.values.constant import constant, is_none
 from weft.capture.values.functions import rule
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue
@@ -142,7 +142,7 @@ def _to_values(tx: Interpreter, obj: Any) -> SymbolicValue:
 
 def _plain(kwargs: Kwargs, args: Args, n: int) -> None:
     given = [*args[n:], *kwargs.values()]
-    if any(not (v.is_constant and v.constant() is None) for v in given):
+    if not all(map(is_none, given)):
         raise graph_break("unknown-operation", "pytree with is_leaf")
 
 

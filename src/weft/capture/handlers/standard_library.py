@@ -16,12 +16,12 @@ import typing
 import weakref
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import Signal, graph_break
+from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue, constructor
 from weft.capture.values.constant import NONE, constant, evaluate
-from weft.capture.values.exceptions import traceback_of
+from weft.capture.values.exceptions import nothing_handled_outside, traceback_of
 from weft.capture.values.functions import (
     MARKED,
     BoundMethodValue,
@@ -448,21 +448,14 @@ def _get_ident(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return RunTimeNumber(threading.get_ident, [])
 
 
-def _handled_outside(exc_info: Any) -> Any:
-    return exc_info()[1]
-
-
 @rule(sys.exc_info)
 def _exc_info(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     handled = tx.frame.handled_exception() if tx.frame is not None else None
     if handled is None:
-        if isinstance(sys.exc_info()[1], Exception) and not isinstance(sys.exc_info()[1], Signal):
-            raise graph_break("unknown-operation", "sys.exc_info in a handler outside")
-        source = tx.tree.object(sys.exc_info, "sys.exc_info")
-        tx.guards.add(source.call(_handled_outside, "sys.exception()"), "is", None)
+        nothing_handled_outside(tx)
         return TupleValue([NONE, NONE, NONE])
     kind = handled.python_type()
-    return TupleValue([tx.wrap_fixed(kind, kind.__name__), handled, traceback_of(handled)])
+    return TupleValue([tx.wrap_fixed(kind, kind.__name__), handled, traceback_of(tx, handled)])
 
 
 @rule(typing.cast)

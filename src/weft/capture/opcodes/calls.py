@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from weft.capture.breaks import graph_break
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.opcodes.exceptions import stop_iteration_error
 from weft.capture.values.base import NULL, Args, Kwargs, SymbolicValue
+from weft.capture.values.exceptions import stop_iteration_error
 from weft.capture.values.functions import BoundMethodValue, FunctionValue
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.modules import ModuleValue

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.base import SymbolicValue
-from weft.capture.values.constant import NONE
+from weft.capture.values.constant import is_none
 from weft.capture.values.outside_iterators import OutsideIterator
 
 if TYPE_CHECKING:
@@ -78,11 +78,6 @@ def _only_raises(frame: Frame, start: int) -> bool:
         if ins.target >= 0 or ins.name.startswith(("RETURN", "RERAISE", "STORE", "DELETE")):
             return False
     return False
-
-
-def is_none(value: SymbolicValue) -> bool:
-    """`value is None`."""
-    return value is NONE or (value.is_constant and value.constant() is None)
 
 
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, HandledMarker, SymbolicValue
 from weft.capture.values.classes import ClassValue
-from weft.capture.values.constant import NONE, boolean
+from weft.capture.values.constant import NONE, boolean, is_none
 from weft.capture.values.exceptions import (
     ExceptionValue,
     is_exception,
-    new_exception,
     traceback_of,
 )
 from weft.capture.values.objects import ObjectValue
@@ -27,9 +26,12 @@ if TYPE_CHECKING:
 
 def instantiate(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     """The exception that `raise value` raises."""
+    kind = value.python_type() if not isinstance(value, ClassValue) else value.cls
+    if BaseException not in kind.__mro__:
+        raise tx.error(TypeError, "exceptions must derive from BaseException")
     made = tx.call(value, []) if isinstance(value, ClassValue) else value
     if not is_exception(made):
-        raise tx.error(TypeError, "exceptions must derive from BaseException")
+        raise graph_break("unknown-operation", f"raising {value!r}")
     return made
 
 
@@ -39,28 +41,29 @@ def raise_varargs(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
         current = frame.handled_exception()
         if current is None:
             raise tx.error(RuntimeError, "No active exception to reraise")
-        raise ObservedException(current)
+        raise ObservedException(current, again=True)
     cause = frame.pop() if ins.arg == 2 else None
     value = instantiate(tx, frame.pop())
     if cause is not None and isinstance(value, ExceptionValue):
-        is_none = cause.is_constant and cause.constant() is None
-        value.set_link(tx, "__cause__", NONE if is_none else instantiate(tx, cause))
+        value.set_link(tx, "__cause__", _cause(tx, cause))
     raise ObservedException(value)
+
+
+def _cause(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    """What `raise error from value` makes the cause."""
+    made = tx.call(value, []) if isinstance(value, ClassValue) else value
+    if is_none(made):
+        return NONE
+    if is_exception(made):
+        return made
+    if made is not value:
+        raise graph_break("unknown-operation", f"{value!r} as the cause of an exception")
+    raise tx.error(TypeError, "exception causes must derive from BaseException")
 
 
 @opcode("RERAISE")
 def reraise(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    raise ObservedException(frame.pop())
-
-
-def stop_iteration_error(tx: Interpreter, error: SymbolicValue) -> SymbolicValue:
-    """What leaves a generator when its body raises StopIteration (PEP 479)."""
-    if not issubclass(error.python_type(), StopIteration):
-        return error
-    made = new_exception(RuntimeError, [tx.wrap_new("generator raised StopIteration")])
-    made.set_link(tx, "__cause__", error)
-    made.set_link(tx, "__context__", error)
-    return made
+    raise ObservedException(frame.pop(), again=True)
 
 
 # -- catching -------------------------------------------------------------------------------------
@@ -89,13 +92,20 @@ def check_exc_match(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if not _are_exceptions(classes):
         text = "catching classes that do not inherit from BaseException is not allowed"
         raise tx.error(TypeError, text)
-    frame.push(boolean(issubclass(frame.stack[-1].python_type(), classes)))  # type: ignore[arg-type]
+    frame.push(boolean(_catches(classes, frame.stack[-1].python_type())))
+
+
+def _catches(classes: Any, kind: type) -> bool:
+    """Whether `except classes` catches exceptions of the kind (metaclasses are not asked)."""
+    if isinstance(classes, tuple):
+        return any(_catches(one, kind) for one in classes)
+    return classes in kind.__mro__
 
 
 def _are_exceptions(classes: object) -> bool:
     if isinstance(classes, tuple):
         return all(_are_exceptions(one) for one in classes)
-    return isinstance(classes, type) and issubclass(classes, BaseException)
+    return isinstance(classes, type) and BaseException in classes.__mro__
 
 
 # -- with -----------------------------------------------------------------------------------------
@@ -132,5 +142,5 @@ def with_except_start(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if not is_exception(error):
         raise graph_break("unknown-value", f"{error!r} raised in a with block")
     kind = error.python_type()
-    args = [tx.wrap_fixed(kind, kind.__name__), error, traceback_of(error)]
+    args = [tx.wrap_fixed(kind, kind.__name__), error, traceback_of(tx, error)]
     frame.push(tx.force(tx.call(frame.stack[-4], args)))

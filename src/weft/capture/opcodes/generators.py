@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from weft.capture.breaks import ObservedException
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.opcodes.control import is_none
 from weft.capture.values.base import SymbolicValue
-from weft.capture.values.constant import NONE
-from weft.capture.values.generators import GeneratorValue
+from weft.capture.values.constant import NONE, is_none
+from weft.capture.values.generators import GeneratorValue, next_or_stop
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -37,10 +36,14 @@ def send(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if isinstance(inner, GeneratorValue):
         item = inner.resume(tx, sent)
         result = inner.result
-    elif is_none(sent):
-        item = inner.next(tx)
     else:
-        item = _method_send(tx, inner, sent)
+        try:
+            item = (next_or_stop(tx, inner) if is_none(sent)
+                    else inner.method(tx, "send", [sent], {}))
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), StopIteration):
+                raise
+            item, result = None, error.value.getattr(tx, "value")
     if item is not None:
         frame.push(item)
         return
@@ -48,17 +51,6 @@ def send(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
         frame.pop()
     frame.push(result)
     frame.pc = ins.target
-
-
-def _method_send(
-    tx: Interpreter, inner: SymbolicValue, sent: SymbolicValue
-) -> SymbolicValue | None:
-    try:
-        return inner.method(tx, "send", [sent], {})
-    except ObservedException as error:
-        if issubclass(error.value.python_type(), StopIteration):
-            return None
-        raise
 
 
 @opcode("END_SEND")
@@ -71,7 +63,7 @@ def cleanup_throw(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     """Stack: the inner iterator, the value sent, the exception thrown into it."""
     error = frame.stack[-1]
     if not issubclass(error.python_type(), StopIteration):
-        raise ObservedException(error)
+        raise ObservedException(error, again=True)
     frame.popn(3)
     frame.push(NONE)
     frame.push(error.getattr(tx, "value"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from weft.capture.breaks import ObservedException
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.classes import ClassValue
-from weft.capture.values.constant import NONE, boolean
+from weft.capture.values.constant import NONE, boolean, constant
+from weft.capture.values.mapping import DictValue
+from weft.capture.values.objects import new_object
 from weft.capture.values.sequences import TupleValue
 
 if TYPE_CHECKING:
@@ -18,10 +20,8 @@ if TYPE_CHECKING:
 #: the first base class that has one of them.
 _SEQUENCE: Final = 1 << 5
 _MAPPING: Final = 1 << 6
-#: Classes that a class pattern's only positional sub-pattern matches as a whole.
-_SELF_MATCHING = (
-    bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple,
-)  # fmt: skip
+#: The flag of classes that a class pattern's only positional sub-pattern matches as a whole.
+_MATCHES_ITSELF: Final = 1 << 22
 
 
 @opcode("MATCH_MAPPING")
@@ -38,13 +38,37 @@ def match_sequence(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 def match_keys(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     """Stack: the mapping, a tuple of keys; pushes the tuple of values, or None."""
     subject, keys = frame.stack[-2:]
+    names = tx.unpack(keys)
+    _check_distinct(tx, names)
     found = []
-    for key in tx.unpack(keys):
-        if not subject.contains(tx, key):
+    for key in names:
+        value = _value_of(tx, subject, key)
+        if value is None:
             frame.push(NONE)
             return
-        found.append(subject.getitem(tx, key))
+        found.append(value)
     frame.push(TupleValue(found))
+
+
+def _check_distinct(tx: Interpreter, keys: list[SymbolicValue]) -> None:
+    seen: dict[Any, None] = {}
+    for key in keys:
+        name = key.dict_key(tx)
+        if name in seen:
+            shown = repr(key.constant()) if key.is_constant else None
+            if shown is None:
+                raise graph_break("unknown-operation", "a mapping pattern with a key twice")
+            raise tx.error(ValueError, f"mapping pattern checks duplicate key ({shown})")
+        seen[name] = None
+
+
+def _value_of(tx: Interpreter, subject: SymbolicValue, key: SymbolicValue) -> SymbolicValue | None:
+    """`subject.get(key)`, which makes no item where there is none."""
+    if isinstance(subject, DictValue):
+        return tx.force(subject.getitem(tx, key)) if subject.contains(tx, key) else None
+    nothing = new_object(tx, object)
+    found = tx.force(subject.method(tx, "get", [key, nothing], {}))
+    return None if found is nothing else found
 
 
 @opcode("MATCH_CLASS")
@@ -53,7 +77,7 @@ def match_class(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     subject, cls, names = frame.popn(3)
     if not isinstance(cls, ClassValue):
         raise tx.error(TypeError, "called match pattern must be a class")
-    if not issubclass(subject.python_type(), cls.cls):
+    if not tx.call(tx.wrap_fixed(isinstance, "isinstance"), [subject, cls]).truth(tx):
         frame.push(NONE)
         return
     found = _attributes(tx, subject, cls, ins.arg, names.constant())
@@ -63,25 +87,58 @@ def match_class(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 def _attributes(
     tx: Interpreter, subject: SymbolicValue, cls: ClassValue, count: int, names: tuple[str, ...]
 ) -> list[SymbolicValue] | None:
-    own: tuple[str, ...] = ()
     found: list[SymbolicValue] = []
+    own: list[SymbolicValue] = []
     if count:
-        own = getattr(cls.cls, "__match_args__", ())
-        if type(own) is not tuple:
-            raise tx.error(TypeError, f"{cls.cls.__name__}.__match_args__ must be a tuple (got "
-                                      f"{type(own).__name__})")
-        if not own and issubclass(cls.cls, _SELF_MATCHING):
-            own, count = (), 0
+        places = _match_args(tx, cls)
+        if places is None and cls.cls.__flags__ & _MATCHES_ITSELF:
             found.append(subject)
-        if len(own) < count:
-            name = cls.cls.__name__
-            text = f"{name}() accepts {len(own)} positional sub-patterns ({count} given)"
-            raise tx.error(TypeError, text)
-    for name in (*own[:count], *names):
-        try:
-            found.append(tx.force(subject.getattr(tx, name)))
-        except ObservedException as error:
-            if issubclass(error.value.python_type(), AttributeError):
-                return None
-            raise
+            allowed = 1
+        else:
+            own = places or []
+            allowed = len(own)
+        if allowed < count:
+            plural = "" if allowed == 1 else "s"
+            text = f"{cls.cls.__name__}() accepts {allowed} positional sub-pattern{plural}"
+            raise tx.error(TypeError, f"{text} ({count} given)")
+    seen: set[str] = set()
+    for place in (*own[:count], *map(constant, names)):
+        name = _attribute_name(tx, cls, place, seen)
+        value = _attribute_or_none(tx, subject, name)
+        if value is None:
+            return None
+        found.append(value)
     return found
+
+
+def _match_args(tx: Interpreter, cls: ClassValue) -> list[SymbolicValue] | None:
+    """The items of the class's `__match_args__`; None if it has none."""
+    found = _attribute_or_none(tx, cls, "__match_args__")
+    if found is None:
+        return None
+    if found.python_type() is not tuple:
+        raise tx.error(TypeError, f"{cls.cls.__name__}.__match_args__ must be a tuple (got "
+                                  f"{found.python_type().__name__})")
+    return tx.unpack(found)
+
+
+def _attribute_name(tx: Interpreter, cls: ClassValue, place: SymbolicValue, seen: set[str]) -> str:
+    """The name of an attribute that a class pattern asks for; each may be asked for once."""
+    if place.python_type() is not str:
+        kind = place.python_type().__name__
+        raise tx.error(TypeError, f"__match_args__ elements must be strings (got {kind})")
+    name: str = place.constant()
+    if name in seen:
+        raise tx.error(TypeError, f"{cls.cls.__name__}() got multiple sub-patterns for attribute "
+                                  f"{name!r}")
+    seen.add(name)
+    return name
+
+
+def _attribute_or_none(tx: Interpreter, owner: SymbolicValue, name: str) -> SymbolicValue | None:
+    try:
+        return tx.force(owner.getattr(tx, name))
+    except ObservedException as error:
+        if issubclass(error.value.python_type(), AttributeError):
+            return None
+        raise

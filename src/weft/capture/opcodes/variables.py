@@ -13,6 +13,7 @@ from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.base import NULL, LazyValue, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant, evaluate
+from weft.capture.values.exceptions import read_attribute
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -141,7 +142,7 @@ def load_closure(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 def _unbound_cell(tx: Interpreter, frame: Frame, name: str) -> ObservedException:
     if name in frame.code.co_freevars:
-        return tx.error(NameError, _NO_FREE_VALUE.format(name))
+        return tx.error(NameError, _NO_FREE_VALUE.format(name), name=name)
     return tx.error(UnboundLocalError, _NO_VALUE.format(name))
 
 
@@ -175,7 +176,7 @@ def read_global(tx: Interpreter, frame: Frame, name: str) -> SymbolicValue:
     if found is None:
         found = tx.globals_of(builtins.__dict__).lookup(tx, name)
     if found is None:
-        raise tx.error(NameError, f"name '{name}' is not defined")
+        raise tx.error(NameError, f"name '{name}' is not defined", name=name)
     return found
 
 
@@ -201,9 +202,10 @@ def store_global(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("DELETE_GLOBAL")
 def delete_global(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    if frame.globals.lookup(tx, ins.argval) is None:
-        raise tx.error(NameError, f"name '{ins.argval}' is not defined")
-    frame.globals.delitem(tx, constant(ins.argval))
+    name = ins.argval
+    if frame.globals.lookup(tx, name) is None:
+        raise tx.error(NameError, f"name '{name}' is not defined", name=name)
+    frame.globals.delitem(tx, constant(name))
 
 
 @opcode("LOAD_ASSERTION_ERROR")
@@ -221,7 +223,7 @@ def load_build_class(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_ATTR")
 def load_attr(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = frame.stack.pop().getattr(tx, ins.argval)
+    value = read_attribute(tx, frame.stack.pop(), ins.argval)
     if ins.flags & 1:
         push_with_null(frame, value)
     else:
@@ -230,7 +232,7 @@ def load_attr(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_METHOD")
 def load_method(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    push_with_null(frame, frame.stack.pop().getattr(tx, ins.argval))
+    push_with_null(frame, read_attribute(tx, frame.stack.pop(), ins.argval))
 
 
 @opcode("STORE_ATTR")

@@ -15,6 +15,7 @@ import torch
 from weft._torch import dynamo_substitute
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
+from weft.capture.values.arities import fits
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, evaluate, python_object
 from weft.capture.values.functions import rule_of
@@ -118,6 +119,8 @@ class BuiltinValue(SymbolicValue):
         raise graph_break("unknown-c-function", f"{owner.__name__}.{name} on {target!r}")
 
     def _by_rule(self, own: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if not fits(self.function, len(args), kwargs):
+            raise graph_break("unknown-c-function", f"{self!r} with {len(args)} arguments")
         try:
             return own(tx, args, kwargs)  # type: ignore[no-any-return]
         except (IndexError, TypeError, KeyError) as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
+from weft.capture.values.arities import fits
 from weft.capture.values.attributes import (
     C_METHODS,
     bind,
@@ -25,7 +26,7 @@ from weft.capture.values.attributes import (
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS
-from weft.capture.values.constant import NONE, constant, evaluate, python_object
+from weft.capture.values.constant import NONE, constant, evaluate, is_none, python_object
 from weft.capture.values.exceptions import ExceptionValue
 from weft.capture.values.functions import RULES, BoundMethodValue
 from weft.capture.values.objects import ObjectValue, new_object
@@ -96,6 +97,8 @@ class ClassValue(SymbolicValue):
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         own = CONSTRUCTORS.get(self.cls)
         if own is not None:
+            if not fits(self.cls, len(args), kwargs):
+                raise graph_break("unknown-operation", f"arguments of {self.cls.__name__}")
             try:
                 return own(tx, self.cls, args, kwargs)
             except (IndexError, KeyError, TypeError, ValueError) as error:
@@ -142,7 +145,7 @@ class ClassValue(SymbolicValue):
         if isinstance(initialiser, types.FunctionType):
             function = tx.wrap_fixed(initialiser, f"{cls.__name__}.__init__")
             result = tx.force(function.call(tx, [made, *args], kwargs))
-            if not (result.is_constant and result.constant() is None):
+            if not is_none(result):
                 kind = result.python_type().__name__
                 raise tx.error(TypeError, f"__init__() should return None, not '{kind}'")
         elif isinstance(made, ExceptionValue):

@@ -187,6 +187,11 @@ FALSE: Final = ConstantValue(False)
 NOT_IMPLEMENTED: Final = ConstantValue(NotImplemented)
 
 
+def is_none(value: SymbolicValue) -> bool:
+    """`value is None`."""
+    return value is NONE or (value.is_constant and value.constant() is None)
+
+
 def boolean(value: Any) -> ConstantValue:
     """True or False."""
     return TRUE if value else FALSE

@@ -6,19 +6,23 @@ Place in the pipeline: a value family; `ObservedException` carries one through t
 from __future__ import annotations
 
 import functools
+import sys
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import ObservedException, Signal, graph_break
 from weft.capture.source import Source
+from weft.capture.tracebacks import Place, traceback_entry
 from weft.capture.values.attributes import type_lookup
-from weft.capture.values.base import MISSING, SymbolicValue
-from weft.capture.values.constant import NONE, boolean, python_object
+from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
+from weft.capture.values.constant import NONE, boolean, constant, is_none, python_object
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
 
 if TYPE_CHECKING:
+    from weft.capture.frame import Frame
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
 
@@ -27,17 +31,20 @@ if TYPE_CHECKING:
 class ExceptionValue(ObjectValue):
     """An exception object."""
 
-    __slots__ = ("args", "known", "traceback", "written")
+    __slots__ = ("args", "fields", "known", "traceback", "written")
 
     def __init__(self, cls: type[BaseException], args: list[SymbolicValue],
                  source: Source | None = None, original: Any = MISSING) -> None:
         super().__init__(cls, source, original)
         self.args = args
+        self.fields: dict[str, SymbolicValue] = {}
+        """What was set of the attributes that its C type has: `name` of an ImportError."""
         self.known: dict[str, SymbolicValue] = {}
         """What was read or set of `_LINKS`."""
         self.written: dict[str, None] = {}
         """Names of what was set, in that order."""
-        self.traceback: SymbolicValue = NONE
+        self.traceback: SymbolicValue | None = NONE if source is None else None
+        """None: that of an exception from outside, not looked at."""
 
     def __repr__(self) -> str:
         return f"{self.cls.__name__}({', '.join(map(repr, self.args))})"
@@ -49,6 +56,8 @@ class ExceptionValue(ObjectValue):
             found = _LINKS[name]
             if self.source is not None:
                 found = tx.wrap(getattr(self.original, name), self.source.attribute(name))
+            elif name == "__context__" and self.traceback is not NONE:
+                nothing_handled_outside(tx)
             self.known[name] = found
         return found
 
@@ -59,6 +68,35 @@ class ExceptionValue(ObjectValue):
         if name == "__cause__":
             self.set_link(tx, "__suppress_context__", boolean(True))
 
+    def set_field(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        """Sets an attribute that the C type has."""
+        self.fields[name] = value
+        self._note_written(tx, name)
+
+    def set_traceback(self, tx: Interpreter, value: SymbolicValue) -> None:
+        """Sets `__traceback__`."""
+        if value is not self.traceback:
+            self.traceback = value
+            self._note_written(tx, "__traceback__")
+
+    def now_traceback(self, tx: Interpreter) -> SymbolicValue:
+        """`__traceback__`."""
+        if self.traceback is None:
+            assert self.source is not None
+            place = self.source.attribute("__traceback__")
+            self.traceback = tx.wrap(self.original.__traceback__, place)
+        return self.traceback
+
+    def passed(self, tx: Interpreter, frame: Frame) -> None:
+        """It was raised in the frame, or out of what the frame called."""
+        rest = self.traceback
+        if rest is None:
+            assert self.source is not None
+            rest = LazyValue(self.source.attribute("__traceback__"), self.original.__traceback__)
+        self.traceback = TracebackValue(frame, rest)
+        if self.source is not None:
+            tx.effects.touch(self)
+
     def _note_written(self, tx: Interpreter, name: str) -> None:
         self.written.setdefault(name)
         if self.source is not None:
@@ -67,21 +105,31 @@ class ExceptionValue(ObjectValue):
     def initialise(self, tx: Interpreter, args: list[SymbolicValue],
                    kwargs: dict[str, SymbolicValue]) -> None:
         """`BaseException.__init__`, or what a builtin exception has of its own."""
-        if kwargs or issubclass(self.cls, _COMPLEX):
+        fields = next((names for kind, names in _KEYWORDS.items() if kind in self.cls.__mro__), ())
+        if not kwargs.keys() <= {*fields} or issubclass(self.cls, _COMPLEX):
             raise graph_break("unknown-operation", f"making a {self.cls.__name__}")
+        if self.source is not None or self.fields:
+            for name in fields:
+                self.set_field(tx, name, NONE)
+        for name, value in kwargs.items():
+            self.set_field(tx, name, value)
         self.args = args
+        if self.source is not None:
+            self._note_written(tx, "args")
 
     def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "args":
             return TupleValue(self.args)
+        if name in self.fields:
+            return self.fields[name]
         if name == "value" and issubclass(self.cls, StopIteration):
             return self.args[0] if self.args else NONE
         if name in _LINKS:
             return self.link(tx, name)
+        if name == "__traceback__":
+            return self.now_traceback(tx)
         if self.original is MISSING and name in _fields(self.cls):
             return self._field(tx, name)
-        if name == "__traceback__" and (self.source is None or self.traceback is not NONE):
-            return self.traceback
         return super().slot_attribute(tx, name)
 
     def _field(self, tx: Interpreter, name: str) -> SymbolicValue:
@@ -93,15 +141,24 @@ class ExceptionValue(ObjectValue):
 
     def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
                         ) -> None:
+        if not _may_be(name, value):
+            raise graph_break("unknown-operation", f"setting {name} of {self!r} to {value!r}")
         if name == "args":
             self.args = tx.unpack(value)
             self._note_written(tx, name)
         elif name in _LINKS:
-            self.set_link(tx, name, value)
+            self.set_link(tx, name, NONE if is_none(value) else value)
         elif name == "__traceback__":
-            self.traceback = value
+            self.set_traceback(tx, value)
+        elif _is_plain_field(self.cls, name, attribute):
+            self.set_field(tx, name, value)
         else:
             super()._set_descriptor(tx, name, attribute, value)
+
+    def generic_delattr(self, tx: Interpreter, name: str) -> None:
+        if name in _COMMON or name in _fields(self.cls):
+            raise graph_break("unknown-operation", f"deleting {name} of {self!r}")
+        super().generic_delattr(tx, name)
 
     def replay(self, emit: Emitter) -> None:
         super().replay(emit)
@@ -111,8 +168,13 @@ class ExceptionValue(ObjectValue):
         for name in self.written:
             if name == "args":
                 emit.line(f"{target}.args = ({''.join(f'{emit.value(a)}, ' for a in self.args)})")
-            else:
-                emit.line(f"{target}.{name} = {emit.value(self.known[name])}")
+            elif name != "__traceback__":
+                value = self.known.get(name) or self.fields[name]
+                emit.line(f"{target}.{name} = {emit.value(value)}")
+        if self.traceback is not None and self.traceback is not NONE:
+            emit.line(f"{target}.__traceback__ = {emit.value(self.traceback)}")
+        elif "__traceback__" in self.written:
+            emit.line(f"{target}.__traceback__ = None")
 
     def rebuild(self, emit: Emitter) -> str:
         args = "".join(f", {emit.value(arg)}" for arg in self.args)
@@ -126,6 +188,10 @@ class ExceptionValue(ObjectValue):
 
     def _fill_links(self, emit: Emitter, name: str) -> None:
         self.attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}")
+        for field in self.fields:
+            self.written.setdefault(field)
+        if self.traceback is not NONE and "__context__" not in self.written:
+            emit.line(f"{emit.constant(adopt)}({name})")
         self._write_links(emit, name)
 
 
@@ -134,6 +200,11 @@ _LINKS: Final[dict[str, SymbolicValue]] = {
 }
 """Attributes of exceptions that refer to others, and what they are at first."""
 
+
+_KEYWORDS: Final[dict[type, tuple[str, ...]]] = {
+    ImportError: ("name", "path"), AttributeError: ("name", "obj"), NameError: ("name",),
+}
+"""Attributes that the constructors of builtin exceptions take by name."""
 
 _COMPLEX: Final = (OSError, UnicodeError, SyntaxError, BaseExceptionGroup)
 """Exceptions whose constructors do more than to keep their arguments."""
@@ -155,39 +226,110 @@ def _fields(cls: type) -> frozenset[str]:
         if isinstance(attribute, kinds) and name not in _COMMON)
 
 
+def _is_plain_field(cls: type, name: str, attribute: Any) -> bool:
+    """Whether such an attribute just keeps what it is set to."""
+    return (isinstance(attribute, types.MemberDescriptorType) and name in _fields(cls)
+            and not issubclass(cls, _COMPLEX))
+
+
+def _may_be(name: str, value: SymbolicValue) -> bool:
+    """Whether the C type lets an attribute have the value; if not, Python says why."""
+    if name in ("__cause__", "__context__"):
+        return is_none(value) or is_exception(value)
+    if name == "__traceback__":
+        return is_none(value) or value.python_type() is types.TracebackType
+    return name != "__suppress_context__" or value.python_type() is bool
+
+
 @final
 class TracebackValue(SymbolicValue):
-    """The traceback of an exception that was raised and caught inside of the captured code."""
+    """The traceback of an exception that passed a frame of the captured code."""
 
-    __slots__ = ("exception",)
+    __slots__ = ("frame", "line", "offset", "rest")
 
-    def __init__(self, exception: SymbolicValue) -> None:
+    def __init__(self, frame: Frame, rest: SymbolicValue) -> None:
         super().__init__()
-        self.exception = exception
+        self.frame = frame
+        self.line = frame.current.line
+        self.offset = frame.current.offset
+        self.rest = rest
+        """The traceback inside of what the frame called."""
 
     def python_type(self) -> type:
         return types.TracebackType
 
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name == "tb_next":
+            return tx.force(self.rest)
+        if name == "tb_lineno":
+            return tx.wrap_new(self.line)
+        return super().getattr(tx, name)
+
     def rebuild(self, emit: Emitter) -> str:
-        error = emit.value(self.exception)
-        name = emit.bind(self, f"{error}.__traceback__")
-        with emit.block(f"if {name} is None:"):
-            with emit.block("try:"):
-                emit.line(f"raise {error}")
-            with emit.block("except BaseException as error:"):
-                emit.line(f"{name} = error.__traceback__")
-        return name
+        frame = self.frame
+        place = Place(frame.code, frame.globals.original, self.offset, self.line,
+                      frame.current.line)
+        rest = emit.value(self.rest)
+        entry = emit.constant(traceback_entry)
+        return emit.bind(self, f"{entry}({rest}, {emit.constant(place)})")
 
 
-def note_raised(value: SymbolicValue) -> None:
-    """A raised exception has a traceback."""
-    if isinstance(value, ExceptionValue) and value.traceback is NONE:
-        value.traceback = TracebackValue(value)
+def note_passed(tx: Interpreter, value: SymbolicValue, frame: Frame) -> None:
+    """A raised exception has a traceback, with the frames that it passed."""
+    if isinstance(value, ExceptionValue) and not frame.code.co_filename.startswith(_POLYFILLS):
+        value.passed(tx, frame)
 
 
-def traceback_of(value: SymbolicValue) -> SymbolicValue:
+_POLYFILLS: Final = str(Path(__file__).parent.parent)
+"""Where the functions are whose frames eager does not have."""
+
+
+def traceback_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     """What `__exit__` is given."""
-    return value.traceback if isinstance(value, ExceptionValue) else NONE
+    return value.now_traceback(tx) if isinstance(value, ExceptionValue) else NONE
+
+
+def adopt(error: BaseException) -> None:
+    """Makes what the caller of a replacement handles the context of an exception that was raised
+    in it."""
+    handled = sys.exc_info()[1]
+    if handled is not None and handled is not error:
+        error.__context__ = handled
+
+
+def _handled_outside(exc_info: Any) -> Any:
+    return exc_info()[1]
+
+
+def nothing_handled_outside(tx: Interpreter) -> None:
+    """Requires that the frame is not called while an exception is handled."""
+    handled = sys.exc_info()[1]
+    if isinstance(handled, Exception) and not isinstance(handled, Signal):
+        raise graph_break("unknown-operation", "the exception that is handled outside")
+    source = tx.tree.object(sys.exc_info, "sys.exc_info")
+    tx.guards.add(source.call(_handled_outside, "sys.exception()"), "is", None)
+
+
+def read_attribute(tx: Interpreter, owner: SymbolicValue, name: str) -> SymbolicValue:
+    """`owner.name`; an AttributeError says what was read of what."""
+    try:
+        return owner.getattr(tx, name)
+    except ObservedException as error:
+        value = error.value
+        if isinstance(value, ExceptionValue) and AttributeError in value.cls.__mro__:
+            _name_attribute(tx, value, owner, name)
+        raise
+
+
+def _name_attribute(tx: Interpreter, value: ExceptionValue, owner: SymbolicValue, name: str
+                    ) -> None:
+    if value.source is not None:
+        known = any(not is_none(value.slot_attribute(tx, field)) for field in ("name", "obj"))
+    else:
+        known = any(not is_none(value.fields.get(field, NONE)) for field in ("name", "obj"))
+    if not known:
+        value.set_field(tx, "name", constant(name))
+        value.set_field(tx, "obj", owner)
 
 
 def new_exception(cls: type[BaseException], args: list[SymbolicValue]) -> ExceptionValue:
@@ -195,20 +337,40 @@ def new_exception(cls: type[BaseException], args: list[SymbolicValue]) -> Except
     return ExceptionValue(cls, args)
 
 
+def stop_iteration_error(tx: Interpreter, error: SymbolicValue) -> SymbolicValue:
+    """What leaves a generator when its body raises StopIteration (PEP 479)."""
+    if not issubclass(error.python_type(), StopIteration):
+        return error
+    made = new_exception(RuntimeError, [tx.wrap_new("generator raised StopIteration")])
+    made.set_link(tx, "__cause__", error)
+    made.set_link(tx, "__context__", error)
+    return made
+
+
 def link_context(tx: Interpreter, value: SymbolicValue, handled: SymbolicValue | None) -> None:
     """An exception raised while another one is handled has that one as its context."""
-    if not isinstance(value, ExceptionValue) or handled is None:
+    if not isinstance(value, ExceptionValue) or not isinstance(handled, ExceptionValue):
         return
-    if value.link(tx, "__context__") is not NONE:
+    if handled is value:
         return
-    link: SymbolicValue = handled
-    seen: set[int] = set()
-    while isinstance(link, ExceptionValue) and id(link) not in seen:
-        if link is value:
-            return
-        seen.add(id(link))
-        link = link.known.get("__context__", NONE)
+    _forget_context(tx, handled, value)
     value.set_link(tx, "__context__", handled)
+
+
+def _forget_context(tx: Interpreter, link: ExceptionValue, value: ExceptionValue) -> None:
+    """What has `value` as its context, from `link` on, has none now: there are no cycles."""
+    seen: set[int] = set()
+    while id(link) not in seen:
+        seen.add(id(link))
+        if link.source is not None and value.source is None and "__context__" not in link.known:
+            return  # an exception made here is not in the chain of one from outside
+        context = link.link(tx, "__context__")
+        if context is value:
+            link.set_link(tx, "__context__", NONE)
+            return
+        if not isinstance(context, ExceptionValue):
+            return
+        link = context
 
 
 def is_exception(value: SymbolicValue) -> bool:

@@ -11,33 +11,49 @@ import inspect
 import types
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.bytecode.tables import TABLE
 from weft.capture.continuation import resume_generator
 from weft.capture.frame import Frame, frame_variables
 from weft.capture.values.base import Args, Kwargs, SymbolicValue, stack_arguments, stack_kinds
 from weft.capture.values.builtins import EXTERNAL_METHODS
-from weft.capture.values.constant import NONE
-from weft.capture.values.exceptions import is_exception, new_exception
+from weft.capture.values.classes import ClassValue
+from weft.capture.values.constant import NONE, is_none
+from weft.capture.values.exceptions import (
+    ExceptionValue,
+    is_exception,
+    link_context,
+    new_exception,
+    stop_iteration_error,
+)
 from weft.capture.values.functions import GENERATOR, FunctionValue
 from weft.capture.values.methods import MethodTable
+from weft.capture.values.objects import ObjectValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
 
 
+_IN_YIELD_FROM: Final = 2
+"""What the low bits of RESUME's argument say behind the `yield` of a `yield from`."""
+
+
 @final
 class GeneratorValue(MethodTable):
     """A generator object."""
 
-    __slots__ = ("done", "frame", "function", "result", "running", "started", "yielded")
+    __slots__ = ("done", "frame", "function", "names", "result", "running", "started", "yielded")
 
     def __init__(self, frame: Frame, function: FunctionValue) -> None:
         super().__init__()
         self.frame = frame
         self.function = function
+        self.names = {name: value for name, value in function.described.items()
+                      if name in ("__name__", "__qualname__")}
+        """What the function is called if that was changed; generators take it over."""
         self.started = False
         self.running = False
         self.done = False
@@ -61,7 +77,7 @@ class GeneratorValue(MethodTable):
         if self.done:
             self.result = NONE
             return None
-        if not (self.started or (sent is NONE or (sent.is_constant and sent.constant() is None))):
+        if not (self.started or is_none(sent)):
             raise tx.error(TypeError, "can't send non-None value to a just-started generator")
         self.frame.stack.append(sent)
         self.started = True
@@ -73,9 +89,9 @@ class GeneratorValue(MethodTable):
         self.running = True
         try:
             value = tx.run(self.frame)
-        except ObservedException:
+        except ObservedException as error:
             self.done = True
-            raise
+            raise _leaving(tx, error) from None
         finally:
             self.running = False
         if self.yielded:
@@ -85,12 +101,58 @@ class GeneratorValue(MethodTable):
         return None
 
     def throw(self, tx: Interpreter, error: ObservedException) -> SymbolicValue | None:
-        """Raises at the `yield` where the generator is suspended."""
+        """Raises at the `yield` where the generator is suspended, or in the iterator that it
+        yields from; the next item, None when the generator returned."""
+        if self.running:
+            raise tx.error(ValueError, "generator already executing")
         if self.done or not self.started:
             self.done = True
             raise error
-        tx.unwind(self.frame, error)
+        inner = self._yields_from()
+        if inner is None:
+            return self._throw_here(tx, error)
+        self.running = True
+        try:
+            item = throw_into(tx, inner, error)
+        except ObservedException as raised:
+            return self._inner_raised(tx, raised)
+        finally:
+            self.running = False
+        return self._throw_here(tx, error) if item is None else item
+
+    def _throw_here(self, tx: Interpreter, error: ObservedException) -> SymbolicValue | None:
+        self.running = False
+        self.frame.caller = tx.frame
+        if self.frame.handled:
+            link_context(tx, error.value, self.frame.handled[-1])
+        error.linked, error.again = True, False
+        try:
+            tx.unwind(self.frame, error)
+        except ObservedException as raised:
+            self.done = True
+            raise _leaving(tx, raised) from None
         return self._run(tx)
+
+    def _inner_raised(self, tx: Interpreter, error: ObservedException) -> SymbolicValue | None:
+        """What came out of the iterator of a `yield from`: its return value is that of the
+        expression (from 3.12 on, byte code sees to that)."""
+        frame = self.frame
+        stopped = issubclass(error.value.python_type(), StopIteration)
+        if TABLE.version == (3, 11):
+            frame.stack.pop()
+            program = frame.program.instructions
+            frame.pc = program[program[frame.pc + 1].target].target
+            if stopped:
+                frame.stack.append(error.value.getattr(tx, "value"))
+                self.running = False
+                return self._run(tx)
+        return self._throw_here(tx, error)
+
+    def _yields_from(self) -> SymbolicValue | None:
+        """The iterator of the `yield from` that it waits in."""
+        resumed = self.frame.program.instructions[self.frame.pc]
+        within = resumed.name == "RESUME" and resumed.arg & 3 == _IN_YIELD_FROM
+        return self.frame.stack[-1] if within else None
 
     @property
     def acts_when_left(self) -> bool:
@@ -156,7 +218,13 @@ class GeneratorValue(MethodTable):
         if code.co_flags & inspect.CO_VARKEYWORDS:
             keywords.append(f"**{emit.value(variables[next(names)])}")
         function = emit.value(self.function)
-        return emit.bind(self, f"{function}({', '.join([*parts, *keywords])})")
+        return self._named(emit, f"{function}({', '.join([*parts, *keywords])})")
+
+    def _named(self, emit: Emitter, text: str) -> str:
+        name = emit.bind(self, text)
+        for attribute, value in self.names.items():
+            emit.line(f"{name}.{attribute} = {emit.value(value)}")
+        return name
 
     def _rebuild_suspended(self, emit: Emitter) -> str:
         """A generator made of the rest of the code, brought to where this one waits."""
@@ -173,7 +241,7 @@ class GeneratorValue(MethodTable):
         arguments = stack_arguments(emit, frame.stack)
         arguments += [emit.value(frame.locals[name]) for name in plain]
         arguments += [emit.value(frame.cells[name]) for name in boxes]
-        name = emit.bind(self, f"{self._with_closure(emit, function)}({', '.join(arguments)})")
+        name = self._named(emit, f"{self._with_closure(emit, function)}({', '.join(arguments)})")
         emit.line(f"next({name})")
         return name
 
@@ -190,36 +258,108 @@ class GeneratorValue(MethodTable):
 
     # -- methods ----------------------------------------------------------------------------------
 
-    def _or_stop(self, tx: Interpreter, item: SymbolicValue | None) -> SymbolicValue:
+    def or_stop(self, item: SymbolicValue | None) -> SymbolicValue:
+        """The item, or the StopIteration of the return value."""
         if item is not None:
             return item
-        raise ObservedException(new_exception(StopIteration, [self.result]))
+        values = [] if is_none(self.result) else [self.result]
+        raise ObservedException(new_exception(StopIteration, values))
 
     def m___next__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._or_stop(tx, self.next(tx))
+        return self.or_stop(self.next(tx))
 
     def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self
 
     def m_send(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._or_stop(tx, self.resume(tx, args[0]))
+        return self.or_stop(self.resume(tx, args[0]))
 
     def m_throw(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        value = args[1] if len(args) > 1 and is_exception(args[1]) else args[0]
-        if not is_exception(value):
-            value = tx.call(value, args[1:2])
-        return self._or_stop(tx, self.throw(tx, ObservedException(value)))
+        return self.or_stop(self.throw(tx, ObservedException(_thrown(tx, args))))
 
     def m_close(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if self.done or not self.started:
             self.done = True
             return NONE
         try:
-            self.throw(tx, tx.error(GeneratorExit))
+            item = self.throw(tx, tx.error(GeneratorExit))
         except ObservedException as error:
             if not issubclass(error.value.python_type(), (GeneratorExit, StopIteration)):
                 raise
-        return NONE
+            return NONE
+        if item is not None:
+            raise tx.error(RuntimeError, "generator ignored GeneratorExit")
+        return self.result if TABLE.version >= (3, 13) else NONE
+
+
+def _leaving(tx: Interpreter, error: ObservedException) -> ObservedException:
+    """What leaves a generator's frame: no StopIteration (from 3.12 on, byte code sees to that)."""
+    if TABLE.version != (3, 11) or not issubclass(error.value.python_type(), StopIteration):
+        return error
+    raised = ObservedException(stop_iteration_error(tx, error.value))
+    raised.linked = True
+    return raised
+
+
+def throw_into(tx: Interpreter, inner: SymbolicValue, error: ObservedException
+               ) -> SymbolicValue | None:
+    """Hands an exception on to the iterator of a `yield from`: its next item; None where the
+    exception is to be raised outside of it. What it raises comes out, StopIteration too."""
+    closes = issubclass(error.value.python_type(), GeneratorExit)
+    if isinstance(inner, GeneratorValue) and not closes:
+        return inner.or_stop(inner.throw(tx, error))
+    try:
+        method = inner.getattr(tx, "close" if closes else "throw")
+    except ObservedException as missing:
+        if issubclass(missing.value.python_type(), AttributeError):
+            return None
+        if closes:
+            raise graph_break("unknown-operation", "a `close` that cannot be read") from None
+        raise
+    if not closes:
+        return method.call(tx, [error.value], {})
+    method.call(tx, [], {})
+    return None
+
+
+def next_or_stop(tx: Interpreter, iterator: SymbolicValue) -> SymbolicValue:
+    """The next item; at the end, the StopIteration that the iterator raises."""
+    if isinstance(iterator, GeneratorValue):
+        return iterator.or_stop(iterator.next(tx))
+    if isinstance(iterator, ObjectValue):
+        return tx.force(iterator.next_item(tx))
+    item = iterator.next(tx)
+    if item is None:
+        raise tx.error(StopIteration)
+    return item
+
+
+def _thrown(tx: Interpreter, args: Args) -> SymbolicValue:
+    """The exception that `generator.throw(*args)` raises."""
+    if len(args) == 1 or TABLE.version != (3, 11):
+        return _exception_of(tx, *args)
+    made = _exception_of(tx, *args[:2])
+    assert isinstance(made, ExceptionValue)
+    traceback = args[2] if len(args) > 2 else NONE
+    if not is_none(traceback) or isinstance(args[0], ClassValue):
+        made.generic_setattr(tx, "__traceback__", traceback)
+    return made
+
+
+def _exception_of(tx: Interpreter, kind: SymbolicValue, value: SymbolicValue = NONE
+                  ) -> SymbolicValue:
+    if is_exception(kind) and is_none(value):
+        return kind
+    if not isinstance(kind, ClassValue):
+        raise graph_break("unknown-operation", "throw with these arguments")
+    if is_exception(value) and kind.cls in value.python_type().__mro__:
+        return value
+    if not (is_none(value) or value.is_constant) or value.python_type() is tuple:
+        raise graph_break("unknown-operation", "throw with a value that is no exception")
+    made = tx.call(kind, [] if is_none(value) else [value])
+    if not is_exception(made):
+        raise graph_break("unknown-operation", "throw of a class that makes no exceptions")
+    return made
 
 
 def _finished() -> Iterator[Any]:

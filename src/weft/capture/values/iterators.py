@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
+from weft.capture.breaks import graph_break
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.methods import MethodTable
 
@@ -97,7 +98,10 @@ class LazyIterator(IteratorValue):
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         if self.started is None:
             self.started = self.produce()
-        item = next(self.started, None)
+        try:
+            item = next(self.started, None)
+        except ValueError as error:  # "generator already executing"
+            raise graph_break("unknown-operation", f"a {self!r} entered again: {error}") from error
         return None if item is None else tx.force(item)
 
     def rebuild(self, emit: Emitter) -> str:

@@ -340,3 +340,36 @@ class CycleIterator(Rebuilt):
             return [emit.value(self.source_)]
         items = self.seen[self.position:] + self.seen[: self.position]
         return [f"[{', '.join(emit.value(item) for item in items)}]"]
+
+
+@final
+class PoolIterator(Rebuilt):
+    """product, permutations, combinations: CPython's own iterator, over values, which reads what
+    it is given when it is made."""
+
+    __slots__ = ("iterator", "kind", "numbers", "pools", "taken")
+
+    def __init__(self, kind: type, pools: list[list[SymbolicValue]], numbers: dict[str, object]
+                 ) -> None:
+        super().__init__()
+        self.kind = kind
+        self.pools = pools
+        self.numbers = numbers
+        self.iterator = kind(*pools, **numbers)
+        self.taken = 0
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        items = next(self.iterator, None)
+        self.taken += 1
+        return None if items is None else TupleValue(items)
+
+    def arguments(self, emit: Emitter) -> list[str]:
+        pools = [f"({''.join(f'{emit.value(item)}, ' for item in pool)})" for pool in self.pools]
+        return [*pools, *(f"{name}={number!r}" for name, number in self.numbers.items())]
+
+    def rebuild(self, emit: Emitter) -> str:
+        name = super().rebuild(emit)
+        if self.taken:
+            with emit.block(f"for _ in range({self.taken}):"):
+                emit.line(f"next({name}, None)")
+        return name

@@ -19,6 +19,7 @@ from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, python_object
+from weft.capture.values.identities import RunTimeKey
 from weft.capture.values.iterators import IteratorValue, advance
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
@@ -75,6 +76,7 @@ class DictValue(MethodTable):
 
     def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
         """The value under a Python key, guarded; None when absent (guarded too)."""
+        self._refuse_number_of_the_run(key)
         if key.__class__ is UserKey and not self._complete:
             self.complete(tx)  # not to be compared with real keys again when the guards run
         entry = self._entries.get(key)
@@ -156,6 +158,7 @@ class DictValue(MethodTable):
     def store(self, tx: Interpreter, key: Any, key_value: SymbolicValue, value: SymbolicValue
               ) -> None:
         """Sets a key."""
+        self._refuse_number_of_the_run(key)
         if key.__class__ is UserKey:
             self.complete(tx)
         old = self._entries.get(key)
@@ -167,6 +170,11 @@ class DictValue(MethodTable):
         if key in self._gone:
             self.reordered = True
         self._changed(tx, key)
+
+    def _refuse_number_of_the_run(self, key: Any) -> None:
+        """A thread's number or an id may be among the keys of a dictionary from outside."""
+        if key.__class__ is RunTimeKey and self.original is not None:
+            raise graph_break("unknown-operation", f"{key.number!r} as a key")
 
     def remove(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
         """Deletes a key; gives what was there."""

@@ -39,7 +39,7 @@ def _arity(kind: type, name: str) -> tuple[int, float, bool]:
     except (AttributeError, TypeError, ValueError):
         least, most = _ARITIES.get(name, (0, None))
         most = None if name == "update" and not issubclass(kind, dict) else most
-        return least, float("inf") if most is None else most, True
+        return least, float("inf") if most is None else most, name == "update"
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     named = any(p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in parameters)

@@ -368,9 +368,15 @@ class ObjectValue(SymbolicValue):
             yield item
             index += 1
 
+    def next_item(self, tx: Interpreter) -> SymbolicValue:
+        """`next(self)`; raises StopIteration at the end."""
+        if type_lookup(self.cls, "__next__") is MISSING:
+            raise tx.error(TypeError, f"'{self.cls.__name__}' object is not an iterator")
+        return self._special(tx, "__next__")
+
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         try:
-            return self._special(tx, "__next__")
+            return self.next_item(tx)
         except ObservedException as error:
             if issubclass(error.value.python_type(), StopIteration):
                 return None

@@ -488,9 +488,11 @@ class NamedTupleValue(TupleValue):
 
     def rebuild(self, emit: Emitter) -> str:
         items = "".join(f"{emit.value(item)}, " for item in self.items)
-        maker = emit.constant(self.cls)
-        named = hasattr(self.cls, "_fields")
-        return emit.bind(self, f"{maker}({'' if named else '('}{items}{'' if named else ')'})")
+        cls = emit.constant(self.cls)
+        if not hasattr(self.cls, "_fields"):
+            return emit.bind(self, f"{cls}(({items}))")
+        maker = emit.constant(tuple.__new__)  # its own may do more than to take the items
+        return emit.bind(self, f"{maker}({cls}, ({items}))")
 
     def m__asdict(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         new_dict = tx.wrap_new({})

@@ -1,0 +1,268 @@
+"""Exceptions as programs see them: contexts, tracebacks, attributes, and what `except` compares."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from tests.capture.harness import check
+
+X = torch.ones(2)
+
+
+def entries(error: BaseException | None) -> list[tuple[str, str]]:
+    """Function and source line of each entry of the traceback."""
+    assert error is not None
+    return [(e.name, e.line or "") for e in traceback.extract_tb(error.__traceback__)]
+
+
+def fails(x: Any) -> Any:
+    y = x + 1
+    raise ValueError(y.shape[0])
+
+
+def passes_on(x: Any) -> Any:
+    return fails(x * 2)
+
+
+def keeps_error(x: Any, keep: list[Any]) -> Any:
+    try:
+        passes_on(x)
+    except ValueError as error:
+        keep.append(error)
+    return x + 1
+
+
+def test_a_caught_exception_shows_the_lines_of_the_program() -> None:
+    expected: list[Any] = []
+    found: list[Any] = []
+    keeps_error(X, expected)
+    weft.compile(keeps_error, backend="eager", fullgraph=True)(X, found)
+    assert entries(found[0]) == entries(expected[0])
+    assert [name for name, _ in entries(found[0])] == ["keeps_error", "passes_on", "fails"]
+
+
+def test_printing_a_caught_exception_shows_its_traceback() -> None:
+    def f(x: Any) -> Any:
+        try:
+            passes_on(x)
+        except ValueError:
+            print(traceback.format_exc().replace(" " * 4, ""))
+        return x + 1
+
+    check(f, (X,), breaks=None)
+
+
+class Keeper:
+    def __enter__(self) -> Keeper:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        print(kind.__name__, trace is not None, trace.tb_lineno - self.first)
+        return True
+
+    first = 0
+
+
+def test_exit_called_at_a_break_is_given_a_traceback() -> None:
+    def f(x: Any, keeper: Any) -> Any:
+        with keeper:
+            raise ValueError(3)
+        return x + 1
+
+    keeper = Keeper()
+    keeper.first = f.__code__.co_firstlineno
+    check(f, (X, keeper), breaks=None)
+
+
+def test_raising_an_exception_from_outside_extends_its_traceback() -> None:
+    def f(x: Any, error: Any) -> Any:
+        for _ in range(2):
+            try:
+                raise error
+            except ValueError:
+                x = x + 1
+        return x
+
+    errors = ValueError(1), ValueError(1)
+    f(X, errors[0])
+    weft.compile(f, backend="eager")(X, errors[1])
+    lines = [[line for _, line in entries(error)] for error in errors]
+    assert lines[0] == lines[1] == ["raise error"] * 2
+
+
+def test_context_of_an_exception_that_had_one() -> None:
+    def f(x: Any) -> Any:
+        first, second = KeyError(1), IndexError(2)
+        error = ValueError(3)
+        for outer in (first, second):
+            try:
+                try:
+                    raise outer
+                except LookupError:
+                    raise error
+            except ValueError:
+                x = x + 1
+        return x, error.__context__ is second, first.__context__, second.__context__
+
+    check(f, (X,))
+
+
+def test_contexts_make_no_cycle() -> None:
+    def f(x: Any) -> Any:
+        first, second = KeyError(1), IndexError(2)
+        try:
+            try:
+                raise first
+            except KeyError:
+                try:
+                    raise second
+                except IndexError:
+                    raise first
+        except KeyError:
+            x = x + 1
+        return x, first.__context__ is second, second.__context__
+
+    check(f, (X,))
+
+
+def test_context_of_an_operating_systems_error() -> None:
+    def f(x: Any) -> Any:
+        try:
+            try:
+                raise KeyError(1)
+            except KeyError:
+                raise OSError(2, "text")
+        except OSError as error:
+            return x + 1, repr(error.__context__)
+        return x
+
+    check(f, (X,), breaks=None)
+
+
+def test_context_is_what_the_caller_handles() -> None:
+    def f(x: Any, keep: list[Any]) -> Any:
+        try:
+            raise ValueError(1)
+        except ValueError as error:
+            keep.append(error)
+        return x + 1
+
+    keep: list[Any] = []
+    compiled = weft.compile(f, backend="eager")
+    for outer in (KeyError(1), KeyError(2)):
+        try:
+            raise outer
+        except KeyError:
+            compiled(X, keep)
+        assert keep.pop().__context__ is outer
+
+
+def test_errors_name_what_was_not_found() -> None:
+    def f(x: Any, obj: Any) -> Any:
+        found: list[Any] = []
+        try:
+            obj.missing
+        except AttributeError as error:
+            found += [error.name, error.obj is obj]
+        try:
+            nowhere  # type: ignore[name-defined]
+        except NameError as error:
+            found += [error.name]
+        return x + 1, found
+
+    check(f, (X, Keeper()))
+
+
+def test_attributes_of_exceptions_are_set_and_made() -> None:
+    def f(x: Any, keep: list[Any]) -> Any:
+        error = ImportError("text", name="module", path="file")
+        error.path = "other"
+        stop = StopIteration(1)
+        stop.value = 2
+        keep += [error, stop]
+        return x + 1, error.name, error.path, error.msg, stop.value, stop.args
+
+    keep: list[Any] = []
+    weft.compile(f, backend="eager", fullgraph=True)(X, keep)
+    assert (keep[0].name, keep[0].path, keep[1].value, keep[1].args) == ("module", "other", 2, (1,))
+    check(f, (X, []))
+
+
+@pytest.mark.parametrize("name", ["__cause__", "__context__", "__traceback__"])
+def test_attributes_that_must_not_be_numbers(name: str) -> None:
+    def f(x: Any) -> Any:
+        error = ValueError(1)
+        try:
+            setattr(error, name, 3)
+        except TypeError as refused:
+            return x + 1, str(refused)
+        return x
+
+    check(f, (X,), breaks=None)
+
+
+class Asked(type):
+    def __subclasscheck__(cls, other: Any) -> bool:
+        raise RuntimeError("asked")
+
+
+class AskedError(Exception, metaclass=Asked):
+    pass
+
+
+def test_except_does_not_ask_the_metaclass() -> None:
+    def f(x: Any) -> Any:
+        try:
+            try:
+                raise KeyError(1)
+            except AskedError:
+                x = x + 1
+        except KeyError:
+            x = x + 2
+        return x
+
+    check(f, (X,))
+
+
+def deep(x: Any, n: int) -> Any:
+    try:
+        if n:
+            return deep(x, n - 1)
+        print("bottom")
+        return x + 1
+    except ValueError:
+        return x
+
+
+def test_a_break_under_many_handlers() -> None:
+    check(lambda x: deep(x, 40), (X,), breaks=None)
+
+
+def test_frames_are_traced_where_the_program_asks_for_it() -> None:
+    def called(x: Any) -> Any:
+        y = x + 1
+        return y * 2
+
+    def f(x: Any) -> Any:
+        lines: list[int] = []
+
+        def trace(frame: Any, event: str, arg: Any) -> Any:
+            if event == "line" and frame.f_code.co_name == "called":
+                lines.append(frame.f_lineno - frame.f_code.co_firstlineno)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            y = called(x)
+        finally:
+            sys.settrace(before)
+        return y, lines
+
+    check(f, (X,), breaks=None)
