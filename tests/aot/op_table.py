@@ -5,6 +5,8 @@
     python tests/aot/op_table.py --backends aot_eager,inductor --dtypes float32,float64
     python tests/aot/op_table.py --variants all --every 5         # layouts of the inputs
     python tests/aot/op_table.py --through compile                # weft.compile, with capture
+    python tests/aot/op_table.py --through dynamic                # ... with symbolic sizes
+    python tests/aot/op_table.py --errors                         # calls that eager refuses
     python tests/aot/op_table.py --peer --every 6                 # torch.compile's table beside
 
 One line per entry that is not equal to eager, then a table: a row per backend and dtype, a column
@@ -22,6 +24,7 @@ from typing import Any
 
 import torch
 from comparing import RUNNERS, Outcome, Runner, compare, copies, kind_of
+from error_inputs import error_outcomes
 from module_table import module_outcomes
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
@@ -75,7 +78,9 @@ def table(options: argparse.Namespace, backend: str, dtype: str, through: str) -
     variants = [v for v in variants if v]
     for name, entry in entries(options):
         kind = getattr(torch, dtype)
-        if options.modules:
+        if options.errors:
+            found = list(error_outcomes(entry, runner))
+        elif options.modules:
             found = list(module_outcomes(entry, kind, runner, options.samples))
         else:
             found = list(outcomes(entry, kind, runner, options.samples, variants))
@@ -102,8 +107,9 @@ def main() -> None:
     parser.add_argument("--backends", default="inductor")
     parser.add_argument("--dtypes", default="float32")
     parser.add_argument("--modules", action="store_true", help="module_db instead of op_db")
-    parser.add_argument("--through", default="graph", choices=["graph", "compile"])
+    parser.add_argument("--through", default="graph", choices=["graph", "compile", "dynamic"])
     parser.add_argument("--variants", default="", help="layouts of the inputs, or 'all'")
+    parser.add_argument("--errors", action="store_true", help="calls that eager refuses")
     parser.add_argument("--only", default="", help="comma-separated names")
     parser.add_argument("--samples", type=int, default=3)
     parser.add_argument("--every", type=int, default=1, help="take each N-th entry")

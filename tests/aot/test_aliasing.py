@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.fx
+from observing import assert_alike, make_inputs, run
 
 import weft
 from weft.backends import resolve
@@ -306,63 +307,11 @@ def none_and_numbers(x, w, b):
     return x * 2, None, 3, [x + 1, (x + 2,)], {"a": x.t()}
 
 
-def make_inputs(gradients: bool) -> list[torch.Tensor]:
-    x = torch.arange(32.0).view(4, 8) / 16 - 0.9
-    w = torch.linspace(-1, 1, 48).view(6, 8)
-    if gradients:
-        x = x.requires_grad_() * 1
-        w.requires_grad_()
-    return [x, w, torch.linspace(0.5, 1, 8)]
-
-
 def as_graph(function: Callable) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     nodes = [graph.placeholder(name) for name in ("x", "w", "b")]
     graph.output(graph.call_function(function, tuple(nodes)))
     return torch.fx.GraphModule(torch.nn.Module(), graph)
-
-
-def flat(result: object) -> list[object]:
-    return torch.utils._pytree.tree_flatten(result)[0]
-
-
-def run(call: Callable, gradients: bool) -> tuple[list, list, list, list]:
-    """Results, inputs, whether inputs were written, gradients."""
-    inputs = make_inputs(gradients)
-    source = inputs[0]
-    versions = [i._version for i in inputs]
-    torch.manual_seed(0)
-    results = flat(call(*inputs))
-    written = [i._version != v for i, v in zip(inputs, versions, strict=True)]
-    roots = [r for r in [*results, *inputs]
-             if isinstance(r, torch.Tensor) and r.requires_grad and not r.is_leaf]  # fmt: skip
-    gradient_inputs = [i for i in (source, inputs[1]) if i.requires_grad and i.is_leaf]
-    gradients_found = []
-    if roots and gradient_inputs:
-        tangents = [torch.linspace(1, 2, r.numel()).view(r.shape).to(r.dtype) for r in roots]
-        gradients_found = list(
-            torch.autograd.grad(roots, gradient_inputs, tangents, allow_unused=True)
-        )
-    return results, inputs, written, gradients_found
-
-
-def memory_pattern(values: list) -> list:
-    """Which tensors share memory, and which are one object."""
-    tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    pointers = [t.untyped_storage().data_ptr() for t in tensors]
-    objects = [id(t) for t in tensors]
-    return [(pointers.index(p), objects.index(o)) for p, o in zip(pointers, objects, strict=True)]
-
-
-def assert_same(found: list, wanted: list) -> None:
-    assert len(found) == len(wanted)
-    for f, w in zip(found, wanted, strict=True):
-        if not isinstance(w, torch.Tensor):
-            assert f == w
-            continue
-        assert (f.dtype, f.size(), f.stride()) == (w.dtype, w.size(), w.stride())
-        assert (f.requires_grad, f.is_leaf) == (w.requires_grad, w.is_leaf)
-        torch.testing.assert_close(f, w, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
@@ -378,14 +327,8 @@ def test_equals_eager(function: Callable, gradients: bool, backend: str) -> None
         compiled = resolve(backend)(gm, make_inputs(gradients))
     call = compiled if not getattr(compiled, "boxed", False) else lambda *i: compiled(list(i))
     found = run(call, gradients)
-    assert_same(found[0] + found[1], wanted[0] + wanted[1])
-    if function is not batch_norm_statistics:  # eager writes them without counting a version
-        assert found[2] == wanted[2], "written inputs"
-    assert memory_pattern(found[0] + found[1]) == memory_pattern(wanted[0] + wanted[1])
-    for f, w in zip(found[3], wanted[3], strict=True):
-        assert (f is None) == (w is None)
-        if f is not None:
-            torch.testing.assert_close(f, w, rtol=1e-5, atol=1e-6)
+    # Eager writes statistics without counting a version.
+    assert_alike(found, wanted, counted=function is not batch_norm_statistics)
 
 
 def test_there_are_sixty_programs() -> None:

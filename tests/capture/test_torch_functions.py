@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._pytree import tree_flatten, tree_map
 
 import weft
 from tests.capture.harness import check
@@ -170,3 +171,15 @@ def test_jacobian_of_a_function_of_an_outside_tensor_is_one_graph():
 
     w = torch.randn(3)
     torch.testing.assert_close(weft.compile(jacobian, fullgraph=True)(w), jacobian(w))
+
+
+def test_results_with_names_are_containers_to_pytree() -> None:
+    """`torch.return_types` are pytree nodes: flattening one gives its tensors."""
+    compiled = weft.compile(
+        lambda x: (tree_flatten(torch.mode(x))[0], tree_map(torch.neg, x.max(0))), backend="eager"
+    )
+    x = torch.arange(6.0).view(2, 3)
+    leaves, mapped = compiled(x)
+    assert len(leaves) == 2
+    assert type(mapped) is torch.return_types.max
+    assert mapped.values.tolist() == [-3, -4, -5]

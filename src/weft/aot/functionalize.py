@@ -31,7 +31,7 @@ aten = torch.ops.aten
 class Base:
     """A storage: its current value as a node, how often it was written, and who owns it."""
 
-    __slots__ = ("live", "node", "source", "start", "version")
+    __slots__ = ("counted", "live", "node", "source", "start", "version")
 
     def __init__(
         self, live: torch.Tensor, node: Node, source: int | None = None, start: Any = 0
@@ -39,6 +39,7 @@ class Base:
         self.live = live  # the tensor that the storage was made for
         self.node = node
         self.version = 0
+        self.counted = False  # whether a write shows in the tensors' versions
         self.source = source  # index of the graph input that it belongs to, if any
         self.start = start  # that input's storage offset
 
@@ -47,7 +48,7 @@ class Base:
 class Alias:
     """A tensor: the view `steps` of `base`, and its value `node` as of `version`."""
 
-    __slots__ = ("base", "live", "node", "steps", "version")
+    __slots__ = ("base", "live", "node", "silent", "steps", "version")
 
     def __init__(
         self, live: torch.Tensor, base: Base, steps: tuple[ViewStep, ...], node: Node
@@ -57,6 +58,7 @@ class Alias:
         self.steps = steps
         self.node = node
         self.version = base.version
+        self.silent = False  # made by `.data`: writes to it are not counted
 
 
 @final
@@ -143,14 +145,21 @@ class Functionalizer:
         made = self._aliases[id(live)] = Alias(live, Base(live, node, source, start), (), node)
         return made
 
-    def add_base_view(self, live: torch.Tensor, base: Base, step: ViewStep, node: Node) -> None:
-        """`live` is the view `step` of a whole storage, whatever it was made from."""
-        self._aliases[id(live)] = Alias(live, base, (step,), node)
+    def add_base_view(
+        self, live: torch.Tensor, base: Base, steps: tuple[ViewStep, ...], node: Node
+    ) -> None:
+        """`live` is the view `steps` of a whole storage, whatever it was made from."""
+        self._aliases[id(live)] = Alias(live, base, steps, node)
 
     def add_view(self, live: torch.Tensor, of: Alias, step: ViewStep | None, node: Node) -> None:
         """`live` is the view `step` of `of` (None: the same tensor again), of value `node`."""
         steps = of.steps if step is None else (*of.steps, step)
-        self._aliases[id(live)] = Alias(live, of.base, steps, node)
+        made = self._aliases[id(live)] = Alias(live, of.base, steps, node)
+        made.silent = of.silent
+
+    def silence(self, live: torch.Tensor) -> None:
+        """`live` was made by `.data`."""
+        self._aliases[id(live)].silent = True
 
     def rename(self, live: torch.Tensor, to: Alias) -> None:
         """`live` stands for the same tensor as `to` from now on."""
@@ -180,6 +189,7 @@ class Functionalizer:
             value = restride(self.emit, value, base.node.meta["val"].stride())
         base.node = value
         base.version += 1
+        base.counted |= not alias.silent
         if not alias.steps:
             alias.node, alias.version = value, base.version
 

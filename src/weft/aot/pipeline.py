@@ -72,8 +72,11 @@ def _compile_traced(
 
 
 def _writable(traced: Traced) -> list[int]:
-    """The written inputs, if autograd knows of none of the writes (and no assumption may fail)."""
-    if traced.assumes:
+    """The written inputs, if autograd knows of none of the writes (and no assumption may fail).
+
+    The compiler counts its writes in the inputs' versions, which writes through `.data` do not.
+    """
+    if traced.assumes or traced.silent_mutations:
         return []
     return traced.mutated if traced.detached_mutations.issuperset(traced.mutated) else []
 

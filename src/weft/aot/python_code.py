@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 from weft.aot.graph import AtenGraph
 from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
 from weft.runtime.data_checks import assume
+from weft.runtime.strided_views import CALLS
 from weft.shapes.asserts import Asserts, binds
 
 _LITERALS = (int, float, bool, str, type(None))
@@ -84,7 +85,7 @@ class _Writer:
             return f"{self._value(node.args[0])}[{node.args[1]}]"
         args = [self._value(a) for a in node.args]
         args += [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
-        return f"{self._global(node.target)}({', '.join(args)})"
+        return f"{self._global(CALLS.get(node.target, node.target))}({', '.join(args)})"
 
     def _value(self, value: Any) -> str:
         """A value as Python text."""

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from weft._torch import FakeTensor, OpOverload
-from weft.aot.functionalize import require_fake
+from weft.aot.functionalize import Base, require_fake
 from weft.aot.operators import facts
 from weft.aot.record import HANDLERS, Handler, Recorder
 from weft.aot.recurrent import mkldnn_rnn_layer_keeping
-from weft.aot.views import Unsupported, ViewStep
+from weft.aot.views import Unsupported, ViewStep, stride_order
 from weft.shapes.data_dependent import is_mask
-from weft.shapes.symnode import certainly_equal
+from weft.shapes.symnode import certainly_equal, is_row_major
 
 aten = torch.ops.aten
 
@@ -146,21 +146,65 @@ def _unbind(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str
 
 @_handles(aten.as_strided.default)
 def _as_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Recorded on the base's value; its offset is absolute, the recorded one is the base's."""
+    """Recorded on the base's value in memory order; offsets count from its first element."""
     live = rec.live(args[0])
-    alias = rec.tensors.alias(live)
-    size, stride = args[1], args[2]
+    base = rec.tensors.alias(live).base
+    size, stride = list(args[1]), list(args[2])
     offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
     if offset is None:
         offset = live.storage_offset()
-    if alias.base.start:
-        raise Unsupported("as_strided on an input that starts inside its storage")
-    step = ViewStep(op, (list(size), list(stride), offset))
-    node, result = rec.tensors.append(op, (alias.base.node, *step.args), {})
+    if live.dtype != base.live.dtype:
+        raise Unsupported("as_strided on a tensor seen as another type")
+    _check_inside(base, size, stride, offset)
+    steps: tuple[ViewStep, ...] = (ViewStep(op, (size, stride, offset - base.start)),)
+    order = stride_order(base.live.stride())
+    if order != sorted(order):
+        steps = (ViewStep(aten.permute.default, (order,)), *steps)
+    node = base.node
+    for step in steps:
+        node = step.apply(rec.emit, node)
     start = (offset - live.storage_offset()) * live.element_size()
-    made = rec.evaluator.alias(require_fake(live), result.value, start)
-    rec.tensors.add_base_view(made, alias.base, step, node)
+    made = rec.evaluator.alias(require_fake(live), node.meta["val"], start)
+    rec.tensors.add_base_view(made, base, steps, node)
     return made
+
+
+@_handles(aten.as_strided_scatter.default)
+def _as_strided_scatter(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """As above, for a copy of the tensor."""
+    live = rec.live(args[0])
+    x, source, size, stride = (rec.nodes(a) for a in args[:4])
+    offset = args[4] if len(args) > 4 else kwargs.get("storage_offset")
+    start = live.storage_offset()
+    offset = start if offset is None else offset
+    _check_reach(live, start, size, stride, offset)
+    return rec.fresh(rec.emit(op, x, source, size, stride, offset - start))
+
+
+def _check_inside(base: Base, size: list[Any], stride: list[Any], offset: Any) -> None:
+    """The value of the base must have all elements that the view shows."""
+    live = base.live
+    order = stride_order(live.stride())
+    if not is_row_major(live.permute(order)):
+        raise Unsupported("as_strided on a tensor with gaps")
+    _check_reach(live, base.start, size, stride, offset)
+
+
+def _check_reach(live: Any, start: Any, size: list[Any], stride: list[Any], offset: Any) -> None:
+    """Whether a view stays between the first and the last element of `live`, which is at `start`.
+    """
+    if any(certainly_equal(n, 0) for n in size):
+        return
+    end = offset + _span(size, stride)
+    if offset < start or end > start + _span(live.size(), live.stride()):
+        raise Unsupported("as_strided shows memory outside of its tensor")
+
+
+def _span(size: Sequence[Any], stride: Sequence[Any]) -> Any:
+    """From the first element to behind the last."""
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
 # -- silent mutation -------------------------------------------------------------------------------

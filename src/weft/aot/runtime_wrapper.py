@@ -25,6 +25,7 @@ from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbo
 from weft.aot.trace import OutputSpec, Traced
 from weft.aot.views import ViewStep
 from weft.runtime.data_checks import AssumptionError
+from weft.runtime.strided_views import CALLS
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 
@@ -48,6 +49,13 @@ def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
             target.copy_(value)
 
 
+def store_silently(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """As `store`, where eager would not count the write in the tensors' versions."""
+    for target, value in zip(targets, values, strict=True):
+        if target is not value:
+            target.data.copy_(value)
+
+
 class _Source:
     """Writes the wrapper's source; objects it needs are globals of the written function."""
 
@@ -59,6 +67,7 @@ class _Source:
             "no_grad": torch.no_grad,
             "distinct": distinct_storages,
             "store": store,
+            "store_silently": store_silently,
             "math": math,
             "AssumptionError": AssumptionError,
         }
@@ -138,11 +147,11 @@ class _Source:
         detached = self.traced.detached_mutations
         written = list(enumerate(self.traced.mutated))
         lines = [f"in{i}.copy_(outputs[{k}])" for k, i in written if i not in detached]
-        plain = [(k, i) for k, i in written if i in detached]
-        if plain:
-            targets = ", ".join(f"in{i}" for _, i in plain)
-            values = ", ".join(f"outputs[{k}]" for k, _ in plain)
-            lines.append(f"store([{targets}], [{values}])")
+        silent = self.traced.silent_mutations
+        for function, chosen in ("store", detached - silent), ("store_silently", silent):
+            targets = ", ".join(f"in{i}" for _, i in written if i in chosen)
+            values = ", ".join(f"outputs[{k}]" for k, i in written if i in chosen)
+            lines += [f"{function}([{targets}], [{values}])"] if targets else []
         return lines
 
     def _return(self) -> str:
@@ -166,16 +175,10 @@ class _Source:
         text = f"in{spec.index}" if spec.kind == "input" else f"outputs[{spec.index}]"
         for j, step in enumerate(spec.steps):
             text = self._view(f"view{k}_{j}", step, text)
-        return f"{text}.detach()" if self._must_detach(spec) else text
-
-    def _must_detach(self, spec: OutputSpec) -> bool:
-        """Whether the result has no gradient but shares memory with something that has one."""
-        if spec.requires_grad or not spec.steps:
-            return False
-        return spec.kind == "input" or spec.index in self.traced.differentiable
+        return f"{text}.detach()" if spec.detached else text
 
     def _view(self, name: str, step: ViewStep, of: str) -> str:
-        self.scope[name] = step.op
+        self.scope[name] = CALLS.get(step.op, step.op)
         arguments = [self._argument(f"{name}_{i}", a) for i, a in enumerate(step.args)]
         return f"{name}({', '.join([of, *arguments])})"
 

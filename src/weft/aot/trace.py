@@ -42,14 +42,14 @@ class OutputSpec:
     """How one output of the captured function is made from the ATen graph's inputs and outputs.
 
     kind "value": graph output `index`; "input": the input object `index` itself; "constant":
-    `value`. `steps` are views applied to that.
+    `value`. `steps` are views applied to that; `detached`: autograd does not know of them.
     """
 
     kind: str
     index: int = -1
     steps: tuple[ViewStep, ...] = ()
     value: Any = None
-    requires_grad: bool = False
+    detached: bool = False
 
 
 @final
@@ -62,6 +62,7 @@ class Traced:
     lifted: list[torch.Tensor]  # real tensors that follow the inputs
     mutated: list[int] = field(default_factory=list)  # inputs whose new values come first
     detached_mutations: set[int] = field(default_factory=set)  # ... written under no_grad
+    silent_mutations: set[int] = field(default_factory=set)  # ... through `.data`, uncounted
     outputs: list[OutputSpec] = field(default_factory=list)
     spec: Any = None  # pytree structure of the outputs
     values: list[Any] = field(default_factory=list)  # what the graph returns: nodes
@@ -229,7 +230,10 @@ class Tracer:
             own = FUNCTIONS.get(node.target)
             if own is not None:
                 return own(node, args, kwargs)
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            result = node.target(*args, **kwargs)  # type: ignore[operator]
+            if node.target is getattr and args[1] == "data":
+                self.tensors.silence(result)
+            return result
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return self.gm.get_submodule(str(node.target))(*args, **kwargs)
@@ -266,6 +270,8 @@ class Tracer:
         differentiable = seen.requires_grad and seen.grad_fn is not self.grad_fns[i]
         if not differentiable:
             traced.detached_mutations.add(i)
+            if not self.tensors.alias(seen).base.counted:
+                traced.silent_mutations.add(i)
         traced.add(self.tensors.alias(seen).base.node, seen if differentiable else None)
 
     def _check_metadata(self) -> None:
@@ -331,17 +337,26 @@ class _Outputs:
         source = alias.base.source
         if source is not None:
             seen = self.tracer.inputs[source]
-            steps = alias.steps if alias.steps or output is seen else (_ALIAS,)
             self._check_gradient(output, seen)
-            return OutputSpec("input", source, steps, requires_grad=grad)
+            return self._view_spec("input", source, output, seen)
         if id(alias.base) in self.shared:
             self._check_gradient(output, alias.base.live)
             index = self._base_output(alias.base)
-            return OutputSpec("value", index, alias.steps or (_ALIAS,), requires_grad=grad)
+            return self._view_spec("value", index, output, alias.base.live)
         if grad and output.grad_fn is None:
             raise Unsupported("an output that the graph makes a leaf")
         node = restride(self.tensors.emit, self.tensors.read(output), output.stride())
-        return OutputSpec("value", self.traced.add(node, output), requires_grad=grad)
+        return OutputSpec("value", self.traced.add(node, output))
+
+    def _view_spec(
+        self, kind: str, index: int, output: torch.Tensor, owner: torch.Tensor
+    ) -> OutputSpec:
+        """`output` by the views that lead to it from `owner`, whose memory it shares."""
+        steps = self.tensors.alias(output).steps
+        if output is owner and not steps:
+            return OutputSpec(kind, index)
+        known = output.requires_grad or (output._is_view() and not owner.requires_grad)
+        return OutputSpec(kind, index, steps or (_ALIAS,), detached=not known)
 
     def _check_gradient(self, output: torch.Tensor, owner: torch.Tensor) -> None:
         """A view made at run time gets its gradient from what it views."""

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from weft.capture.breaks import graph_break
-from weft.capture.graph import drop_unused
+from weft.capture.graph import GraphInput, drop_unused
 from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.mapping import DictValue
@@ -41,6 +41,11 @@ class SubgraphBuilder:
         self.lifted: dict[fx.Node, fx.Node] = {}
         self.n_calls = 0
         self._last: fx.Node | None = None
+
+    @property
+    def inputs(self) -> list[GraphInput]:
+        """Those of the outermost graph."""
+        return self.outer.inputs  # type: ignore[no-any-return]
 
     def placeholder(self, source: Source, fake: Any, example: Any) -> fx.Node:
         """Outside tensors are inputs of the outermost graph."""

@@ -19,6 +19,7 @@ from weft.codegen.lowering.extern import laid_out
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.runtime import tensor_calls
 from weft.runtime.data_checks import assume
+from weft.runtime.strided_views import CALLS
 from weft.shapes.expr import Expr
 from weft.shapes.floats import SYMBOLIC_FLOATS, text
 from weft.shapes.printing import python_text
@@ -99,7 +100,7 @@ def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
 
 
 def _spell_aten(sequence: CallSequence, call: ExternCall) -> str:
-    function = FAST_BINDINGS.get(call.op, call.op)
+    function = FAST_BINDINGS.get(call.op) or CALLS.get(call.op, call.op)
     name = sequence.name(_short_name(call.op), function)
     arguments = [spell(sequence, a) for a in call.arguments]
     arguments += [f"{k}={spell(sequence, v)}" for k, v in call.keywords.items()]

@@ -369,7 +369,14 @@ def _retain_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
     return NONE
 
 
-TENSOR_METHODS.update(requires_grad_=_requires_grad_, retain_grad=_retain_grad)
+def _detach_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Of a tensor from outside: the object itself leaves its autograd graph."""
+    if value.source is not None and value.example.requires_grad:
+        raise graph_break("state", "detach_ of a tensor from outside")
+    return run(tx, "call_method", "detach_", [value, *args], kwargs)
+
+
+TENSOR_METHODS.update(detach_=_detach_, requires_grad_=_requires_grad_, retain_grad=_retain_grad)
 
 
 def _write_retains_grad(emit: Emitter, value: TensorValue, flag: SymbolicValue) -> str:

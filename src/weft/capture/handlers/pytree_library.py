@@ -102,8 +102,8 @@ def _to_markers(tx: Interpreter, value: SymbolicValue) -> Any:
     value = tx.force(value)
     if isinstance(value, ListValue) or type(value) is TupleValue:
         return value.kind(_to_markers(tx, item) for item in value.all(tx))
-    if isinstance(value, NamedTupleValue) and hasattr(value.cls, "_fields"):
-        return value.cls(*(_to_markers(tx, item) for item in value.all(tx)))
+    if isinstance(value, NamedTupleValue):
+        return value.build([_to_markers(tx, item) for item in value.all(tx)])
     if isinstance(value, DictValue):
         items = ((k.constant(), _to_markers(tx, v)) for k, v in value.pairs(tx))
         return _dict_like(value, dict(items))
@@ -126,7 +126,7 @@ def _to_values(tx: Interpreter, obj: Any) -> SymbolicValue:
     """The way back."""
     if isinstance(obj, Marker):
         return obj.value
-    if isinstance(obj, tuple) and hasattr(obj, "_fields"):
+    if isinstance(obj, tuple) and (hasattr(obj, "_fields") or hasattr(obj, "n_sequence_fields")):
         return NamedTupleValue([_to_values(tx, item) for item in obj], None, type(obj))
     if isinstance(obj, tuple):
         return TupleValue([_to_values(tx, item) for item in obj])

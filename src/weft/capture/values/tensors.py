@@ -22,7 +22,7 @@ from weft._torch import (
     disabled_torch_function,
     is_functorch_wrapped_tensor,
 )
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.device_modes import ignores
 from weft.capture.guards import tensor_guard
 from weft.capture.operations import plain_operator
@@ -214,6 +214,9 @@ class TensorValue(SymbolicValue):
         """A question about the tensor that its fake answers."""
         objects = [a.fake(tx) for a in args]
         named = {k: v.fake(tx) for k, v in kwargs.items()}
+        if name == "storage_offset":
+            self.proxy(tx)
+            _guard_offset(tx, self.example)
         if name == "type" and (objects or named):
             return run(tx, "call_method", name, [self, *args], kwargs)
         result = evaluate(tx, lambda: getattr(self.example, name)(*objects, **named))
@@ -303,6 +306,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     fakes = [arg.fake(tx) for arg in args]
     named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
     all_fakes = [*fakes, *named_fakes.values()]
+    if _name(target) in _KNOW_THE_STORAGE:
+        _guard_offset(tx, fakes[0])
     versions = [_version(fake) for fake in all_fakes]
     result, by_python = _run_fake(tx, op, target, fakes, named_fakes)
     written = [f for f, v in zip(all_fakes, versions, strict=True) if v != _version(f)]
@@ -371,6 +376,23 @@ def _through_mode(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwa
         tx.function_modes.append(mode)
 
 
+_KNOW_THE_STORAGE: Final = frozenset({"as_strided", "as_strided_", "as_strided_scatter"})
+
+
+def _guard_offset(tx: Interpreter, fake: torch.Tensor) -> None:
+    """Where in their storages the inputs start that share the tensor's memory."""
+    storage = fake.untyped_storage()._cdata
+    for given in tx.builder.inputs:
+        example = given.node.meta["example_value"]
+        if isinstance(example, torch.Tensor) and example.untyped_storage()._cdata == storage:
+            starts_at = partial(_starts_at, example.storage_offset())
+            tx.guards.add(given.source, "py", starts_at)
+
+
+def _starts_at(offset: Any, tensor: torch.Tensor) -> bool:
+    return tensor.storage_offset() == offset  # type: ignore[no-any-return]
+
+
 def _check_writable(target: Any, written: list[torch.Tensor]) -> None:
     """Kernels refuse to write to a tensor whose items share memory; fakes do not notice."""
     for fake in written:
@@ -409,6 +431,8 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise graph_break("data-dependent-shape", f"{_name(target)}: {error}") from error
     except Exception as error:
+        if "function that returns multiple views" in str(error):
+            raise SkipFrame("an error that depends on how a view was made") from error
         raise graph_break("operator-failed",
                           f"{_name(target)}: {type(error).__name__}: {error}") from error
 

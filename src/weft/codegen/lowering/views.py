@@ -17,7 +17,15 @@ from typing import Any, final
 import torch
 
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
-from weft.codegen.values import Index, Shape, Strides, Value, product
+from weft.codegen.values import (
+    Index,
+    Shape,
+    Strided,
+    Strides,
+    Value,
+    contiguous_strides,
+    product,
+)
 from weft.shapes.expr import IntExpr
 
 aten = torch.ops.aten
@@ -141,22 +149,6 @@ def _joint_stride(dims: list[tuple[IntExpr, IntExpr]]) -> IntExpr | None:
         if (outer - inner * size) != 0:
             return None
     return kept[-1][1]
-
-
-@final
-@dataclass(frozen=True)
-class Restride:
-    """`as_strided` over a row-major base: only for values in memory."""
-
-    shape: Shape
-    strides: Shape
-    offset: IntExpr
-
-    def index(self, index: Index) -> Index:
-        raise NotImplementedError("as_strided of a formula")
-
-    def strided(self, shape: Shape, strides: Shape, offset: IntExpr) -> Strides | None:
-        return self.shape, self.strides, self.offset
 
 
 def is_one(size: IntExpr) -> bool:
@@ -353,6 +345,18 @@ class Diagonal:
 
     def strided(self, shape: Shape, strides: Shape, offset: IntExpr) -> Strides | None:
         return None  # its length needs a minimum; as a formula it is just as good
+
+
+@lowering(aten.as_strided.default)
+def as_strided(
+    cx: LoweringContext, x: Value, size: Any, strides: Any, offset: IntExpr | None = None
+) -> Value:
+    """Of a row-major value, which is what the functionaliser applies it to."""
+    if x.realize().strides != contiguous_strides(x.shape):
+        x = cx.lazy(x.shape, x.dtype, x.at, 0, 1)
+    memory = x.realize()
+    made = Strided(memory.buffer, tuple(size), tuple(strides), memory.offset + (offset or 0))
+    return Value(cx.shape, x.dtype, made, x.device, x.owner)
 
 
 @lowering(aten.unfold.default)

@@ -1,0 +1,42 @@
+"""`as_strided` in ATen graphs: its offset counts from the tensor's first element.
+
+ATen counts from the start of the storage, which an input that starts inside its storage shares with
+what lies before it. The functionaliser (`aot/record_special.py`) records the distance from the
+viewed value's own first element, and whoever runs a graph calls these functions for the operators:
+
+    CALLS[aten.as_strided.default](x, [2, 2], [4, 1], 3)    # x.flatten()[3], [4], [7], [8]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+aten = torch.ops.aten
+
+
+def view_at(
+    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> torch.Tensor:
+    """The elements of `x`'s memory from its `offset`-th on."""
+    return x.as_strided(size, stride, x.storage_offset() + (offset or 0))
+
+
+def write_at(
+    x: torch.Tensor, source: torch.Tensor, size: Sequence[int], stride: Sequence[int],
+    offset: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """A copy of `x` with `source` in that view of it."""
+    made = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device)
+    made.copy_(x)
+    made.as_strided(size, stride, offset or 0).copy_(source)
+    return made
+
+
+CALLS: Final[dict[Any, Callable[..., Any]]] = {
+    aten.as_strided.default: view_at,
+    aten.as_strided_scatter.default: write_at,
+}
+"""What to call for an operator of a graph instead of the operator itself."""
