@@ -10,7 +10,7 @@ import re
 import sys
 import types
 import warnings
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -384,3 +384,101 @@ def test_c_class_methods_found_through_super_get_their_class() -> None:
         return x + 1, Local.__name__
 
     check(f, (X,), breaks=None)
+
+
+# -- arguments and errors of builtin functions ----------------------------------------------------
+
+
+class Huge:
+    def __len__(self) -> int:
+        return sys.maxsize + 1
+
+
+def test_builtin_functions_refuse_what_python_refuses() -> None:
+    functions: tuple[Any, ...] = (all, any, sorted, setattr, iter, sum, len, type, max, round)
+    all_, any_, sorted_, setattr_, iter_, sum_, len_, type_, max_, round_ = functions
+
+    def f(x: Any) -> Any:
+        return x + 1, raised(
+            lambda: all_(), lambda: any_([1], 2), lambda: sorted_([1], None),
+            lambda: sorted_(iterable=[]), lambda: setattr_(Huge, 1, 2), lambda: iter_(42, 42))
+
+    def g(x: Any) -> Any:
+        return x + 1, raised(
+            lambda: sum_(["a", "b"], ""), lambda: len_(Huge()), lambda: type_("A", [], {}),
+            lambda: max_([]), lambda: max_([], default=3), lambda: round_(Huge()))
+
+    check(f, (X,), breaks=None)
+    check(g, (X,), breaks=None)
+
+
+def test_errors_of_sequences_say_what_python_says() -> None:
+    def change(items: Any, delete: bool) -> None:
+        if delete:
+            del items[7]
+        else:
+            items[7] = 1
+
+    def f(x: Any) -> Any:
+        items: Any = [1, 2]
+        fixed: Any = (1, 2)
+        ends: Any = deque([1, 2])
+        return x + 1, raised(
+            lambda: items[5], lambda: fixed[5], lambda: ends[5], lambda: items.index("a"),
+            lambda: fixed.index(7), lambda: ends.index(7), lambda: items.remove(7),
+            lambda: ends.remove(7), lambda: items.pop(7), lambda: change(items, False),
+            lambda: change(items, True), lambda: items.index(1, 1, 2), lambda: items.index(2, -5))
+
+    check(f, (X,), breaks=None)
+
+
+class Clearing:
+    def __init__(self, items: Any) -> None:
+        self.items = items
+
+    def __eq__(self, other: object) -> bool:
+        self.items.clear()
+        return NotImplemented
+
+
+def test_sequences_that_change_while_they_are_compared() -> None:
+    def f(x: Any) -> Any:
+        a: list[Any] = []
+        b: list[Any] = []
+        a.append(Clearing(b))
+        b.append(Clearing(a))
+        same = a == b
+        c: list[Any] = []
+        c[:] = [Clearing(c), 1]
+        d: deque[Any] = deque()
+        d.extend([Clearing(d), 2])
+        return x + 1, same, raised(lambda: c.index(3), lambda: d.index(7))
+
+    check(f, (X,), breaks=None)
+
+
+def test_iterators_of_a_deque_notice_changes_from_their_start_but_not_assignments() -> None:
+    def f(x: Any) -> Any:
+        grown: deque[int] = deque()
+        first = iter(grown)
+        grown.append(4)
+        shrunk = deque("a")
+        second = iter(shrunk)
+        shrunk.pop()
+        assigned = deque("abc")
+        for index, item in enumerate(assigned):
+            assigned[index] = item * 2
+        return x + 1, raised(lambda: next(first), lambda: next(second)), assigned
+
+    check(f, (X,), breaks=None)
+
+
+def bits(n: int) -> int:
+    return (n * n).bit_length()
+
+
+def test_ints_beyond_64_bits_are_not_taken_for_others() -> None:
+    def f(x: Any, n: int) -> Any:
+        return x + 1, n.bit_length(), bits(n), n > 2**64, n * n > 2**70, n - 2**65 < 0
+
+    check(f, *[(X, n) for n in (2**20, 2**30, 2**40, 2**62, 2**63, 2**100)])

@@ -60,6 +60,8 @@ def _len(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _iter(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if len(args) == 1:
         return args[0].iter(tx)
+    if not _callable(tx, args[:1], {}).constant():
+        raise graph_break("unknown-operation", f"iter of {args[0]!r} and a last value")
 
     def produce() -> Iterator[SymbolicValue]:
         while not tx.equal(item := tx.call(args[0], []), args[1]):
@@ -156,15 +158,22 @@ def _getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return args[2] if found is None else found
 
 
+def _attribute_name(value: SymbolicValue) -> str:
+    name = value.constant()
+    if not isinstance(name, str):
+        raise graph_break("unknown-operation", f"{value!r} as the name of an attribute")
+    return name
+
+
 @rule(setattr)
 def _setattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    args[0].setattr(tx, args[1].constant(), args[2])
+    args[0].setattr(tx, _attribute_name(args[1]), args[2])
     return NONE
 
 
 @rule(delattr)
 def _delattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    args[0].delattr(tx, args[1].constant())
+    args[0].delattr(tx, _attribute_name(args[1]))
     return NONE
 
 
@@ -281,6 +290,8 @@ def _any(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(sum)
 def _sum(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     total = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
+    if issubclass(total.python_type(), (str, bytes, bytearray)):
+        raise graph_break("unknown-operation", f"a sum that starts with {total!r}")
     for item in args[0].iterate(tx):
         total = tx.binary("add", total, item)
     return total
@@ -334,6 +345,8 @@ def _round(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return args[0].method(tx, "round", [], named)
     objects = [python_object(tx, a) for a in args]
     if any(o is MISSING for o in objects):
+        if not hasattr(args[0].python_type(), "__round__"):
+            raise graph_break("unknown-operation", f"round of {args[0]!r}")
         return args[0].method(tx, "__round__", args[1:], kwargs)
     return constant(evaluate(tx, lambda: round(*objects)))
 

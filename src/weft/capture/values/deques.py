@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class DequeValue(GrowingValue):
     """A deque; `maxlen` is None or the length at which it drops items from the other end."""
 
-    __slots__ = ("changes", "maxlen")
+    __slots__ = ("assigned", "changes", "maxlen")
     kind = deque
 
     def __init__(
@@ -40,6 +40,8 @@ class DequeValue(GrowingValue):
         self.maxlen = maxlen
         self.changes = 0
         """How often it was changed; iterators look at it."""
+        self.assigned: dict[int, None] = {}
+        """The items that were replaced, which iterators do not mind."""
         super().__init__(items, source, original)
         self._drop(from_left=True)
 
@@ -71,16 +73,24 @@ class DequeValue(GrowingValue):
     # -- what becomes of it -----------------------------------------------------------------------
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
-        return LazyIterator(type(iter(deque())), lambda: self._each(tx, self.changes), True)
+        changes, length = self.changes, len(self.items)
+        return LazyIterator(type(iter(deque())), lambda: self._each(tx, changes, length), True)
 
     def iterate(self, tx: Interpreter) -> Any:
-        return self._each(tx, self.changes)
+        return self._each(tx, self.changes, len(self.items))
 
-    def _each(self, tx: Interpreter, changes: int) -> Iterator[SymbolicValue]:
-        for index in range(len(self.items)):
-            if self.changes != changes:
-                raise tx.error(RuntimeError, "deque mutated during iteration")
+    def _each(self, tx: Interpreter, changes: int, length: int) -> Iterator[SymbolicValue]:
+        for index in range(length):
+            self.check_state(tx, changes)
             yield self.at(tx, index)
+        self.check_state(tx, changes)
+
+    def state(self) -> int:
+        return self.changes
+
+    def check_state(self, tx: Interpreter, state: int) -> None:
+        if self.changes != state:
+            raise tx.error(RuntimeError, "deque mutated during iteration")
 
     def _changed(self, tx: Interpreter) -> SymbolicValue:
         self.changes += 1
@@ -93,6 +103,10 @@ class DequeValue(GrowingValue):
         if self.unread:
             added = ", ".join(emit.value(item) for item in self.added)
             emit.line(f"{target}.extend([{added}])")
+            return
+        if not self.changes:  # iterators over it go on
+            for where in self.assigned:
+                emit.line(f"{target}[{where}] = {emit.value(self.items[where])}")
             return
         items = ", ".join(emit.value(item) for item in self.items)
         emit.line(f"{target}.clear()")
@@ -114,8 +128,11 @@ class DequeValue(GrowingValue):
         return super().binary(tx, op, other, reflected)
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
-        self.items[self.index_of(tx, key)] = value
-        self._changed(tx)
+        where = self.index_of(tx, key) % len(self.items)
+        self.items[where] = value
+        self.assigned[where] = None
+        if self.source is not None:
+            tx.effects.touch(self)
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
         del self.items[self.index_of(tx, key)]
@@ -157,7 +174,10 @@ class DequeValue(GrowingValue):
         return self._pop(tx, 0)
 
     def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        del self.items[self.m_index(tx, args, {}).constant()]
+        where = self.find(tx, args[0])
+        if where < 0:
+            self.refuse_absent(tx, "remove", args[0])
+        del self.items[where]
         return self._changed(tx)
 
     def m_rotate(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

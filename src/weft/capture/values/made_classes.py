@@ -298,7 +298,7 @@ _STAND_INS: Final[tuple[tuple[type, Callable[[Any, Any], Any]], ...]] = (
 def type_of_three(tx: Interpreter, args: Args) -> SymbolicValue:
     """`type(name, bases, namespace)`"""
     name, bases, namespace = args
-    if not isinstance(namespace, DictValue):
+    if not isinstance(namespace, DictValue) or not issubclass(bases.python_type(), tuple):
         raise graph_break("unknown-operation", "making a class")
     items = {key.constant(): value for key, value in namespace.pairs(tx)}
     if tx.frame is not None:

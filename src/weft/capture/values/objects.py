@@ -7,6 +7,7 @@ derived from list, dict, ... has its items in `contents`. Changes are journalled
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import OrderedDict, defaultdict
 from typing import TYPE_CHECKING, Any
@@ -316,7 +317,7 @@ class ObjectValue(SymbolicValue):
 
     def length(self, tx: Interpreter) -> int:
         found = python_object(tx, self._special(tx, "__len__"))
-        if not isinstance(found, int):
+        if not isinstance(found, int) or found > sys.maxsize:
             raise graph_break("unknown-operation", f"the length of {self!r}")
         if found < 0:
             raise tx.error(ValueError, "__len__() should return >= 0")

@@ -77,8 +77,9 @@ class SequenceValue(MethodTable):
     def iterate(self, tx: Interpreter) -> list[SymbolicValue]:
         return list(self.all(tx))
 
-    def index_of(self, tx: Interpreter, key: SymbolicValue) -> int:
-        """A constant index, checked against the length."""
+    def index_of(self, tx: Interpreter, key: SymbolicValue, what: str = "") -> int:
+        """A constant index, checked against the length; errors say `what` it is (else a `list
+        index`)."""
         position = python_object(tx, key)
         if position is MISSING and _names_index(key):
             position = python_object(tx, key.method(tx, "__index__", [], {}))
@@ -89,7 +90,7 @@ class SequenceValue(MethodTable):
                                       f"not {type(position).__name__}")
         number = operator.index(position)
         if not -len(self.items) <= number < len(self.items):
-            raise tx.error(IndexError, f"{self.kind.__name__} index out of range")
+            raise tx.error(IndexError, f"{what or f'{self.kind.__name__} index'} out of range")
         return number
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
@@ -121,15 +122,42 @@ class SequenceValue(MethodTable):
     def _compare(self, tx: Interpreter, op: str, other: SymbolicValue) -> Any:
         if not isinstance(other, SequenceValue) or not self._concatenates(other):
             return None
-        mine, theirs = self.all(tx), other.all(tx)
-        if op in ("eq", "ne"):
-            same = len(mine) == len(theirs) and all(
-                tx.equal(a, b) for a, b in zip(mine, theirs, strict=True))
-            return boolean(same is (op == "eq"))
-        for a, b in zip(mine, theirs, strict=False):
-            if not tx.equal(a, b):
-                return tx.binary(op, a, b)
-        return boolean(getattr(operator, op)(len(mine), len(theirs)))
+        by_equality = op in ("eq", "ne")
+        if by_equality and len(self.items) != len(other.items):
+            return boolean(op == "ne")
+        states = self.state(), other.state()
+        position = 0
+        while position < min(len(self.items), len(other.items)):
+            mine, theirs = self.at(tx, position), other.at(tx, position)
+            if not tx.equal(mine, theirs):
+                if position >= min(len(self.items), len(other.items)):
+                    break  # `__eq__` has changed them
+                return boolean(op == "ne") if by_equality else tx.binary(op, mine, theirs)
+            self.check_state(tx, states[0])
+            other.check_state(tx, states[1])
+            position += 1
+        return boolean(getattr(operator, op)(len(self.items), len(other.items)))
+
+    def state(self) -> int:
+        """What changes with the sequence, where loops over it notice."""
+        return 0
+
+    def check_state(self, tx: Interpreter, state: int) -> None:
+        """Raises if the sequence has changed since it had that state, where loops notice."""
+
+    def find(self, tx: Interpreter, item: SymbolicValue, bounds: slice = slice(None)) -> int:
+        """The position of the first item that is equal, -1 if there is none."""
+        state = self.state()
+        for position in range(len(self.items))[bounds]:
+            if position >= len(self.items):  # `__eq__` has changed it
+                break
+            if tx.equal(self.at(tx, position), item):
+                return position
+            self.check_state(tx, state)
+        return -1
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        return self.find(tx, item) >= 0
 
     def copied(self, tx: Interpreter) -> Any:
         objects = [python_object(tx, item) for item in self.items]
@@ -149,13 +177,21 @@ class SequenceValue(MethodTable):
 
     def m_index(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         bounds = [a.constant() for a in args[1:]]
-        for position in range(len(self.items))[slice(*(bounds or [0]), *([None] * (not bounds)))]:
-            if tx.equal(self.items[position], args[0]):
-                return constant(position)
-        raise tx.error(ValueError, "value is not in sequence")
+        found = self.find(tx, args[0], slice(*bounds, *([None] if len(bounds) < 2 else [])))
+        if found < 0:
+            self.refuse_absent(tx, "index", args[0])
+        return constant(found)
+
+    def refuse_absent(self, tx: Interpreter, method: str, item: SymbolicValue) -> None:
+        """Raises what Python raises when an item that a method looks for is not there."""
+        evaluate(tx, lambda: getattr(self.kind(), method)(_Shown(tx, item)))
 
     def m_count(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return constant(sum(tx.equal(item, args[0]) for item in self.items))
+        count, state = 0, self.state()
+        for item in self.items:
+            count += tx.equal(item, args[0])
+            self.check_state(tx, state)
+        return constant(count)
 
     def m___getitem__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.getitem(tx, *args)
@@ -173,6 +209,18 @@ class SequenceValue(MethodTable):
 def _names_index(key: SymbolicValue) -> bool:
     """Whether the class of the key says which index it is."""
     return isinstance(getattr(key.python_type(), "__index__", None), types.FunctionType)
+
+
+class _Shown:
+    """Equal to nothing; looks like a value to who asks."""
+
+    def __init__(self, tx: Interpreter, value: SymbolicValue) -> None:
+        self.tx = tx
+        self.value = value
+
+    def __repr__(self) -> str:
+        shown = self.tx.call(self.tx.wrap_fixed(repr, "repr"), [self.value])
+        return str(python_object(self.tx, shown))
 
 
 @final
@@ -297,11 +345,12 @@ class ListValue(GrowingValue):
             at, items = key.constant_slice(tx), tx.unpack(value)
             evaluate(tx, lambda: self.items.__setitem__(at, items))
         else:
-            self.items[self.index_of(tx, key)] = value
+            self.items[self.index_of(tx, key, "list assignment index")] = value
         self.changed(tx)
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
-        where = key.constant_slice(tx) if isinstance(key, SliceValue) else self.index_of(tx, key)
+        where = (key.constant_slice(tx) if isinstance(key, SliceValue)
+                 else self.index_of(tx, key, "list assignment index"))
         evaluate(tx, lambda: self.items.__delitem__(where))
         self.changed(tx)
 
@@ -323,15 +372,17 @@ class ListValue(GrowingValue):
     def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if not self.items:
             raise tx.error(IndexError, "pop from empty list")
-        where = self.index_of(tx, args[0]) if args else -1
+        where = self.index_of(tx, args[0], "pop index") if args else -1
         item = self.at(tx, where)
         del self.items[where]
         self.changed(tx)
         return item
 
     def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        where = self.m_index(tx, args, {})
-        return self.m_pop(tx, [where], {}) and NONE
+        where = self.find(tx, args[0])
+        if where < 0:
+            self.refuse_absent(tx, "remove", args[0])
+        return self.m_pop(tx, [constant(where)], {}) and NONE
 
     def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         self.items.clear()

@@ -63,9 +63,24 @@ class SymbolicNumberValue(SymbolicValue):
 
     def constant(self) -> int | float | bool:
         try:
+            if isinstance(self.example, torch.SymInt):
+                fixed = self._beyond()
+                if fixed is not None:
+                    return fixed
             return self.python_type()(self.example)  # type: ignore[no-any-return]
         except UndecidedValue as error:
             raise graph_break("data-dependent-value", str(error)) from error
+
+    def _beyond(self) -> int | None:
+        """The value of an int that has more than 64 bits, which only its symbols can be fixed by:
+        what is known of ranges ends there."""
+        value, shapes = _value_of(self.example), self.tx.shapes
+        hint = shapes.hint(value) if isinstance(value, Expr) else None
+        if hint is None or abs(hint) < INF:
+            return None
+        for symbol in symbols(value):
+            shapes.specialize(symbol)
+        return hint
 
     def copied(self, tx: Interpreter) -> int | float | bool:
         """The plain number, for Python code that works on constants."""
@@ -93,6 +108,10 @@ class SymbolicNumberValue(SymbolicValue):
         right = operand(other)
         if right is None:
             return None
+        if type(right) is int and abs(right) >= INF:
+            known = constant(self.constant())
+            pair_of_constants = (other, known) if reflected else (known, other)
+            return tx.binary(op, *pair_of_constants)
         function = getattr(operator, op)
         pair = (right, self.example) if reflected else (self.example, right)
         if op in _DIVISIONS:
@@ -316,7 +335,8 @@ def _wrap_symbolic(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
 
 def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue | None:
     """A Python number from outside, if it is one that changes between calls."""
-    if source is None or type(obj) not in (int, float):
+    if source is None or type(obj) not in (int, float) or (
+            type(obj) is int and abs(obj) >= INF):
         return None
     known = tx.numbers.get(source)
     if known is not None:
