@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from weft.capture.source import Source
 from weft.diagnostics import events
 from weft.errors import DimensionError, FixedDimensionError, SourceLine
+from weft.shapes.context import COMMON_LIMIT
 from weft.shapes.expr import Expr, IntExpr, symbol_of, symbols
 from weft.shapes.floats import FloatRelation, FloatSymbol, number_symbols
 from weft.shapes.guard import (
@@ -103,7 +104,8 @@ def _explained(
         name = _name(symbol)
         asked = [
             c.text if c.line is None else f"{c.text} ({c.line})"
-            for c in conditions if not c.links and name in map(_name, c.symbols)
+            for c in conditions
+            if not c.links and name in map(_name, c.symbols) and c.text != _common(name)
         ]
         value = str(tx.shapes.hints.get(symbol, "any"))
         yield name, " = ".join(map(str, sources)), value, "; ".join(asked)
@@ -151,6 +153,11 @@ def _range(symbol: Expr) -> Iterator[SizeCondition]:
         yield _bound(symbol, ">=", limits.lo)
     if isinstance(limits.hi, int) and limits.hi < INF:
         yield _bound(symbol, "<=", limits.hi)
+
+
+def _common(name: str) -> str:
+    """The limit that nobody asked for."""
+    return f"{name} <= {COMMON_LIMIT}"
 
 
 def _bound(symbol: Expr, comparison: str, limit: int) -> SizeCondition:

@@ -14,6 +14,7 @@ Place in the pipeline: the last step of `compile_graph`. What it writes reads to
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch.autograd.graph import increment_version
@@ -24,10 +25,11 @@ from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.memory import MemoryPlan, step_writes
 from weft.codegen.schedule import Group, Schedule
-from weft.codegen.values import Buffer, Value
+from weft.codegen.values import Buffer, Shape, Value
 from weft.shapes.asserts import Asserts
 from weft.shapes.expr import Expr, symbols
 from weft.shapes.floats import SYMBOLIC_FLOATS, FloatSymbol
+from weft.shapes.printing import python_text
 
 
 def write_calls(
@@ -39,6 +41,7 @@ def write_calls(
     """The sequence; `kernels` has, for each group (by id), its kernel and the compiled callable."""
     sequence = CallSequence(scope=dict(lowered.constants))
     _unpack(sequence, lowered, plan)
+    bound_at = len(sequence.lines)
     for position, step in enumerate(schedule.steps):
         if isinstance(step, Group):
             _allocate(sequence, plan, step_writes(step, schedule.needed))
@@ -51,6 +54,7 @@ def write_calls(
     _bump_versions(sequence, plan)
     returned = [_result(sequence, v) for v in lowered.outputs]
     sequence.lines.append(f"return [{', '.join(returned)}]")
+    _bind_quotients(sequence, lowered, bound_at)
     return sequence
 
 
@@ -70,20 +74,32 @@ def _unpack(sequence: CallSequence, lowered: GraphLowering, plan: MemoryPlan) ->
     bound = set(names)
     for item in lowered.inputs:
         if isinstance(item, Buffer):
-            _bind_sizes(sequence, item, bound)
+            _bind_sizes(sequence, item.name, lowered.given[item.name], bound)
     sequence.asserts = Asserts(lowered.asserts, bound)
     unused = plan.dead_after.get(-1, [])
     if unused:
         sequence.lines.append(f"del {', '.join(unused)}")
 
 
-def _bind_sizes(sequence: CallSequence, buffer: Buffer, bound: set[str]) -> None:
+def _bind_sizes(
+    sequence: CallSequence, name: str, given: tuple[Shape, Shape], bound: set[str]
+) -> None:
     """Read symbols that are a whole size or stride of an input."""
-    for method, values in (("size", buffer.shape), ("stride", buffer.strides)):
+    for method, values in zip(("size", "stride"), given, strict=True):
         for dim, value in enumerate(values):
             if isinstance(value, Expr) and symbols(value) == {value} and str(value) not in bound:
                 bound.add(str(value))
-                sequence.lines.append(f"{value} = {buffer.name}.{method}({dim})")
+                sequence.lines.append(f"{value} = {name}.{method}({dim})")
+
+
+def _bind_quotients(sequence: CallSequence, lowered: GraphLowering, position: int) -> None:
+    """Compute the quotients that the sequence names, behind the sizes that they are made of."""
+    if lowered.facts is None or not lowered.facts.quotients:
+        return
+    used = set(re.findall(r"\bq\d+\b", "\n".join(sequence.lines)))
+    sequence.lines[position:position] = [
+        f"{made} = {python_text(lowered.facts.simplify(value))}"
+        for made, value in lowered.facts.quotients.items() if str(made) in used]
 
 
 def _bump_versions(sequence: CallSequence, plan: MemoryPlan) -> None:

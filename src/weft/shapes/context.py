@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 
@@ -50,6 +50,8 @@ from weft.shapes.symnode import SymNode, UndecidedValue, expr_of
 from weft.shapes.unbacked import Unbacked
 
 Hint = int | float
+COMMON_LIMIT: Final = 2**31 - 1
+"""What a size is taken not to exceed (a guard) if it does not in the first call."""
 
 
 @final
@@ -120,6 +122,8 @@ class ShapeContext:
 
         Sizes with equal hints, limits and ``group`` share a symbol; so do those of one ``dim``.
         """
+        if hi == INF and hint <= COMMON_LIMIT:
+            hi = COMMON_LIMIT  # kernels compare positions in 32 bits
         root = hint if dim is None else self.dims.check(dim, hint, str(source))
         if min(root, hint) < 2 and self.specialize_zero_one:
             return hint

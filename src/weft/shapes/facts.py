@@ -11,7 +11,7 @@ comparison is decided on the viewed expression. One mechanism serves all kinds o
     ========================= ==================================================
     ``s0 == s1``, ``s0 == 8`` ``s0`` stands for ``s1``, for 8
     ``s0 <= 512``             ``s0`` stands for a symbol of that name and range
-    ``s0 % 8 == 0``           ``s0`` stands for ``8 * t``
+    ``s0 % 8 == 0``           ``s0`` stands for ``8 * q0``
     ``s0 * s1 <= 4096``       kept in a list of expressions that are at least 0
     ``s0 != s1``              kept in a set of expressions that are not 0
     ========================= ==================================================
@@ -53,6 +53,9 @@ class Facts:
 
     def __init__(self) -> None:
         self.equal: dict[Expr, IntExpr] = {}  # symbol -> what it equals, in the original symbols
+        self.quotients: dict[Expr, IntExpr] = {}  # each with its value in the original symbols
+        self._multiples: list[tuple[Expr, IntExpr]] = []  # symbol -> divisor * quotient + rest
+        self._whole: dict[Expr, Expr] = {}  # narrower symbol -> the original one
         self._view: dict[Expr, IntExpr] = {}
         self._at_least_zero: list[IntExpr] = []
         self._not_zero: set[Expr] = set()
@@ -72,6 +75,16 @@ class Facts:
     def simplify(self, value: IntExpr) -> IntExpr:
         """The value with equal symbols replaced; it keeps the original symbols otherwise."""
         return subs(value, self.equal) if self.equal else value
+
+    def factored(self, value: IntExpr) -> IntExpr:
+        """`simplify`, and what is known to be a multiple written as such over ``quotients``:
+        ``(s0 // s1) * s1`` and ``s0`` are one expression where ``s1`` divides ``s0``."""
+        value = self.simplify(value)
+        for variable, multiple in self._multiples:
+            known, product = self.simplify(variable), self.simplify(multiple)
+            if isinstance(known, Expr) and known.atom and known not in symbols(product):
+                value = subs(value, {known: product})
+        return value
 
     def bounds(self, value: IntExpr) -> tuple[int, int]:
         """The interval that the facts leave to the value."""
@@ -157,11 +170,12 @@ class Facts:
             self.equal[variable] = value
 
     def _learn_equal(self, fact: Relation) -> None:
-        multiple = _as_multiple(fact.expr)
+        multiple = self._as_multiple(fact.expr)
         if multiple is not None:
             variable, value = multiple
             limits = symbol_of(variable)
             self._replace(variable, value)
+            self._keep_multiple(variable, value)
             if isinstance(limits.hi, int) and limits.hi < INF and symbols(value) - {variable}:
                 self.learn(relation(GE, limits.hi - value))
             if lower_bound(value) < limits.lo:
@@ -180,6 +194,47 @@ class Facts:
         if not isinstance(limits.hi, int) or limits.hi < INF:
             self.learn(relation(GE, limits.hi - value))
 
+    def _as_multiple(self, expr: Expr) -> tuple[Expr, IntExpr] | None:
+        """For ``(a * symbol + b) % k == 0``, ``a`` prime to ``k``: the symbol and ``k * q + c``."""
+        atom = expr.atom
+        if not isinstance(atom, Mod):
+            return None
+        if isinstance(atom.right, Expr):
+            return self._as_symbolic_multiple(atom.left, atom.right)
+        if atom.right <= 0 or len(symbols(atom.left)) != 1:
+            return None
+        (variable,) = symbols(atom.left)
+        k, (slope, rest) = atom.right, split_linear(atom.left, variable) or (variable, variable)
+        if not (isinstance(slope, int) and isinstance(rest, int) and gcd(slope, k) == 1):
+            return None
+        offset = -rest * pow(slope, -1, k) % k
+        limits = symbol_of(variable)
+        high = limits.hi if isinstance(limits.hi, int) else limits.hi.hi
+        low = -INF if limits.lo <= -INF else -((offset - limits.lo) // k)
+        quotient = self._quotient(
+            (variable - offset) // k, low, INF if high >= INF else (high - offset) // k)
+        return variable, k * quotient + offset
+
+    def _as_symbolic_multiple(self, left: IntExpr, right: Expr) -> tuple[Expr, IntExpr] | None:
+        """For ``symbol % right == 0``, both positive: the symbol and ``right * q``."""
+        if not isinstance(left, Expr) or not isinstance(left.atom, Symbol) or left in right.symbols:
+            return None
+        if lower_bound(left) < 1 or lower_bound(right) < 1:
+            return None
+        return left, right * self._quotient(left // right, 1, INF)
+
+    def _keep_multiple(self, variable: Expr, value: IntExpr) -> None:
+        """For `factored`: in the original symbols, unless they depend on data."""
+        original, product = self._whole.get(variable, variable), subs(value, self._whole)
+        if all(symbol_of(s).kind != "unbacked" for s in (original, *symbols(product))):
+            self._multiples.append((original, product))
+
+    def _quotient(self, value: IntExpr, low: int, high: int) -> Expr:
+        """A new symbol for a value in viewed symbols."""
+        made = symbol(f"q{len(self.quotients)}", low, high, "quotient")
+        self.quotients[made] = subs(subs(value, self._whole), self.quotients)
+        return made
+
     def _learn_not_equal(self, fact: Relation) -> None:
         self._not_zero.add(fact.expr)
         low, high = bounds(fact.expr)
@@ -191,7 +246,10 @@ class Facts:
     def _learn_order(self, fact: Relation) -> None:
         narrowed = _narrowed(fact.expr)
         if narrowed is not None:
-            self._replace(*narrowed)
+            variable, value = narrowed
+            self._replace(variable, value)
+            if isinstance(value, Expr):
+                self._whole[value] = self._whole.get(variable, variable)
         else:
             self._at_least_zero.append(fact.expr)
 
@@ -224,38 +282,6 @@ def _solve(expr: IntExpr) -> tuple[Expr, IntExpr] | None:
         if parts is not None and parts[0] in (1, -1):
             return variable, -parts[1] * parts[0]
     return None
-
-
-def _as_multiple(expr: Expr) -> tuple[Expr, IntExpr] | None:
-    """For ``(a * symbol + b) % k == 0``, ``a`` prime to ``k``: the symbol and ``k * t + c``."""
-    atom = expr.atom
-    if not isinstance(atom, Mod):
-        return None
-    if isinstance(atom.right, Expr):
-        return _as_symbolic_multiple(atom.left, atom.right)
-    if atom.right <= 0:
-        return None
-    if len(symbols(atom.left)) != 1:
-        return None
-    (variable,) = symbols(atom.left)
-    k, (slope, rest) = atom.right, split_linear(atom.left, variable) or (variable, variable)
-    if not (isinstance(slope, int) and isinstance(rest, int) and gcd(slope, k) == 1):
-        return None
-    offset = -rest * pow(slope, -1, k) % k
-    limits = symbol_of(variable)
-    high = limits.hi if isinstance(limits.hi, int) else limits.hi.hi
-    low = -INF if limits.lo <= -INF else -((offset - limits.lo) // k)
-    quotient = symbol(f"{limits.name}/{k}", low, INF if high >= INF else (high - offset) // k)
-    return variable, k * quotient + offset
-
-
-def _as_symbolic_multiple(left: IntExpr, right: Expr) -> tuple[Expr, IntExpr] | None:
-    """For ``symbol % right == 0``, both positive: the symbol and ``right * t``."""
-    if not isinstance(left, Expr) or not isinstance(left.atom, Symbol) or left in right.symbols:
-        return None
-    if lower_bound(left) < 1 or lower_bound(right) < 1:
-        return None
-    return left, right * symbol(f"{left.atom.name}/({right!r})", 1)
 
 
 def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:

@@ -486,6 +486,15 @@ def expr_of(size: int | torch.SymInt) -> IntExpr:
     return result
 
 
+def factored_expr_of(size: int | torch.SymInt) -> IntExpr:
+    """The expression with multiples written as such; see `Facts.factored`."""
+    if isinstance(size, int):
+        return size
+    node = size.node
+    result: IntExpr = node.shape_env.facts.factored(node.value)
+    return result
+
+
 def certainly_equal(left: Any, right: Any) -> bool:
     """Whether two sizes, or two sequences of them, are known to be equal, without a guard."""
     if isinstance(left, Sequence):

@@ -35,7 +35,7 @@ from weft.codegen.loop_ir import (
     operands,
 )
 from weft.codegen.scalar_ops import COMPARISONS
-from weft.shapes.expr import Expr, IntExpr, split_linear, symbols
+from weft.shapes.expr import Expr, IntExpr, split_linear, symbols, upper_bound
 from weft.shapes.printing import fits_int32
 
 ASSUMED_EXTENT: Final = 512
@@ -161,11 +161,11 @@ def _cut(plan: Plan, vector: LoopVar, vector_bytes: int) -> None:
     kernel = plan.kernel
     plan.segments = segments(kernel, vector)
     plan.settled = settled(kernel, plan.segments)
-    plan.lanes = _lanes(kernel, plan.varying - plan.settled, vector_bytes)
+    plan.lanes = _lanes(kernel, plan.varying - plan.settled, vector_bytes, plan.vector_inner)
     plan.parts = _parts(plan, vector)
     if plan.step >= trips(vector.extent):
         plan.segments, plan.settled = [], frozenset()
-        plan.lanes = _lanes(kernel, plan.varying, vector_bytes)
+        plan.lanes = _lanes(kernel, plan.varying, vector_bytes, plan.vector_inner)
         plan.parts = _parts(plan, vector)
 
 
@@ -231,7 +231,7 @@ def trips(extent: IntExpr) -> int:
 
 def _cost(kernel: Kernel, v: LoopVar, varying: frozenset[int], vector_bytes: int) -> float:
     """Estimated cost of one point of the whole domain when `v` is vectorised."""
-    lanes = _lanes(kernel, varying, vector_bytes)
+    lanes = _lanes(kernel, varying, vector_bytes, v in kernel.inner)
     inner_total = max(1, prod(trips(x.extent) for x in kernel.inner))
     extent = max(1, trips(v.extent))
     waste = -(-extent // lanes) * lanes / extent
@@ -269,8 +269,8 @@ def _node_weight(node: Node) -> float:
     return 1.0 if isinstance(node, Load) else 0.0
 
 
-def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int) -> int:
-    """Lanes such that the widest varying type fills a register."""
+def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int, inner: bool) -> int:
+    """Lanes such that the widest varying type fills a register; `inner`: they are folded."""
     widest = 4
     narrow = narrow_indices(kernel)
     for node in kernel.nodes:
@@ -279,8 +279,9 @@ def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int) -> int:
         if isinstance(node, Reduce):
             dtype = position_type(kernel, node) if node.kind.startswith("arg") else node.dtype
             widest = max(widest, ITEM_SIZE[dtype])
-    # Stored values are widened even where all lanes have the same.
-    widest = max([widest, *(ITEM_SIZE[store.value.dtype] for store in kernel.stores)])
+    # Stored values are widened even where all lanes have the same, unless lanes are folded.
+    wide = [s for s in kernel.stores if s.inner or not inner]
+    widest = max([widest, *(ITEM_SIZE[store.value.dtype] for store in wide)])
     return vector_bytes // widest
 
 
@@ -311,8 +312,10 @@ def _fits(node: Node, narrow: set[int]) -> bool:
 
 def position_type(kernel: Kernel, node: Reduce) -> str:
     """The type in which argmax and argmin keep positions."""
-    extents = [v.extent for v in kernel.inner]
-    small = all(isinstance(e, int) for e in extents) and prod(map(trips, extents)) < 2**31
+    count: IntExpr = 1
+    for variable in kernel.inner:
+        count = count * variable.extent
+    small = upper_bound(count) < 2**31
     return "i32" if small and ITEM_SIZE[node.value.dtype] <= 4 else "i64"
 
 

@@ -9,7 +9,7 @@ loop variable with constants or sizes; between two such places the comparison is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cmp_to_key
 from itertools import pairwise
@@ -65,6 +65,12 @@ def segments(kernel: Kernel, variable: LoopVar) -> list[Segment]:
     edges = [0, *edges, variable.extent]
     return [Segment(start, stop, _known_values(kernel, places, variable.extent, edges, start))
             for start, stop in pairwise(edges)]
+
+
+def is_cut(nodes: Iterable[Node], parts: list[Segment]) -> bool:
+    """Does anything that these nodes compute differ between the parts?"""
+    known = {number for part in parts for number in part.known}
+    return any(node.id in known for node in nodes)
 
 
 def settled(kernel: Kernel, parts: list[Segment]) -> frozenset[int]:

@@ -10,6 +10,7 @@ from math import prod
 
 from weft.codegen.cpp.nodes import NodeWriter, name_of
 from weft.codegen.cpp.plan import STRIP_TRIPS, Stage, position_type, stride
+from weft.codegen.cpp.segments import Segment, is_cut
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION
 from weft.codegen.dtypes import FLOAT_TYPES
 from weft.codegen.loop_ir import Const, LoopVar, Node, Reduce
@@ -80,16 +81,19 @@ class StageWriter(NodeWriter):
 
     def innermost(self, variable: LoopVar, low: str, high: str, stage: Stage) -> None:
         if self.plan.vector_inner:
-            self.vector_loop(variable, low, high, lambda: self.stage_body(stage))
+            parts = self.plan.segments if is_cut(stage.nodes, self.plan.segments) else []
+            self.vector_loop(variable, low, high, lambda: self.stage_body(stage), parts)
             return
         name = self.names[name_of(variable)]
         with self.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"):
             self.stage_body(stage)
 
-    def vector_loop(self, variable: LoopVar, low: str, high: str, body: Callable[[], None]) -> None:
+    def vector_loop(
+        self, variable: LoopVar, low: str, high: str, body: Callable[[], None],
+        parts: list[Segment],
+    ) -> None:  # fmt: skip
         """The vectorised loop, once per segment in which all comparisons of its variable are known.
         """
-        parts = self.plan.segments
         if not parts:
             self.vector_segment(variable.extent, low, high, body)
             return

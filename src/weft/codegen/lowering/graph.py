@@ -50,7 +50,7 @@ from weft.shapes.expr import IntExpr
 from weft.shapes.facts import Facts
 from weft.shapes.floats import SYMBOLIC_FLOATS, FloatValue
 from weft.shapes.guard import ShapeGuard
-from weft.shapes.symnode import expr_of, float_of
+from weft.shapes.symnode import expr_of, factored_expr_of, float_of
 
 _TORCH = os.path.dirname(torch.__file__)
 KERNEL_DEVICES = frozenset({"cpu", "cuda"})
@@ -62,6 +62,8 @@ class GraphLowering:
     """The state of lowering one graph, and its result."""
 
     inputs: list[Buffer | IntExpr | FloatValue | None] = field(default_factory=list)
+    given: dict[str, tuple[Shape, Shape]] = field(default_factory=dict)
+    """Sizes and strides of inputs in the symbols of the graph, which calls bind."""
     numbers: dict[Any, Value] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
     definitions: list[Definition] = field(default_factory=list)
@@ -102,7 +104,7 @@ class GraphLowering:
         value = node.meta["val"]
         if not isinstance(value, torch.Tensor):
             number = to_number(value)
-            self.inputs.append(number)
+            self.inputs.append(expr_of(value) if isinstance(value, torch.SymInt) else number)
             return number if number is not None else value
         buffer = self._input_buffer(value)
         self.inputs.append(buffer)
@@ -110,6 +112,7 @@ class GraphLowering:
 
     def _input_buffer(self, tensor: torch.Tensor) -> Buffer:
         name = f"in{len(self.inputs)}"
+        self.given[name] = tuple(map(expr_of, tensor.shape)), tuple(map(expr_of, tensor.stride()))
         sizes, strides = to_shape(tensor.shape), to_shape(tensor.stride())
         return Buffer(name, tensor.dtype, sizes, strides, tensor.device)
 
@@ -376,7 +379,7 @@ def to_number(value: Any) -> IntExpr | FloatValue | None:
 
 def to_expr(value: Any) -> IntExpr:
     """A size as an expression."""
-    return expr_of(value) if isinstance(value, torch.SymInt) else int(value)
+    return factored_expr_of(value) if isinstance(value, torch.SymInt) else int(value)
 
 
 def to_shape(sizes: Sequence[Any]) -> Shape:

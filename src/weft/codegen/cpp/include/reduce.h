@@ -100,14 +100,18 @@ template <bool Greatest> struct Arg {
     return combine(acc, Best<T, I, L, P>{keep(x, none.value, n), keep(position, none.position, n)});
   }
   template <class T, class I, int L, int P> static INLINE Scalar<int64_t> fold(Best<T, I, L, P> a) {
-    Best<T, I, 1, 1> best = begin<T, I, 1, 1>();
-    for (int i = 0; i < L * P; ++i) {
-      Best<T, I, 1, 1> one;
-      one.value.p[0] = lane(a.value, i);
-      one.position.p[0] = lane(a.position, i);
-      best = combine(best, one);
+    Best<T, I, L, 1> x;
+    x.value.p[0] = a.value.p[0], x.position.p[0] = a.position.p[0];
+    UNROLL for (int k = 1; k < P; ++k) {
+      Best<T, I, L, 1> y;
+      y.value.p[0] = a.value.p[k], y.position.p[0] = a.position.p[k];
+      x = combine(x, y);
     }
-    return cast<int64_t>(best.position);
+    Best<T, I, 1, 1> t[L];
+    UNROLL for (int i = 0; i < L; ++i) t[i].value.p[0] = lane(x.value, i), t[i].position.p[0] = lane(x.position, i);
+    UNROLL for (int w = L / 2; w; w /= 2)
+      UNROLL for (int i = 0; i < w; ++i) t[i] = combine(t[i], t[i + w]);
+    return cast<int64_t>(t[0].position);
   }
   template <class T, class I, int L, int P> static INLINE Vec<int64_t, L, P> positions(Best<T, I, L, P> a) {
     return cast<int64_t>(a.position);
