@@ -191,3 +191,18 @@ def test_divisibility_by_a_symbol() -> None:
     assert facts.decide(eq(n // (n // h), h)) is True
     assert facts.decide(ge(n, h)) is True
     assert facts.decide(eq(n, h)) is None
+
+
+def test_multiples_are_written_over_quotients() -> None:
+    n, h = symbol("n", 2), symbol("h", 2)
+    facts = Facts()
+    facts.learn(eq(mod(n, h), 0))
+    (quotient,) = facts.quotients
+    assert facts.quotients[quotient] is n // h
+    assert facts.factored(n) is facts.factored(n // h * h) is quotient * h
+    facts.learn(eq(mod(n // h, 4), 0))
+    inner = list(facts.quotients)[1]
+    assert facts.factored(n) is 4 * inner * h
+    assert facts.quotients[inner] is n // h // 4
+    facts.learn(eq(h, 8))
+    assert facts.factored(n) is 32 * inner

@@ -89,3 +89,29 @@ def test_segments_between_sizes() -> None:
     assert parts(n + m + 4, n + m, n) == [
         (0, n, [True, True]), (n, n + m, [True, False]), (n + m, n + m + 4, [False, False])]
     assert parts(n + m, n, m) == []  # in which order?
+
+
+def test_heads_of_a_row_are_in_the_loops_of_the_row() -> None:
+    """That the row is so many heads of that size is known: a mean over it and what views it as
+    heads are one kernel, whose loops need no division."""
+    def program(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+        return normed.view(*x.shape[:-1], -1, c.shape[-1]) * c
+
+    sizes = (2, 8), (3, 40), (7, 3)
+    check(program, [(torch.randn(2, 5, h * n), torch.randn(n)) for h, n in sizes])
+    assert weft.stats()["kernels"] == 1
+
+
+def test_sizes_of_more_than_32_bits_are_another_artifact() -> None:
+    compiled = weft.compile(lambda x, y: x.shape[0] + y + 1, dynamic=True)
+    long = torch.empty(1).expand(2**31 + 5)
+    for x in (torch.empty(7), torch.empty(9), long):
+        assert compiled(x, torch.ones(3).double()).tolist() == [x.shape[0] + 2.0] * 3
+    assert weft.stats()["graphs"] == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8])
+def test_position_of_the_extreme_in_rows_of_any_length(dtype: torch.dtype) -> None:
+    rows = [torch.randint(0, 9, (6, n)).to(dtype) for n in (2, 15, 16, 33, 130, 1001)]
+    check(lambda x: (x.argmax(-1), x.argmin(-1)), [(x,) for x in rows])

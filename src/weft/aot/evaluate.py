@@ -105,10 +105,11 @@ class Evaluator:
     def alias(self, viewed: FakeTensor, exemplar: FakeTensor, offset: Any) -> FakeTensor:
         """A fresh fake tensor with an exemplar's metadata on the storage of `viewed`."""
         start = viewed.storage_offset() * viewed.element_size() + offset
-        meta = torch.empty(0, dtype=exemplar.dtype, device=_META).set_(
-            viewed.untyped_storage(), start // exemplar.element_size(),
-            exemplar.size(), exemplar.stride(),
-        )  # fmt: skip
+        # `set_` to symbolic sizes would compare them with the storage's: ten times dearer.
+        empty = torch.empty(0, dtype=exemplar.dtype, device=_META)
+        whole = empty.set_(viewed.untyped_storage(), 0, (0,), (1,))
+        position = start // exemplar.element_size()
+        meta = whole.as_strided(exemplar.size(), exemplar.stride(), position)
         return make_fake(self.mode, meta, exemplar.device)
 
     # -- results -----------------------------------------------------------------------------------
