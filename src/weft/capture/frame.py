@@ -121,8 +121,8 @@ class Frame:
     """A function call under interpretation."""
 
     __slots__ = ("_callers", "caller", "cells", "code", "current", "function", "generator",
-                 "globals", "handled", "kw_names", "locals", "pc", "program", "resumable", "stack",
-                 "step", "value_given")
+                 "globals", "handled", "kw_names", "last_line", "locals", "pc", "program",
+                 "resumable", "stack", "step", "value_given")
 
     def __init__(
         self, code: types.CodeType, globals: Any, locals: dict[str, SymbolicValue],
@@ -141,6 +141,8 @@ class Frame:
         """The step of the instruction under way."""
         self.current: Instruction = self.program.instructions[0]
         self.kw_names: tuple[str, ...] = ()
+        self.last_line = 0
+        """The line at which the frame ended, if not that of its last instruction."""
         self.handled: list[SymbolicValue | None] = []
         """Exceptions being handled, outermost first (what a bare `raise` raises)."""
         self.resumable = False

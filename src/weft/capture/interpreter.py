@@ -221,6 +221,7 @@ class Interpreter:
         row = frame.program.handler_of(frame.current.index)
         if row is None:
             raise error
+        frame.last_line = 0
         del frame.stack[row.depth:]
         if row.lasti:
             frame.stack.append(constant(frame.current.offset))

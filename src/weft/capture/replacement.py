@@ -17,7 +17,7 @@ import enum
 import itertools
 import linecache
 import re
-from collections import deque
+from collections import deque, namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, final
@@ -126,6 +126,11 @@ class Emitter:
             return self.value(recipe)
         if isinstance(obj, enum.Enum) and type(obj) in self.tx.made_classes:
             return f"{self.constant(type(obj))}[{obj.name!r}]"
+        if isinstance(obj, _PART_OF_CLASS):
+            for model in self.tx.made_classes:
+                for name, part in vars(model).items():
+                    if part is obj:
+                        return f"vars({self.constant(model)})[{name!r}]"
         if type(obj) in self.tx.made_classes:
             raise graph_break("unknown-value", "a constant of a class made inside")
         return None
@@ -221,6 +226,9 @@ class Emitter:
             lines = _guarded(lines, "Exception as error", [f"raise {signal}(error, {told})"])
         return lines
 
+
+_PART_OF_CLASS: Final = (type(vars(namedtuple("_", "x"))["x"]),)
+"""Types of objects that belong to the one class that they were made for."""
 
 _SLICED: Final = 8
 """Slots in a row that are read at once: a model's parameters."""

@@ -35,7 +35,7 @@ from weft.capture.values.constant import (
     is_none,
     python_object,
 )
-from weft.capture.values.exceptions import read_attribute
+from weft.capture.values.exceptions import name_attribute, read_attribute
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
 from weft.capture.values.generators import next_or_stop
 from weft.capture.values.identities import RunTimeNumber
@@ -431,7 +431,9 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
         return constant(evaluate(tx, lambda: format(obj, spec.constant())))
     if isinstance(value, ObjectValue):
         if isinstance(type_lookup(value.cls, "__format__"), types.FunctionType):
-            return value.method(tx, "__format__", [spec], {})
+            method = value.special(tx, "__format__")
+            assert method is not None
+            return method.call(tx, [spec], {})
         if python_object(tx, spec) == "":
             return tx.call(tx.wrap_fixed(str, "str"), [value])
     raise graph_break("unknown-operation", f"formatting {value!r}")
@@ -560,10 +562,14 @@ def _object_setattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValu
 
 @_object_method("__getattribute__")
 def _object_getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    target = args[0]
-    if isinstance(target, ObjectValue):
-        return target.generic_getattr(tx, args[1].constant(), fallback=False)
-    return target.getattr(tx, args[1].constant())
+    target, name = args[0], args[1].constant()
+    if not isinstance(target, ObjectValue):
+        return read_attribute(tx, target, name)
+    try:
+        return target.generic_getattr(tx, name, fallback=False)
+    except ObservedException as error:
+        name_attribute(tx, error.value, target, name)
+        raise
 
 
 @_object_method("__delattr__")

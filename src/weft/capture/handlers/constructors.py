@@ -370,7 +370,10 @@ def _zip(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
 @constructor(enumerate)
 def _enumerate(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     given = dict(zip(("iterable", "start"), args, strict=False)) | kwargs
-    return EnumerateIterator(given["iterable"].iter(tx), given.get("start", constant(0)))
+    start = given.get("start", constant(0))
+    if not issubclass(start.python_type(), int):
+        raise graph_break("unknown-operation", f"enumerate from {start!r}")
+    return EnumerateIterator(given["iterable"].iter(tx), start)
 
 
 @constructor(map)

@@ -32,6 +32,9 @@ from weft.capture.values.tensors import TensorValue, run
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
+_HEAP_TYPE: Final = 1 << 9
+"""The type flag of classes that Python code made; C code knows how to copy its own."""
+
 _UNDER_WAY: Final = SymbolicValue()
 
 Memo = dict[int, SymbolicValue]
@@ -146,6 +149,8 @@ _COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ..
 def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo | None = None
                  ) -> SymbolicValue:
     """A new instance with the parts of the old one, as `object.__reduce_ex__` would have it."""
+    if not value.cls.__flags__ & _HEAP_TYPE:
+        raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     hooked = isinstance(type_lookup(value.cls, "__getattribute__"), types.FunctionType)
     if value.cls in copyreg.dispatch_table or (
             hooked and value.getattr(tx, "__dict__") is not value.attributes):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING
 
-from weft.capture.breaks import ObservedException
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.base import SymbolicValue
@@ -24,6 +25,8 @@ def yield_value(tx: Interpreter, frame: Frame, ins: Instruction) -> SymbolicValu
 @opcode("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     value = frame.pop()
+    if issubclass(value.python_type(), types.CoroutineType):
+        raise graph_break("unknown-operation", "`yield from` of a coroutine")
     frame.push(value if isinstance(value, GeneratorValue) else value.iter(tx))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.bytecode.tables import TABLE
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import constant
 from weft.capture.values.functions import BoundMethodValue
@@ -189,8 +190,23 @@ def _bind_static(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, at
 @binder(classmethod)
 def _bind_class_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
                        ) -> SymbolicValue:
-    function = tx.wrap_fixed(attribute.__func__, f"{cls.__name__}.{name}")
-    return BoundMethodValue(tx.wrap_fixed(cls, cls.__name__), function)
+    return bound_class_method(tx, tx.wrap_fixed(cls, cls.__name__), attribute, name)
+
+
+def bound_class_method(tx: Interpreter, owner: SymbolicValue, attribute: Any, name: str
+                       ) -> SymbolicValue:
+    """What a `classmethod` gives for the class `owner`; up to Python 3.12 it asks what it wraps."""
+    inner = attribute.__func__
+    function = tx.wrap_fixed(inner, name)
+    getter = type_lookup(type(inner), "__get__") if TABLE.version < (3, 13) else MISSING
+    if isinstance(inner, types.FunctionType) or (
+            getter is MISSING and type_lookup(type(inner), "__call__") is not MISSING):
+        return BoundMethodValue(owner, function)
+    if isinstance(inner, classmethod) and getter is not MISSING:
+        return bound_class_method(tx, owner, inner, name)
+    if not isinstance(getter, types.FunctionType):
+        raise graph_break("unknown-operation", f"a classmethod around {function!r}")
+    return tx.wrap_fixed(getter, name).call(tx, [function, owner, owner], {})
 
 
 class _Owner:

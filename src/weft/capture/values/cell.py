@@ -6,6 +6,7 @@ Place in the pipeline: held by frames and function values; never on the stack as
 
 from __future__ import annotations
 
+import operator
 import types
 from typing import TYPE_CHECKING, Any, final
 
@@ -79,6 +80,16 @@ class CellValue(SymbolicValue):
     def _fill(self, emit: Emitter, name: str) -> None:
         if self.contents is not None:
             emit.line(f"{name}.cell_contents = {emit.value(self.contents)}")
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if reflected or op not in ("eq", "ne", "lt", "le", "gt", "ge") or not isinstance(
+                other, CellValue):
+            return None
+        mine, theirs = self.read(tx), other.read(tx)
+        if mine is None or theirs is None:
+            compare = getattr(operator, op)
+            return tx.wrap_new(compare(mine is not None, theirs is not None))
+        return tx.binary(op, mine, theirs)
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name != "cell_contents":

@@ -17,6 +17,7 @@ from weft.capture.values.arities import fits
 from weft.capture.values.attributes import (
     C_METHODS,
     bind,
+    bound_class_method,
     class_value,
     guard_attribute,
     is_data_descriptor,
@@ -179,8 +180,7 @@ class ClassValue(SymbolicValue):
     def _bind_own(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
         guard_attribute(tx, self.cls, name, attribute)
         if isinstance(attribute, classmethod):
-            function = tx.wrap_fixed(attribute.__func__, f"{self.cls.__name__}.{name}")
-            return BoundMethodValue(self, function)
+            return bound_class_method(tx, self, attribute, f"{self.cls.__name__}.{name}")
         if isinstance(attribute, staticmethod):
             return tx.wrap_fixed(attribute.__func__, f"{self.cls.__name__}.{name}")
         if isinstance(attribute, types.ClassMethodDescriptorType) and (
@@ -373,8 +373,7 @@ class SuperValue(SymbolicValue):
             function = attribute.__func__ if isinstance(attribute, staticmethod) else attribute
             return tx.wrap_fixed(function, f"{base.__name__}.{name}")
         if isinstance(attribute, classmethod):
-            function = tx.wrap_fixed(attribute.__func__, name)
-            return BoundMethodValue(owner, function)
+            return bound_class_method(tx, owner, attribute, name)
         if isinstance(attribute, types.ClassMethodDescriptorType):
             return BoundMethodValue(owner, tx.wrap_fixed(attribute, f"{base.__name__}.{name}"))
         return class_value(tx, base, name, attribute)

@@ -268,7 +268,7 @@ class TracebackValue(SymbolicValue):
     def rebuild(self, emit: Emitter) -> str:
         frame = self.frame
         place = Place(frame.code, frame.globals.original, self.offset, self.line,
-                      frame.current.line)
+                      frame.last_line or frame.current.line)
         rest = emit.value(self.rest)
         entry = emit.constant(traceback_entry)
         return emit.bind(self, f"{entry}({rest}, {emit.constant(place)})")
@@ -315,14 +315,14 @@ def read_attribute(tx: Interpreter, owner: SymbolicValue, name: str) -> Symbolic
     try:
         return owner.getattr(tx, name)
     except ObservedException as error:
-        value = error.value
-        if isinstance(value, ExceptionValue) and AttributeError in value.cls.__mro__:
-            _name_attribute(tx, value, owner, name)
+        name_attribute(tx, error.value, owner, name)
         raise
 
 
-def _name_attribute(tx: Interpreter, value: ExceptionValue, owner: SymbolicValue, name: str
-                    ) -> None:
+def name_attribute(tx: Interpreter, value: SymbolicValue, owner: SymbolicValue, name: str) -> None:
+    """Writes into an AttributeError what was read of what, if nothing says so yet."""
+    if not isinstance(value, ExceptionValue) or AttributeError not in value.cls.__mro__:
+        return
     if value.source is not None:
         known = any(not is_none(value.slot_attribute(tx, field)) for field in ("name", "obj"))
     else:

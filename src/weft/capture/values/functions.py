@@ -247,6 +247,10 @@ class FunctionValue(SymbolicValue):
             return TupleValue(self.closure) if self.closure else constant(None)
         if name == "__class__":
             return tx.wrap_fixed(types.FunctionType, "function")
+        if self.original is MISSING and name == "__annotations__":
+            return self.described.setdefault(name, DictValue())
+        if self.original is MISSING and hasattr(types.FunctionType, name):
+            raise graph_break("unknown-operation", f"{name} of a function made inside")
         if hasattr(self.original, name) and self.original is not MISSING:
             assert self.source is not None
             return tx.wrap(getattr(self.original, name), self.source.attribute(name))
@@ -264,6 +268,8 @@ class FunctionValue(SymbolicValue):
             raise tx.error(AttributeError, "readonly attribute")
         if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
             raise graph_break("unknown-operation", f"changing {name} of a function")
+        if name in ("__name__", "__qualname__") and value.python_type() is not str:
+            raise graph_break("unknown-operation", f"{name} that is no string")
         if name in _DESCRIPTION:
             self.described[name] = value
             if self.original is not MISSING:

@@ -272,6 +272,8 @@ def _descriptor(tx: Interpreter, value: Any) -> Any:
 def _object(tx: Interpreter, value: Any) -> Any:
     if value.contents is not None or type_lookup(value.cls, "__new__") is not object.__new__:
         raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
+    if type_lookup(value.cls, "__isabstractmethod__") is not MISSING:
+        raise graph_break("unknown-operation", f"{value!r}, which may be abstract, in a class")
     made = object.__new__(value.cls)
     for key, item in value.attributes.pairs(tx):
         object.__setattr__(made, key.constant(), stand_in(tx, item))

@@ -324,6 +324,8 @@ class DictValue(MethodTable):
         return DictIterator(DictView(self, "keys"), tx)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if not isinstance(other, DictValue):  # an instance of a subclass that left it to this one
+            other = getattr(other, "contents", None) or other
         if not isinstance(other, DictValue):
             return None
         if op == "or_" and not (reflected and self.cls is dict):

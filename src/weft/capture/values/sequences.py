@@ -552,6 +552,8 @@ class NamedTupleValue(TupleValue):
         return new_dict
 
     def m__replace(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if args or not kwargs.keys() <= {*self.fields}:
+            raise graph_break("unknown-operation", f"fields that a {self.cls.__name__} has not")
         items = [kwargs.get(n, v) for n, v in zip(self.fields, self.items, strict=True)]
         return NamedTupleValue(items, None, self.cls)
 
@@ -561,7 +563,7 @@ def overridden(cls: type, name: str) -> bool:
     for base in cls.__mro__:
         if base is tuple:
             return False
-        if name in base.__dict__ and name not in ("_asdict", "_replace"):
+        if name in base.__dict__ and base.__dict__[name].__module__ != "collections":
             return True
     return False
 

@@ -1,0 +1,305 @@
+"""Details of builtins and of Python's libraries that CPython's own tests found wrong."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import copy
+import functools
+import itertools
+import threading
+import types
+from collections import Counter, namedtuple
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from tests.capture.harness import check
+
+X = torch.ones(2)
+
+
+def refused(call: Any) -> str:
+    try:
+        call()
+    except TypeError as error:
+        return str(error)
+    return "accepted"
+
+
+@pytest.mark.parametrize("call", [
+    lambda: {}.keys(x=1),  # type: ignore[call-arg]
+    lambda: itertools.product([0], repeat=1, more=2),  # type: ignore[call-overload]
+    lambda: min([0], default=1, key=len, more=3),  # type: ignore[call-overload]
+    lambda: enumerate([1], begin=2),  # type: ignore[call-overload]
+    lambda: enumerate([1], "a"),  # type: ignore[arg-type]
+    lambda: filter(len, [], []),  # type: ignore[call-overload]
+    lambda: itertools.repeat(1, 2, 3),  # type: ignore[call-overload]
+    lambda: reversed({1, 2}),  # type: ignore[call-overload]
+    lambda: type({}.keys())(),
+    lambda: next(iter({1: 2}.values()), 1, 2),  # type: ignore[call-overload]
+    lambda: copy.copy(iter([]).__reduce__),
+], ids=str)
+def test_arguments_that_c_functions_refuse(call: Any) -> None:
+    check(lambda x: (x + 1, refused(call)), (X,), breaks=None)
+
+
+def test_empty_minimum_says_so() -> None:
+    def f(x: Any) -> Any:
+        texts = []
+        for function in (min, max):
+            try:
+                function([])
+            except ValueError as error:
+                texts.append(str(error))
+        return x + 1, texts
+
+    check(f, (X,))
+
+
+def test_combinations_are_made_as_they_are_asked_for() -> None:
+    def f(x: Any) -> Any:
+        pairs = itertools.permutations(range(40), 20)
+        first = next(pairs)
+        print(type(pairs).__name__)
+        return x + 1, first, next(pairs), next(itertools.product("ab", repeat=30))
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_reversed_object_is_indexed_lazily() -> None:
+    class Items:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> int:
+            return index * 10
+
+    check(lambda x: (x + 1, list(reversed(Items()))), (X,), breaks=None)  # type: ignore[call-overload]
+
+
+def test_a_subclass_of_dict_that_leaves_comparing_to_the_other_side() -> None:
+    def f(x: Any) -> Any:
+        counted = Counter("abca")
+        plain = {"a": 2, "b": 1, "c": 1}
+        return x + 1, counted == plain, plain == counted, counted != plain, counted == {}
+
+    check(f, (X,))
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+def test_replace_of_fields_that_are_not_there() -> None:
+    def f(x: Any) -> Any:
+        try:
+            Pair(1, 2)._replace(a=1, c=3)
+        except ValueError as error:
+            return x + 1, str(error)
+        return x
+
+    check(f, (X,), breaks=None)
+
+
+class OwnReplace(Pair):
+    def _replace(self, **changes: Any) -> Any:
+        return "own"
+
+
+class OwnNew(namedtuple("OwnNew", "a b")):
+    def __new__(cls, both: Any) -> Any:
+        return super().__new__(cls, both, both)
+
+
+def test_named_tuples_with_methods_of_their_own() -> None:
+    def f(x: Any) -> Any:
+        made = OwnNew(3)
+        print("break")
+        return x + 1, OwnReplace(1, 2)._replace(a=2), made
+
+    check(f, (X,), breaks=None)
+
+
+def test_the_documentation_of_a_field_made_inside() -> None:
+    def f(x: Any) -> Any:
+        made = namedtuple("made", "a b")
+        made.a.__doc__ = "text"
+        return x + 1, made.a.__doc__, made.b.__doc__
+
+    check(f, (X,), breaks=None)
+
+
+def test_format_is_a_method_of_the_class() -> None:
+    class Shown:
+        def __format__(self, spec: str) -> str:
+            return "class" + spec
+
+    def f(x: Any) -> Any:
+        shown = Shown()
+        shown.__format__ = lambda spec: "instance"  # type: ignore[method-assign]
+        return x + 1, f"{shown:a}", format(shown)
+
+    check(f, (X,))
+
+
+def test_names_of_functions_must_be_strings() -> None:
+    def f(x: Any) -> Any:
+        def inner() -> None: ...
+
+        names = ("__name__", "__qualname__")
+        return x + 1, [refused(lambda name=name: setattr(inner, name, 7)) for name in names]
+
+    check(f, (X,), breaks=None)
+
+
+def test_annotations_of_a_function_made_inside() -> None:
+    def f(x: Any) -> Any:
+        def inner():  # type: ignore[no-untyped-def]
+            ...
+
+        @functools.wraps(inner)
+        def outer() -> None: ...
+
+        return x + 1, outer.__annotations__ is inner.__annotations__, inner.__annotations__
+
+    check(f, (X,))
+
+
+def test_an_abstract_method_behind_a_descriptor() -> None:
+    def f(x: Any) -> Any:
+        class Abstract(metaclass=abc.ABCMeta):
+            @functools.singledispatchmethod
+            @abc.abstractmethod
+            def add(self, y: Any) -> None: ...
+
+        return x + 1, refused(Abstract)
+
+    check(f, (X,), breaks=None)
+
+
+class OfClass:
+    """A class method of one's own."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, cls: Any) -> Any:
+        return self.function(cls)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return types.MethodType(self, owner)
+
+
+def test_a_classmethod_around_a_descriptor() -> None:
+    class Holder:
+        @classmethod
+        @OfClass
+        def same(cls) -> Any:
+            return cls
+
+    check(lambda x: (x + 1, Holder.same() is Holder), (X,), breaks=None)
+
+
+def test_cells_compare_by_their_contents() -> None:
+    def cell(value: Any) -> Any:
+        return (lambda: value).__closure__[0]  # type: ignore[index]
+
+    def f(x: Any) -> Any:
+        return x + 1, cell(1) == cell(1.0), cell(1) < cell(2), cell(1) != cell(1)
+
+    check(f, (X,))
+
+
+def test_yield_from_a_coroutine() -> None:
+    async def wait() -> int:
+        return 1
+
+    def delegating(waiting: Any) -> Any:
+        yield from waiting
+
+    def f(x: Any) -> Any:
+        waiting = wait()
+        text = refused(lambda: list(delegating(waiting)))
+        waiting.close()
+        return x + 1, text
+
+    check(f, (X,), breaks=None)
+
+
+def test_what_next_raises_carries_its_value() -> None:
+    class Ends:
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> Any:
+            raise StopIteration(42)
+
+    def counting() -> Any:
+        yield 1
+        return 7
+
+    def delegating(log: list[Any]) -> Any:
+        log.append((yield from Ends()))  # type: ignore[misc]
+
+    def f(x: Any) -> Any:
+        log: list[Any] = list(delegating(log := []))
+        generator = counting()
+        next(generator)
+        for ending in (generator, Ends()):
+            try:
+                next(ending)
+            except StopIteration as error:
+                log.append(error.value)
+        return x + 1, log
+
+    check(f, (X,))
+
+
+class Text(type):
+    def __instancecheck__(cls, obj: Any) -> bool:
+        return obj == 3
+
+
+class Three(metaclass=Text): ...
+
+
+class Point:
+    __match_args__ = ("a", "a")
+
+    def __init__(self) -> None:
+        self.a = 1
+
+
+def test_patterns_ask_as_python_does() -> None:
+    def f(x: Any, subject: Any) -> Any:
+        try:
+            match subject:
+                case Three():
+                    return x, "three"
+                case Point(1, 1):
+                    return x, "twice"
+                case {"k": found, "l": _}:
+                    return x, found
+        except TypeError as error:
+            return x, str(error)
+        return x, "none"
+
+    default = collections.defaultdict(int, k=1)
+    for subject in (3, Point(), {"k": 1, "l": 2}, default, []):
+        check(f, (X, subject), breaks=None)
+
+
+def test_a_thread_is_looked_up_by_its_own_number() -> None:
+    known = {threading.get_ident(): "first"}
+
+    def f(x: Any) -> Any:
+        return x + 1, known.get(threading.get_ident(), "other")
+
+    compiled = weft.compile(f, backend="eager")
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(compiled(X)[1]))
+    thread.start()
+    thread.join()
+    assert (*found, compiled(X)[1]) == ("other", "first")
