@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import OpOverload
 from weft.aot import graph as aten_graph
+from weft.aot.complex_pairs import split_complex
 from weft.aot.evaluate import Evaluator
 from weft.aot.expand import Lowered, expand
 from weft.aot.graph import AtenGraph
@@ -38,6 +39,7 @@ def optimize(graph: Graph, lowered: Lowered | None) -> AtenGraph:
         eliminate_dead_code(gm)
         if lowered is not None:
             expand(graph, lowered)
+            split_complex(graph)  # kernels know real numbers only
         check = aten_graph.verify if config.strict else None
         gm = framework.run_pipeline(gm, framework.registered("aten"), verify=check)
         eliminate_dead_code(gm)  # what passes left behind

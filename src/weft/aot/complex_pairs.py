@@ -1,0 +1,180 @@
+"""Complex tensors become pairs of real ones, which kernels can compute with.
+
+Place in the pipeline: `prepare.py`, after decomposition. Complex numbers stay in memory only where
+they are an input, an output, or the business of a library call (a product of matrices, an FFT):
+
+    z = view_as_complex(x); w = z * f; y = view_as_real(w)        # f: an input, complex
+    →   a = select(x, -1, 0); b = select(x, -1, 1)
+        f' = view_as_real(f); c = select(f', -1, 0); d = select(f', -1, 1)
+        y = stack([a * c - b * d, a * d + b * c], -1)             # one kernel
+
+`complex_rules.py` has the operators.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final, final
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import map_arg
+
+from weft._torch import FakeTensor, OpOverload
+from weft.aot.complex_rules import RULES, VIEWS, Context, Parts, Real
+from weft.aot.evaluate import Evaluator
+from weft.aot.functionalize import Functionalizer
+from weft.aot.views import restride
+
+aten = torch.ops.aten
+
+REAL_DTYPE: Final = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+_IN_PLACE: Final = frozenset({*VIEWS, aten._conj.default})
+"""Views, which leave a complex tensor in memory where it is."""
+
+
+def split_complex(graph: Graph) -> bool:
+    """Rewrites `graph` in place; whether anything changed. What it leaves behind is dead code."""
+    if not any(_is_complex(node) for node in graph.nodes):
+        return False
+    splitter = _Splitter(graph)
+    for node in list(graph.nodes):
+        with graph.inserting_before(node):
+            splitter.visit(node)
+    return True
+
+
+def _is_complex(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, FakeTensor) and value.dtype in REAL_DTYPE
+
+
+@final
+class _Splitter:
+    """The parts of complex nodes found so far."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.tensors = Functionalizer(graph, Evaluator.current())
+        self.parts: dict[Node, Parts] = {}
+        self.joined: dict[Node, Node] = {}
+        """Complex tensors in memory: the node itself, or what was put together for it."""
+        self.lists: dict[Node, list[Any]] = {}
+        self.origin: Node | None = None
+
+    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+        """Appends an operator that stands for the node that is being visited."""
+        node = self.tensors.emit(op, *args, **kwargs)
+        if self.origin is not None:
+            node.meta = {**self.origin.meta, "val": node.meta["val"]}
+        return node
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def visit(self, node: Node) -> None:
+        """Replaces a node that has to do with complex tensors."""
+        self.origin = node
+        if node.target is operator.getitem and node.args[0] in self.lists:
+            self._pick(node)
+        elif not (_is_complex(node) or any(map(_is_complex, node.all_input_nodes))):
+            return
+        elif node.op == "output":
+            node.args = map_arg(node.args, self._in_memory)
+        elif node.op == "call_function" and not self._applies(node):
+            self._keep(node)
+        elif node.op != "call_function" or self._stays(node):
+            self.joined[node] = node
+        else:
+            self._replace(node, self._apply(node))
+
+    def _applies(self, node: Node) -> bool:
+        """Whether there is a rule, and all it reads are tensors that kernels know."""
+        tensors = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+        known = all(isinstance(t, (FakeTensor, list, tuple)) for t in tensors)
+        return known and node.target in RULES and not any(
+            isinstance(t, FakeTensor) and (t.dtype == torch.complex32 or t.is_sparse)
+            for t in tensors
+        )
+
+    def _stays(self, node: Node) -> bool:
+        """Whether this is a view of complex numbers in memory."""
+        first = node.args[0]
+        in_memory = isinstance(first, Node) and (
+            first.op == "placeholder" or self.joined.get(first) is first)
+        return in_memory and node.target in _IN_PLACE and _is_complex(node)
+
+    def _keep(self, node: Node) -> None:
+        """A node that works on complex tensors in memory."""
+        node.args = map_arg(node.args, self._in_memory)
+        node.kwargs = map_arg(node.kwargs, self._in_memory)
+        if _is_complex(node):
+            self.joined[node] = node
+
+    def _replace(self, node: Node, made: Any) -> None:
+        if isinstance(made, Parts):
+            self.parts[node] = made
+        elif isinstance(made, list):
+            self.lists[node] = made
+        else:
+            node.replace_all_uses_with(self._laid_out(made.value, node))
+
+    def _pick(self, node: Node) -> None:
+        """An item of a list of complex tensors."""
+        real, imag, i = self.lists[node.args[0]][node.args[1]]  # type: ignore[index]
+        items = (
+            self.tensors.append_known(operator.getitem, (part, i), {}, part.meta["val"][i])
+            for part in (real, imag)
+        )
+        self.parts[node] = Parts(*(Real(self.emit, item) for item in items))
+
+    def _laid_out(self, made: Node, node: Node) -> Node:
+        """A result with the strides that the graph promises."""
+        return restride(self.emit, made, node.meta["val"].stride())
+
+    # -- arguments ---------------------------------------------------------------------------------
+
+    def _apply(self, node: Node) -> Any:
+        """A node's rule on its arguments' parts."""
+        assert isinstance(node.target, OpOverload)
+        tensors = [n for n in (node, *node.all_input_nodes) if _is_complex(n)]
+        dtype = REAL_DTYPE[tensors[0].meta["val"].dtype]
+        cx = Context(self.emit, node.target, dtype, node.meta["val"])
+        args = [self._argument(a) for a in node.args]
+        kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
+        return RULES[node.target](cx, *args, **kwargs)
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, Node):
+            if _is_complex(value):
+                return self._parts_of(value)
+            is_tensor = isinstance(value.meta.get("val"), FakeTensor)
+            return Real(self.emit, value) if is_tensor else value
+        if isinstance(value, (list, tuple)):
+            return [self._argument(v) for v in value]
+        return value
+
+    def _parts_of(self, node: Node) -> Parts:
+        """The parts of a complex node; what is in memory is read as pairs."""
+        found = self.parts.get(node)
+        if found is None:
+            found = self._apply(node) if node.target in _IN_PLACE else self._read(node)
+            self.parts[node] = found
+        return found
+
+    def _read(self, node: Node) -> Parts:
+        conjugate = node.meta["val"].is_conj()
+        plain = self.emit(aten._conj.default, node) if conjugate else node
+        pairs = self.emit(aten.view_as_real.default, plain)
+        real, imag = (Real(self.emit, self.emit(aten.select.int, pairs, -1, k)) for k in (0, 1))
+        return Parts(real, -imag if conjugate else imag)
+
+    def _in_memory(self, node: Node) -> Node:
+        """A node as a complex tensor in memory, if it is complex."""
+        if not _is_complex(node):
+            return node
+        found = self.joined.get(node)
+        if found is None:
+            parts = self.parts[node]
+            pairs = self.emit(aten.stack.default, [parts.real.value, parts.imag.value], -1)
+            made = self.emit(aten.view_as_complex.default, pairs)
+            found = self.joined[node] = self._laid_out(made, node)
+        return found

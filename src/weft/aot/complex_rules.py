@@ -1,0 +1,389 @@
+"""Operators on complex tensors, written as operators on their real and imaginary parts.
+
+Place in the pipeline: `complex_pairs.py` looks rules up here. A rule gets `Parts` for complex
+tensors, `Real` for real ones, and numbers; it returns what it makes of them::
+
+    @rule(aten.mul.Tensor)
+    def multiply(cx, a, b):                 # (a + bi)(c + di)
+        a, b = cx.parts(a), cx.parts(b)
+        return Parts(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
+
+Real operands take part as complex ones, as in eager, so that infinities and NaNs spread alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar, final
+
+import torch
+from torch.fx import Node
+
+from weft._torch import OpOverload
+
+aten = torch.ops.aten
+
+Emit = Callable[..., Node]
+Number = int | float
+
+
+@final
+class Real:
+    """A real tensor in the graph, or a number, with arithmetic that appends operators."""
+
+    __slots__ = ("emit", "value")
+
+    def __init__(self, emit: Emit, value: Node | Number | Any) -> None:
+        self.emit = emit
+        self.value = value
+
+    def _apply(self, op: OpOverload, other: Real | Number) -> Real:
+        value = other.value if isinstance(other, Real) else other
+        if isinstance(self.value, Node):
+            return Real(self.emit, self.emit(op, self.value, value))
+        if isinstance(value, Node):
+            wrapped = self.emit(aten.full_like.default, value, self.value)
+            return Real(self.emit, self.emit(op, wrapped, value))
+        return Real(self.emit, _ON_NUMBERS[op](self.value, value))
+
+    def __add__(self, other: Real | Number) -> Real:
+        return self._apply(aten.add.Tensor, other)
+
+    def __sub__(self, other: Real | Number) -> Real:
+        return self._apply(aten.sub.Tensor, other)
+
+    def __mul__(self, other: Real | Number) -> Real:
+        return self._apply(aten.mul.Tensor, other)
+
+    def __truediv__(self, other: Real | Number) -> Real:
+        return self._apply(aten.div.Tensor, other)
+
+    def __neg__(self) -> Real:
+        if isinstance(self.value, Node):
+            return self.call(aten.neg.default)
+        return Real(self.emit, -self.value)
+
+    def call(self, op: OpOverload, *args: Any, **kwargs: Any) -> Real:
+        """An operator with this tensor first."""
+        values = [a.value if isinstance(a, Real) else a for a in args]
+        return Real(self.emit, self.emit(op, self.value, *values, **kwargs))
+
+
+_ON_NUMBERS: Final[dict[OpOverload, Callable[[Any, Any], Any]]] = {
+    aten.add.Tensor: lambda a, b: a + b,
+    aten.sub.Tensor: lambda a, b: a - b,
+    aten.mul.Tensor: lambda a, b: a * b,
+}
+
+
+class Parts(NamedTuple):
+    """A complex tensor."""
+
+    real: Real
+    imag: Real
+
+
+@final
+@dataclass(frozen=True)
+class Context:
+    """What a rule may need beside its arguments."""
+
+    emit: Emit
+    op: OpOverload
+    dtype: torch.dtype
+    """The dtype of the parts."""
+    result: Any
+    """The metadata of what the operator returns."""
+
+    @property
+    def complex_result(self) -> bool:
+        """Whether a rule is to return parts."""
+        return isinstance(self.result, torch.Tensor) and self.result.is_complex()
+
+    def parts(self, value: Any) -> Parts:
+        """Anything as a complex operand; the imaginary part of a real one is the number 0."""
+        if isinstance(value, Parts):
+            return Parts(self._typed(value.real), self._typed(value.imag))
+        if isinstance(value, Real):
+            return Parts(self._typed(value), Real(self.emit, 0.0))
+        number = value if isinstance(value, complex) else None
+        real = value if number is None else number.real
+        return Parts(Real(self.emit, real), Real(self.emit, 0.0 if number is None else number.imag))
+
+    def _typed(self, part: Real) -> Real:
+        value = part.value
+        if not isinstance(value, Node) or value.meta["val"].dtype == self.dtype:
+            return part
+        return part.call(aten._to_copy.default, dtype=self.dtype)
+
+    def tensors(self, value: Any) -> Parts:
+        """The same with a tensor for each part."""
+        real, imag = self.parts(value)
+        if not isinstance(imag.value, Node):
+            imag = real.call(aten.full_like.default, imag.value)
+        return Parts(real, imag)
+
+
+Rule = Callable[..., Any]
+RULES: Final[dict[OpOverload, Rule]] = {}
+
+
+AnyRule = TypeVar("AnyRule", bound=Rule)
+
+
+def rule(*ops: OpOverload) -> Callable[[AnyRule], AnyRule]:
+    """Registers a rule."""
+
+    def register(function: AnyRule) -> AnyRule:
+        RULES.update(dict.fromkeys(ops, function))
+        return function
+
+    return register
+
+
+# -- arithmetic ------------------------------------------------------------------------------------
+
+
+@rule(aten.add.Tensor, aten.add.Scalar)
+def _add(cx: Context, a: Any, b: Any, alpha: Any = 1) -> Parts:
+    a, b = cx.parts(a), _scaled(cx, b, alpha)
+    return Parts(a.real + b.real, a.imag + b.imag)
+
+
+@rule(aten.sub.Tensor, aten.sub.Scalar)
+def _sub(cx: Context, a: Any, b: Any, alpha: Any = 1) -> Parts:
+    a, b = cx.parts(a), _scaled(cx, b, alpha)
+    return Parts(a.real - b.real, a.imag - b.imag)
+
+
+def _scaled(cx: Context, b: Any, alpha: Any) -> Parts:
+    return cx.parts(b) if alpha == 1 else _mul(cx, b, alpha)
+
+
+@rule(aten.mul.Tensor, aten.mul.Scalar)
+def _mul(cx: Context, a: Any, b: Any) -> Parts:
+    a, b = cx.parts(a), cx.parts(b)
+    return Parts(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
+
+
+@rule(aten.div.Tensor, aten.div.Scalar)
+def _div(cx: Context, a: Any, b: Any) -> Parts:
+    """Scaled by the divisor's larger part, which keeps its square from overflowing."""
+    a, b = cx.parts(a), cx.parts(b)
+    if not isinstance(b.real.value, Node):
+        divisor = complex(b.real.value, b.imag.value)
+        if divisor.imag == 0 and divisor.real != 0:
+            return Parts(a.real / divisor.real, a.imag / divisor.real)
+        b = cx.tensors(Parts(a.real.call(aten.full_like.default, divisor.real),
+                             a.real.call(aten.full_like.default, divisor.imag)))
+    if not isinstance(b.imag.value, Node):
+        return Parts(a.real / b.real, a.imag / b.real)
+    scale = b.real.call(aten.abs.default).call(aten.maximum.default, b.imag.call(aten.abs.default))
+    c, d = b.real / scale, b.imag / scale
+    norm = (c * c + d * d) * scale
+    return Parts((a.real * c + a.imag * d) / norm, (a.imag * c - a.real * d) / norm)
+
+
+@rule(aten.reciprocal.default)
+def _reciprocal(cx: Context, a: Any) -> Parts:
+    return _div(cx, 1.0, cx.tensors(a))
+
+
+@rule(aten.neg.default, aten._neg_view.default)
+def _neg(cx: Context, a: Parts) -> Parts:
+    return Parts(-a.real, -a.imag)
+
+
+@rule(aten._conj.default, aten._conj_physical.default, aten.conj_physical.default)
+def _conj(cx: Context, a: Parts) -> Parts:
+    return Parts(a.real, -a.imag)
+
+
+@rule(aten.exp.default)
+def _exp(cx: Context, a: Parts) -> Parts:
+    size = a.real.call(aten.exp.default)
+    return Parts(size * a.imag.call(aten.cos.default), size * a.imag.call(aten.sin.default))
+
+
+@rule(aten.abs.default)
+def _abs(cx: Context, a: Parts) -> Real:
+    return a.real.call(aten.hypot.default, a.imag)
+
+
+@rule(aten.angle.default)
+def _angle(cx: Context, a: Parts) -> Real:
+    return a.imag.call(aten.atan2.default, a.real)
+
+
+@rule(aten.log.default)
+def _log(cx: Context, a: Parts) -> Parts:
+    return Parts(_abs(cx, a).call(aten.log.default), _angle(cx, a))
+
+
+@rule(aten.sgn.default)
+def _sgn(cx: Context, a: Parts) -> Parts:
+    size = _abs(cx, a)
+    zero = size.call(aten.eq.Scalar, 0)
+    divisor = zero.call(aten.where.self, size.call(aten.full_like.default, 1.0), size)
+    return Parts(a.real / divisor, a.imag / divisor)
+
+
+@rule(aten.eq.Tensor, aten.eq.Scalar)
+def _eq(cx: Context, a: Any, b: Any) -> Real:
+    a, b = cx.tensors(a), cx.parts(b)
+    return _compared(a.real, b.real, "eq").call(
+        aten.bitwise_and.Tensor, _compared(a.imag, b.imag, "eq"))
+
+
+@rule(aten.ne.Tensor, aten.ne.Scalar)
+def _ne(cx: Context, a: Any, b: Any) -> Real:
+    a, b = cx.tensors(a), cx.parts(b)
+    return _compared(a.real, b.real, "ne").call(
+        aten.bitwise_or.Tensor, _compared(a.imag, b.imag, "ne"))
+
+
+def _compared(a: Real, b: Real, name: str) -> Real:
+    overload = "Tensor" if isinstance(b.value, Node) else "Scalar"
+    return a.call(getattr(getattr(aten, name), overload), b)
+
+
+# -- making and taking apart -----------------------------------------------------------------------
+
+
+@rule(aten.view_as_real.default)
+def _view_as_real(cx: Context, a: Parts) -> Real:
+    return Real(cx.emit, cx.emit(aten.stack.default, [a.real.value, a.imag.value], -1))
+
+
+@rule(aten.view_as_complex.default)
+def _view_as_complex(cx: Context, a: Real) -> Parts:
+    return Parts(a.call(aten.select.int, -1, 0), a.call(aten.select.int, -1, 1))
+
+
+@rule(aten.complex.default)
+def _complex(cx: Context, real: Real, imag: Real) -> Parts:
+    size = list(cx.result.size())
+    return Parts(real.call(aten.expand.default, size), imag.call(aten.expand.default, size))
+
+
+@rule(aten.polar.default)
+def _polar(cx: Context, size: Real, angle: Real) -> Parts:
+    return Parts(size * angle.call(aten.cos.default), size * angle.call(aten.sin.default))
+
+
+@rule(aten._to_copy.default)
+def _to_copy(cx: Context, a: Any, **form: Any) -> Any:
+    """Also between real and complex numbers; the imaginary part is lost as in eager."""
+    parts = a if isinstance(a, Parts) else None
+    real = a.real if parts else a
+    if not cx.complex_result:
+        return real.call(aten._to_copy.default, **form)
+    form = {**form, "dtype": cx.dtype}
+    real = real.call(aten._to_copy.default, **form)
+    if parts is None:
+        return Parts(real, real.call(aten.full_like.default, 0.0))
+    return Parts(real, parts.imag.call(aten._to_copy.default, **form))
+
+
+# -- both parts alike ------------------------------------------------------------------------------
+
+
+def _alike(*values: int) -> Rule:
+    """A rule for operators that do the same to both parts; `values`: positions of the arguments
+    that are complex, be they given as numbers or real tensors."""
+
+    def apply(cx: Context, *args: Any, **kwargs: Any) -> Any:
+        given = [_as_parts(cx, a) if i in values else a for i, a in enumerate(args)]
+        if kwargs.get("dtype") is not None:
+            kwargs["dtype"] = cx.dtype
+        results = []
+        for k in (0, 1):
+            own = [_part(a, k) if i in values else _plain(a) for i, a in enumerate(given)]
+            results.append(cx.emit(cx.op, *own, **kwargs))
+        real, imag = results
+        if isinstance(real.meta["val"], (list, tuple)):
+            return [(real, imag, i) for i in range(len(real.meta["val"]))]
+        return Parts(Real(cx.emit, real), Real(cx.emit, imag))
+
+    return apply
+
+
+def _as_parts(cx: Context, value: Any) -> Any:
+    if isinstance(value, (Parts, Real)):
+        return cx.tensors(value)
+    return [cx.tensors(v) for v in value] if isinstance(value, list) else cx.parts(value)
+
+
+def _part(value: Any, k: int) -> Any:
+    if isinstance(value, list):
+        return [v[k].value for v in value]
+    return value[k].value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Real):
+        return value.value
+    return [_plain(v) for v in value] if isinstance(value, list) else value
+
+
+def _overloads(names: Sequence[str]) -> list[OpOverload]:
+    found = []
+    for name in names:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(aten, packet, None), overload or "default", None)
+        found += [] if operator is None else [operator]
+    return found
+
+
+VIEWS: Final = _overloads((
+    "view", "_unsafe_view", "reshape", "permute", "transpose.int", "t", "expand", "unsqueeze",
+    "squeeze", "squeeze.dim", "squeeze.dims", "select.int", "slice.Tensor", "diagonal", "unfold",
+    "alias", "detach", "split.Tensor", "split_with_sizes", "unbind.int",
+))  # fmt: skip
+"""Operators that show the memory of a complex tensor in another form."""
+
+RULES.update(dict.fromkeys(VIEWS, _alike(0)))
+RULES.update(dict.fromkeys(_overloads((
+    "clone", "contiguous", "sum", "sum.dim_IntList", "mean", "mean.dim", "cumsum", "flip", "roll",
+    "repeat", "index.Tensor", "index_select", "gather", "tril", "triu", "lift_fresh_copy", "trace",
+    "diag_embed", "slice_backward", "select_backward", "diagonal_backward", "as_strided_copy",
+)), _alike(0)))  # fmt: skip
+RULES.update(dict.fromkeys(_overloads(("cat", "stack")), _alike(0)))
+RULES.update(dict.fromkeys(_overloads((
+    "select_scatter", "slice_scatter", "diagonal_scatter",
+)), _alike(0, 1)))  # fmt: skip
+RULES.update(dict.fromkeys(_overloads(("where.self",)), _alike(1, 2)))
+RULES.update(dict.fromkeys(_overloads((
+    "masked_fill.Scalar", "masked_fill.Tensor", "index_put", "constant_pad_nd",
+)), _alike(0, 2)))  # fmt: skip
+
+
+@rule(aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default)
+def _filled_like(cx: Context, a: Parts, **form: Any) -> Real | Parts:
+    number = 1.0 if cx.op is aten.ones_like.default else 0.0
+    return _full_like(cx, a, number, **form)
+
+
+@rule(aten.full_like.default)
+def _full_like(cx: Context, a: Any, number: Any, **form: Any) -> Real | Parts:
+    like: Real = a.real if isinstance(a, Parts) else a
+    if not cx.complex_result:
+        return like.call(aten.full_like.default, number, **form)
+    form = {**form, "dtype": cx.dtype}
+    number = complex(number)
+    return Parts(*(like.call(aten.full_like.default, n, **form)
+                   for n in (number.real, number.imag)))
+
+
+@rule(aten.full.default)
+def _full(cx: Context, size: Any, number: Any, **form: Any) -> Parts:
+    form = {**form, "dtype": cx.dtype}
+    number = complex(number)
+    return Parts(*(Real(cx.emit, cx.emit(aten.full.default, size, n, **form))
+                   for n in (number.real, number.imag)))
+
+
+@rule(aten.zeros.default)
+def _zeros(cx: Context, size: Any, **form: Any) -> Any:
+    return _full(cx, size, 0.0, **form)

@@ -1,0 +1,81 @@
+"""Complex tensors as pairs of real ones: values, strides, conjugation and gradients as in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import weft
+
+Z = torch.randn(4, 6, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+W = torch.randn(4, 6, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
+X = torch.randn(4, 6, generator=torch.Generator().manual_seed(2))
+
+
+def rotary(x: Tensor, f: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * f[:, :3]).flatten(-2)
+
+
+def arithmetic(z: Tensor, w: Tensor) -> Any:
+    return z * w + z / w - w.conj(), z * 2j + 1, -z / 3, 1 / w, z == w, z != z
+
+
+def functions(z: Tensor) -> Any:
+    return z.abs(), z.angle(), z.real, z.imag, z.exp(), z.log(), z.reciprocal(), z.sgn()
+
+
+def structure(z: Tensor, w: Tensor) -> Any:
+    whole = torch.cat([z, w]).t(), z.mean(), z.sum(0), z.flip(1), z[1:, ::2] * 2
+    return *whole, *(a * 2 for a in z.split(2)), *(a + 1 for a in w.unbind(0)), z.mT.conj()
+
+
+def beside_real_ones(z: Tensor, x: Tensor) -> Any:
+    made = torch.polar(x.abs(), x), torch.complex(x, x * 2), z.real.to(torch.complex64)
+    return *made, z * x, x + z, torch.where(x > 0, z, 0.5), torch.zeros_like(z) + x
+
+
+def library_calls(z: Tensor, x: Tensor) -> Any:
+    filtered = torch.fft.ifft(torch.fft.fft(x) * torch.exp(-1j * x))
+    return filtered.real, z @ (z * 2).mH, (z * 2).pow(2), torch.linalg.norm(z), z.prod()
+
+
+@pytest.mark.parametrize("program, inputs", [
+    (rotary, (X, W)), (arithmetic, (Z, W)), (functions, (Z,)), (structure, (Z, W)),
+    (beside_real_ones, (Z, X)), (library_calls, (Z, X)),
+], ids=lambda p: getattr(p, "__name__", ""))  # fmt: skip
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_complex_programs(
+    program: Callable[..., Any], inputs: tuple[Tensor, ...], dynamic: bool
+) -> None:
+    compiled = weft.compile(program, dynamic=dynamic, fullgraph=True)
+    _same(compiled(*inputs), program(*inputs))
+    ours, theirs = ([t.detach().clone().requires_grad_() for t in inputs] for _ in range(2))
+    _loss(compiled(*ours)).backward()
+    _loss(program(*theirs)).backward()
+    _same([t.grad for t in ours], [t.grad for t in theirs])
+
+
+def test_rotary_embedding_on_complex_numbers_is_one_kernel(fresh: None) -> None:
+    with torch.no_grad():
+        weft.compile(rotary)(X, W)
+    assert weft.stats()["kernels"] == 1
+
+
+def _same(found: Any, wanted: Any) -> None:
+    for ours, theirs in zip(_list(found), _list(wanted), strict=True):
+        assert ours.stride() == theirs.stride() and ours.is_conj() == theirs.is_conj()
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def _loss(results: Any) -> Tensor:
+    used = [t for t in _list(results) if t.requires_grad]
+    return torch.stack([t.abs().sum() if t.is_complex() else t.sum() for t in used]).sum()
+
+
+def _list(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, (list, tuple)) else [results]
