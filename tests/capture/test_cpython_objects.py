@@ -5,10 +5,14 @@ Attributes, containers and their views, classes, C types; the rest is in `test_c
 
 from __future__ import annotations
 
+import abc
+import collections
 import copy
+import enum
 import re
 import sys
 import types
+import typing
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -482,3 +486,153 @@ def test_ints_beyond_64_bits_are_not_taken_for_others() -> None:
         return x + 1, n.bit_length(), bits(n), n > 2**64, n * n > 2**70, n - 2**65 < 0
 
     check(f, *[(X, n) for n in (2**20, 2**30, 2**40, 2**62, 2**63, 2**100)])
+
+
+# -- identity and what is made while capturing ----------------------------------------------------
+
+
+@weft.disable
+def opaque(*values: Any) -> Any:
+    return values
+
+
+def test_a_tuple_of_constants_from_outside_stays_the_same_object() -> None:
+    def give(items: Any) -> Any:
+        print("break")
+        return items
+
+    def f(x: Any) -> Any:
+        (items,) = opaque((1, 2))
+        (other,) = opaque((1, 2))
+        return x + 1, give(items) is items, opaque(items)[0] is items
+
+    check(f, (X,), breaks=None)
+    memo: dict[int, Any] = {}
+    compiled = weft.compile(lambda x, items, memo: (x + 1, copy.deepcopy(items, memo)))
+    items = (1, (2, 3))
+    assert compiled(X, items, memo)[1] is items
+    assert not memo
+
+
+def test_an_iterator_over_matches_is_new_in_each_call() -> None:
+    pattern = re.compile("%(\\w)")
+
+    def f(x: Any, text: str) -> Any:
+        matches = pattern.finditer(text)
+        print("break")
+        return x + 1, [match.group(1) for match in matches], [*pattern.finditer(text)][0].group()
+
+    check(f, (X, "%a %b"), breaks=None)
+
+
+def test_a_list_whose_sorting_fails_keeps_its_items() -> None:
+    def f(x: Any) -> Any:
+        items: list[Any] = [{}, 3, "x"]
+        return x + 1, raised(items.sort), len(items)
+
+    check(f, (X,), breaks=None)
+
+
+def test_the_recursion_limit_is_that_of_the_program() -> None:
+    def f(x: Any) -> Any:
+        return x + 1, sys.getrecursionlimit()
+
+    check(f, (X,))
+
+
+def test_types_of_bound_methods_of_c_types() -> None:
+    def f(x: Any) -> Any:
+        methods = object().__init__, (42).__lt__, [].append, {}.get  # type: ignore[misc]
+        print("break")
+        return x + 1, [type(method) for method in methods], methods[0]()
+
+    check(f, (X,), breaks=None)
+
+
+class NeedsArgument:
+    def __new__(cls, value: int) -> NeedsArgument:
+        self = object.__new__(cls)
+        self.value = value
+        return self
+
+    value: int
+
+
+def test_copies_are_made_by_the_classes_own_constructor() -> None:
+    def f(x: Any) -> Any:
+        made = NeedsArgument(3)
+        return x + 1, raised(lambda: copy.copy(made), lambda: copy.deepcopy(made))
+
+    check(f, (X,), breaks=None)
+
+
+# -- classes made inside --------------------------------------------------------------------------
+
+
+class Abstract(abc.ABC):
+    @property
+    @abc.abstractmethod
+    def color(self) -> str: ...
+
+
+class Looks(enum.Enum):
+    RED = 1
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        print("looking for", value)
+        return cls.RED if value == "red" else 5
+
+
+def test_classes_made_inside_that_python_looks_at() -> None:
+    def f(x: Any) -> Any:
+        class Concrete(Abstract):
+            color = types.DynamicClassAttribute(lambda self: "cyan")  # type: ignore[assignment]
+
+        pair = collections.namedtuple("pair", ["first"])
+
+        class Local:
+            pass
+
+        unions = (pair | str == typing.Union[pair, str],  # noqa: UP007
+                  (Local | None) == typing.Optional[Local])  # noqa: UP045
+        print("break")
+        return x + 1, Concrete().color, unions
+
+    check(f, (X,), breaks=None)
+
+
+def test_class_bodies_with_errors_of_their_parts() -> None:
+    class Wrong:
+        def __set_name__(self, owner: Any, name: str) -> None:
+            raise ZeroDivisionError
+
+    def named() -> Any:
+        class Local:
+            attribute = Wrong()
+
+        return Local
+
+    def twice() -> Any:
+        class Color(enum.Enum):
+            RED = 1
+            RED = 2  # type: ignore[misc]
+
+        return Color
+
+    def f(x: Any) -> Any:
+        errors = raised(twice)
+        try:
+            named()
+        except Exception as error:
+            errors.append(type(error).__name__)
+        return x + 1, errors
+
+    check(f, (X,), breaks=None)
+
+
+def test_an_enumeration_that_looks_for_members_does_so_in_each_call() -> None:
+    def f(x: Any) -> Any:
+        return x + 1, Looks("red"), raised(lambda: Looks("blue"))
+
+    check(f, (X,), breaks=None)

@@ -25,6 +25,9 @@ from weft import interrupts
 _RECURSION: Final = 20_000
 """Python's limit while capturing: an interpreted call takes about ten interpreter frames."""
 
+_limits: list[int] = []
+"""The program's limits meanwhile."""
+
 _PATIENCE: Final = 0.1
 """Seconds of waiting after which signals are looked at."""
 
@@ -71,6 +74,11 @@ def compiling() -> Iterator[None]:
             lock.release()
 
 
+def recursion_limit() -> int:
+    """The program's own limit, also while it is raised here."""
+    return _limits[0] if _limits else sys.getrecursionlimit()
+
+
 @contextmanager
 def _no_collection() -> Iterator[None]:
     """Captures make many objects that live on; a collection of a large heap costs more than all."""
@@ -78,9 +86,11 @@ def _no_collection() -> Iterator[None]:
     gc.disable()
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
+    _limits.append(limit)
     try:
         yield
     finally:
+        _limits.pop()
         sys.setrecursionlimit(limit)
         if was_on:
             gc.enable()

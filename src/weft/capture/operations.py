@@ -23,6 +23,9 @@ def binary_operation(
 ) -> SymbolicValue:
     """`operator.<op>(left, right)`; `op` is a name of the operator module, without underscores."""
     if left.is_constant and right.is_constant:
+        if op == "or_" and any(value.constant() in tx.made_classes for value in (left, right)
+                               if issubclass(value.python_type(), type)):
+            raise graph_break("unknown-operation", "a union with a class made inside")
         function = getattr(operator, op)
         return tx.wrap_new(evaluate(tx, lambda: function(left.constant(), right.constant())))
     if _right_first(op, left, right):

@@ -100,7 +100,7 @@ class Emitter:
         assert source is not None
         if source.base is None and source.accessor[0] == "object":
             return self.constant(source.accessor[1])
-        if value.__class__ is not LazyValue and value.is_constant:
+        if value.__class__ is not LazyValue and value.is_constant and not value.has_parts:
             return value.rebuild(self)
         return f"v[{source.collect()}]"
 

@@ -152,8 +152,9 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
     if not value.cls.__flags__ & _HEAP_TYPE:
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     hooked = isinstance(type_lookup(value.cls, "__getattribute__"), types.FunctionType)
-    if value.cls in copyreg.dispatch_table or (
-            hooked and value.getattr(tx, "__dict__") is not value.attributes):
+    maker = type_lookup(value.cls, "__new__")  # may want arguments, or do something
+    if value.cls in copyreg.dispatch_table or hooked or isinstance(
+            maker, (staticmethod, types.FunctionType)):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     for name in _CUSTOM:
         found = type_lookup(value.cls, name)

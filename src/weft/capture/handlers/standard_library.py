@@ -17,6 +17,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
+from weft.capture.compiling import recursion_limit
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue, constructor
@@ -465,7 +466,7 @@ def _cast(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(sys.getrecursionlimit)
 def _limit(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return constant(sys.getrecursionlimit())
+    return constant(recursion_limit())
 
 
 __all__ = ["ClassValue"]

@@ -35,6 +35,9 @@ class SymbolicValue:
     is_constant = False
     """Whether `constant()` gives the Python object."""
 
+    has_parts = False
+    """Whether `constant()` makes the object again: an equal one, but not the same."""
+
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
 

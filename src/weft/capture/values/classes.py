@@ -125,6 +125,9 @@ class ClassValue(SymbolicValue):
         objects = [python_object(tx, arg) for arg in args]
         if any(o is MISSING for o in objects) or kwargs:
             raise graph_break("unknown-operation", f"a member of {self.cls.__name__} of {args!r}")
+        finder = getattr(type_lookup(self.cls, "_missing_"), "__func__", None)
+        if getattr(finder, "__module__", None) != "enum" and not _is_member(self.cls, *objects):
+            raise graph_break("unknown-operation", f"{self.cls.__name__}, which looks for members")
         return tx.wrap_new(evaluate(tx, lambda: self.cls(*objects)))
 
     def _new(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -216,6 +219,8 @@ class ClassValue(SymbolicValue):
         if issubclass(self.cls, enum.Enum) and key.is_constant:
             return tx.wrap_new(evaluate(tx, lambda: self.cls[key.constant()]))  # type: ignore[index]
         if key.is_constant and hasattr(self.cls, "__class_getitem__"):
+            if self.cls in tx.made_classes or holds_made_class(tx, key):
+                raise graph_break("unknown-operation", "parameters of a class made inside")
             return tx.wrap_new(self.cls.__class_getitem__(key.constant()))
         return super().getitem(tx, key)
 
@@ -232,6 +237,20 @@ class ClassValue(SymbolicValue):
             members: Any = self.cls
             return bool(evaluate(tx, lambda: item.constant() in members))
         return super().contains(tx, item)
+
+
+def _is_member(cls: type[enum.Enum], value: Any, *others: Any) -> bool:
+    try:
+        return not others and (isinstance(value, cls) or value in cls._value2member_map_)
+    except TypeError:
+        return False
+
+
+def holds_made_class(tx: Interpreter, value: SymbolicValue) -> bool:
+    """Whether the value is a class made inside, or a tuple with one."""
+    if isinstance(value, TupleValue):
+        return any(holds_made_class(tx, item) for item in value.all(tx))
+    return isinstance(value, ClassValue) and value.cls in tx.made_classes
 
 
 def no_arguments_for_new(tx: Interpreter, cls: type) -> None:

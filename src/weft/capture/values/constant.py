@@ -114,6 +114,10 @@ METHODS: Final[dict[tuple[type, str], Callable[[Any, ConstantValue], SymbolicVal
 """Methods of constants with an effect: what the interpreter does instead of running them."""
 
 
+LISTED: Final[list[Callable[[Any, Any], SymbolicValue]]] = []
+"""Makes the value of an iterator that Python code gave; set by `iterators` (which is higher up)."""
+
+
 @final
 class ConstantMethod(SymbolicValue):
     """A method of a constant, such as `"a".join`."""
@@ -137,7 +141,10 @@ class ConstantMethod(SymbolicValue):
         if any(o is MISSING for o in (*objects, *named.values())):
             raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")
         function = evaluate(tx, lambda: getattr(self.owner.value, self.name))
-        return tx.wrap_new(evaluate(tx, lambda: function(*objects, **named)))
+        result = evaluate(tx, lambda: function(*objects, **named))
+        if hasattr(type(result), "__next__"):  # `pattern.finditer(text)`: another one in each call
+            return LISTED[0](tx, result)
+        return tx.wrap_new(result)
 
     def rebuild(self, emit: Emitter) -> str:
         # The same object in each call, for the guards of a continuation that is given it.

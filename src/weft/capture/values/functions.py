@@ -339,7 +339,7 @@ class BoundMethodValue(SymbolicValue):
         self.function = function
 
     def python_type(self) -> type:
-        return types.MethodType
+        return _BOUND.get(type(self.function.real()), types.MethodType)
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.function.call(tx, [self.owner, *args], kwargs)
@@ -356,16 +356,29 @@ class BoundMethodValue(SymbolicValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op in ("eq", "ne") and isinstance(other, BoundMethodValue):
-            same = self.owner is other.owner and self.function is other.function
+            same = _is_same(self.owner, other.owner) and _is_same(self.function, other.function)
             return constant(same is (op == "eq"))
         return None
 
     def rebuild(self, emit: Emitter) -> str:
+        if self.python_type() is not types.MethodType:
+            return emit.bind(self, f"{emit.value(self.function)}.__get__({emit.value(self.owner)})")
         method = emit.constant(types.MethodType)
         return emit.bind(self, f"{method}({emit.value(self.function)}, {emit.value(self.owner)})")
 
     def __repr__(self) -> str:
         return f"method {self.function!r} of {self.owner!r}"
+
+
+_BOUND: Final[dict[type, type]] = {
+    types.WrapperDescriptorType: types.MethodWrapperType,
+    types.MethodDescriptorType: types.BuiltinMethodType,
+}
+"""What methods of C types become when they are bound."""
+
+
+def _is_same(a: SymbolicValue, b: SymbolicValue) -> bool:
+    return a is b or (a.real() is not MISSING and a.real() is b.real())
 
 
 @final

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import LISTED
 from weft.capture.values.methods import MethodTable
 
 if TYPE_CHECKING:
@@ -114,3 +115,12 @@ class LazyIterator(IteratorValue):
 
     def __repr__(self) -> str:
         return f"{self.kind.__name__} iterator"
+
+
+def _listed(tx: Interpreter, iterator: Iterator[Any]) -> SymbolicValue:
+    """An iterator over constants that a call made."""
+    items = list(iterator)
+    return LazyIterator(type(iterator), lambda: map(tx.wrap_new, items), True)
+
+
+LISTED.append(_listed)

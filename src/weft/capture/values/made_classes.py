@@ -15,12 +15,13 @@ import abc
 import builtins
 import collections
 import dataclasses
+import dis
 import enum
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.attributes import SET_MADE, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.cell import CellValue
@@ -139,6 +140,8 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if not isinstance(body, FunctionValue):
         raise graph_break("unknown-operation", "a class whose body is no function")
     metaclass = _metaclass(bases, kwargs)
+    if metaclass is enum.EnumMeta and _has_duplicates(body.code):
+        raise graph_break("unknown-operation", "an enumeration that defines a name twice")
     frame = body.frame(tx, [], {})
     cell = tx.run(frame)
     namespace = {key: tx.force(value) for key, value in frame.locals.items()}
@@ -148,6 +151,12 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if isinstance(cell, CellValue):
         cell.write(tx, made)
     return made
+
+
+def _has_duplicates(code: types.CodeType) -> bool:
+    """Whether the body of a class writes one of its names in several places."""
+    stored = [ins.argval for ins in dis.get_instructions(code) if ins.opname == "STORE_NAME"]
+    return len(stored) != len(set(stored))
 
 
 def _metaclass(bases: Args, kwargs: Kwargs) -> type:
@@ -192,6 +201,9 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
     told = [key for key, obj in stand_ins.items() if _is_told_its_name(obj)]
     recipe.late = [*told, *(key for key, value in namespace.items()
                             if isinstance(value, ObjectValue) and key not in told)]
+    missing = {n for base in classes for n in getattr(base, "__abstractmethods__", ())}
+    if not missing.isdisjoint(recipe.late):
+        raise graph_break("unknown-operation", f"the class {name}, which has been abstract")
     items = tuple((key, obj) for key, obj in stand_ins.items() if key not in recipe.late)
     model = evaluate(tx, lambda: new_class(metaclass, name, classes, items))
     made = register(tx, model, recipe)
@@ -199,8 +211,11 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
         type.__setattr__(model, key, stand_ins[key])
     for key in told:
         teller = type_lookup(type(stand_ins[key]), "__set_name__")
-        tx.wrap_fixed(teller, teller.__qualname__).call(
-            tx, [namespace[key], made, constant(key)], {})
+        try:
+            tx.wrap_fixed(teller, teller.__qualname__).call(
+                tx, [namespace[key], made, constant(key)], {})
+        except ObservedException as error:  # Python says which class it was about
+            raise graph_break("unknown-operation", f"the class {name}: {error}") from error
     return made
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import torch
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import Signal, graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import (
@@ -43,6 +43,7 @@ class SequenceValue(MethodTable):
     __slots__ = ("items",)
 
     kind: type = object
+    has_parts = True
 
     def __init__(self, items: Iterable[SymbolicValue], source: Source | None = None) -> None:
         super().__init__(source)
@@ -401,7 +402,11 @@ class ListValue(GrowingValue):
         if args:
             raise tx.error(TypeError, "sort() takes no positional arguments")
         items, self.items = self.all(tx), []  # what the program sees of it meanwhile
-        done = sort_values(tx, items, kwargs)
+        try:
+            done = sort_values(tx, items, kwargs)
+        except Signal:
+            self.items = items
+            raise
         if self.items:
             self.items = done
             raise tx.error(ValueError, "list modified during sort")
@@ -659,6 +664,8 @@ class SliceValue(MethodTable):
     def __init__(self, parts: list[SymbolicValue], source: Source | None = None) -> None:
         super().__init__(source)
         self.parts = parts
+
+    has_parts = True
 
     def python_type(self) -> type:
         return slice

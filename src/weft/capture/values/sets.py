@@ -15,6 +15,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant
+from weft.capture.values.identities import RunTimeKey
 from weft.capture.values.iterators import IteratorValue
 from weft.capture.values.mapping import key_error
 from weft.capture.values.methods import MethodTable
@@ -31,6 +32,7 @@ class SetValue(MethodTable):
     """A set or frozenset."""
 
     __slots__ = ("cls", "entries", "original")
+    has_parts = True
 
     def __init__(self, source: Source | None = None, *, cls: type = set, original: Any = MISSING
                  ) -> None:
@@ -75,7 +77,10 @@ class SetValue(MethodTable):
         return len(self.entries)
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
-        return item.dict_key(tx) in self.entries
+        key = item.dict_key(tx)
+        if key.__class__ is RunTimeKey and self.original is not MISSING:
+            raise graph_break("unknown-operation", f"{item!r} in a set from outside")
+        return key in self.entries
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         """In the order that Python's own set of these items has, when they are constants."""

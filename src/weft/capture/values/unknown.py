@@ -54,6 +54,8 @@ class UnknownValue(SymbolicValue):
 def unknown(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """The value of an object whose type has no family."""
     if source is None:
+        if hasattr(type(obj), "__next__"):
+            raise graph_break("unknown-value", f"a {type(obj).__name__} made while capturing")
         source = tx.tree.object(obj, f"<{type(obj).__name__}>")
     if source.accessor[0] != "object":
         tx.guards.add(source, "type_is", type(obj))
