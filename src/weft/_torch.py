@@ -143,6 +143,9 @@ from torch.utils._python_dispatch import _disable_current_modes as no_modes
 # capture, aot: flatten and rebuild nested containers.
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+# capture: what a checkpoint raises in its function once all that the backward needs is there.
+from torch.utils.checkpoint import _StopRecomputationError as StopRecomputation
+
 __all__ = [
     "DataDependentOutputException",
     "DeviceContext",
@@ -157,6 +160,7 @@ __all__ = [
     "LazyGraphModule",
     "OpOverload",
     "OpOverloadPacket",
+    "StopRecomputation",
     "TorchDispatchMode",
     "VariableFunctions",
     "amp_unscale",

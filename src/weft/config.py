@@ -83,6 +83,12 @@ class Config:
         False, "Round to the low-precision dtype after every operator, as eager does.",
         group="numerics", cache_key=True)
 
+    # -- training --------------------------------------------------------------------------------
+    activation_memory_budget: float = _knob(
+        1.0, "Of the memory that a forward keeps for its backward, the part that may be used, 0 to "
+        "1; less is bought by running operators again. 1 keeps at most what eager keeps.",
+        group="training", cache_key=True)
+
     # -- code generation -------------------------------------------------------------------------
     cpp_compiler: str = _knob(
         "", "C++ compiler to use; empty: $CXX, then g++, then clang++.",
@@ -216,11 +222,15 @@ def _checked(name: str, value: object) -> object:
     knob = KNOBS.get(name)
     if knob is None:
         raise UnknownOption(name, KNOBS)
+    if knob.type is float and type(value) is int:
+        value = float(value)
     if type(value) is not knob.type:
         raise BadValue(
             f"setting {name!r} takes {knob.type.__name__}, got {value!r}", do=knob.doc)
     if knob.type is int and value < 0:  # type: ignore[operator]
         raise BadValue(f"setting {name!r} cannot be negative, got {value!r}", do=knob.doc)
+    if knob.type is float and not 0 <= value <= 1:  # type: ignore[operator]
+        raise BadValue(f"setting {name!r} lies between 0 and 1, got {value!r}", do=knob.doc)
     return value
 
 
@@ -239,7 +249,16 @@ def _parse(knob: Knob, text: str) -> Any:
         if not text.isdecimal():
             raise BadValue(f"{knob.env}={text!r} is not a whole number", do=knob.doc)
         return int(text)
+    if knob.type is float:
+        return _number(knob, text)
     return text
+
+
+def _number(knob: Knob, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BadValue(f"{knob.env}={text!r} is not a number", do=knob.doc) from None
 
 
 def _from_environment(environ: Mapping[str, str]) -> Config:

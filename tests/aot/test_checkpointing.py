@@ -9,6 +9,7 @@ import torch
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
+    checkpoint_sequential,
     create_selective_checkpoint_contexts,
 )
 
@@ -108,3 +109,59 @@ def test_functions_under_a_dispatch_mode_run_eagerly() -> None:
     with FlopCounterMode(display=False) as counter:
         compiled(x, x)
     assert counter.get_total_flops() == 128
+
+
+def gradients_of(call: Callable, module: torch.nn.Module) -> list[torch.Tensor]:
+    x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+    module.zero_grad()
+    result = call(x)
+    result.sum().backward()
+    return [result.detach(), x.grad, *(p.grad.clone() for p in module.parameters())]
+
+
+def perceptron() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4), torch.nn.Tanh()]
+    return torch.nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint_sequential(reentrant: bool, fresh: None) -> None:
+    """Not reentrant, it is one graph; its parts used to be compiled in the forward only."""
+    module = perceptron()
+
+    def call(x):
+        return checkpoint_sequential(module, 2, x, use_reentrant=reentrant)
+
+    compiled = weft.compile(call, backend="aot_eager")
+    torch.testing.assert_close(gradients_of(compiled, module), gradients_of(call, module))
+    assert weft.stats()["graph_breaks"] == reentrant
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_checkpoint_around_a_compiled_module(backend: str, reentrant: bool) -> None:
+    """The recomputation stops early, by an exception that the compiled frame must let through."""
+    module = perceptron()
+
+    def around(layers):
+        return lambda x: checkpoint(layers, x, use_reentrant=reentrant)
+
+    found = gradients_of(around(weft.compile(module, backend=backend)), module)
+    torch.testing.assert_close(found, gradients_of(around(module), module))
+
+
+def test_checkpoint_called_where_nothing_is_captured() -> None:
+    """The frame hook meets `checkpoint` in the forward, and would not in the backward."""
+    module = perceptron()
+
+    @weft.disable(recursive=False)
+    def opaque(x):
+        return checkpoint(module, x, use_reentrant=False)
+
+    def call(x):
+        return opaque(x * 2) + 1
+
+    for backend in ("aot_eager", "inductor"):
+        found = gradients_of(weft.compile(call, backend=backend), module)
+        torch.testing.assert_close(found, gradients_of(call, module))

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from comparing import RUNNERS
+from error_inputs import error_outcomes
 from op_table import outcomes
 from torch.testing._internal.common_methods_invocations import op_db
 
@@ -30,3 +31,11 @@ def test_operator_equals_eager(op, dtype: torch.dtype) -> None:
             if op.name in MAY_FALL_BACK:
                 allowed = (*allowed, "fallback")
             assert outcome.startswith(allowed), outcome
+
+
+@pytest.mark.parametrize("name", ["nn.functional.gelu", "native_layer_norm", "gather", "mm"])
+def test_what_eager_refuses_is_refused(name: str) -> None:
+    """Kernels of our own checked neither GELU's variant nor the sizes of a norm's weight."""
+    op = next(o for o in op_db if o.name == name)
+    for outcome in error_outcomes(op, RUNNERS["compile"]("inductor")):
+        assert outcome.startswith("equal") or outcome == "eager passes", outcome

@@ -95,3 +95,21 @@ def test_zeros_without_memory_are_not_read_by_kernels() -> None:
     given = weft.compile(derivatives, backend=look)(*inputs)
     torch.testing.assert_close(given, derivatives(*inputs))
     assert len(graphs) == 1, "in one graph, or the zeros do not reach a kernel"
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_batched_gradients_have_no_gradient_themselves(backend: str) -> None:
+    x = X[0].clone().requires_grad_()
+    y = weft.compile(vector, backend=backend)(x)
+    (rows,) = torch.autograd.grad(y, x, torch.eye(6), is_grads_batched=True)
+    torch.testing.assert_close(rows, jacrev(vector)(X[0]))
+    assert not rows.requires_grad
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_function_made_by_vjp_leaves_the_graph(backend: str) -> None:
+    """It holds tensors of the transform's level; they used to come out as fake tensors."""
+    value, pull = weft.compile(lambda x: vjp(vector, x), backend=backend)(X)
+    wanted, wanted_pull = vjp(vector, X)
+    torch.testing.assert_close(value, wanted)
+    torch.testing.assert_close(pull(X), wanted_pull(X))

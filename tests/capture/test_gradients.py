@@ -485,3 +485,20 @@ def test_the_first_step_is_the_one_that_stays():
         assert results[0][1].keys() == results[1][1].keys()
         for key, value in results[0][0].items():
             assert torch.allclose(value, results[1][0][key], atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_retained_gradient_of_a_result_that_is_used_on(backend):
+    """The backward comes later, through the rest of the function."""
+    w = torch.randn(4, requires_grad=True)
+
+    def f(x):
+        y = w * x
+        y.retain_grad()
+        return y.sin(), y
+
+    x = torch.randn(4)
+    result, y = weft.compile(f, backend=backend)(x)
+    result.sum().backward()
+    torch.testing.assert_close(y.grad, y.detach().cos())
+    torch.testing.assert_close(w.grad, y.detach().cos() * x)

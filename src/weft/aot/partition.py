@@ -9,15 +9,17 @@ cut falls at or behind it; values that backward operators read hang on the sink.
     backward: needs x, w, v, h (gelu), y (weight gradient)
     cut:      save x, w, v (they exist anyway) and h; recompute y = gelu(h)
 
-Eager's own choice is one of the cuts considered, so no more is saved than eager saves.
+Eager's own choice is one of the cuts considered, so no more is saved than eager saves. Still less
+is saved where `config.activation_memory_budget` asks for it (`memory_budget.py`).
 """
 
 from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, final
 
 import torch
@@ -30,10 +32,12 @@ from weft.aot.data_dependent import bound_names
 from weft.aot.evaluate import Evaluator
 from weft.aot.graph import output_node
 from weft.aot.joint import JointGraph
+from weft.aot.memory_budget import save_less
 from weft.aot.nodes import copy_node
 from weft.aot.operators import Kind, facts
 from weft.aot.symbols import SymbolSource, hint, input_symbols
 from weft.aot.views import Unsupported
+from weft.config import config
 from weft.shapes.asserts import binds
 
 aten = torch.ops.aten
@@ -77,7 +81,7 @@ def partition(joint: JointGraph, graph: Graph, mutated: Iterable[int], free: set
     anyway (parameters).
     """
     roles = _Roles(joint, graph, set(mutated), free)
-    saved = _choose_saved(roles)
+    saved = _chosen(roles)
     return _split(roles, saved)
 
 
@@ -132,15 +136,36 @@ def _ancestors(values: Iterable[Any]) -> set[Node]:
 # -- what to save ----------------------------------------------------------------------------------
 
 
-def _choose_saved(roles: _Roles) -> set[Node]:
-    """The values to keep for the backward."""
+def _chosen(roles: _Roles) -> set[Node]:
+    """The values to keep for the backward, within the memory budget."""
+    budget = config.activation_memory_budget
+    if budget >= 1:
+        return _cheapest_cut(roles)
+    dear = [n for n in roles.nodes if n not in roles.late and _may_run_again(n, roles)]
+
+    def size(saved: set[Node]) -> int:
+        return sum(_cost(n, roles) for n in saved)
+
+    return save_less(dear, partial(_cheapest_cut, roles), size, budget)
+
+
+def _may_run_again(node: Node, roles: _Roles) -> bool:
+    """Whether an operator that runs once by default could run in the backward too."""
+    target = node.target
+    if not _must_run_early(node, roles) or not isinstance(target, OpOverload):
+        return False
+    return node not in roles.binders and torch.Tag.nondeterministic_seeded not in target.tags
+
+
+def _cheapest_cut(roles: _Roles, free: Container[Node] = ()) -> set[Node]:
+    """The values to keep if what is not cheap runs once, but for the nodes in `free`."""
     nodes = [n for n in roles.nodes if n not in roles.late]
     number = {n: 2 * i + 2 for i, n in enumerate(nodes)}  # entry; its exit is one more
     edges = array("q")
     for node in nodes:
         entry = number[node]
         edges.extend((entry, entry + 1, _cost(node, roles)))
-        if _must_run_early(node, roles):
+        if node not in free and _must_run_early(node, roles):
             edges.extend((0, entry, _INFINITE))
         for user in node.users:
             if user in number:

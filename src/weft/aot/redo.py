@@ -38,7 +38,8 @@ class Redo:
     def __call__(
         self, inputs: list[Any], tangents: dict[int, torch.Tensor], random: RandomState | None
     ) -> list[torch.Tensor | None]:
-        """The gradients of the inputs, differentiable in inputs and tangents."""
+        """The gradients of the inputs; differentiable themselves where gradients are enabled."""
+        create_graph = torch.is_grad_enabled()
         self._check(tangents)
         given = list(inputs)
         for i in self.mutated:
@@ -50,7 +51,7 @@ class Redo:
             return list(
                 torch.autograd.grad(
                     values, [inputs[i] for i in self.gradient_inputs], list(tangents.values()),
-                    create_graph=True, allow_unused=True,
+                    create_graph=create_graph, allow_unused=True,
                 )
             )  # fmt: skip
 

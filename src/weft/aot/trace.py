@@ -20,7 +20,13 @@ from typing import Any, final
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import FakeTensor, autograd_sequence, python_dispatcher, tree_flatten
+from weft._torch import (
+    FakeTensor,
+    autograd_sequence,
+    is_functorch_wrapped_tensor,
+    python_dispatcher,
+    tree_flatten,
+)
 from weft.aot import record_special  # noqa: F401  (registers its rules)
 from weft.aot.attention import FUNCTIONS
 from weft.aot.control_flow import check_node
@@ -310,7 +316,11 @@ class _Outputs:
         return [self._spec(x) for x in self.flat]
 
     def _live(self, output: Any) -> Any:
-        return self.tracer.recorder.live(output) if isinstance(output, torch.Tensor) else output
+        if not isinstance(output, torch.Tensor):
+            return output
+        if is_functorch_wrapped_tensor(output):  # what `vjp` gives back holds on to such tensors
+            raise Unsupported("a result that belongs to a torch.func transform")
+        return self.tracer.recorder.live(output)
 
     def _shared_bases(self) -> set[int]:
         """Storages that different output tensors share."""

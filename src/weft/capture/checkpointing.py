@@ -10,13 +10,15 @@ the same: it is given the *compiled* function, and runs without the frame hook i
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
-from typing import Any, final
+from typing import Any, Final, final
 
 from torch.nn import Module
 from torch.utils.checkpoint import checkpoint
 
+from weft._frame import Entry, GuardTree
 from weft._torch import has_global_module_hooks
 from weft.markers import disable, is_disabled
 
@@ -48,6 +50,30 @@ class Checkpointed:
         compiled = self._make(function)
         self._kept.setdefault(function.__code__, compiled)
         return compiled
+
+
+_ORIGINAL: Final[Any] = inspect.unwrap(checkpoint)
+_CODE: Final[CodeType] = _ORIGINAL.__code__
+
+
+def runs_checkpoint(code: CodeType) -> bool:
+    """Whether a frame is `checkpoint` itself, called where nothing is captured."""
+    return code is _CODE
+
+
+def eager_entry() -> Entry:
+    """What the frame hook runs for such a frame: without the hook, as the backward will."""
+    names = _CODE.co_varnames[_CODE.co_argcount : _CODE.co_argcount + _CODE.co_kwonlyargcount]
+    n_slots = _CODE.co_argcount + len(names) + 2
+    run: Callable[..., Any] = disable(_ORIGINAL)
+
+    def call(values: list[Any]) -> Any:
+        *first, args, kwargs = values
+        plain, named = first[: _CODE.co_argcount], first[_CODE.co_argcount :]
+        return run(*plain, *args, **dict(zip(names, named, strict=True)), **kwargs)
+
+    nodes = tuple((("local", i), (), i, ()) for i in range(n_slots))
+    return Entry(GuardTree(nodes, (), n_slots), call, _ORIGINAL.__globals__)
 
 
 def is_checkpoint(function: Any) -> bool:

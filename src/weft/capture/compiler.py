@@ -30,6 +30,7 @@ from weft.capture.breaks import (
 )
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.liveness import needs_frame
+from weft.capture.checkpointing import eager_entry, runs_checkpoint
 from weft.capture.compiling import compiling
 from weft.capture.continuation import CannotResumeError, is_continuation
 from weft.capture.device_modes import (
@@ -126,6 +127,8 @@ class FrameCompiler:
         """A new entry for this frame, or None to run it eagerly."""
         if current_stance() != "default":
             return self._refuse(compiled, code, locals, cells, globals)
+        if compiled is None and runs_checkpoint(code):
+            return eager_entry()
         if compiled is None and self.is_skipped(code):
             _frame.skip(code)
             return None
@@ -410,6 +413,9 @@ class Attempt:
         if left is not None:
             raise Restart(left, graph_break(
                 "unknown-operation", "a generator that is left in a try block"))
+        retained = tx.early_retained(emit)
+        if retained is not None:
+            raise Restart(retained, graph_break("state", "retain_grad of a tensor that is used on"))
 
     def _last_step(self, frame: Any) -> int:
         raise SkipFrame("the result or an effect cannot be rebuilt")
@@ -439,6 +445,8 @@ class Attempt:
             emit.module = frame.globals.original.get("__name__")
             Resumption(tx, emit, self.compiler.compiled).write(frame, raises=raises)
             left = tx.left_generator(emit)
+            if left is None:
+                left = tx.early_retained(emit)
             if left is not None:
                 return left
         except (GraphBreak, CannotResumeError) as failure:

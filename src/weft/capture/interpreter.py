@@ -108,6 +108,8 @@ class Interpreter:
         """The step at which outside tensors' `.data` was set, by the id of what stands for them."""
         self.freed: dict[int, Any] = {}
         """Nodes of the fakes' autograd graph that a backward has gone through, by id."""
+        self.retained: list[tuple[Any, int]] = []
+        """Tensors made inside that keep their gradients, and the steps that said so."""
         self.checked_at: list[int] = []
         """The steps of branches that became checks in the graph."""
         self.made_classes: dict[type, SymbolicValue] = {}
@@ -314,11 +316,19 @@ class Interpreter:
         return next((step for value, step in self._generators
                      if value.acts_when_left and not emit.has(value)), None)
 
+    def early_retained(self, emit: Any) -> int | None:
+        """The step of a `retain_grad` that must be done before the rest of the graph is recorded:
+        the program keeps the tensor, and gradients will come to it through that rest."""
+        return next((step for value, step in self.retained
+                     if emit.has(value) and "grad" not in value.written
+                     and value.proxy(self).users), None)
+
     def forget(self) -> None:
         """Lets go of the program's objects: what refers to them here is freed much later."""
         self._wrapped.clear()
         self._raised_at.clear()
         self._generators.clear()
+        self.retained.clear()
         self.numbers.clear()
         self.leaves.clear()
         self.freed.clear()

@@ -26,7 +26,11 @@ from weakref import finalize
 from torch import fx
 
 from weft._frame import RunEagerly
-from weft._torch import pop_torch_function_mode, push_torch_function_mode
+from weft._torch import (
+    StopRecomputation,
+    pop_torch_function_mode,
+    push_torch_function_mode,
+)
 from weft.capture.breaks import graph_break
 from weft.capture.device_modes import mode_changes
 from weft.capture.graph import GraphInput
@@ -223,7 +227,9 @@ class Emitter:
             lines = _guarded(lines, "BaseException", [f"{restore}()", "raise"])
         if self.on_error is not None:
             signal, told = self.constant(RunEagerly), self.constant(self.on_error)
-            lines = _guarded(lines, "Exception as error", [f"raise {signal}(error, {told})"])
+            stop = self.constant(StopRecomputation)
+            lines = _guarded(lines, stop, ["raise"])  # a checkpoint around it has all that it needs
+            lines += _handler("Exception as error", [f"raise {signal}(error, {told})"])
         return lines
 
 
@@ -273,8 +279,11 @@ def _targets(line: str) -> str:
 
 
 def _guarded(lines: list[str], kind: str, handler: list[str]) -> list[str]:
-    return ["try:", *(f"    {line}" for line in lines),
-            f"except {kind}:", *(f"    {line}" for line in handler)]
+    return ["try:", *(f"    {line}" for line in lines), *_handler(kind, handler)]
+
+
+def _handler(kind: str, lines: list[str]) -> list[str]:
+    return [f"except {kind}:", *(f"    {line}" for line in lines)]
 
 
 def _is_variable(source: Source) -> bool:

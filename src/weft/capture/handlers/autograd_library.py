@@ -366,6 +366,7 @@ def _retain_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
     if value.example.grad_fn is not None:
         tx.leaves[id(value.example)] = value
         value.write(tx, "retains_grad", TRUE)
+        tx.retained.append((value, tx.breaking_step()))
     return NONE
 
 

@@ -172,9 +172,4 @@ def _scan(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_fixed(loops.scanned, "scan").call(tx, args, kwargs)
 
 
-@rule(torch.utils.checkpoint.checkpoint_sequential)
-def _sequential(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("disabled", "checkpoint_sequential")
-
-
 __all__ = ["SubgraphBuilder", "TupleValue"]

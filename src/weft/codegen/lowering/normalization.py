@@ -122,6 +122,8 @@ def layer_norm(
     cx: LoweringContext, x: Value, normalized: list[Any], weight: Value | None, bias: Value | None,
     eps: float
 ) -> list[Value]:  # fmt: skip
+    if any(given is not None and given.shape != tuple(normalized) for given in (weight, bias)):
+        raise NotLowered("ATen refuses it, or knows the sizes to be equal")
     axes = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
     wide = _wide(x.dtype)
     scaled, average, inverse = _normalized(cx, x, axes, eps, wide)

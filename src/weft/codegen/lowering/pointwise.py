@@ -398,6 +398,8 @@ def div_mode(cx: LoweringContext, x: Any, y: Any, *, rounding_mode: str | None =
 
 @lowering(aten.gelu.default)
 def gelu(cx: LoweringContext, x: Value, *, approximate: str = "none") -> Value:
+    if approximate not in ("none", "tanh"):
+        raise NotLowered("ATen refuses it")
     return cx.pointwise(gelu_tanh if approximate == "tanh" else gelu_erf, x, cost=5)
 
 

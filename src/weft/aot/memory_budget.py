@@ -1,0 +1,89 @@
+"""Which dear operators the backward may run again, so that less is saved (`config`'s
+`activation_memory_budget`).
+
+Place in the pipeline: asked by `partition.py` when the budget is less than 1. The operators that
+the minimum cut runs once only are ordered by what running them again costs for each byte that it
+spares; the fewest that bring the saved bytes under the limit are given free. More free operators
+never make the cut dearer, so a bisection finds how many.
+
+    budget 1    the cut as it is: at most what eager saves
+    budget 0.5  half of that, where products and norms may run again
+    budget 0    only inputs, and results of random operators
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from torch.fx import Node
+
+from weft._torch import FakeTensor, OpOverload, tree_flatten
+from weft.aot.symbols import hint
+
+Saved: TypeAlias = set[Node]
+
+_PRODUCTS: Final = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "convolution", "_convolution", "linear",
+     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"}
+)  # fmt: skip
+"""Operators that read each element many times (by packet name)."""
+
+
+def save_less(
+    dear: Sequence[Node], cut: Callable[[set[Node]], Saved], size: Callable[[Saved], int],
+    budget: float,
+) -> Saved:  # fmt: skip
+    """The values to save if at most `budget` of what `cut` saves now may be saved.
+
+    `dear`: what may be run again; `cut(free)`: the values saved if `free` of it is; `size`: bytes.
+    """
+    ranked = sorted(dear, key=_cost_per_byte)
+    saved = cut(set())
+    limit = budget * size(saved)
+    low, high = 0, len(ranked)
+    while low < high and size(saved) > limit:
+        middle = (low + high) // 2
+        found = cut(_with_items(ranked[:middle]))
+        if size(found) > limit:
+            low = middle + 1
+        else:
+            high = middle
+    return cut(_with_items(ranked[:low])) if low else saved
+
+
+def _with_items(nodes: Sequence[Node]) -> set[Node]:
+    """The nodes, and the parts of their results."""
+    items = (u for n in nodes for u in n.users if u.target is operator.getitem)
+    return {*nodes, *items}
+
+
+def _cost_per_byte(node: Node) -> float:
+    return _work(node) / max(sum(_numel(t) for t in _tensors(node)), 1)
+
+
+def _work(node: Node) -> float:
+    """About how many elements an operator computes with."""
+    read = [_numel(t) for a in node.all_input_nodes for t in _tensors(a)]
+    made = [_numel(t) for t in _tensors(node)]
+    if _is_product(node) and len(read) > 1:
+        largest = sorted(read)[-2:]
+        return math.sqrt(float(largest[0]) * largest[1] * max(made, default=1))
+    return float(sum(read) + sum(made))
+
+
+def _is_product(node: Node) -> bool:
+    target = node.target
+    return isinstance(target, OpOverload) and target._schema.name.split("::")[1] in _PRODUCTS
+
+
+def _tensors(node: Node) -> list[FakeTensor]:
+    values = tree_flatten(node.meta["val"])[0]
+    return [v for v in values if isinstance(v, FakeTensor)]
+
+
+def _numel(tensor: FakeTensor) -> int:
+    return math.prod(hint(n) for n in tensor.size())
