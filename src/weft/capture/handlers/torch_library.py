@@ -86,8 +86,19 @@ for _name in ("is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype
 for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torch.xpu.is_available,
                   torch.distributed.is_available, is_torch_function_enabled,
                   torch.amp.autocast_mode.is_autocast_available,
-                  get_deterministic_algorithms, is_forward_grad_enabled):
+                  get_deterministic_algorithms, is_forward_grad_enabled,
+                  torch.cuda.device_count, torch.cuda.is_initialized, torch.cuda.get_device_name,
+                  torch.cuda.get_device_capability, torch.cuda.is_bf16_supported):
     _state(_function)
+
+
+@rule(torch.cuda.get_device_properties)
+def _device_properties(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """What is known of a device, which stays as long as the process does."""
+    objects = [python_object(tx, a) for a in args]
+    named = {k: python_object(tx, v) for k, v in kwargs.items()}
+    found = evaluate(tx, lambda: torch.cuda.get_device_properties(*objects, **named))
+    return tx.wrap_fixed(found, "device properties")
 
 
 @rule(get_privateuse1_backend_name)
