@@ -207,6 +207,8 @@ PyObject *entry_call(Entry *entry, PyObject *collected, PyObject *on_miss)
         Py_XDECREF(hook_swap(previous));
     }
     Py_DECREF(collected);
+    if (result == NULL)
+        error_clean();
     return result;
 }
 

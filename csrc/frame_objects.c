@@ -1,4 +1,5 @@
-/* Frame objects of frames that were interpreted while capturing: tracebacks refer to them. */
+/* Tracebacks that show the program's frames: frame objects for those that were interpreted while
+ * capturing, and what is shown of an error that leaves a replacement. */
 #include "weft_frame.h"
 
 #include <frameobject.h>
@@ -17,7 +18,36 @@ static PyObject *frame_object(PyObject *Py_UNUSED(module), PyObject *args)
     return (PyObject *)frame;
 }
 
+static PyObject *cleaner; /* traceback -> traceback; or NULL */
+
+void error_clean(void)
+{
+    if (cleaner == NULL || PyErr_ExceptionMatches(RunEagerly))
+        return;
+    PyObject *error = take_exception();
+    PyObject *traceback = PyException_GetTraceback(error);
+    if (traceback != NULL) {
+        bool paused = hook_pause(true);
+        PyObject *shown = PyObject_CallOneArg(cleaner, traceback);
+        hook_pause(paused);
+        if (shown == NULL || PyException_SetTraceback(error, shown) < 0)
+            PyErr_Clear(); /* no stack left, for one: the traceback stays as it is */
+        Py_XDECREF(shown);
+        Py_DECREF(traceback);
+    }
+    restore_exception(error);
+}
+
+static PyObject *set_cleaner(PyObject *Py_UNUSED(module), PyObject *callable)
+{
+    Py_XSETREF(cleaner, Py_NewRef(callable));
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
+    {"clean_tracebacks", set_cleaner, METH_O,
+     PyDoc_STR("clean_tracebacks(function)\n--\n\n"
+               "The traceback of an error that leaves a replacement becomes function(traceback).")},
     {"frame_object", frame_object, METH_VARARGS,
      PyDoc_STR("frame_object(code, globals, line)\n--\n\n"
                "For tracebacks: a frame object of code that has no variables.")},

@@ -138,6 +138,15 @@ static inline PyObject *take_exception(void) /* new reference, traceback set; or
 #endif
 }
 
+static inline void restore_exception(PyObject *error) /* steals */
+{
+#if WEFT_PY312
+    PyErr_SetRaisedException(error);
+#else
+    PyErr_Restore(Py_NewRef(Py_TYPE(error)), error, PyException_GetTraceback(error));
+#endif
+}
+
 /* ---- data attached to code objects ------------------------------------------------------------ */
 
 #if WEFT_PY312

@@ -11,7 +11,7 @@
  *   code_cache.c         Entry {guards, replacement}; the entries of each code object
  *   compiled_function.c  CompiledFunction: binds arguments, tries entries, calls the replacement
  *   tail_call.c          replacements that end by going on in a continuation, one after the other
- *   frame_objects.c      frame objects for the tracebacks of what was interpreted
+ *   frame_objects.c      tracebacks that show the frames of the program
  *   frame_hook.c         the same for nested Python frames (PEP 523)
  *   module.c             the module
  */
@@ -224,6 +224,9 @@ PyObject *rerun_signal(PyObject *result); /* the RunEagerly that a replacement r
 PyObject *rerun_done(PyObject *result, PyObject *signal); /* tells what it asks for; steals both */
 /* The end result: runs what `result` tells to call, and so on. Steals `result` (NULL is passed on). */
 PyObject *tail_calls_run(PyObject *result);
+
+/* ---- frame_objects.c --------------------------------------------------------------------------- */
+void error_clean(void); /* of the exception that is set: what its traceback shows */
 
 /* Each file's part of module start-up. */
 int storage_overlap_init(PyObject *module);

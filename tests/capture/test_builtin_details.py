@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextvars
 import copy
 import functools
 import itertools
@@ -303,3 +304,32 @@ def test_a_thread_is_looked_up_by_its_own_number() -> None:
     thread.start()
     thread.join()
     assert (*found, compiled(X)[1]) == ("other", "first")
+
+
+PLAIN: contextvars.ContextVar[int] = contextvars.ContextVar("PLAIN")
+WITH_DEFAULT = contextvars.ContextVar("WITH_DEFAULT", default=5)
+
+
+def test_context_variables_without_a_value() -> None:
+    def f(x: Any) -> Any:
+        try:
+            PLAIN.get()
+        except LookupError as error:
+            return x + 1, error.args[0] is PLAIN, WITH_DEFAULT.get(), WITH_DEFAULT.get(6)
+        return x
+
+    check(f, (X,))
+
+
+def test_tokens_of_context_variables_are_used_once() -> None:
+    def f(x: Any) -> Any:
+        token = PLAIN.set(1)
+        kinds = []
+        for variable in (WITH_DEFAULT, PLAIN, PLAIN):
+            try:
+                variable.reset(token)
+            except (ValueError, RuntimeError) as error:
+                kinds.append(type(error).__name__)
+        return x + 1, kinds, PLAIN.get(0)
+
+    check(f, (X,), breaks=None)

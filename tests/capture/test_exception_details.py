@@ -266,3 +266,64 @@ def test_frames_are_traced_where_the_program_asks_for_it() -> None:
         return y, lines
 
     check(f, (X,), breaks=None)
+
+
+def helper_that_fails(x: Any) -> Any:
+    print("a break")
+    return int("no number")
+
+
+def calls_helper(x: Any) -> Any:
+    y = helper_that_fails(x)
+    return y + 1
+
+
+def lets_it_through(x: Any) -> Any:
+    x = x + 1
+    return calls_helper(x) * 2
+
+
+def catches_it(x: Any, keep: list[Any]) -> Any:
+    try:
+        return lets_it_through(x)
+    except ValueError as error:
+        keep.append(error)
+        return x
+
+
+def unknown(x: Any) -> Any:
+    return sys.setswitchinterval("text")  # type: ignore[arg-type]
+
+
+def handles_and_fails(x: Any) -> Any:
+    try:
+        raise KeyError(1)
+    except KeyError:
+        x = x + 1
+        return unknown(x)
+
+
+@pytest.mark.parametrize("function", [lets_it_through, calls_helper, unknown, handles_and_fails])
+def test_an_error_behind_a_break_shows_the_lines_of_the_program(function: Any) -> None:
+    def shown(call: Any) -> Any:
+        for _ in range(2):
+            try:
+                call(X)
+            except (TypeError, ValueError) as error:
+                lines = entries(error)
+                context = entries(error.__context__) if error.__context__ else None
+        return lines[1:], context
+
+    expected = shown(function)
+    found = shown(weft.compile(function, backend="eager"))
+    assert found == expected
+
+
+def test_an_error_behind_a_break_is_caught_with_the_lines_of_the_program() -> None:
+    expected: list[Any] = []
+    found: list[Any] = []
+    compiled = weft.compile(catches_it, backend="eager")
+    for _ in range(2):
+        catches_it(X, expected)
+        compiled(X, found)
+    assert entries(found[0]) == entries(expected[0]) == entries(found[1])

@@ -26,6 +26,7 @@ from weft.capture.frame import Frame, Instruction
 from weft.capture.opcodes.control import BEHIND_LOOP
 from weft.capture.opcodes.operators import COMPARISONS, TO_BOOL
 from weft.capture.replacement import Emitter
+from weft.capture.tracebacks import hide
 from weft.capture.values.base import NullValue, SymbolicValue
 from weft.capture.values.tensors import TensorValue
 from weft.markers import disable, is_disabled, is_disabled_deeply
@@ -318,6 +319,7 @@ def _unpacking(targets: str) -> Callable[[Any], tuple[Any, ...]]:
     names = ", ".join(reversed(targets.replace("*", "").rstrip(",").split(", ")))
     exec(f"def unpack(value):\n    {targets} = value\n    return ({names},)", space)
     skip(space["unpack"].__code__)
+    hide(space["unpack"].__code__)
     return space["unpack"]  # type: ignore[no-any-return]
 
 
@@ -375,6 +377,9 @@ def _entered(manager: Any) -> tuple[Any, Any]:
     return with_exit, type(manager).__enter__(manager)
 
 
+hide(_entered.__code__)
+
+
 @_translates("BEFORE_WITH")
 def _before_with(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     (manager,) = _top(emit, frame, 1)
@@ -384,6 +389,9 @@ def _before_with(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 def _left(leave: Any, error: BaseException) -> Any:
     """What WITH_EXCEPT_START pushes: what `__exit__` says of the exception."""
     return leave(type(error), error, error.__traceback__)
+
+
+hide(_left.__code__)
 
 
 @_translates("WITH_EXCEPT_START")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture import bytecode
 from weft.capture.bytecode.liveness import live_locals
+from weft.capture.tracebacks import Place
 from weft.errors import SourceLine
 
 if TYPE_CHECKING:
@@ -188,6 +190,22 @@ class Frame:
         if self._callers is None or self.generator is not None:
             self._callers = caller.lines()  # the caller stays where it is while this frame runs
         return (*self._callers, self.where())
+
+
+def frame_places(frame: Frame) -> tuple[Place, ...]:
+    """Where the frame and its callers are, outermost first."""
+    places: list[Place] = []
+    at: Frame | None = frame
+    while at is not None:
+        if not at.code.co_filename.startswith(POLYFILLS):
+            line = at.current.line
+            places.append(Place(at.code, at.globals.original, at.current.offset, line, line))
+        at = at.caller
+    return tuple(reversed(places))
+
+
+POLYFILLS: Final = str(Path(__file__).parent / "polyfills")
+"""Where the functions are whose frames eager does not have."""
 
 
 def frame_variables(frame: Frame, code: types.CodeType, offset: int) -> list[str]:

@@ -33,12 +33,15 @@ from weft._torch import (
 )
 from weft.capture.breaks import graph_break
 from weft.capture.device_modes import mode_changes
+from weft.capture.frame import frame_places
 from weft.capture.graph import GraphInput
 from weft.capture.source import Source
+from weft.capture.tracebacks import Place, stand_for
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.stances import set_error_mode
 
 if TYPE_CHECKING:
+    from weft.capture.frame import Frame
     from weft.capture.interpreter import Interpreter
 
 _serial: Final = itertools.count()
@@ -61,6 +64,8 @@ class Emitter:
         self.module = tx.root_globals.get("__name__")
         """What C code that looks at its caller finds (classes and warnings note it)."""
         self._unfilled: deque[Callable[[], None]] = deque()
+        self.places: dict[str, tuple[Place, ...]] = {}
+        """Which frames of the program a line stands for in tracebacks."""
         self.goes_on = False
         """Whether the program goes on after a graph break."""
         self.on_error: Callable[[Exception], None] | None = None
@@ -164,6 +169,10 @@ class Emitter:
         self.line(f"{name} = {text}")
         return name
 
+    def stands_for(self, line: str, frame: Frame) -> None:
+        """In tracebacks the line is shown as the frame and its callers."""
+        self.places[line] = frame_places(frame)
+
     def bind(self, value: SymbolicValue, text: str) -> str:
         """Names the object of a value, before its parts refer to it."""
         name = self.temporary(text)
@@ -191,6 +200,9 @@ class Emitter:
         namespace: dict[str, Any] = {"__name__": self.module}
         exec(compile(text, file, "exec"), namespace)
         function = namespace["make"](graph, *self.constants.values())
+        stand_for(function.__code__, {
+            number: self.places[line.strip()] for number, line in enumerate(text.splitlines(), 1)
+            if line.strip() in self.places})
         function.__weft_constants__ = self.constants  # also those that the text does not mention
         finalize(function, linecache.cache.pop, file, None).atexit = False
         return function, text

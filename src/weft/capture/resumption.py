@@ -28,6 +28,7 @@ from weft.capture.continuation import NULL as NULL_ITEM
 from weft.capture.continuation import resume_function, run_handling
 from weft.capture.frame import Frame, frame_variables
 from weft.capture.replacement import Emitter
+from weft.capture.tracebacks import caught, hide
 from weft.capture.user_lines import at_user_line
 from weft.capture.values.base import (
     NullValue,
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 MakeContinuation = Callable[[types.FunctionType], Any]
+
+
+hide(run_handling.__code__)
 
 
 @final
@@ -115,8 +119,11 @@ class Resumption:
 
         def attempt() -> str:
             if operation.pushes or operation.branches is not None:
-                return self.emit.temporary(text)
+                name = self.emit.temporary(text)
+                self.emit.stands_for(f"{name} = {text}", frame)
+                return name
             self.emit.line(text)
+            self.emit.stands_for(text, frame)
             return ""
 
         return attempt
@@ -172,7 +179,7 @@ class Resumption:
             with emit.block("try:"):
                 result = step.attempt()
             with emit.block("except BaseException as error:"):
-                emit.line(f"{raised}.append(error)")
+                emit.line(f"{raised}.append({emit.constant(caught)}(error))")
             return result
 
         def resume(result: str) -> str:
@@ -223,13 +230,17 @@ class Resumption:
     def _going(self, frame: Frame) -> Callable[[str], str]:
         """Emits what goes on with the tail call of a continuation of the frame: the outermost
         one's is what the replacement returns, an inner one's is run."""
-        if frame.caller is None:
+        caller = frame.caller
+        if caller is None:
             return self.emit.temporary
         finish = self.emit.constant(_frame.finish)
-        handling = self._handling(frame.caller)
+        handling = self._handling(caller)
 
         def go(text: str) -> str:
-            return self.emit.temporary(handling(f"{finish}({self.emit.temporary(text)})"))
+            finished = handling(f"{finish}({self.emit.temporary(text)})")
+            name = self.emit.temporary(finished)
+            self.emit.stands_for(f"{name} = {finished}", caller)
+            return name
 
         return go
 

@@ -1,10 +1,13 @@
-"""Tracebacks of exceptions that captured code raised and caught: the program's frames and lines.
+"""Tracebacks of exceptions in captured code: the program's frames and lines.
 
 Place in the pipeline: run by replacements. No frame of the program exists for what was captured, so
 its exceptions are given tracebacks made of frame objects that are over already::
 
     t0 = ValueError(3)
     t0.__traceback__ = traceback_entry(None, place)     # File "model.py", line 7, in forward
+
+In the tracebacks of errors that operations raise between graphs, the frames of the replacement
+are replaced by those of the program that its line stands for.
 """
 
 from __future__ import annotations
@@ -39,6 +42,63 @@ def traceback_entry(rest: TracebackType | None, place: Place) -> TracebackType:
     code, offset = original_position(place.code, place.offset)
     frame = _frame.frame_object(_bare(code), place.globals, place.last_line)
     return TracebackType(rest, frame, offset, place.line)
+
+
+_HIDDEN: Final[PerCode[bool]] = PerCode()
+"""Functions of replacements that no traceback shows."""
+
+_LINES: Final[PerCode[dict[int, tuple[Place, ...]]]] = PerCode()
+"""For the code of a replacement and a line of it: the frames of the program that it stands for,
+outermost first."""
+
+
+def hide(code: CodeType) -> None:
+    """Frames of the code are not shown."""
+    _HIDDEN[code] = True
+
+
+def stand_for(code: CodeType, lines: dict[int, tuple[Place, ...]]) -> None:
+    """Says which frames of the program the lines of a replacement are shown as."""
+    _LINES[code] = lines
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            hide(inner)
+
+
+def shown(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback as the program would have it: its outermost entries may be a replacement's."""
+    ours: list[TracebackType] = []
+    while traceback is not None and _is_ours(traceback.tb_frame.f_code):
+        ours.append(traceback)
+        traceback = traceback.tb_next
+    for entry in reversed(ours):
+        traceback = _instead_of(entry, traceback)
+    return traceback
+
+
+def caught(error: BaseException) -> BaseException:
+    """An error that the program is about to handle."""
+    error.__traceback__ = shown(error.__traceback__)
+    return error
+
+
+def _is_ours(code: CodeType) -> bool:
+    return _HIDDEN.get(code) is not None or _LINES.get(code) is not None
+
+
+def _instead_of(entry: TracebackType, rest: TracebackType | None) -> TracebackType | None:
+    code = entry.tb_frame.f_code
+    if _HIDDEN.get(code) is not None:
+        return rest
+    places = (_LINES.get(code) or {}).get(entry.tb_lineno)
+    if places is None:  # of weft's own making: what it shows may be needed
+        return TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    for place in reversed(places):
+        rest = traceback_entry(rest, place)
+    return rest
+
+
+_frame.clean_tracebacks(shown)
 
 
 def _bare(code: CodeType) -> CodeType:

@@ -16,6 +16,7 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING, Final
 
 from weft import _frame
+from weft.capture.tracebacks import hide
 
 if TYPE_CHECKING:
     from weft.capture.frame import Frame
@@ -45,6 +46,7 @@ def at_user_line(emit: Emitter, frame: Frame, text: str) -> str:
         co_filename=frame.code.co_filename, co_firstlineno=frame.current.line,
         co_name=frame.code.co_name, co_qualname=frame.code.co_qualname, co_linetable=table)
     _frame.skip(code)
+    hide(code)
     function = types.FunctionType(code, frame.globals.original)
     arguments = _SLOT_NAMES.sub(r"v[\1]", names)
     return f"{emit.constant(function)}({arguments})"

@@ -16,13 +16,13 @@ import typing
 import weakref
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.compiling import recursion_limit
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue, constructor
 from weft.capture.values.constant import NONE, constant, evaluate
-from weft.capture.values.exceptions import nothing_handled_outside, traceback_of
+from weft.capture.values.exceptions import new_exception, nothing_handled_outside, traceback_of
 from weft.capture.values.functions import (
     MARKED,
     BoundMethodValue,
@@ -206,10 +206,13 @@ class ContextVariableValue(MethodTable):
             return found
         if args:
             return args[0]
-        raise tx.error(LookupError)
+        default = _context_default(self.variable)
+        if default is _UNSET:
+            raise ObservedException(new_exception(LookupError, [self]))
+        return tx.wrap_fixed(default, f"the default of {self.variable.name}")
 
     def m_set(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        token = TokenValue(self._read(tx), self.written)
+        token = TokenValue(self, self._read(tx), self.written)
         self._write(tx, args[0], True)
         return token
 
@@ -217,6 +220,9 @@ class ContextVariableValue(MethodTable):
         token = args[0]
         if not isinstance(token, TokenValue):
             raise graph_break("unknown-operation", "a ContextVar token from outside")
+        if token.variable is not self or token.used:
+            raise graph_break("unknown-operation", "a ContextVar token of another, or used twice")
+        token.used = True
         self._write(tx, token.old, token.was_written)
         return NONE
 
@@ -241,14 +247,25 @@ def _context_value(variable: contextvars.ContextVar[Any]) -> Any:
     return variable.get(_UNSET)
 
 
+def _context_default(variable: contextvars.ContextVar[Any]) -> Any:
+    """What the variable is where nobody set it."""
+    try:
+        return contextvars.Context().run(variable.get)
+    except LookupError:
+        return _UNSET
+
+
 @final
 class TokenValue(SymbolicValue):
     """What ContextVar.set gives."""
 
-    __slots__ = ("old", "was_written")
+    __slots__ = ("old", "used", "variable", "was_written")
 
-    def __init__(self, old: SymbolicValue | None, was_written: bool) -> None:
+    def __init__(self, variable: SymbolicValue, old: SymbolicValue | None, was_written: bool
+                 ) -> None:
         super().__init__()
+        self.variable = variable
+        self.used = False
         self.old = old
         self.was_written = was_written
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, Signal, graph_break
+from weft.capture.frame import POLYFILLS, Frame
 from weft.capture.source import Source
 from weft.capture.tracebacks import Place, traceback_entry
 from weft.capture.values.attributes import type_lookup
@@ -22,7 +22,6 @@ from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
 
 if TYPE_CHECKING:
-    from weft.capture.frame import Frame
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
 
@@ -276,12 +275,8 @@ class TracebackValue(SymbolicValue):
 
 def note_passed(tx: Interpreter, value: SymbolicValue, frame: Frame) -> None:
     """A raised exception has a traceback, with the frames that it passed."""
-    if isinstance(value, ExceptionValue) and not frame.code.co_filename.startswith(_POLYFILLS):
+    if isinstance(value, ExceptionValue) and not frame.code.co_filename.startswith(POLYFILLS):
         value.passed(tx, frame)
-
-
-_POLYFILLS: Final = str(Path(__file__).parent.parent)
-"""Where the functions are whose frames eager does not have."""
 
 
 def traceback_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:

@@ -46,7 +46,7 @@ _GENERATOR: Final = inspect.CO_GENERATOR
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _DESCRIPTION: Final = frozenset({"__annotations__", "__doc__", "__module__", "__name__",
-                                 "__qualname__"})
+                                 "__qualname__", "__type_params__"})
 """Attributes of functions that are not in their dictionaries."""
 
 MARKED: list[Callable[[Any], Rule | None]] = []
@@ -249,6 +249,8 @@ class FunctionValue(SymbolicValue):
             return tx.wrap_fixed(types.FunctionType, "function")
         if self.original is MISSING and name == "__annotations__":
             return self.described.setdefault(name, DictValue())
+        if self.original is MISSING and name == "__type_params__":
+            return TupleValue([])
         if self.original is MISSING and hasattr(types.FunctionType, name):
             raise graph_break("unknown-operation", f"{name} of a function made inside")
         if hasattr(self.original, name) and self.original is not MISSING:

@@ -126,6 +126,7 @@ class GeneratorValue(MethodTable):
         if self.frame.handled:
             link_context(tx, error.value, self.frame.handled[-1])
         error.linked, error.again = True, False
+        self.frame.stack.append(NONE)  # what a `yield` is sent: handlers count on it
         try:
             tx.unwind(self.frame, error)
         except ObservedException as raised:

@@ -28,7 +28,7 @@ _ARITIES: Final = {"pop": (0, 2), "popitem": (0, 0), "update": (0, 1), "clear": 
                    "remove": (1, 1), "insert": (2, 2), "index": (1, 3), "add": (1, 1),
                    "discard": (1, 1), "isdisjoint": (1, 1), "issubset": (1, 1),
                    "issuperset": (1, 1), "symmetric_difference": (1, 1)}
-"""Numbers of arguments where a method has no signature."""
+"""Numbers of arguments where a method of a container has no signature."""
 
 
 @functools.cache
@@ -37,9 +37,10 @@ def _arity(kind: type, name: str) -> tuple[int, float, bool]:
     try:
         parameters = list(inspect.signature(getattr(kind, name)).parameters.values())[1:]
     except (AttributeError, TypeError, ValueError):
-        least, most = _ARITIES.get(name, (0, None))
+        container = kind.__module__ in ("builtins", "collections")
+        least, most = _ARITIES.get(name, (0, None)) if container else (0, None)
         most = None if name == "update" and not issubclass(kind, dict) else most
-        return least, float("inf") if most is None else most, name == "update"
+        return least, float("inf") if most is None else most, not container or name == "update"
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     named = any(p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in parameters)
