@@ -14,6 +14,7 @@ import sys
 import types
 import typing
 import warnings
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -636,3 +637,53 @@ def test_an_enumeration_that_looks_for_members_does_so_in_each_call() -> None:
         return x + 1, Looks("red"), raised(lambda: Looks("blue"))
 
     check(f, (X,), breaks=None)
+
+
+# -- weak references, protocols, subclasses of containers -----------------------------------------
+
+
+class Referred:
+    number = 3
+
+
+def test_an_object_referred_to_weakly_lives_as_long_as_its_variable() -> None:
+    def f(x: Any) -> Any:
+        one, other = Referred(), Referred()
+        reference, proxy = weakref.ref(one), weakref.proxy(other)
+        print("break")
+        return x + 1, reference() is None, proxy.number
+
+    check(f, (X,), breaks=None)
+
+
+@typing.runtime_checkable
+class HasX(typing.Protocol):
+    x: int
+
+
+def test_a_protocol_looks_at_instances() -> None:
+    def f(x: Any) -> Any:
+        class Has:
+            def __init__(self) -> None:
+                self.x = 1
+
+        class Lacks:
+            pass
+
+        return x + 1, isinstance(Has(), HasX), isinstance(Lacks(), HasX)
+
+    check(f, (X,), breaks=None)
+
+
+class Deferring(list[Any]):
+    def __eq__(self, other: object) -> bool:
+        return NotImplemented
+
+
+def test_containers_compare_with_instances_of_subclasses_that_leave_it_to_them() -> None:
+    def f(x: Any) -> Any:
+        counts = collections.Counter([4, 4, 5])
+        return (x + 1, counts == {4: 2, 5: 1}, {4: 2, 5: 1} == counts, counts != {4: 1},
+                Deferring([1]) == [1], [1] == Deferring([1]), Deferring([1]) == Deferring([1]))
+
+    check(f, (X,))

@@ -7,10 +7,13 @@ object; a `Frame` is a program counter, a stack and variables over such a progra
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
 
 from weft.capture import bytecode
 from weft.capture.bytecode.liveness import live_locals
@@ -214,14 +217,26 @@ def frame_variables(frame: Frame, code: types.CodeType, offset: int) -> list[str
     live = live_locals(code, offset)
     names = dict.fromkeys(
         n for n in (*code.co_varnames, *code.co_cellvars)
-        if n in live or acts_when_freed(frame.locals.get(n)))
+        if n in live or acts_when_freed(frame.locals.get(n), frame.stack))
     return [n for n in names if n in frame.locals or n in frame.cells]
 
 
-def acts_when_freed(value: SymbolicValue | None) -> bool:
-    """Whether an object looks like one that holds a resource: a lock, a temporary directory."""
-    if value is None or value.source is None:
+def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> bool:
+    """Whether an object looks like one that holds a resource (a lock, a temporary directory), or
+    is referred to weakly: perhaps by what the break will make of the values it uses."""
+    if value is None:
+        return False
+    weakly_held = getattr(value, "weakly_held", None)
+    if weakly_held or (weakly_held is not None and any(one is value for one in used)):
+        return True
+    if value.source is None:
         return False
     found = getattr(value, "object", None)
-    kind = type(value.real() if found is None else found)
-    return any(hasattr(kind, name) for name in ("__del__", "__exit__", "close"))
+    obj = value.real() if found is None else found
+    if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
+        return True
+    return not isinstance(obj, _LONG_LIVED) and weakref.getweakrefcount(obj) > 0
+
+
+_LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)
+"""What weak references are made to for other reasons; a tensor is to be freed early."""

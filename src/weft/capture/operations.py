@@ -7,6 +7,7 @@ evaluated; then each side's family is asked; nobody knowing is a graph break.
 from __future__ import annotations
 
 import operator
+import types
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import graph_break
@@ -38,11 +39,23 @@ def binary_operation(
             result = right.binary(tx, op, left, True)
     if result is None and plain_operator(op) != op:
         return binary_operation(tx, plain_operator(op), left, right)
+    if result is None and op in ("eq", "ne"):
+        result = _compare_contents(tx, op, left, right)
     if result is None and op in ("eq", "ne") and not _has_own_equality(left, right):
         result = boolean((left is right) is (op == "eq"))
     if result is None:
         result = _by_python(tx, op, left, right)
     return result  # type: ignore[no-any-return]
+
+
+def _compare_contents(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue) -> Any:
+    """A container and an instance of a subclass whose own method left it to the container's."""
+    pair = [getattr(value, "contents", None) or value for value in (left, right)]
+    if pair[0] is left and pair[1] is right:
+        return None
+    if all(isinstance(value.python_type().__eq__, types.FunctionType) for value in (left, right)):
+        return None
+    return pair[0].binary(tx, op, pair[1], False)
 
 
 def _by_python(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue

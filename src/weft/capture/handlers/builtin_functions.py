@@ -110,7 +110,14 @@ def _is_instance(value: SymbolicValue, kind: type, classes: Any) -> bool:
         raise graph_break("unknown-operation", f"isinstance of {value!r}, which names its class")
     if value.real() is not MISSING:
         return isinstance(value.real(), classes)
+    checker = getattr(type_lookup(type(classes), "__instancecheck__"), "__module__", "")
+    if checker not in _CHECK_CLASSES:  # looks at the instance
+        raise graph_break("unknown-operation", f"isinstance of {value!r} and a {classes!r}")
     return issubclass(kind, classes)
+
+
+_CHECK_CLASSES = frozenset({"", None, "abc", "builtins", "torch.nn.parameter", "torch"})
+"""Where `__instancecheck__` comes from that asks for the class alone."""
 
 
 def _hides_class(kind: type) -> bool:
@@ -589,6 +596,13 @@ def _object_delattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValu
 def _object_init(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if len(args) > 1 or kwargs:
         no_arguments_for_init(tx, args[0].python_type())
+    return NONE
+
+
+@_object_method("__init_subclass__")
+def _object_init_subclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if len(args) > 1 or kwargs:
+        raise graph_break("unknown-c-function", "arguments of object.__init_subclass__")
     return NONE
 
 

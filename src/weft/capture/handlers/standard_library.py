@@ -33,6 +33,7 @@ from weft.capture.values.functions import (
 from weft.capture.values.identities import RunTimeNumber
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.methods import MethodTable
+from weft.capture.values.objects import ObjectValue
 from weft.capture.values.reachability import holds_itself, is_held
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
@@ -157,6 +158,8 @@ def _make_reference(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> S
     if (target.is_constant and target.real() is MISSING) or not hasattr(
             target.python_type(), "__weakref__"):
         raise graph_break("unknown-operation", f"a weak reference to {target!r}")
+    if isinstance(target, ObjectValue):
+        target.weakly_held = True
     return WeakReferenceValue(MISSING, None, *args)
 
 

@@ -70,7 +70,8 @@ def has_slot(obj: Any, name: str) -> bool:
 class ObjectValue(SymbolicValue):
     """An instance of `cls`."""
 
-    __slots__ = ("attributes", "cls", "contents", "original", "slots", "slots_written")
+    __slots__ = ("attributes", "cls", "contents", "original", "slots", "slots_written",
+                 "weakly_held")
 
     def __init__(self, cls: type, source: Source | None = None, original: Any = MISSING) -> None:
         super().__init__(source)
@@ -80,6 +81,8 @@ class ObjectValue(SymbolicValue):
         self.slots: dict[str, SymbolicValue] = {}
         self.slots_written: dict[str, None] = {}
         self.contents: SymbolicValue | None = None
+        self.weakly_held = False
+        """Whether the program made a weak reference to it, which must not outlive it early."""
 
     def _make_dict(self) -> DictValue:
         namespace = instance_dict(self.original) if self.source is not None else None
