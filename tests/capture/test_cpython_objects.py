@@ -6,6 +6,7 @@ Attributes, containers and their views, classes, C types; the rest is in `test_c
 from __future__ import annotations
 
 import abc
+import array
 import collections
 import copy
 import enum
@@ -687,3 +688,19 @@ def test_containers_compare_with_instances_of_subclasses_that_leave_it_to_them()
                 Deferring([1]) == [1], [1] == Deferring([1]), Deferring([1]) == Deferring([1]))
 
     check(f, (X,))
+
+
+def test_methods_of_c_types_that_need_their_class_are_bound_to_it() -> None:
+    def give(method: Any) -> Any:
+        print("break")
+        return method
+
+    def f(x: Any) -> Any:
+        items = array.array("i", [1, 2])
+        view = memoryview(items)
+        view.release()
+        method = items.extend
+        give(method)([3])
+        return x + 1, items.tolist(), raised(lambda: view.nbytes)
+
+    check(f, (X,), breaks=None)

@@ -364,7 +364,8 @@ class BoundMethodValue(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         if self.python_type() is not types.MethodType:
-            return emit.bind(self, f"{emit.value(self.function)}.__get__({emit.value(self.owner)})")
+            owner, kind = emit.value(self.owner), emit.constant(type)
+            return emit.bind(self, f"{emit.value(self.function)}.__get__({owner}, {kind}({owner}))")
         method = emit.constant(types.MethodType)
         return emit.bind(self, f"{method}({emit.value(self.function)}, {emit.value(self.owner)})")
 

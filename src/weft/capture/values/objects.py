@@ -198,6 +198,8 @@ class ObjectValue(SymbolicValue):
             except AttributeError:
                 tx.guards.add(self.source, "no_attr", name)
                 raise self._missing(tx, name) from None
+            except Exception as error:  # it comes again when the program reads it
+                raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}") from error
             found = self.slots[name] = tx.wrap(obj, self.source.attribute(name))
         return found
 
