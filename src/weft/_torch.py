@@ -166,8 +166,10 @@ __all__ = [
     "amp_unscale",
     "are_functorch_transforms_active",
     "assert_async",
+    "associative_scan_function",
     "autograd_sequence",
     "below_autograd",
+    "call_scripted",
     "check",
     "check_index",
     "check_is_size",
@@ -271,6 +273,11 @@ while_loop_operator = torch.ops.higher_order.while_loop
 region_call = import_module("torch._higher_order_ops.invoke_subgraph").invoke_subgraph_placeholder
 """capture: what `torch.compiler.nested_compile_region` calls the marked function through."""
 
+call_scripted = vars(torch._C.ScriptFunction)["__call__"]
+"""capture: how functions that a program gave to the script compiler are called."""
+
+_associative_scan = import_module("torch._higher_order_ops.associative_scan")
+associative_scan_function = _associative_scan.associative_scan
 map_function = import_module("torch._higher_order_ops.map").map
 scan_function = import_module("torch._higher_order_ops.scan").scan
 while_loop = import_module("torch._higher_order_ops.while_loop").while_loop

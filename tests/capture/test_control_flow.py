@@ -1,8 +1,10 @@
-"""while_loop, map and scan, captured whole."""
+"""while_loop, map, the scans and scripted functions, captured whole."""
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
@@ -49,3 +51,31 @@ def test_scan():
         rows.append(carry * 2)
         carry = carry + row
     assert torch.allclose(last, carry) and torch.allclose(ys, torch.stack(rows))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 11])
+@pytest.mark.parametrize("mode", ["pointwise", "generic"])
+def test_associative_scan(length, mode):
+    """`pointwise` is for GPUs in eager: the sums of a linear recurrence tell what is right."""
+    def recurrence(left, right):
+        return left[0] * right[0], right[0] * left[1] + right[1]
+
+    def program(a, x, reverse):
+        return associative_scan(recurrence, (a, x), 1, reverse, mode)[1]
+
+    a, x = torch.rand(2, length, 3), torch.randn(2, length, 3)
+    for reverse in (False, True):
+        state, states = torch.zeros(2, 3), {}
+        for t in reversed(range(length)) if reverse else range(length):
+            state = states[t] = a[:, t] * state + x[:, t]
+        wanted = torch.stack([states[t] for t in range(length)], 1)
+        torch.testing.assert_close(captured(program, a, x, reverse), wanted)
+
+
+@torch.jit.script
+def scripted(x, k: int):
+    return x * k + 1
+
+
+def test_scripted_functions_are_inlined():
+    assert torch.equal(captured(lambda x: scripted(x, 3) * 2, X), scripted(X, 3) * 2)

@@ -72,9 +72,12 @@ def grouped_rows(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def column_blocks(
     left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """The product block by block; the extra memory is about a twelfth of the result."""
+    """The product block by block; the extra memory is about a twelfth of the result (of a narrow
+    one as much as that).
+    """
     columns = right.shape[1]
     width = max(SMALLEST_BLOCK, _rounded_up(-(-columns // BLOCKS), 256))
+    width = min(width, _rounded_up(columns, ALIGNMENT))
     result = left.new_empty(left.shape[0], columns)
     buffer = left.new_empty(left.shape[0], width)
     for start in range(0, columns, width):

@@ -1,4 +1,4 @@
-"""Rules for operators that take functions: checkpoint, cond, while_loop, map and scan.
+"""Rules for operators that take functions: checkpoint, cond, while_loop, map and the scans.
 
 Place in the pipeline: see `handlers/__init__`; the functions are captured by `subgraphs`.
 """
@@ -13,6 +13,7 @@ import torch.utils.checkpoint
 from torch.utils.checkpoint import checkpoint
 
 from weft._torch import (
+    associative_scan_function,
     cond_operator,
     map_function,
     scan_function,
@@ -170,6 +171,11 @@ def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(scan_function)
 def _scan(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_fixed(loops.scanned, "scan").call(tx, args, kwargs)
+
+
+@rule(associative_scan_function)
+def _associative_scan(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(loops.associatively_scanned, "associative_scan").call(tx, args, kwargs)
 
 
 __all__ = ["SubgraphBuilder", "TupleValue"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from weft._torch import compile_markers, region_call
+from weft._torch import call_scripted, compile_markers, region_call
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import constructor
@@ -39,6 +39,16 @@ def _is_compiling(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _call_region(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A nested_compile_region is inlined: equal kernels are compiled once in any case."""
     return tx.call(args[0], args[1:], kwargs)
+
+
+@rule(call_scripted.__func__)
+def _scripted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A function that torch.jit has compiled: the Python function that it was made of."""
+    function = args[0].real()
+    original = getattr(function, "_torchdynamo_inline", None)
+    if original is None:
+        raise graph_break("unknown-c-function", f"a call of {function!r}")
+    return tx.wrap_fixed(original, "a scripted function").call(tx, args[1:], kwargs)
 
 
 def _mark_of(function: types.FunctionType) -> Rule | None:
