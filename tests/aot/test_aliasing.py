@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.fx
-from observing import assert_alike, make_inputs, run
+from observing import assert_alike, flat, make_inputs, run
 
 import weft
 from weft.backends import resolve
@@ -352,3 +352,47 @@ def test_inputs_that_share_memory(backend: str) -> None:
         wanted, given = torch.arange(6.0), torch.arange(6.0)
         torch.testing.assert_close(compiled(list(views(given))), f(*views(wanted)))
         torch.testing.assert_close(given, wanted)
+
+
+def _write_view(a, b):
+    view = a[1:]
+    view.add_(b[1:])
+    return view
+
+
+ON_TWO = {
+    "write_one": lambda a, b: (a.add_(1), a * b),
+    "write_other": lambda a, b: (b.mul_(2), a.sum() + b.sum()),
+    "copy": lambda a, b: (a.copy_(b), a),
+    "write_both": lambda a, b: (a.zero_(), b.add_(1), a, b),
+    "write_view": _write_view,
+    "views": lambda a, b: (a.view(-1), b.view(-1), a + b),
+}
+SHARED = {
+    "one_object": lambda t: (t, t),
+    "views": lambda t: (t[:4], t[:4]),
+    "overlapping": lambda t: (t[:4], t[2:6]),
+    "apart": lambda t: (t[:4], t[4:8]),
+    "interleaved": lambda t: (t[::2], t[1::2]),
+}
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["plain", "grad"])
+@pytest.mark.parametrize("name", ON_TWO)
+def test_inputs_that_alias_each_other(name: str, gradients: bool, fresh: None) -> None:
+    """One compiled function, called with inputs that share memory in every way."""
+    function = ON_TWO[name]
+
+    def run_on(call: Callable, share: Callable) -> list:
+        leaf = (torch.arange(8.0) * 0.5 + 1).requires_grad_(gradients)
+        memory = leaf * 1
+        results = flat(call(*share(memory)))
+        loss = sum(r.square().sum() for r in results)
+        gradient = torch.autograd.grad(loss, leaf) if gradients else ()
+        return [*results, memory, *gradient]
+
+    for shares in (list(SHARED.values()), list(SHARED.values())[::-1]):
+        weft.reset()
+        compiled = weft.compile(function, backend="aot_eager")
+        for share in shares:
+            torch.testing.assert_close(run_on(compiled, share), run_on(function, share))

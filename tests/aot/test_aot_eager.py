@@ -146,3 +146,15 @@ def _assert_same_aliasing(found: list[torch.Tensor], wanted: list[torch.Tensor])
                 for p, i in zip(pointers, identities, strict=True)]  # fmt: skip
 
     assert pattern(found) == pattern(wanted)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_sparse_results(backend: str) -> None:
+    """There are no kernels that read or copy them: the graph runs as it was captured."""
+    for function in (
+        lambda x: x.to_sparse(),
+        lambda x: torch.sparse.mm(x.to_sparse(), x) + 1,
+        lambda x: (x * 2).to_sparse().to_dense(),
+    ):
+        x = torch.eye(3)
+        torch.testing.assert_close(weft.compile(function, backend=backend)(x), function(x))

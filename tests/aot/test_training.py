@@ -174,11 +174,54 @@ def test_gradgradcheck() -> None:
 def test_double_backward_needs_inputs_that_exist() -> None:
     leaf = torch.randn(4, requires_grad=True)
     x = leaf + 0
-    call = compiled(lambda x: x * 3, [x])
+    call = compiled(lambda x: x.sum().exp(), [x])
     y = call(leaf + 0)[0]
     gc.collect()
     with pytest.raises(DoubleBackwardError, match="no longer exists"):
         torch.autograd.grad(y.sum(), leaf, create_graph=True)
+
+
+def test_gradient_penalty_with_graph_breaks() -> None:
+    """What comes in behind a break is not alive when gradients of gradients are taken."""
+    pause = weft.disable(lambda: None)
+    layers = torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 1)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(layers[0](x))
+        pause()
+        h = layers[1](h)
+        pause()
+        h = h * 2 + 1
+        pause()
+        return layers[2](F.gelu(h)).sum()
+
+    def penalty(call: Callable) -> tuple[torch.Tensor, ...]:
+        x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+        (g,) = torch.autograd.grad(call(x), x, create_graph=True)
+        loss = (g.norm(dim=1) - 1).square().mean()
+        return torch.autograd.grad(loss, [x, *layers[0].parameters()])
+
+    torch.testing.assert_close(penalty(weft.compile(forward)), penalty(forward))
+
+
+SHARING = {
+    "chunks": lambda x: x.sin().chunk(2),
+    "base_and_view": lambda x: (lambda y: (y, y.t()))(x.sin()),
+    "with_a_detached_one": lambda x: (lambda y: (y[0], y[1].detach(), y.view(-1)))(x**3),
+    "transposed_chunks": lambda x: x.sin().t().chunk(2),
+}
+
+
+@pytest.mark.parametrize("case", SHARING)
+def test_gradients_of_gradients_through_results_that_share_memory(case: str) -> None:
+    def second(call: Callable) -> torch.Tensor:
+        x = torch.linspace(0.1, 1, 16).view(4, 4).requires_grad_()
+        loss = sum(r.square().sum() for r in call(x) if r.requires_grad)
+        (g,) = torch.autograd.grad(loss, x, create_graph=True)
+        return torch.autograd.grad(g.square().sum(), x)[0]
+
+    function = SHARING[case]
+    torch.testing.assert_close(second(weft.compile(function)), second(function))
 
 
 def test_double_backward_refuses_overwritten_inputs() -> None:

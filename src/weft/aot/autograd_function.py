@@ -78,6 +78,7 @@ class FunctionSpec:
     depends_on: tuple[frozenset[int], ...]  # the values whose tangents each gradient is made of
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
     weak_inputs: tuple[int, ...]  # held weakly, for double backward
+    unread_inputs: tuple[int, ...]  # whose values no gradient depends on: only their sizes matter
     written_inputs: frozenset[int]  # by the graph itself: their version says nothing
     random_devices: frozenset[torch.device]  # whose generators the forward draws from
     redo: Callable[
@@ -196,6 +197,8 @@ def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> frozenset
 def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
     """Inputs that are not saved tensors: numbers, and weak references with versions."""
     others = {i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
+    for i in spec.unread_inputs:
+        others[i] = _StandIn(inputs[i])
     for i in spec.weak_inputs:
         untracked = i in spec.written_inputs or inputs[i].is_inference()
         version = None if untracked else inputs[i]._version
@@ -214,13 +217,32 @@ def _differentiably(
     for i, tensor in zip(spec.extra_inputs, extra, strict=True):
         inputs[i] = tensor
     for i, other in getattr(ctx, "others", {}).items():
-        inputs[i] = _revived(other) if isinstance(other, tuple) else other
+        inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other
     by_value = dict(zip(spec.layouts, tangents, strict=True))
     random = ctx.random if spec.random_devices else None
     return _placed(spec, spec.redo(inputs, by_value, random), given)
 
 
-def _revived(held: tuple[Any, int | None]) -> torch.Tensor:
+@final
+class _StandIn:
+    """What is remembered of an input whose value does not matter."""
+
+    __slots__ = ("device", "dtype", "requires_grad", "size", "stride")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.size, self.stride = tensor.size(), tensor.stride()
+        self.dtype, self.device = tensor.dtype, tensor.device
+        self.requires_grad = tensor.requires_grad
+
+    def made(self) -> torch.Tensor:
+        """A tensor like it."""
+        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+        return made.zero_().requires_grad_(self.requires_grad)
+
+
+def _revived(held: tuple[Any, int | None] | _StandIn) -> torch.Tensor:
+    if isinstance(held, _StandIn):
+        return held.made()
     tensor: torch.Tensor | None = held[0]()
     if tensor is None or (held[1] is not None and tensor._version != held[1]):
         state = "no longer exists" if tensor is None else "was modified in place"

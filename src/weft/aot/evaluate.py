@@ -90,6 +90,8 @@ class Evaluator:
         """The exemplar for a tensor's metadata (the tensor itself if it is not plain)."""
         if is_plain(tensor):
             return self.exemplar(tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
+        if tensor.layout is not torch.strided:
+            raise Unsupported(f"a {tensor.layout} result")
         if not isinstance(tensor, FakeTensor):
             tensor = self.mode.from_tensor(tensor, static_shapes=True)
         self._kept.append(tensor)

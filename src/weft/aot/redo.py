@@ -47,7 +47,7 @@ class Redo:
         replay = nullcontext() if random is None else random.replayed()
         with torch.enable_grad(), self.autocast, replay:
             flat, _ = tree_flatten(self.gm.forward(*given[: self.n_inputs]))
-            values = [flat[self.position[k]] for k in tangents]
+            values = [self._value(flat, k, tangent) for k, tangent in tangents.items()]
             return list(
                 torch.autograd.grad(
                     values, [inputs[i] for i in self.gradient_inputs], list(tangents.values()),
@@ -57,22 +57,34 @@ class Redo:
 
     def _check(self, tangents: dict[int, torch.Tensor]) -> None:
         """Refuse what would not be the forward's own computation."""
-        reason = None
         if self.stale:
-            reason = "an input that the compiled graph overwrote"
-        elif any(k not in self.position for k in tangents):
-            reason = "outputs that share memory"
-        if reason:
-            raise DoubleBackwardError(
-                f"create_graph=True through this compiled graph would need {reason}",
-                do="exclude the function that needs gradients of gradients with weft.disable",
-            )
+            raise _refused("an input that the compiled graph overwrote")
+        if any(k not in self.position for k in tangents):
+            raise _refused("outputs that share memory")
+
+    def _value(self, flat: list[Any], k: int, tangent: torch.Tensor) -> torch.Tensor:
+        """Value `k` of the forward: an output, or what an output is a view of."""
+        position, is_view = self.position[k]
+        found = flat[position]._base if is_view else flat[position]
+        if found is None or found.size() != tangent.size():
+            raise _refused("outputs that share memory")
+        return found  # type: ignore[no-any-return]
 
 
-def _positions(traced: Traced) -> dict[int, int]:
-    """For each value of the forward, the output of the captured graph that is that value."""
-    return {
-        spec.index: position
-        for position, spec in enumerate(traced.outputs)
-        if spec.kind == "value" and not spec.steps
-    }
+def _refused(reason: str) -> DoubleBackwardError:
+    return DoubleBackwardError(
+        f"create_graph=True through this compiled graph would need {reason}",
+        do="exclude the function that needs gradients of gradients with weft.disable",
+    )
+
+
+def _positions(traced: Traced) -> dict[int, tuple[int, bool]]:
+    """For each value of the forward, an output of the captured graph that is that value, or (true)
+    a view of it."""
+    found: dict[int, tuple[int, bool]] = {}
+    for position, spec in enumerate(traced.outputs):
+        if spec.kind == "value" and not spec.steps:
+            found[spec.index] = position, False
+        elif spec.kind == "value" and not spec.detached:
+            found.setdefault(spec.index, (position, True))
+    return found

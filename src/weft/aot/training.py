@@ -92,6 +92,9 @@ def _spec(
     layouts = {k: TangentLayout.of(v) for k, v in zip(joint.tangent_values, values, strict=True)}
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
     unsaved = [i for i in tensors if i not in parts.saved_inputs]
+    weak = [i for i in unsaved if i not in leaves or i in traced.mutated]
+    of_data = any(s.of_output for s in parts.symbols)
+    unread = set() if of_data else _unread(joint, joint_graph)
     return {
         "n_values": parts.n_values,
         "numbers": frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
@@ -104,8 +107,18 @@ def _spec(
         "depends_on": _tangents_of_gradients(joint, joint_graph),
         "extra_inputs": tuple(i for i in unsaved if i in leaves and i not in traced.mutated),
         "written_inputs": frozenset(traced.mutated),
-        "weak_inputs": tuple(i for i in unsaved if i not in leaves or i in traced.mutated),
+        "weak_inputs": tuple(i for i in weak if i not in unread),
+        "unread_inputs": tuple(i for i in weak if i in unread),
     }
+
+
+def _unread(joint: JointGraph, graph: Graph) -> set[int]:
+    """Inputs whose values no gradient depends on."""
+    results: Any = aten_graph.output_node(graph).args[0]
+    read = _dependencies([g for g in results[joint.n_values :] if isinstance(g, Node)])
+    tangents = set(joint.tangents)
+    inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in tangents]
+    return {i for i, node in enumerate(inputs) if node not in read}
 
 
 def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[int], ...]:
