@@ -333,3 +333,57 @@ def test_tokens_of_context_variables_are_used_once() -> None:
         return x + 1, kinds, PLAIN.get(0)
 
     check(f, (X,), breaks=None)
+
+
+class Kept:
+    """A cached property that keeps what it computes in the instance's dictionary."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        cache = instance.__dict__
+        print("a break")
+        value = self.function(instance)
+        cache["kept"] = value
+        return value
+
+
+class Costs:
+    cost = 1
+
+    def rising(self) -> int:
+        self.cost += 1
+        return self.cost
+
+    kept_cost = Kept(rising)
+
+
+def test_a_dictionary_of_attributes_in_a_variable_across_a_break() -> None:
+    def f(x: Any) -> Any:
+        item = Costs()
+        costs = [item.rising(), item.kept_cost, item.rising()]
+        return x + 1, costs, vars(item)
+
+    check(f, (X,), breaks=None)
+
+
+def test_attributes_and_their_dictionary_are_the_same() -> None:
+    def f(x: Any, names: dict[str, Any], item: Any) -> Any:
+        names["a"] = 1
+        item.b = 2
+        return x + names["b"] + item.a, dict(names)
+
+    compiled = weft.compile(f, backend="eager")
+    for _ in range(2):
+        item = Costs()
+        item.b = 0  # type: ignore[attr-defined]
+        assert compiled(X, vars(item), item)[1] == vars(item) == {"b": 2, "a": 1}
+
+
+def test_a_function_got_from_its_class_is_not_bound() -> None:
+    def f(x: Any) -> Any:
+        get = Costs.rising.__get__
+        return x + 1, get(None, Costs) is Costs.rising, get(Costs(), Costs)()
+
+    check(f, (X,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from typing import Any
@@ -327,3 +328,54 @@ def test_an_error_behind_a_break_is_caught_with_the_lines_of_the_program() -> No
         catches_it(X, expected)
         compiled(X, found)
     assert entries(found[0]) == entries(expected[0]) == entries(found[1])
+
+
+def catches_it_inside(x: Any, keep: list[Any]) -> Any:
+    y = catches_it(x, keep)
+    return y + 1
+
+
+def after_with(x: Any) -> Any:
+    with contextlib.nullcontext():
+        x = x + 1
+    raise ValueError(x.shape[0])
+
+
+def in_handler(x: Any) -> Any:
+    try:
+        raise KeyError(1)
+    except KeyError as error:
+        x = x + len(error.args)
+        raise ValueError(x.shape[0]) from error
+        x = x + 1
+
+
+def frame_lines(error: BaseException) -> list[int]:
+    """The lines at which the frames of the traceback ended."""
+    return [frame.f_lineno for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
+
+
+def test_callers_of_the_handling_frame_do_not_show() -> None:
+    expected: list[Any] = []
+    found: list[Any] = []
+    compiled = weft.compile(catches_it_inside, backend="eager")
+    for _ in range(2):
+        catches_it_inside(X, expected)
+        compiled(X, found)
+    assert entries(found[0]) == entries(expected[0]) == entries(found[1])
+
+
+@pytest.mark.parametrize("function", [after_with, in_handler])
+def test_frames_end_where_their_error_was_raised(function: Any) -> None:
+    def f(x: Any, keep: list[Any]) -> Any:
+        try:
+            function(x)
+        except ValueError as error:
+            keep.append(error)
+        return x + 1
+
+    expected: list[Any] = []
+    found: list[Any] = []
+    f(X, expected)
+    weft.compile(f, backend="eager")(X, found)
+    assert frame_lines(found[0]) == frame_lines(expected[0])

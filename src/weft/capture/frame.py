@@ -126,7 +126,7 @@ class Frame:
     """A function call under interpretation."""
 
     __slots__ = ("_callers", "caller", "cells", "code", "current", "function", "generator",
-                 "globals", "handled", "kw_names", "last_line", "locals", "pc", "program",
+                 "globals", "handled", "kw_names", "last_offset", "locals", "pc", "program",
                  "resumable", "stack", "step", "value_given")
 
     def __init__(
@@ -146,8 +146,8 @@ class Frame:
         """The step of the instruction under way."""
         self.current: Instruction = self.program.instructions[0]
         self.kw_names: tuple[str, ...] = ()
-        self.last_line = 0
-        """The line at which the frame ended, if not that of its last instruction."""
+        self.last_offset = -1
+        """What the last instruction took the frame back to, if it raises again what was raised."""
         self.handled: list[SymbolicValue | None] = []
         """Exceptions being handled, outermost first (what a bare `raise` raises)."""
         self.resumable = False
@@ -177,6 +177,12 @@ class Frame:
                 return frame.handled[-1]
             frame = frame.caller
         return None
+
+    @property
+    def last_line(self) -> int:
+        """The line that the frame is at, for tracebacks."""
+        back = self.program.by_offset.get(self.last_offset)
+        return self.current.line if back is None else self.program.instructions[back].line
 
     def where(self) -> SourceLine:
         """The line under way."""

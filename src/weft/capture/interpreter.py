@@ -223,10 +223,11 @@ class Interpreter:
         row = frame.program.handler_of(frame.current.index)
         if row is None:
             raise error
-        frame.last_line = 0
         del frame.stack[row.depth:]
         if row.lasti:
-            frame.stack.append(constant(frame.current.offset))
+            back = frame.last_offset
+            frame.stack.append(constant(frame.current.offset if back < 0 else back))
+        frame.last_offset = -1
         frame.stack.append(error.value)
         frame.pc = row.target
 
@@ -291,7 +292,22 @@ class Interpreter:
             value = wrapper_of(type(obj))(self, obj, source)
         if not value.is_constant and not isinstance(value, SymbolicNumberValue):
             self.remember(obj, value)
+            namespace = getattr(value, "attributes", None)
+            if namespace.__class__ is DictValue:
+                self._share(value, namespace)
         return value
+
+    def _share(self, owner: Any, namespace: DictValue) -> None:
+        """The object's `__dict__` may be reached in other ways too: a variable may hold it."""
+        original = namespace.original
+        if original is None or namespace.source is None:
+            return
+        known = self._wrapped.get(id(original))
+        if known is None:
+            self.remember(original, namespace)
+        elif known[1] is not namespace:
+            owner.attributes = known[1]
+            self._same(known[1], namespace.source)
 
     def wrap_symbolic_number(self, obj: Any, source: Source | None) -> SymbolicValue | None:
         """The value of an int or float from outside that changes between calls, else None."""

@@ -26,7 +26,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.continuation import NULL as NULL_ITEM
 from weft.capture.continuation import resume_function, run_handling
-from weft.capture.frame import Frame, frame_variables
+from weft.capture.frame import Frame, frame_places, frame_variables
 from weft.capture.replacement import Emitter
 from weft.capture.tracebacks import caught, hide
 from weft.capture.user_lines import at_user_line
@@ -179,7 +179,8 @@ class Resumption:
             with emit.block("try:"):
                 result = step.attempt()
             with emit.block("except BaseException as error:"):
-                emit.line(f"{raised}.append({emit.constant(caught)}(error))")
+                callers = len(frame_places(frame)) - 1
+                emit.line(f"{raised}.append({emit.constant(caught)}(error, {callers}))")
             return result
 
         def resume(result: str) -> str:

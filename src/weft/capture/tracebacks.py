@@ -76,9 +76,16 @@ def shown(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
-def caught(error: BaseException) -> BaseException:
-    """An error that the program is about to handle."""
-    error.__traceback__ = shown(error.__traceback__)
+def caught(error: BaseException, callers: int) -> BaseException:
+    """An error that the program is about to handle, in a frame that has so many callers: those do
+    not show."""
+    entry = error.__traceback__
+    assert entry is not None
+    known = entry.tb_lineno in (_LINES.get(entry.tb_frame.f_code) or ())
+    entry = shown(entry)
+    for _ in range(callers if known else 0):
+        entry = entry and entry.tb_next
+    error.__traceback__ = entry
     return error
 
 

@@ -64,9 +64,7 @@ def _cause(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
 @opcode("RERAISE")
 def reraise(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if ins.arg:  # the frame is taken back to where the exception was raised
-        raised_at = frame.program.by_offset.get(frame.stack[-1 - ins.arg].constant())
-        if raised_at is not None:
-            frame.last_line = frame.program.instructions[raised_at].line
+        frame.last_offset = frame.stack[-1 - ins.arg].constant()
     raise ObservedException(frame.pop(), again=True)
 
 

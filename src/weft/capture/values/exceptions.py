@@ -267,7 +267,7 @@ class TracebackValue(SymbolicValue):
     def rebuild(self, emit: Emitter) -> str:
         frame = self.frame
         place = Place(frame.code, frame.globals.original, self.offset, self.line,
-                      frame.last_line or frame.current.line)
+                      frame.last_line)
         rest = emit.value(self.rest)
         entry = emit.constant(traceback_entry)
         return emit.bind(self, f"{entry}({rest}, {emit.constant(place)})")

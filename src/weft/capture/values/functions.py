@@ -21,7 +21,7 @@ from weft.capture.frame import Frame
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.cell import CellValue
-from weft.capture.values.constant import ConstantValue, constant, evaluate
+from weft.capture.values.constant import ConstantValue, constant, evaluate, is_none
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
@@ -325,6 +325,10 @@ class MethodGetter(SymbolicValue):
         self.function = function
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if is_none(args[0]):
+            if len(args) == 1 or is_none(args[1]):
+                raise graph_break("unknown-operation", "__get__ of no object and no class")
+            return self.function
         return BoundMethodValue(args[0], self.function)
 
 
