@@ -387,3 +387,18 @@ def test_a_function_got_from_its_class_is_not_bound() -> None:
         return x + 1, get(None, Costs) is Costs.rising, get(Costs(), Costs)()
 
     check(f, (X,))
+
+
+class Partial(functools.partial):  # type: ignore[type-arg]
+    pass
+
+
+def test_members_of_c_types_that_cannot_be_set() -> None:
+    def f(x: Any, bound: Any) -> Any:
+        try:
+            bound.func = len
+        except AttributeError as error:
+            return x + 1, str(error)
+        return x
+
+    check(f, (X, Partial(int, "3")), breaks=None)

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 _DELETED = constant("<deleted>")
 _LIBRARY = ("torch", "weft")
-_HEAP_TYPE = 1 << 9
-"""The type flag of classes that Python code made."""
 
 
 def instance_dict(obj: Any) -> dict[str, Any] | None:
@@ -56,6 +54,12 @@ def instance_dict(obj: Any) -> dict[str, Any] | None:
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _is_slot(attribute: Any) -> bool:
+    """Whether the descriptor is of `__slots__` of a Python class; C types may refuse values."""
+    return (isinstance(attribute, types.MemberDescriptorType)
+            and "__slots__" in vars(attribute.__objclass__))
 
 
 def has_slot(obj: Any, name: str) -> bool:
@@ -236,8 +240,7 @@ class ObjectValue(SymbolicValue):
             if attribute.fset is None:
                 raise property_error(tx, self.cls, lambda it: attribute.__set__(it, None))
             tx.wrap_fixed(attribute.fset, name).call(tx, [self, value], {})
-        elif isinstance(attribute, types.MemberDescriptorType) and (
-                attribute.__objclass__.__flags__ & _HEAP_TYPE):
+        elif _is_slot(attribute):
             self.set_slot(tx, name, value)
         else:
             setter = type_lookup(type(attribute), "__set__")
@@ -271,7 +274,7 @@ class ObjectValue(SymbolicValue):
     def generic_delattr(self, tx: Interpreter, name: str) -> None:
         """`object.__delattr__`."""
         attribute = type_lookup(self.cls, name)
-        if isinstance(attribute, types.MemberDescriptorType):
+        if _is_slot(attribute):
             self._delete_slot(tx, name)
         elif isinstance(attribute, property):
             if attribute.fdel is None:
