@@ -652,6 +652,7 @@ def test_an_object_referred_to_weakly_lives_as_long_as_its_variable() -> None:
         one, other = Referred(), Referred()
         reference, proxy = weakref.ref(one), weakref.proxy(other)
         print("break")
+        print("and another")
         return x + 1, reference() is None, proxy.number
 
     check(f, (X,), breaks=None)
@@ -702,5 +703,22 @@ def test_methods_of_c_types_that_need_their_class_are_bound_to_it() -> None:
         method = items.extend
         give(method)([3])
         return x + 1, items.tolist(), raised(lambda: view.nbytes)
+
+    check(f, (X,), breaks=None)
+
+
+class Unwilling:
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("asked for its class")
+
+
+def test_arguments_that_raise_when_asked_for_their_class_are_not_asked() -> None:
+    def inner(x: Any, *unwilling: Any) -> Any:
+        return x + len(unwilling)
+
+    def f(x: Any) -> Any:
+        unwilling = weakref.proxy(Referred()), Unwilling()
+        return x + 1, sorted([2, 1], key=lambda n: (inner(x, *unwilling) * n).sum().item())
 
     check(f, (X,), breaks=None)

@@ -241,7 +241,7 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     obj = value.real() if found is None else found
     if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
         return True
-    return not isinstance(obj, _LONG_LIVED) and weakref.getweakrefcount(obj) > 0
+    return not issubclass(type(obj), _LONG_LIVED) and weakref.getweakrefcount(obj) > 0
 
 
 _LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)

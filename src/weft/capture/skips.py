@@ -48,15 +48,18 @@ def _contents(cell: Any) -> Any:
 
 
 def _is_of_torch(value: Any) -> bool:
-    if isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+    kind = type(value)  # what an object says of its class may be code, which may raise
+    if issubclass(kind, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
         return True
-    if isinstance(value, types.ModuleType):
-        home: Any = value.__name__
-    elif isinstance(value, types.BuiltinFunctionType):
-        home = getattr(value.__self__, "__module__", None) or value.__module__
+    if issubclass(kind, types.ModuleType):
+        home: Any = object.__getattribute__(value, "__dict__").get("__name__")
+    elif issubclass(kind, types.BuiltinFunctionType):
+        owner = value.__self__
+        plain = owner is None or issubclass(type(owner), (type, types.ModuleType))
+        home = getattr(owner if plain else type(owner), "__module__", None) or value.__module__
     else:
-        named = isinstance(value, (type, types.FunctionType))
-        home = getattr(value if named else type(value), "__module__", None)
+        named = issubclass(kind, (type, types.FunctionType))
+        home = getattr(value if named else kind, "__module__", None)
     return isinstance(home, str) and home.partition(".")[0] == "torch"
 
 
