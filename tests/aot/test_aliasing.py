@@ -395,4 +395,10 @@ def test_inputs_that_alias_each_other(name: str, gradients: bool, fresh: None) -
         weft.reset()
         compiled = weft.compile(function, backend="aot_eager")
         for share in shares:
-            torch.testing.assert_close(run_on(compiled, share), run_on(function, share))
+            try:
+                wanted = run_on(function, share)
+            except RuntimeError:  # eager refuses to copy between overlapping tensors
+                with pytest.raises(RuntimeError, match="single memory location"):
+                    run_on(compiled, share)
+            else:
+                torch.testing.assert_close(run_on(compiled, share), wanted)
