@@ -273,8 +273,10 @@ while_loop_operator = torch.ops.higher_order.while_loop
 region_call = import_module("torch._higher_order_ops.invoke_subgraph").invoke_subgraph_placeholder
 """capture: what `torch.compiler.nested_compile_region` calls the marked function through."""
 
-call_scripted = vars(torch._C.ScriptFunction)["__call__"]
-"""capture: how functions that a program gave to the script compiler are called."""
+_call_scripted = vars(torch._C.ScriptFunction)["__call__"]
+call_scripted = getattr(_call_scripted, "__func__", _call_scripted)
+"""capture: how functions that a program gave to the script compiler are called (PyTorch's testing
+package puts a plain function there)."""
 
 _associative_scan = import_module("torch._higher_order_ops.associative_scan")
 associative_scan_function = _associative_scan.associative_scan

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -183,3 +185,13 @@ def test_results_with_names_are_containers_to_pytree() -> None:
     assert len(leaves) == 2
     assert type(mapped) is torch.return_types.max
     assert mapped.values.tolist() == [-3, -4, -5]
+
+
+def test_imported_behind_pytorchs_testing_package() -> None:
+    """It replaces the method that scripted functions are called by."""
+    program = (
+        "import torch.testing._internal.common_utils, torch, weft\n"
+        "print(weft.compile(lambda x: x + 1, backend='eager')(torch.ones(1)).item())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "2.0", done.stderr

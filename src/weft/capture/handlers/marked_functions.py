@@ -41,7 +41,7 @@ def _call_region(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.call(args[0], args[1:], kwargs)
 
 
-@rule(call_scripted.__func__)
+@rule(call_scripted)
 def _scripted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A function that torch.jit has compiled: the Python function that it was made of."""
     function = args[0].real()
