@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 import pytest
 import z3
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from weft.shapes import expr as ex
 from weft.shapes import relation as rel
 from weft.shapes.atoms import Atom, FloorDiv, Min, Mod, Symbol
-from weft.shapes.expr import mod, symbol
+from weft.shapes.context import ShapeContext
+from weft.shapes.expr import mod, subs, symbol
 from weft.shapes.facts import Facts
 from weft.shapes.relation import eq, ge
+from weft.shapes.symnode import expr_of
 
 N, M, K = symbol("n", 0, 12), symbol("m", 1, 12), symbol("k", -3, 9)
 SYMBOLS = (N, M, K)
@@ -206,3 +209,18 @@ def test_multiples_are_written_over_quotients() -> None:
     assert facts.quotients[inner] is n // h // 4
     facts.learn(eq(h, 8))
     assert facts.factored(n) is 32 * inner
+
+
+@pytest.mark.parametrize("program", [
+    lambda n, m: n * 1.5, lambda n, m: n / m, lambda n, m: n / 3, lambda n, m: n * 0.25 / 2,
+    lambda n, m: n * 0.5 + 0.5, lambda n, m: n * 0.5 - m, lambda n, m: -n / 4,
+])  # fmt: skip
+def test_rounded_floats_are_whole_number_formulas(program: Callable[..., float]) -> None:
+    context = ShapeContext(share_equal_hints=False)
+    n, m = context.size(7, "n"), context.size(3, "m")
+    formulas = [expr_of(how(program(n, m))) for how in (math.floor, math.ceil)]
+    for values in itertools.product([2, 3, 7, 64, 2**30 + 1, 2**31 - 1], repeat=2):
+        env = dict(zip(map(expr_of, (n, m)), values, strict=True))
+        wanted = [math.floor(program(*values)), math.ceil(program(*values))]
+        assert [subs(f, env) for f in formulas] == wanted
+    assert not context.guards

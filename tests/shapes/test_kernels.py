@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -115,3 +116,67 @@ def test_sizes_of_more_than_32_bits_are_another_artifact() -> None:
 def test_position_of_the_extreme_in_rows_of_any_length(dtype: torch.dtype) -> None:
     rows = [torch.randint(0, 9, (6, n)).to(dtype) for n in (2, 15, 16, 33, 130, 1001)]
     check(lambda x: (x.argmax(-1), x.argmin(-1)), [(x,) for x in rows])
+
+
+def test_images_scaled_by_a_factor() -> None:
+    """`int(size * 1.5)` and the like are whole-number formulas, not one artifact for each size."""
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (F.interpolate(x, scale_factor=1.5, mode="bilinear"),
+                F.interpolate(x, scale_factor=0.5, mode="area"),
+                x[..., : int(x.shape[-1] * 0.75)], x[..., : math.ceil(x.shape[-1] / 3)])
+
+    check(program, [(torch.randn(2, 3, n, m),) for n, m in ((6, 8), (9, 7), (14, 31))])
+
+
+def test_operators_that_take_plain_sizes_only() -> None:
+    check(lambda x: x * torch.linspace(-1, 2, x.shape[0]), [(torch.randn(n),) for n in (3, 8, 31)])
+    weft.reset()
+    check(torch.kron, [(torch.randn(n, 3), torch.randn(5)) for n in (4, 7, 9)])
+
+
+def test_one_hot_of_as_many_classes_as_there_are() -> None:
+    calls = [(torch.randint(0, n, (n,)),) for n in (4, 9, 2)]
+    check(lambda x: F.one_hot(x).float().sum(0), calls)
+    compiled = weft.compile(lambda x: F.one_hot(x), dynamic=True)
+    with pytest.raises(RuntimeError, match="must be non-negative"):
+        compiled(torch.tensor([1, -1, 0]))
+
+
+def test_recurrent_loop_over_a_symbolic_length_runs_between_graphs() -> None:
+    layer = torch.nn.GRU(4, 5, batch_first=True)
+    check(lambda x: layer(x)[0] * 2, [(torch.randn(3, n, 4),) for n in (7, 9, 6)])
+    assert weft.stats()["graph_breaks"] == 1
+
+
+def test_functions_of_math_take_sizes() -> None:
+    def program(q: torch.Tensor) -> torch.Tensor:
+        scores = q @ q.mT / math.sqrt(q.shape[-1]) + math.floor(q.shape[0] * 0.5)
+        return scores[: math.ceil(q.shape[0] / 3)]
+
+    check(program, [(torch.randn(n, m),) for n, m in ((6, 8), (9, 7), (14, 31))])
+
+
+@pytest.mark.parametrize("key", [
+    lambda t: t, lambda t: (slice(None), t), lambda t: (..., t), lambda t: (None, t, slice(1, 3)),
+    lambda t: (t, t),
+])  # fmt: skip
+def test_one_integer_in_a_tensor_is_an_index(key: Callable[..., Any]) -> None:
+    def program(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        part = y[key(t)]
+        part += 1  # a view, as eager's
+        y[key(t)] *= 3
+        return y
+
+    check(program, [(torch.randn(n, n + 1), torch.tensor(k))
+                    for n, k in ((6, 5), (9, 0), (7, -2))])
+
+
+def test_int_of_a_float_in_a_tensor() -> None:
+    def program(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return x[: int(t)] * int(t.item() * 2.5)
+
+    check(program, [(torch.randn(20), torch.tensor(v)) for v in (3.7, 0.9, 11.2)])
+    compiled = weft.compile(lambda x, t: x * int(t), dynamic=True)
+    with pytest.raises(ValueError, match="NaN"):
+        compiled(torch.ones(3), torch.tensor(float("nan")))

@@ -28,7 +28,7 @@ from weft._torch import (
 )
 from weft.aot.views import Unsupported
 from weft.shapes.fake_mode import MemoFakeMode
-from weft.shapes.make_fake import make_fake
+from weft.shapes.make_fake import make_fake, make_meta
 from weft.shapes.unbacked import Binding, bindings
 
 _LIMIT: Final = 50_000
@@ -83,7 +83,7 @@ class Evaluator:
         self, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, device: torch.device
     ) -> FakeTensor:
         """A new fake tensor with a storage of its own."""
-        meta = torch.empty_strided(size, stride, dtype=dtype, device=_META)
+        meta = make_meta(size, stride, dtype)
         return make_fake(self.mode, meta, device)
 
     def intern(self, tensor: torch.Tensor) -> FakeTensor:

@@ -53,6 +53,8 @@ _KINDS: Final = (
     BreakKind("recursion", "Calls are nested too deeply.", "raise weft.config.inline_depth_limit"),
     BreakKind("state", "A change of global state that cannot be part of a graph.",
               "move it out of the compiled function"),
+    BreakKind("unrolled-loop", "The operator is a loop over a length that is symbolic or long.",
+              "accept the break: eager's loop runs between the graphs"),
     BreakKind("user", "The program asked for a graph break.", "remove the request"),
 )
 

@@ -23,7 +23,7 @@ import torch
 from weft._torch import FakeTensor, FakeTensorMode, OpOverload, in_kernel_invocation
 from weft.shapes.expr import IntExpr, floor_div, maximum, minimum, symbol_of, symbols
 from weft.shapes.intervals import INF
-from weft.shapes.make_fake import make_fake
+from weft.shapes.make_fake import make_fake, make_meta
 from weft.shapes.relation import and_, eq, ge, lt
 from weft.shapes.symnode import certainly_equal, expr_of
 
@@ -64,7 +64,7 @@ def _new(
     if stride is None:
         meta = torch.empty(tuple(size), dtype=dtype, device=_META)
     else:
-        meta = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype, device=_META)
+        meta = make_meta(tuple(size), tuple(stride), dtype)
     return make_fake(mode, meta, like.fake_device)
 
 

@@ -46,7 +46,7 @@ from weft._torch import (
     torch_decomp_decompositions,
 )
 from weft.shapes.data_dependent import RULES
-from weft.shapes.make_fake import make_fake
+from weft.shapes.make_fake import make_fake, make_meta
 from weft.shapes.meta_corrections import corrected
 from weft.shapes.shape_rules import Result, infer
 from weft.shapes.symnode import SizesAskedError, SymNode
@@ -91,7 +91,7 @@ class _Fresh:
     device: torch.device
 
     def make(self, mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        meta = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=_META)
+        meta = make_meta(self.size, self.stride, self.dtype)
         return make_fake(mode, meta, self.device)
 
 
@@ -350,7 +350,7 @@ def _concrete(value: Any, mode: FakeTensorMode) -> Any:
     if type(value) is not FakeTensor or not value._has_symbolic_sizes_strides:
         return value
     size, stride = [int(n) for n in value.size()], [int(n) for n in value.stride()]
-    meta = torch.empty_strided(size, stride, dtype=value.dtype, device=_META)
+    meta = make_meta(size, stride, value.dtype)
     return make_fake(mode, meta, value.fake_device)
 
 

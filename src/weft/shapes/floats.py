@@ -19,7 +19,15 @@ from collections.abc import Callable, Mapping
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-from weft.shapes.expr import Expr, IntExpr, subs, symbols
+from weft.shapes.expr import (
+    Expr,
+    IntExpr,
+    floor_div,
+    lower_bound,
+    subs,
+    symbols,
+    upper_bound,
+)
 from weft.shapes.printing import python_text
 
 
@@ -136,6 +144,76 @@ def compare(op: str, left: Number, right: Number, negated: bool = False) -> bool
         found = _interned[key] = FloatRelation(op, left, right, negated)
     assert isinstance(found, FloatRelation)
     return found
+
+
+# ------------------------------------------------------------------------------ whole numbers
+
+_Ratio = tuple[IntExpr, int]
+_SAFE: Final = 2**53
+"""Integers below are floats, and so is what is computed of them here."""
+
+
+def rounded_down(value: Number) -> IntExpr | None:
+    """``math.floor(value)`` as an integer expression, where that is exact for all sizes:
+    ``floor(n * 1.5)`` is ``3 * n // 2``; ``n / m`` never reaches a whole number by rounding."""
+    ratio = _ratio(value)
+    return None if ratio is None else floor_div(ratio[0], ratio[1])
+
+
+def rounded_up(value: Number) -> IntExpr | None:
+    """``math.ceil(value)``, likewise."""
+    ratio = _ratio(value)
+    return None if ratio is None else -floor_div(-ratio[0], ratio[1])
+
+
+def truncated(value: Number) -> IntExpr | None:
+    """``int(value)``, likewise, of what is never negative."""
+    ratio = _ratio(value)
+    return rounded_down(value) if ratio is not None and lower_bound(ratio[0]) >= 0 else None
+
+
+def _ratio(value: Number) -> tuple[IntExpr, IntExpr] | None:
+    """Numerator and positive denominator of a value that Python computes without error, except
+    perhaps for one division of whole numbers at the end."""
+    if isinstance(value, FloatExpr) and value.op == "truediv":
+        over, under = (_exact_ratio(arg) for arg in value.args)
+        if over is not None and under is not None and over[1] == under[1] == 1:
+            return (over[0], under[0]) if lower_bound(under[0]) > 0 else None
+    return _exact_ratio(value)
+
+
+def _exact_ratio(value: Number) -> _Ratio | None:
+    """For a value computed without error: numerator and denominator, a power of two."""
+    if isinstance(value, int | float):
+        found: _Ratio | None = value.as_integer_ratio() if math.isfinite(value) else None
+    elif isinstance(value, Expr):
+        found = value, 1
+    elif isinstance(value, FloatExpr) and value.op in _EXACT:
+        parts = [_exact_ratio(arg) for arg in value.args]
+        found = None if None in parts else _EXACT[value.op](*parts)
+    else:
+        found = None
+    if found is None or found[1] > _SAFE:
+        return None
+    return found if -_SAFE < lower_bound(found[0]) and upper_bound(found[0]) < _SAFE else None
+
+
+def _divided(a: _Ratio, b: _Ratio) -> _Ratio | None:
+    """By a power of two."""
+    over, under = b
+    if not isinstance(over, int) or over <= 0 or over & (over - 1):
+        return None
+    return a[0] * under, a[1] * over
+
+
+_EXACT: Final[Mapping[str, Callable[..., _Ratio | None]]] = {
+    "float": lambda a: a,
+    "neg": lambda a: (-a[0], a[1]),
+    "mul": lambda a, b: (a[0] * b[0], a[1] * b[1]),
+    "add": lambda a, b: (a[0] * b[1] + b[0] * a[1], a[1] * b[1]),
+    "sub": lambda a, b: (a[0] * b[1] - b[0] * a[1], a[1] * b[1]),
+    "truediv": _divided,
+}
 
 
 def negation(condition: FloatRelation) -> FloatRelation:

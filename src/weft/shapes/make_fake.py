@@ -9,6 +9,7 @@ device is made that way, and the others take its attributes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch
 from weft._torch import FakeTensor, FakeTensorMode, forbid_data_access, make_subclass
 
 _PROTOTYPES = "_weft_prototypes"
+_META = torch.device("meta")
 
 
 def make_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
@@ -33,3 +35,12 @@ def make_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) ->
     forbid_data_access(fake)
     fake.__dict__.update(attributes)
     return fake
+
+
+def make_meta(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+    """A meta tensor of this geometry with a storage of its own, which has no bytes where sizes are
+    symbolic: computing how many there would be costs five times as much as all the rest."""
+    for number in (*size, *stride):
+        if type(number) is not int:
+            return torch.empty(0, dtype=dtype, device=_META).as_strided(size, stride)
+    return torch.empty_strided(size, stride, dtype=dtype, device=_META)

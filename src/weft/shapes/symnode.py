@@ -315,9 +315,13 @@ class SymNode:
         return self._rounded(round)
 
     def _rounded(self, how: Callable[[float], int]) -> SymNode:
-        """An int from a float: its value in this call, between guards on the float."""
+        """An int from a float: computed where that is exact, else its value in this call, between
+        guards on the float."""
         if self.pytype is int:
             return self
+        exact = _EXACT_ROUNDING[how](self.value) if how in _EXACT_ROUNDING else None
+        if exact is not None:
+            return self.shape_env.int_node(exact)
         hint = self._hint
         if hint is None:
             return self.shape_env.int_node(how(self.guard_float()))
@@ -475,6 +479,11 @@ _CONCRETE: Final[dict[type, Callable[[ShapeContext, Any], int | float | bool]]] 
     float: lambda context, value: context.specialize_float(value),
     bool: lambda context, value: context.evaluate(value),
 }
+
+
+_EXACT_ROUNDING: Final[dict[Callable[[float], int], Callable[[Any], IntExpr | None]]] = {
+    math.trunc: floats.truncated, math.floor: floats.rounded_down, math.ceil: floats.rounded_up,
+}  # fmt: skip
 
 
 def expr_of(size: int | torch.SymInt) -> IntExpr:

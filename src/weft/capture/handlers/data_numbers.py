@@ -28,7 +28,11 @@ from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant
 from weft.capture.values.data_numbers import add_check
 from weft.capture.values.functions import rule
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_node
+from weft.capture.values.symbolic_numbers import (
+    TRUNCATED,
+    SymbolicNumberValue,
+    number_node,
+)
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
 from weft.shapes.symnode import certainly_equal
 
@@ -63,6 +67,23 @@ def _converted(name: str, dtypes: frozenset[torch.dtype]) -> Any:
     return method
 
 
+def _truncated(tx: Interpreter, number: SymbolicNumberValue) -> SymbolicValue:
+    """`int(v)` of a float that depends on data, which a tensor truncates alike in 64 bits."""
+    for op, limit in (("ge", -(2.0**63)), ("lt", 2.0**63)):
+        fits = tx.binary(op, number, constant(limit))
+        if _depends_on_data(tx, fits):
+            text = "cannot convert float NaN to integer, nor what has more than 64 bits"
+            _hold(tx, fits.example.node.value, text, ValueError)  # type: ignore[attr-defined]
+    double = run(tx, "call_function", torch.scalar_tensor, [number],
+                 {"dtype": constant(torch.float64)})
+    whole = run(tx, "call_method", "to", [double, constant(torch.int64)], {})
+    tx.builder.n_calls -= 2
+    return whole.method(tx, "item", [], {})
+
+
+TRUNCATED.append(_truncated)
+
+
 def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A list of numbers."""
     sizes = tensor.example.shape
@@ -89,12 +110,15 @@ def _check(tx: Interpreter, condition: SymbolicValue, message: SymbolicValue | N
         if not condition.truth(tx):
             raise graph_break("operator-failed", "a torch._check that does not hold")
         return NONE
-    asked = condition.example.node.value  # type: ignore[attr-defined]
     text = _UNNAMED if message is None or message is NONE else _message(tx, message)
+    _hold(tx, condition.example.node.value, text, error)  # type: ignore[attr-defined]
+    return NONE
+
+
+def _hold(tx: Interpreter, asked: Any, text: str, error: type[Exception]) -> None:
     add_check(tx, asked, text, lambda value: number_node(tx, value), error)
     tx.shapes.require(asked)
     tx.n_checked = len(tx.shapes.asserts)
-    return NONE
 
 
 def _depends_on_data(tx: Interpreter, condition: SymbolicValue) -> bool:
@@ -206,7 +230,8 @@ _FLOATS: Final = frozenset({torch.float64, torch.float32, torch.float16, torch.b
 TENSOR_METHODS.update({
     "item": _item,
     "tolist": _tolist,
-    "__int__": _converted("__int__", _INTEGERS),
+    "__int__": _converted("__int__", _INTEGERS | _FLOATS),
     "__index__": _converted("__index__", _INTEGERS),
+    "__trunc__": _converted("__trunc__", _INTEGERS | _FLOATS),
     "__float__": _converted("__float__", _INTEGERS | _FLOATS),
 })

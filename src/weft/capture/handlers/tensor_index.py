@@ -5,6 +5,7 @@ slices; a symbolic int selects instead, and a tensor that bounds a slice is read
 
     x[0, n]         # y = x[0, :]; torch.select(y, 0, n)
     x[:t]           # n = t.item(); x[:n]
+    x[t]            # the same where t is one integer: a view, as eager's
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
+_INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})  # uint8: a mask
 _BASIC = (SliceValue, SymbolicNumberValue, ConstantValue)
 
 
@@ -47,8 +49,11 @@ def _with_numbers(tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
     """The key with numbers in place of tensors that bound slices."""
     if isinstance(key, TupleValue):
         items = [tx.force(item) for item in key.all(tx)]
-        if any(isinstance(item, SliceValue) and not item.is_constant for item in items):
+        if any(isinstance(item, SliceValue) and not item.is_constant for item in items) or (
+                all(isinstance(item, _BASIC) or _is_one_integer(tx, item) for item in items)):
             return TupleValue([_with_numbers(tx, item) for item in items])
+    if _is_one_integer(tx, key):
+        return key.method(tx, "item", [], {})
     if not isinstance(key, SliceValue) or key.is_constant:
         return key
     parts = [tx.force(part) for part in key.parts]
@@ -58,6 +63,12 @@ def _with_numbers(tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         part.method(tx, "__index__", [], {}) if isinstance(part, TensorValue) else part
         for part in parts
     ])
+
+
+def _is_one_integer(tx: Interpreter, key: SymbolicValue) -> bool:
+    if not isinstance(key, TensorValue) or not tx.shapes.data_dependent:
+        return False
+    return key.example.dim() == 0 and key.example.dtype in _INTEGERS
 
 
 def _selected(tx: Interpreter, tensor: TensorValue, key: SymbolicValue) -> SymbolicValue | None:

@@ -20,6 +20,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, evaluate, python_object
 from weft.capture.values.functions import rule_of
 from weft.capture.values.registry import wraps
+from weft.capture.values.symbolic_numbers import math_of_number
 from weft.capture.values.tensors import TensorValue, run
 from weft.capture.values.torch_names import is_graph_function, is_pure
 
@@ -128,6 +129,9 @@ class BuiltinValue(SymbolicValue):
             raise graph_break("unknown-c-function", detail) from error
 
     def _on_constants(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        number = math_of_number(tx, self.function, args, kwargs)
+        if number is not None:
+            return number
         if not is_pure(self.function):
             substitute = dynamo_substitute(self.function)
             if substitute is not None:

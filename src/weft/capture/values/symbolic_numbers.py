@@ -12,6 +12,7 @@ constant, by a guard.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
@@ -28,7 +29,14 @@ from weft.capture.values.registry import wraps
 from weft.dims import DimRange
 from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
 from weft.shapes.expr import Expr, operands, symbol_of, symbols
-from weft.shapes.floats import FloatExpr, FloatSymbol, number_symbols, text
+from weft.shapes.floats import (
+    FloatExpr,
+    FloatSymbol,
+    number_symbols,
+    rounded_down,
+    text,
+    truncated,
+)
 from weft.shapes.intervals import INF
 from weft.shapes.symnode import UndecidedValue, expr_of, float_of
 
@@ -100,6 +108,8 @@ class SymbolicNumberValue(SymbolicValue):
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         function = _METHODS.get(name)
+        if name in ("__int__", "__trunc__") and _is_float_of_data(self.example):
+            return TRUNCATED[0](tx, self)
         if function is not None:
             return tx.wrap_new(evaluate(tx, lambda: function(self.example)))
         return ConstantMethod(constant(self.constant()), name).call(tx, args, kwargs)
@@ -176,6 +186,39 @@ _METHODS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "__float__": torch.sym_float,
 }
 """Methods whose result stays symbolic."""
+
+
+TRUNCATED: Final[list[Callable[[Any, SymbolicNumberValue], SymbolicValue]]] = []
+"""What `int` of a float that depends on data is (registered by `handlers/data_numbers.py`)."""
+
+
+def _is_float_of_data(number: SymbolicNumber) -> bool:
+    if not isinstance(number, torch.SymFloat) or number.node.has_hint():
+        return False
+    return truncated(float_of(number)) is None
+
+
+_MATH: Final[Mapping[Any, Callable[[Any], Any]]] = {
+    math.floor: math.floor, math.ceil: math.ceil, math.trunc: torch.sym_int,
+    **{getattr(math, name): getattr(torch, f"_sym_{name}")
+       for name in ("sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh")},
+}  # fmt: skip
+
+
+def math_of_number(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
+                   ) -> SymbolicValue | None:
+    """`math.sqrt(x.shape[0])` and the like, which stay symbolic; None for other calls."""
+    if len(args) != 1 or kwargs or not isinstance(args[0], SymbolicNumberValue):
+        return None
+    symbolic, number = _MATH.get(function), args[0].example
+    if symbolic is None or isinstance(number, torch.SymBool):
+        return None
+    if function in (math.floor, math.ceil, math.trunc):
+        if isinstance(number, torch.SymInt):
+            return args[0]
+        if not number.node.has_hint() and rounded_down(float_of(number)) is None:
+            return None
+    return tx.wrap_new(evaluate(tx, lambda: symbolic(number)))
 
 
 def extreme_number(tx: Interpreter, op: str, values: list[SymbolicValue]) -> SymbolicValue | None:

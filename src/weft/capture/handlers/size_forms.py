@@ -1,0 +1,105 @@
+"""Rules for operators that take no symbolic sizes: what capture does with them instead.
+
+Place in the pipeline: see `handlers/__init__`; the other forms are in `polyfills/sizes.py`. Without
+a rule the sizes of the call are fixed by guards (`MemoFakeMode`), and each size is compiled anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.nn.functional as F
+
+from weft.capture.breaks import graph_break
+from weft.capture.polyfills import sizes
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import ConstantValue
+from weft.capture.values.functions import rule
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.tensors import TensorValue, run
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_LONGEST_UNROLLED: Final = 32
+"""Steps of a recurrent layer that are worth a kernel for each."""
+
+Applies = Callable[["Interpreter", Args, Kwargs], bool]
+
+
+def _form(function: Any, form: Any, applies: Applies) -> None:
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        args = [tx.force(arg) for arg in args]
+        if applies(tx, args, kwargs):
+            return tx.wrap_fixed(form, form.__name__).call(tx, args[: form.__code__.co_argcount],
+                                                           kwargs)
+        return run(tx, "call_function", function, args, kwargs)
+
+
+def _linspace(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Symbolic steps between plain numbers, of a floating type."""
+    given = dict(zip(("start", "end", "steps"), args, strict=False)) | kwargs
+    if not isinstance(given.get("steps"), SymbolicNumberValue) or len(args) > 3:
+        return False
+    if set(given) - {"start", "end", "steps", "dtype", "device", "requires_grad"}:
+        return False
+    dtype = given.get("dtype")
+    kind = dtype.constant() if isinstance(dtype, ConstantValue) else None
+    floating = kind is None or (kind.is_floating_point and kind.itemsize >= 4)
+    return floating and not any(isinstance(given[n], TensorValue) for n in ("start", "end"))
+
+
+def _kron(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    tensors = [a for a in args if isinstance(a, TensorValue)]
+    return not kwargs and len(tensors) == 2 and any(map(_has_symbolic_sizes, tensors))
+
+
+def _one_hot(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """The number of classes depends on data: not given, or -1."""
+    classes = kwargs.get("num_classes", args[1] if len(args) > 1 else None)
+    if classes is not None and not (classes.is_constant and classes.constant() == -1):
+        return False
+    index = args[0] if args else None
+    if not isinstance(index, TensorValue) or index.example.dtype is not torch.int64:
+        return False
+    empty = any(type(n) is int and n == 0 for n in index.example.shape)
+    return tx.shapes.data_dependent and not empty
+
+
+def _has_symbolic_sizes(tensor: TensorValue) -> bool:
+    return any(type(n) is not int for n in tensor.example.shape)
+
+
+_form(torch.linspace, sizes.linspace, _linspace)
+_form(torch.kron, sizes.kron, _kron)
+_form(F.one_hot, sizes.one_hot, _one_hot)
+
+
+# -- loops over time ------------------------------------------------------------------------------
+
+
+def _recurrent(function: Any) -> None:
+    """PyTorch's form of these for a CPU is a loop over the steps: a graph of its own for each
+    length, and a large one."""
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        x = tx.force(args[0])
+        if isinstance(x, TensorValue) and x.example.device.type == "cpu" and _is_long(x, args):
+            raise graph_break("unrolled-loop", f"{function.__name__} of {x!r}")
+        return run(tx, "call_function", function, args, kwargs)
+
+
+def _is_long(x: TensorValue, args: Args) -> bool:
+    """`input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first`."""
+    if len(args) < 9 or isinstance(args[2], TensorValue) or not args[8].is_constant:
+        return False  # packed sequences
+    length = x.example.shape[1 if args[8].constant() else 0]
+    return type(length) is not int or length > _LONGEST_UNROLLED
+
+
+for _function in (torch.gru, torch.rnn_tanh, torch.rnn_relu):
+    _recurrent(_function)
