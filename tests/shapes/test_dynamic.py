@@ -218,3 +218,22 @@ def test_divisibility_asked_by_a_view_leaves_one_guard() -> None:
     with context.mode:
         assert x.view(-1, 4).shape[1] == 4
     assert len(shapes.guards) <= 2
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("part", [
+    lambda t: t[:, 2], lambda t: t[:, :4], lambda t: t[:, 1:].t(), lambda t: t[::2, 1:-1],
+])  # fmt: skip
+def test_parts_of_tensors_of_other_widths_are_one_artifact(part: Any, gradients: bool) -> None:
+    """Their strides change, and follow from no size of theirs."""
+    program = lambda x: (x * 2).sin().sum(-1)
+    compiled = weft.compile(program)
+    for width in (6, 9, 14, 33):
+        x = part(torch.randn(12, width).requires_grad_(gradients))
+        found, wanted = compiled(x), program(x)
+        torch.testing.assert_close(found, wanted)
+        if gradients:
+            for left, right in zip(*(torch.autograd.grad(y.sum(), x) for y in (found, wanted)),
+                                   strict=True):
+                torch.testing.assert_close(left, right)
+    assert weft.stats()["graphs"] == 2

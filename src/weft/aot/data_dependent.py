@@ -23,6 +23,7 @@ from weft._torch import FakeTensor
 from weft.aot.evaluate import Evaluator
 from weft.shapes.asserts import binds
 from weft.shapes.context import ShapeContext
+from weft.shapes.symnode import extents
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def _context_of(gm: GraphModule, example_inputs: Sequence[Any]) -> ShapeContext 
     """The context of a symbolic size among the inputs."""
     placeholders = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
     for value in (*placeholders, *example_inputs):
-        sizes = value.size() if isinstance(value, FakeTensor) else (value,)
+        sizes = extents(value) if isinstance(value, FakeTensor) else (value,)
         for size in sizes:
             if isinstance(size, torch.SymInt | torch.SymFloat):
                 context: ShapeContext = size.node.shape_env

@@ -20,7 +20,7 @@ from weft._torch import FakeTensor
 from weft.shapes.expr import symbol_of, symbols
 from weft.shapes.guard import python_text as condition_text
 from weft.shapes.printing import python_text
-from weft.shapes.symnode import expr_of
+from weft.shapes.symnode import expr_of, extents
 from weft.shapes.unbacked import names_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -34,16 +34,17 @@ class SymbolSource:
     value: Any
     input: int
     dim: int | None  # None: the input is the number itself
+    method: str = "size"  # or "stride"
     of_output: bool = False  # the forward's output of that index, not an input
 
     def text(self, name: str) -> str:
         """Python text that reads it from the input called `name`."""
-        return name if self.dim is None else f"{name}.size({self.dim})"
+        return name if self.dim is None else f"{name}.{self.method}({self.dim})"
 
     def read(self, inputs: Sequence[Any]) -> Any:
         """Its value in a call."""
         given = inputs[self.input]
-        return given if self.dim is None else given.size(self.dim)
+        return given if self.dim is None else getattr(given, self.method)(self.dim)
 
 
 def input_symbols(values: Iterable[Any]) -> dict[str, SymbolSource]:
@@ -53,6 +54,8 @@ def input_symbols(values: Iterable[Any]) -> dict[str, SymbolSource]:
         if isinstance(value, FakeTensor):
             for d, size in enumerate(value.size()):
                 _add(found, size, SymbolSource(size, i, d))
+            for d, stride in enumerate(extents(value)[value.dim():]):
+                _add(found, stride, SymbolSource(stride, i, d, "stride"))
         elif isinstance(value, SYMBOLIC):
             _add(found, value, SymbolSource(value, i, None))
     return found

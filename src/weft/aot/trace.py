@@ -37,7 +37,7 @@ from weft.aot.record import Recorder
 from weft.aot.symbols import names_in, symbolic_leaves
 from weft.aot.views import Unsupported, ViewStep, restride
 from weft.shapes.fake import FakeContext, connected_non_leaf
-from weft.shapes.symnode import certainly_equal
+from weft.shapes.symnode import certainly_equal, extents
 
 aten = torch.ops.aten
 
@@ -149,7 +149,7 @@ class Tracer:
                 table[name] = tensor
 
     def _fake_input(self, example: torch.Tensor, value: Any) -> FakeTensor:
-        if value is not None and any(type(s) is not int for s in value.size()):
+        if value is not None and any(type(n) is not int for n in extents(value)):
             return self.context.fake(example, sizes=value.size(), strides=value.stride())
         return self.context.fake(example)
 

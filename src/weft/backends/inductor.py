@@ -22,6 +22,7 @@ from weft.codegen import compile_graph
 from weft.codegen.lowering import LOWERINGS
 from weft.config import check_options, config
 from weft.runtime.cuda_graphs import CudaGraphs
+from weft.shapes.symnode import extents
 
 
 def inductor(
@@ -55,12 +56,12 @@ def _capturable_device(gm: AtenGraph) -> torch.device | None:
 
 
 def _changing_inputs(gm: AtenGraph) -> tuple[int, ...]:
-    """Positions of the inputs that have symbolic sizes."""
+    """Positions of the inputs that have symbolic sizes or strides."""
     inputs = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
     return tuple(
         i for i, value in enumerate(inputs)
         if isinstance(value, torch.Tensor)
-        and any(isinstance(size, torch.SymInt) for size in value.shape)
+        and any(isinstance(n, torch.SymInt) for n in extents(value))
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import itertools
 import linecache
+import math
 import re
 from collections import deque, namedtuple
 from collections.abc import Callable, Iterator
@@ -197,7 +198,7 @@ class Emitter:
         ])
         file = f"<weft replacement {next(_serial)} of {title}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        namespace: dict[str, Any] = {"__name__": self.module}
+        namespace: dict[str, Any] = {"__name__": self.module, "math": math}
         exec(compile(text, file, "exec"), namespace)
         function = namespace["make"](graph, *self.constants.values())
         stand_for(function.__code__, {

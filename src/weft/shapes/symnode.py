@@ -504,6 +504,13 @@ def factored_expr_of(size: int | torch.SymInt) -> IntExpr:
     return result
 
 
+def extents(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """A tensor's sizes, and its strides if it has any."""
+    if tensor.layout is not torch.strided:
+        return tuple(tensor.size())
+    return (*tensor.size(), *tensor.stride())
+
+
 def certainly_equal(left: Any, right: Any) -> bool:
     """Whether two sizes, or two sequences of them, are known to be equal, without a guard."""
     if isinstance(left, Sequence):

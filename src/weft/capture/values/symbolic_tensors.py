@@ -2,10 +2,11 @@
 
 Place in the pipeline: called by the tensor family when it reads a tensor; `DynamicPolicy` says
 which dimensions are symbolic. Sizes get symbols; strides of a dense tensor follow from its sizes
-(one guard each), other strides stay as they are::
+(one guard each), other strides (of parts of tensors) are plain until they change between captures::
 
     x: (16, 128) row-major, dimension 0 symbolic   → sizes (s0, 128), strides (128, 1)
     x: (16, 128) column-major, dimension 0 symbolic → sizes (s0, 128), strides (1, s0)
+    x: 4 of 16, then of 24 columns                  → sizes (16, 4), strides (s0, 1)
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ Size = int | torch.SymInt
 def symbolic_fake(tx: Interpreter, tensor: torch.Tensor, source: Source) -> Any:
     """The fake with symbolic sizes, its guards added; None where all of it is static."""
     ranges = _ranges(tx, tensor, source)
-    if not ranges:
-        return None
-    sizes = _sizes(tx, tensor, source, ranges)
-    if all(type(size) is int for size in sizes):
-        return None
+    sizes = _sizes(tx, tensor, source, ranges) if ranges else list(tensor.shape)
     strides = _strides(tensor, sizes)
+    if strides is None:
+        strides = _changed_strides(tx, tensor, source)
+    if all(type(number) is int for number in (*sizes, *strides)):
+        return None
     *fixed, _, _ = tensor_guard(tensor)
     tx.guards.add(source, "tensor", *fixed, _known(sizes), _known(strides))
     for d, stride in enumerate(strides):
-        if not isinstance(stride, int):
+        if not isinstance(stride, int) and not _is_own(tx, stride, source, d):
             tx.shapes.bind(expr_of(stride), stride_source(source, d))
     return tx.fakes.fake(tensor, sizes=sizes, strides=strides)
 
@@ -90,15 +91,35 @@ def stride_source(source: Source, d: int) -> Source:
     return source.child(("stride", d), ("stride", d), f"{source.name}.stride({d})")
 
 
-def _strides(tensor: torch.Tensor, sizes: Sequence[Size]) -> list[Size]:
-    """Strides as formulas of the sizes where each is a product of inner sizes; else as they are."""
+def _changed_strides(tx: Interpreter, tensor: torch.Tensor, source: Source) -> list[Size]:
+    """The strides of a part of a tensor, with symbols for those that have changed."""
+    strides: list[Size] = list(tensor.stride())
+    if isinstance(tensor, torch.nn.Parameter):
+        return strides
+    changed = tx.policy.dimensions(f"{source.name}.stride", tuple(tensor.stride()), {},
+                                   parameter=True)
+    for d, limits in changed.items():
+        if tensor.stride(d) > 1:
+            strides[d] = tx.shapes.size(tensor.stride(d), stride_source(source, d),
+                                        group=("stride", limits.history))
+    return strides
+
+
+def _is_own(tx: Interpreter, stride: torch.SymInt, source: Source, d: int) -> bool:
+    """Whether this stride is where its symbol is read."""
+    sources = tx.shapes.sources.get(stride.node.value, ())
+    return any(str(found) == str(stride_source(source, d)) for found in sources)
+
+
+def _strides(tensor: torch.Tensor, sizes: Sequence[Size]) -> list[Size] | None:
+    """Strides as formulas of the sizes where each is a product of inner sizes; else None."""
     strides: list[Size] = list(tensor.stride())
     order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d))
     step = 1
     expected: Size = 1
     for d in order:
         if tensor.stride(d) != step:
-            return list(tensor.stride())
+            return None
         strides[d] = expected
         step, expected = step * tensor.size(d), expected * sizes[d]
     return strides

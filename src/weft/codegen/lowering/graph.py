@@ -50,7 +50,7 @@ from weft.shapes.expr import IntExpr
 from weft.shapes.facts import Facts
 from weft.shapes.floats import SYMBOLIC_FLOATS, FloatValue
 from weft.shapes.guard import ShapeGuard
-from weft.shapes.symnode import expr_of, factored_expr_of, float_of
+from weft.shapes.symnode import expr_of, extents, factored_expr_of, float_of
 
 _TORCH = os.path.dirname(torch.__file__)
 KERNEL_DEVICES = frozenset({"cpu", "cuda"})
@@ -263,7 +263,7 @@ def _facts_of(gm: GraphModule) -> Facts | None:
         value = node.meta["val"]
         items = value if isinstance(value, (list, tuple)) else (value,)
         for item in items:
-            for size in item.shape if isinstance(item, torch.Tensor) else (item,):
+            for size in extents(item) if isinstance(item, torch.Tensor) else (item,):
                 if isinstance(size, (torch.SymInt, torch.SymFloat)):
                     found: Facts = size.node.shape_env.facts
                     return found
