@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from weft._torch import check, check_is_size
+
 
 def linspace(
     start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, device: Any = None,
@@ -38,7 +40,7 @@ def kron(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 def one_hot(index: torch.Tensor) -> torch.Tensor:
     """`torch.nn.functional.one_hot` of as many classes as the data has."""
-    torch._check(index.min().item() >= 0, lambda: "Class values must be non-negative.")
+    check(index.min().item() >= 0, lambda: "Class values must be non-negative.")
     classes = index.max().item() + 1
-    torch._check_is_size(classes)
+    check_is_size(classes)
     return (index.unsqueeze(-1) == torch.arange(classes, device=index.device)).to(torch.int64)
