@@ -722,3 +722,15 @@ def test_arguments_that_raise_when_asked_for_their_class_are_not_asked() -> None
         return x + 1, sorted([2, 1], key=lambda n: (inner(x, *unwilling) * n).sum().item())
 
     check(f, (X,), breaks=None)
+
+
+class LikeClass:
+    __bases__ = (int,)
+
+
+def test_objects_with_bases_are_taken_for_classes_as_python_does() -> None:
+    def f(x: Any) -> Any:
+        subclass: Any = issubclass
+        return x + 1, subclass(LikeClass(), int), raised(lambda: subclass(Referred(), int))
+
+    check(f, (X,), breaks=None)

@@ -130,6 +130,9 @@ def _hides_class(kind: type) -> bool:
 @rule(issubclass)
 def _issubclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if not args[0].is_constant:
+        kind = args[0].python_type()
+        if any(type_lookup(kind, name) is not MISSING for name in ("__bases__", "__getattr__")):
+            raise graph_break("unknown-operation", f"issubclass of {args[0]!r}, which has bases")
         raise tx.error(TypeError, "issubclass() arg 1 must be a class")
     classes = classes_of(tx, args[1])
     return boolean(evaluate(tx, lambda: issubclass(args[0].constant(), classes)))
