@@ -41,3 +41,26 @@ def test_finally_runs() -> None:
     compiled = weft.compile(program, backend="eager")
     assert torch.equal(compiled(torch.ones(2), log), torch.full((2,), 2.0))
     assert log == ["closed"]
+
+
+def test_generators_left_by_zip() -> None:
+    """`zip` ends with its shortest iterable and leaves the others, some within `yield from`."""
+
+    def program(x: torch.Tensor, first: torch.nn.Module, second: torch.nn.Module) -> torch.Tensor:
+        for p, q in zip(first.parameters(), second.parameters(), strict=False):
+            x = x + p.sum() * q.sum()
+        return x
+
+    weft.reset()
+    layers = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    weft.compile(program, backend="eager")(torch.ones(2), *layers)
+    assert weft.stats()["graph_breaks"] == 0
+
+
+def test_finally_runs_within_yield_from() -> None:
+    def outer(log: list[str]) -> Iterator[int]:
+        yield from noisy(log)
+
+    log: list[str] = []
+    weft.compile(lambda x: x + next(outer(log)), backend="eager")(torch.ones(2))
+    assert log == ["closed"]

@@ -173,6 +173,9 @@ class GeneratorValue(MethodTable):
         instructions = program.instructions
         if instructions[at].name == "CALL_INTRINSIC_1":
             return True  # the end of every generator
+        if instructions[at].name == "CLEANUP_THROW":  # `yield from`: the inner one is asked itself
+            row = program.handler_of(at)
+            return row is None or self._passes_on(row.target)
         if instructions[at].name not in ("PUSH_EXC_INFO", "COPY"):
             return False
         at += 1
