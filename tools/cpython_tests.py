@@ -110,6 +110,19 @@ MODULES: Final = [
     "test_weakref",
     "test_global",
     "test_grammar",
+    "test_asyncgen",
+    "test_context",
+    "test_coroutines",
+    "test_difflib",
+    "test_fractions",
+    "test_graphlib",
+    "test_numeric_tower",
+    "test_pprint",
+    "test_queue",
+    "test_sched",
+    "test_struct",
+    "test_threading_local",
+    "test_yield_from",
 ]
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
