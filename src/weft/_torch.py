@@ -157,6 +157,7 @@ __all__ = [
     "FakeTensorConverter",
     "FakeTensorMode",
     "HigherOrderOperator",
+    "InstanceMethod",
     "LazyGraphModule",
     "OpOverload",
     "OpOverloadPacket",
@@ -277,6 +278,9 @@ _call_scripted = vars(torch._C.ScriptFunction)["__call__"]
 call_scripted = getattr(_call_scripted, "__func__", _call_scripted)
 """capture: how functions that a program gave to the script compiler are called (PyTorch's testing
 package puts a plain function there)."""
+
+InstanceMethod = type(vars(torch._C.ScriptFunction)["save"])
+"""capture: the type of methods that C++ gives to its classes."""
 
 _associative_scan = import_module("torch._higher_order_ops.associative_scan")
 associative_scan_function = _associative_scan.associative_scan

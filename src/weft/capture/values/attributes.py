@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft._torch import call_scripted
+from weft._torch import InstanceMethod
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.values.base import MISSING, SymbolicValue
@@ -122,9 +122,6 @@ def write_class_attribute(tx: Interpreter, cls: type, name: str, value: Symbolic
 
 SET_MADE: list[Any] = []
 """Sets an attribute of a class made inside; set by `made_classes` (which is higher up)."""
-
-_INSTANCE_METHOD: Final = type(call_scripted)
-"""The type of methods that C++ extensions make by pybind11."""
 
 _IMMUTABLE_TYPE: Final = 1 << 8
 _HEAP_TYPE: Final = 1 << 9
@@ -253,7 +250,7 @@ def _bind_slot(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attr
     return slot(tx, name)  # type: ignore[no-any-return]
 
 
-@binder(_INSTANCE_METHOD)
+@binder(InstanceMethod)
 def _bind_instance_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str,
                           attribute: Any) -> SymbolicValue:
     return BoundMethodValue(owner, tx.wrap_fixed(attribute.__func__, f"{cls.__name__}.{name}"))
