@@ -42,7 +42,7 @@ def refused(call: Any) -> str:
     lambda: type({}.keys())(),
     lambda: next(iter({1: 2}.values()), 1, 2),  # type: ignore[call-overload]
     lambda: copy.copy(iter([]).__reduce__),
-], ids=str)
+])
 def test_arguments_that_c_functions_refuse(call: Any) -> None:
     check(lambda x: (x + 1, refused(call)), (X,), breaks=None)
 
