@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.codegen.compiling import check
+from tests.codegen.compiling import check, compiled
 from weft.codegen.loop_ir import Load
 from weft.config import config
 
@@ -146,3 +146,15 @@ def test_pieces_beside_each_other_are_computed_once() -> None:
     artifact = check(rotary, torch.randn(3, 4, 64), torch.randn(4, 32), torch.randn(4, 32))
     (kernel,) = artifact.kernels
     assert len(kernel.stores) == 2 and len([n for n in kernel.nodes if isinstance(n, Load)]) == 4
+
+
+def test_constants_of_bool_are_stored_as_ones() -> None:
+    """A short loop over pieces, unrolled, stores literals."""
+
+    def program(x):
+        rows = torch.arange(4)
+        return (rows >= 1) & (rows < 3)
+
+    call, _ = compiled(program, torch.randn(4, 8))
+    inside = call([torch.randn(4, 8)])
+    assert inside.view(torch.uint8).tolist() == [0, 1, 1, 0]

@@ -94,7 +94,7 @@ template <class T> INLINE Scalar<T> scalar(T x) {
   r.p[0] = x;
   return r;
 }
-INLINE Scalar<bool> scalar(bool x) {
+template <> INLINE Scalar<bool> scalar(bool x) {
   Scalar<bool> r;
   r.p[0] = -(int32_t)x;
   return r;
