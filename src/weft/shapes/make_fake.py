@@ -10,7 +10,7 @@ device is made that way, and the others take its attributes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -37,10 +37,15 @@ def make_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) ->
     return fake
 
 
+_ROOM: Final = 1 << 48
+"""Elements of meta storages of unknown size."""
+
+
 def make_meta(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
-    """A meta tensor of this geometry with a storage of its own, which has no bytes where sizes are
-    symbolic: computing how many there would be costs five times as much as all the rest."""
+    """A meta tensor of this geometry with a storage of its own, which has room for anything where
+    sizes are symbolic: computing how much there would be costs five times as much as all the rest.
+    """
     for number in (*size, *stride):
         if type(number) is not int:
-            return torch.empty(0, dtype=dtype, device=_META).as_strided(size, stride)
+            return torch.empty(_ROOM, dtype=dtype, device=_META).as_strided(size, stride)
     return torch.empty_strided(size, stride, dtype=dtype, device=_META)
