@@ -320,14 +320,18 @@ def test_an_error_behind_a_break_shows_the_lines_of_the_program(function: Any) -
     assert found == expected
 
 
-def test_an_error_behind_a_break_is_caught_with_the_lines_of_the_program() -> None:
+def check_what_is_caught(function: Any) -> None:
     expected: list[Any] = []
     found: list[Any] = []
-    compiled = weft.compile(catches_it, backend="eager")
+    compiled = weft.compile(function, backend="eager")
     for _ in range(2):
-        catches_it(X, expected)
+        function(X, expected)
         compiled(X, found)
     assert entries(found[0]) == entries(expected[0]) == entries(found[1])
+
+
+def test_an_error_behind_a_break_is_caught_with_the_lines_of_the_program() -> None:
+    check_what_is_caught(catches_it)
 
 
 def catches_it_inside(x: Any, keep: list[Any]) -> Any:
@@ -356,13 +360,7 @@ def frame_lines(error: BaseException) -> list[int]:
 
 
 def test_callers_of_the_handling_frame_do_not_show() -> None:
-    expected: list[Any] = []
-    found: list[Any] = []
-    compiled = weft.compile(catches_it_inside, backend="eager")
-    for _ in range(2):
-        catches_it_inside(X, expected)
-        compiled(X, found)
-    assert entries(found[0]) == entries(expected[0]) == entries(found[1])
+    check_what_is_caught(catches_it_inside)
 
 
 @pytest.mark.parametrize("function", [after_with, in_handler])

@@ -13,6 +13,7 @@ Real operands take part as complex ones, as in eager, so that infinities and NaN
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar, final
@@ -71,9 +72,9 @@ class Real:
 
 
 _ON_NUMBERS: Final[dict[OpOverload, Callable[[Any, Any], Any]]] = {
-    aten.add.Tensor: lambda a, b: a + b,
-    aten.sub.Tensor: lambda a, b: a - b,
-    aten.mul.Tensor: lambda a, b: a * b,
+    aten.add.Tensor: operator.add,
+    aten.sub.Tensor: operator.sub,
+    aten.mul.Tensor: operator.mul,
 }
 
 
@@ -331,8 +332,8 @@ def _overloads(names: Sequence[str]) -> list[OpOverload]:
     found = []
     for name in names:
         packet, _, overload = name.partition(".")
-        operator = getattr(getattr(aten, packet, None), overload or "default", None)
-        found += [] if operator is None else [operator]
+        op = getattr(getattr(aten, packet, None), overload or "default", None)
+        found += [] if op is None else [op]
     return found
 
 

@@ -18,6 +18,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+import torch
 from torch.fx import Node
 
 from weft._torch import FakeTensor, OpOverload, tree_flatten
@@ -62,13 +63,13 @@ def _with_items(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _cost_per_byte(node: Node) -> float:
-    return _work(node) / max(sum(_numel(t) for t in _tensors(node)), 1)
+    return _work(node) / max(sum(numel(t) for t in _tensors(node)), 1)
 
 
 def _work(node: Node) -> float:
     """About how many elements an operator computes with."""
-    read = [_numel(t) for a in node.all_input_nodes for t in _tensors(a)]
-    made = [_numel(t) for t in _tensors(node)]
+    read = [numel(t) for a in node.all_input_nodes for t in _tensors(a)]
+    made = [numel(t) for t in _tensors(node)]
     if _is_product(node) and len(read) > 1:
         largest = sorted(read)[-2:]
         return math.sqrt(float(largest[0]) * largest[1] * max(made, default=1))
@@ -85,5 +86,6 @@ def _tensors(node: Node) -> list[FakeTensor]:
     return [v for v in values if isinstance(v, FakeTensor)]
 
 
-def _numel(tensor: FakeTensor) -> int:
+def numel(tensor: torch.Tensor) -> int:
+    """How many elements a tensor has, by the sizes of the first call."""
     return math.prod(hint(n) for n in tensor.size())

@@ -32,10 +32,10 @@ from weft.aot.data_dependent import bound_names
 from weft.aot.evaluate import Evaluator
 from weft.aot.graph import output_node
 from weft.aot.joint import JointGraph
-from weft.aot.memory_budget import save_less
+from weft.aot.memory_budget import numel, save_less
 from weft.aot.nodes import copy_node
 from weft.aot.operators import Kind, facts
-from weft.aot.symbols import SymbolSource, hint, input_symbols
+from weft.aot.symbols import SymbolSource, input_symbols
 from weft.aot.views import Unsupported
 from weft.config import config
 from weft.shapes.asserts import binds
@@ -187,10 +187,7 @@ def _cost(node: Node, roles: _Roles) -> int:
 
 
 def _bytes(value: torch.Tensor) -> int:
-    size = 1
-    for n in value.size():
-        size *= n if type(n) is int else hint(n)
-    return max(size * value.element_size(), 1)
+    return max(numel(value) * value.element_size(), 1)
 
 
 def _is_view(node: Node) -> bool:

@@ -116,5 +116,3 @@ def _bare(code: CodeType) -> CodeType:
             co_argcount=0, co_posonlyargcount=0, co_kwonlyargcount=0, co_varnames=(), co_nlocals=0,
             co_cellvars=(), co_freevars=(), co_flags=code.co_flags & ~_VARIABLES)
     return found
-
-

@@ -7,19 +7,18 @@ that somebody else reads are stored.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from weft.codegen.access import emitter_for, evaluate
 from weft.codegen.dtypes import compute_type
-from weft.codegen.loop_ir import IndexValue, Kernel, Node, Op, verify
+from weft.codegen.loop_ir import IndexValue, Kernel, Node, Op, stride, verify
 from weft.codegen.loop_transforms import simplify_loops
 from weft.codegen.scalar_ops import COMPARISONS
 from weft.codegen.schedule import Group, device_of
 from weft.codegen.values import Computed, Emitter
 from weft.config import config
-from weft.shapes.expr import Expr, IntExpr, split_linear, subs
+from weft.shapes.expr import Expr, IntExpr, subs
 
 MAX_UNROLLED: Final = 4
 """Extent up to which a loop over the pieces of a concatenation is unrolled."""
@@ -27,21 +26,22 @@ MAX_UNROLLED: Final = 4
 
 def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
     """The kernel of a group; stores buffers in `needed`."""
-    em = _evaluated(group, needed, {})
+    em = _evaluated(group, needed)
     if device_of(group).type == "cpu" and (short := _piecewise_loop(group, em)) is not None:
-        em = _evaluated(group, needed, {short[0]: range(short[1])})
+        variable, extent = short
+        em = _evaluated(group, needed, [{variable: piece} for piece in range(extent)])
     kernel = simplify_loops(em.build(name, tuple(map(str, group.origins))))
     if config.strict:
         verify(kernel)
     return kernel
 
 
-def _evaluated(group: Group, needed: set[str], unrolled: Mapping[Expr, range]) -> Emitter:
-    """The members' formulas over the group's loops, for each value of an unrolled one."""
-    symbols = group.domain.symbols()
-    em = emitter_for(group.domain, symbols, without=unrolled)
-    for values in itertools.product(*unrolled.values()):
-        fixed: dict[Expr, IntExpr] = dict(zip(unrolled, values, strict=True))
+def _evaluated(
+    group: Group, needed: set[str], unrolled: Sequence[Mapping[Expr, IntExpr]] = ({},)
+) -> Emitter:
+    """The members' formulas over the group's loops, once for each value of an unrolled one."""
+    em = emitter_for(group.domain, group.domain.symbols(), without=unrolled[0])
+    for fixed in unrolled:
         for member in group.members:
             own = member.access.domain.symbols()
             variables = [subs(member.variables[s], fixed) for s in own]
@@ -67,14 +67,9 @@ def _piecewise_loop(group: Group, em: Emitter) -> tuple[Expr, int] | None:
         if not isinstance(extent, int) or extent > MAX_UNROLLED:
             continue
         pieces = any(variable in e.symbols for e in compared)
-        if pieces and all(_slope(s.index, variable) == 1 for s in em.stores):
+        if pieces and all(stride(s.index, variable) == 1 for s in em.stores):
             return variable, extent
     return None
-
-
-def _slope(index: IntExpr, variable: Expr) -> IntExpr | None:
-    parts = None if isinstance(index, int) else split_linear(index, variable)
-    return None if parts is None else parts[0]
 
 
 def _finish(

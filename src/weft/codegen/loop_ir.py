@@ -43,7 +43,7 @@ from typing import Any, Final, TypeAlias, cast, final
 from weft.codegen.dtypes import FLOAT_TYPES, INT_TYPES, ITEM_SIZE, DType, compute_type
 from weft.codegen.scalar_ops import OPS, REDUCTIONS
 from weft.codegen.simplify import literal, simplified
-from weft.shapes.expr import Expr, IntExpr, is_nonnegative, symbol
+from weft.shapes.expr import Expr, IntExpr, is_nonnegative, split_linear, symbol
 
 Scalar: TypeAlias = int | float | bool
 
@@ -378,6 +378,12 @@ class KernelBuilder:
     def _varies(self, index: IntExpr, indirect: tuple[Indirect, ...]) -> bool:
         inner = self._inner_symbols
         return not inner.isdisjoint(symbols_of(index)) or any(n.inner for n in indirect)
+
+
+def stride(index: IntExpr, variable: Expr) -> IntExpr | None:
+    """Elements between neighbours along `variable`; None if that differs from place to place."""
+    parts = split_linear(index, variable)
+    return None if parts is None else parts[0]
 
 
 def symbols_of(index: IntExpr) -> frozenset[Expr]:

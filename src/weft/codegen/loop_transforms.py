@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cmp_to_key
 
-from weft.codegen.loop_ir import IndexValue, Indirect, Kernel, Load, LoopVar, Reduce
+from weft.codegen.loop_ir import IndexValue, Indirect, Kernel, Load, LoopVar, Reduce, stride
 from weft.codegen.values import estimate
-from weft.shapes.expr import Expr, IntExpr, loop_index, split_linear, subs
+from weft.shapes.expr import Expr, IntExpr, loop_index, subs
 
 Loops = list[LoopVar]
 
@@ -49,14 +49,9 @@ class _Strides:
         """The coefficient of `variable` in each expression that has it."""
         found = self._columns.get(variable)
         if found is None:
-            found = {e: _slope(e, variable) for e in self.exprs if variable in e.symbols}
+            found = {e: stride(e, variable) for e in self.exprs if variable in e.symbols}
             self._columns[variable] = found
         return found
-
-
-def _slope(expr: Expr, variable: Expr) -> IntExpr | None:
-    parts = split_linear(expr, variable)
-    return None if parts is None else parts[0]
 
 
 def _access_exprs(kernel: Kernel) -> list[IntExpr]:

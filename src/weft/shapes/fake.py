@@ -45,9 +45,7 @@ def fake_like_meta(
     device: torch.device,
 ) -> FakeTensor:
     """A fresh fake tensor with its own storage: about 20 µs, where `from_tensor` takes 100."""
-    return make_fake(
-        mode, make_meta(size, stride, dtype), device
-    )
+    return make_fake(mode, make_meta(size, stride, dtype), device)
 
 
 def non_leaf(leaf: FakeTensor) -> FakeTensor:

@@ -499,8 +499,7 @@ def factored_expr_of(size: int | torch.SymInt) -> IntExpr:
     """The expression with multiples written as such; see `Facts.factored`."""
     if isinstance(size, int):
         return size
-    node = size.node
-    result: IntExpr = node.shape_env.facts.factored(node.value)
+    result: IntExpr = size.node.shape_env.facts.factored(size.node.value)
     return result
 
 

@@ -307,13 +307,13 @@ def _sum(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return total
 
 
-def _extreme(op: str, name: str) -> Callable[[Interpreter, Args, Kwargs], SymbolicValue]:
+def _extreme(function: Any, op: str) -> Callable[[Interpreter, Args, Kwargs], SymbolicValue]:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         items = list(args[0].iterate(tx)) if len(args) == 1 else args
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]
-            evaluate(tx, lambda: min(()) if name == "min" else max(()))  # raises
+            evaluate(tx, lambda: function(()))  # raises
         key = kwargs.get("key")
         plain = key is None or is_none(key)
         symbolic = extreme_number(tx, op, items) if plain else None
@@ -330,8 +330,8 @@ def _extreme(op: str, name: str) -> Callable[[Interpreter, Args, Kwargs], Symbol
     return handler
 
 
-rule(max)(_extreme("gt", "max"))
-rule(min)(_extreme("lt", "min"))
+rule(max)(_extreme(max, "gt"))
+rule(min)(_extreme(min, "lt"))
 
 
 @rule(sorted)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from weft.capture.breaks import ObservedException, graph_break
-from weft.capture.values.attributes import type_lookup
+from weft.capture.values.attributes import HEAP_TYPE, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import BuiltinValue
 from weft.capture.values.classes import ClassValue, make_instance
@@ -31,9 +31,6 @@ from weft.capture.values.tensors import TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-
-_HEAP_TYPE: Final = 1 << 9
-"""The type flag of classes that Python code made; C code knows how to copy its own."""
 
 _UNDER_WAY: Final = SymbolicValue()
 
@@ -149,7 +146,7 @@ _COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ..
 def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo | None = None
                  ) -> SymbolicValue:
     """A new instance with the parts of the old one, as `object.__reduce_ex__` would have it."""
-    if not value.cls.__flags__ & _HEAP_TYPE:
+    if not value.cls.__flags__ & HEAP_TYPE:  # C code knows how to copy its own
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     hooked = isinstance(type_lookup(value.cls, "__getattribute__"), types.FunctionType)
     maker = type_lookup(value.cls, "__new__")  # may want arguments, or do something

@@ -65,14 +65,19 @@ def _none(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return NONE
 
 
+def _now(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """What a function of constants gives now."""
+    objects = [python_object(tx, a) for a in args]
+    named = {k: python_object(tx, v) for k, v in kwargs.items()}
+    return evaluate(tx, lambda: function(*objects, **named))
+
+
 def _state(function: Any) -> None:
     """A read of guarded global state: its value now."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        objects = [python_object(tx, a) for a in args]
-        named = {k: python_object(tx, v) for k, v in kwargs.items()}
-        return tx.wrap_new(evaluate(tx, lambda: function(*objects, **named)))
+        return tx.wrap_new(_now(tx, function, args, kwargs))
 
 
 for _name in ("is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype",
@@ -95,9 +100,7 @@ for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torc
 @rule(torch.cuda.get_device_properties)
 def _device_properties(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """What is known of a device, which stays as long as the process does."""
-    objects = [python_object(tx, a) for a in args]
-    named = {k: python_object(tx, v) for k, v in kwargs.items()}
-    found = evaluate(tx, lambda: torch.cuda.get_device_properties(*objects, **named))
+    found = _now(tx, torch.cuda.get_device_properties, args, kwargs)
     return tx.wrap_fixed(found, "device properties")
 
 

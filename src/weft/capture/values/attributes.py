@@ -81,7 +81,7 @@ def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> Symbol
     owner = next(base for base in cls.__mro__ if name in base.__dict__)
     if owner in tx.made_classes:
         return tx.wrap(attribute, None)
-    if not owner.__flags__ & _HEAP_TYPE:  # a C type, which cannot be changed
+    if not owner.__flags__ & HEAP_TYPE:  # a C type, which cannot be changed
         return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
     source = tx.tree.object(owner, owner.__qualname__).instance_dict().dict_item(name)
     return tx.wrap(attribute, source)
@@ -109,7 +109,7 @@ def write_class_attribute(tx: Interpreter, cls: type, name: str, value: Symbolic
         SET_MADE[0](tx, cls, name, value)
         return
     old = type_lookup(cls, name)
-    immutable = not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE
+    immutable = not cls.__flags__ & HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE
     if immutable or name.startswith("__") or hasattr(type(old), "__get__") or hasattr(
             value.python_type(), "__get__"):
         raise graph_break("unknown-operation", f"setting attribute {name!r} of {cls.__name__}")
@@ -124,7 +124,7 @@ SET_MADE: list[Any] = []
 """Sets an attribute of a class made inside; set by `made_classes` (which is higher up)."""
 
 _IMMUTABLE_TYPE: Final = 1 << 8
-_HEAP_TYPE: Final = 1 << 9
+HEAP_TYPE: Final = 1 << 9
 """The type flag of classes whose attributes can be set."""
 
 

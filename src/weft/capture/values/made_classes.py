@@ -15,7 +15,6 @@ import abc
 import builtins
 import collections
 import dataclasses
-import dis
 import enum
 import types
 from collections.abc import Callable
@@ -35,6 +34,7 @@ from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.sets import SetValue
 
 if TYPE_CHECKING:
+    from weft.capture.frame import Program
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
 
@@ -140,9 +140,9 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if not isinstance(body, FunctionValue):
         raise graph_break("unknown-operation", "a class whose body is no function")
     metaclass = _metaclass(bases, kwargs)
-    if metaclass is enum.EnumMeta and _has_duplicates(body.code):
-        raise graph_break("unknown-operation", "an enumeration that defines a name twice")
     frame = body.frame(tx, [], {})
+    if metaclass is enum.EnumMeta and _has_duplicates(frame.program):
+        raise graph_break("unknown-operation", "an enumeration that defines a name twice")
     cell = tx.run(frame)
     namespace = {key: tx.force(value) for key, value in frame.locals.items()}
     if isinstance(namespace.get("__classcell__"), CellValue):
@@ -153,9 +153,9 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return made
 
 
-def _has_duplicates(code: types.CodeType) -> bool:
+def _has_duplicates(body: Program) -> bool:
     """Whether the body of a class writes one of its names in several places."""
-    stored = [ins.argval for ins in dis.get_instructions(code) if ins.opname == "STORE_NAME"]
+    stored = [ins.argval for ins in body.instructions if ins.name == "STORE_NAME"]
     return len(stored) != len(set(stored))
 
 

@@ -39,7 +39,6 @@ from weft.codegen.cpp.plan import (
     Stage,
     accesses,
     make_plan,
-    stride,
 )
 from weft.codegen.cpp.spelling import C_TYPE, HEADER, REDUCTION
 from weft.codegen.cpp.stages import StageWriter
@@ -53,6 +52,7 @@ from weft.codegen.loop_ir import (
     Op,
     Reduce,
     operands,
+    stride,
 )
 from weft.shapes.expr import IntExpr, symbols
 from weft.shapes.printing import c_text

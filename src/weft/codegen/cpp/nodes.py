@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from weft.codegen.cpp.plan import SHUFFLED_STEPS, Plan, stride
+from weft.codegen.cpp.plan import SHUFFLED_STEPS, Plan
 from weft.codegen.cpp.spelling import C_TYPE, FUNCTION, literal
 from weft.codegen.cpp.tiles import Tile
 from weft.codegen.loop_ir import (
@@ -25,6 +25,7 @@ from weft.codegen.loop_ir import (
     Node,
     Op,
     Store,
+    stride,
 )
 from weft.codegen.scalar_ops import COMPARISONS
 from weft.shapes.expr import IntExpr, symbol_of

@@ -33,9 +33,10 @@ from weft.codegen.loop_ir import (
     Reduce,
     Store,
     operands,
+    stride,
 )
 from weft.codegen.scalar_ops import COMPARISONS
-from weft.shapes.expr import Expr, IntExpr, split_linear, symbols, upper_bound
+from weft.shapes.expr import Expr, IntExpr, symbols, upper_bound
 from weft.shapes.printing import fits_int32
 
 ASSUMED_EXTENT: Final = 512
@@ -56,7 +57,6 @@ SHORT_ROW: Final = 1024
 """Elements that a row of unknown length is taken to have when row buffers are given out."""
 KEEP_COST: Final = 6
 """Cost of recomputing a value above which it is kept in a row buffer."""
-
 
 HEAVY: Final = {
     **dict.fromkeys(
@@ -190,12 +190,6 @@ def varying_nodes(kernel: Kernel, variable: Expr) -> frozenset[int]:
         if variable in own or any(o.id in found for o in operands(node)):
             found.add(node.id)
     return frozenset(found)
-
-
-def stride(index: IntExpr, variable: Expr) -> IntExpr | None:
-    """Elements between neighbours along `variable`; None if that differs from place to place."""
-    parts = split_linear(index, variable)
-    return None if parts is None else parts[0]
 
 
 def _choose_vector(

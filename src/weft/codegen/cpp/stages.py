@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from math import prod
 
 from weft.codegen.cpp.nodes import NodeWriter, name_of
-from weft.codegen.cpp.plan import STRIP_TRIPS, Stage, position_type, stride
+from weft.codegen.cpp.plan import STRIP_TRIPS, Stage, position_type
 from weft.codegen.cpp.segments import Segment, is_cut
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION
 from weft.codegen.dtypes import FLOAT_TYPES
-from weft.codegen.loop_ir import Const, LoopVar, Node, Reduce
+from weft.codegen.loop_ir import Const, LoopVar, Node, Reduce, stride
 from weft.shapes.expr import IntExpr
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from weft.codegen.dtypes import ITEM_SIZE
-from weft.codegen.loop_ir import Kernel, Load, LoopVar
-from weft.shapes.expr import Expr, IntExpr, split_linear
+from weft.codegen.loop_ir import Kernel, Load, LoopVar, stride
+from weft.shapes.expr import Expr, IntExpr
 
 TILE_BYTES: Final = 48 << 10
 """Space of all tiles of a kernel: they stay in the caches next to the core."""
@@ -74,13 +74,8 @@ def _transposed(kernel: Kernel, v: Expr, u: Expr, varying: frozenset[int]) -> li
         if isinstance(node, Load) and node.id in varying and node.mask is None
         and not any(i.id in varying for i in node.indirect)
         and not node.indirect
-        and _slope(node.index, u) == 1 and _is_long(_slope(node.index, v))
+        and stride(node.index, u) == 1 and _is_long(stride(node.index, v))
     ]  # fmt: skip
-
-
-def _slope(index: IntExpr, variable: Expr) -> IntExpr | None:
-    parts = split_linear(index, variable)
-    return None if parts is None else parts[0]
 
 
 def _is_long(step: IntExpr | None) -> bool:

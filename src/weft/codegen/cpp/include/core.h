@@ -81,6 +81,18 @@ template <class To, int L, class From> INLINE Part<To, L> convert(From x) {
   else return __builtin_convertvector(x, Part<To, L>);
 }
 
+// Lane i is x[at[i]], or y[at[i] - N] from N on.
+template <class V, class I> INLINE V shuffle(V x, V y, I at) {
+#ifdef __clang__
+  V r;
+  constexpr int N = sizeof(V) / sizeof(x[0]);
+  UNROLL for (int i = 0; i < N; ++i) r[i] = at[i] < N ? x[at[i]] : y[at[i] - N];
+  return r;
+#else
+  return __builtin_shuffle(x, y, at);
+#endif
+}
+
 template <int L, int P, class T> INLINE Vec<T, L, P> splat_lane(Lane<T> x) {
   Vec<T, L, P> r;
   PARTS r.p[k] = x - Part<Lane<T>, L>{};  // x - 0 keeps the sign of zero and NaN

@@ -4,18 +4,6 @@
 
 namespace weft {
 
-// Lane i is x[at[i]], or y[at[i] - N] from N on.
-template <class V, class I> INLINE V shuffle(V x, V y, I at) {
-#ifdef __clang__
-  V r;
-  constexpr int N = sizeof(V) / sizeof(x[0]);
-  UNROLL for (int i = 0; i < N; ++i) r[i] = at[i] < N ? x[at[i]] : y[at[i] - N];
-  return r;
-#else
-  return __builtin_shuffle(x, y, at);
-#endif
-}
-
 // p[0], p[S], ..., p[(L - 1) * S]: nothing behind the last one is read.
 template <int S, class T, int L> INLINE Part<T, L> load_part_every(const T* p) {
   typedef Part<IntLike<T>, L> I;

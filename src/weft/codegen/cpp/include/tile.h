@@ -17,8 +17,8 @@ template <int D, class T, int N> INLINE void transpose_steps(Block<T, N>& b) {
   UNROLL for (int i = 0; i < N; ++i) {
     if (i & D) continue;
     auto x = b.row[i], y = b.row[i + D];
-    b.row[i] = __builtin_shuffle(x, y, even);
-    b.row[i + D] = __builtin_shuffle(x, y, odd);
+    b.row[i] = shuffle(x, y, even);
+    b.row[i + D] = shuffle(x, y, odd);
   }
   if constexpr (D > 1) transpose_steps<D / 2>(b);
 }
