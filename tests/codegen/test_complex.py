@@ -60,6 +60,22 @@ def test_complex_programs(
     _same([t.grad for t in ours], [t.grad for t in theirs])
 
 
+def test_numbers_of_two_widths_are_compared_as_the_wider() -> None:
+    wide = Z.to(torch.complex128) + 1e-12
+    _same(weft.compile(lambda z, w: (z == w, w != z))(Z, wide), (Z == wide, wide != Z))
+
+
+def test_parts_of_a_split_keep_their_phase() -> None:
+    """A gradient that is taken apart, in the backward."""
+    def program(z: Tensor) -> Tensor:
+        return torch.cat([a * z[:2] for a in torch.cat([z, z * 2]).split(2)]).abs()
+
+    ours, theirs = (Z.clone().requires_grad_() for _ in range(2))
+    weft.compile(program)(ours).sum().backward()
+    program(theirs).sum().backward()
+    _same(ours.grad, theirs.grad)
+
+
 def test_rotary_embedding_on_complex_numbers_is_one_kernel(fresh: None) -> None:
     with torch.no_grad():
         weft.compile(rotary)(X, W)

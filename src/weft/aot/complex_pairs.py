@@ -14,6 +14,7 @@ they are an input, an output, or the business of a library call (a product of ma
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any, Final, final
 
 import torch
@@ -33,20 +34,26 @@ _IN_PLACE: Final = frozenset({*VIEWS, aten._conj.default})
 """Views, which leave a complex tensor in memory where it is."""
 
 
-def split_complex(graph: Graph) -> bool:
-    """Rewrites `graph` in place; whether anything changed. What it leaves behind is dead code."""
+def split_complex(graph: Graph) -> None:
+    """Rewrites `graph` in place. What it leaves behind is dead code."""
     if not any(_is_complex(node) for node in graph.nodes):
-        return False
+        return
     splitter = _Splitter(graph)
     for node in list(graph.nodes):
         with graph.inserting_before(node):
             splitter.visit(node)
-    return True
 
 
 def _is_complex(node: Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, FakeTensor) and value.dtype in REAL_DTYPE
+
+
+def _complex_dtype(node: Node) -> torch.dtype:
+    """In which an operator computes: its result's, or that of the widest operand."""
+    nodes = [node] if _is_complex(node) else filter(_is_complex, node.all_input_nodes)
+    dtypes: Iterable[torch.dtype] = (n.meta["val"].dtype for n in nodes)
+    return max(dtypes, key=lambda dtype: dtype.itemsize)
 
 
 @final
@@ -59,13 +66,15 @@ class _Splitter:
         self.joined: dict[Node, Node] = {}
         """Complex tensors in memory: the node itself, or what was put together for it."""
         self.lists: dict[Node, list[Any]] = {}
-        self.origin: Node | None = None
+        self.origin: Node
+        """The node that is being visited."""
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
-        """Appends an operator that stands for the node that is being visited."""
-        node = self.tensors.emit(op, *args, **kwargs)
-        if self.origin is not None:
-            node.meta = {**self.origin.meta, "val": node.meta["val"]}
+        """Appends an operator in place of what is being visited."""
+        return self._like_origin(self.tensors.emit(op, *args, **kwargs))
+
+    def _like_origin(self, node: Node) -> Node:
+        node.meta = {**self.origin.meta, "val": node.meta["val"]}
         return node
 
     # -- nodes -------------------------------------------------------------------------------------
@@ -98,8 +107,7 @@ class _Splitter:
     def _stays(self, node: Node) -> bool:
         """Whether this is a view of complex numbers in memory."""
         first = node.args[0]
-        in_memory = isinstance(first, Node) and (
-            first.op == "placeholder" or self.joined.get(first) is first)
+        in_memory = isinstance(first, Node) and self.joined.get(first) is first
         return in_memory and node.target in _IN_PLACE and _is_complex(node)
 
     def _keep(self, node: Node) -> None:
@@ -124,7 +132,7 @@ class _Splitter:
             self.tensors.append_known(operator.getitem, (part, i), {}, part.meta["val"][i])
             for part in (real, imag)
         )
-        self.parts[node] = Parts(*(Real(self.emit, item) for item in items))
+        self.parts[node] = Parts(*(Real(self.emit, self._like_origin(item)) for item in items))
 
     def _laid_out(self, made: Node, node: Node) -> Node:
         """A result with the strides that the graph promises."""
@@ -135,9 +143,7 @@ class _Splitter:
     def _apply(self, node: Node) -> Any:
         """A node's rule on its arguments' parts."""
         assert isinstance(node.target, OpOverload)
-        tensors = [n for n in (node, *node.all_input_nodes) if _is_complex(n)]
-        dtype = REAL_DTYPE[tensors[0].meta["val"].dtype]
-        cx = Context(self.emit, node.target, dtype, node.meta["val"])
+        cx = Context(self.emit, node.target, REAL_DTYPE[_complex_dtype(node)], node.meta["val"])
         args = [self._argument(a) for a in node.args]
         kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
         return RULES[node.target](cx, *args, **kwargs)
