@@ -71,6 +71,21 @@ def test_dropout_draws_once(backend: str) -> None:
     assert not any("bernoulli" in t for t in targets(backward))
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_each_dropout_has_its_own_mask_when_run_again(backend: str) -> None:
+    """The second had the first's mask in the backward: a wrong gradient."""
+
+    def masks(x):
+        for p in (0.3, 0.3, 0.5):
+            x = F.dropout(x, p)
+        return checkpoint(F.dropout, x, 0.2, use_reentrant=False)
+
+    x = torch.ones(64, 4, requires_grad=True)
+    y = weft.compile(lambda x: checkpoint(masks, x, use_reentrant=False), backend=backend)(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())
+
+
 def test_compiling_draws_nothing() -> None:
     module = Layer(p=0.5)
     torch.manual_seed(5)
@@ -165,3 +180,21 @@ def test_checkpoint_called_where_nothing_is_captured() -> None:
     for backend in ("aot_eager", "inductor"):
         found = gradients_of(weft.compile(call, backend=backend), module)
         torch.testing.assert_close(found, gradients_of(call, module))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_running_statistics_are_updated_again_in_the_backward(backend: str) -> None:
+    """As eager does; batch norm in a checkpointed function used to raise in the backward."""
+    torch.manual_seed(0)
+    modules = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    peer = copy.deepcopy(modules)
+
+    def call(m, x):
+        return checkpoint(m, x * 2, use_reentrant=False).sin()
+
+    compiled = weft.compile(call, backend=backend)
+    for _ in range(2):
+        found = gradients_of(lambda x: compiled(modules, x), modules)
+        torch.testing.assert_close(found, gradients_of(lambda x: call(peer, x), peer))
+    torch.testing.assert_close(list(modules.buffers()), list(peer.buffers()))
+    assert int(modules[1].num_batches_tracked) == 4

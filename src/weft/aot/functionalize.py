@@ -98,9 +98,9 @@ class Functionalizer:
         sets back, and which moves on here with each draw (`generator_kept` undoes that).
         """
         draw = (op, torch.get_rng_state().numpy().tobytes())
+        torch.rand(1)
         found = self._draws.get(draw) if self.runs_again() else None
         if found is None:
-            torch.rand(1)
             found = self._draws[draw] = self.append_known(op, args, kwargs, value)
         return found
 

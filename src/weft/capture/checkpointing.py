@@ -6,6 +6,9 @@ the same: it is given the *compiled* function, and runs without the frame hook i
 
     x = checkpoint(layer, x, use_reentrant=False)      # as written
     x = Checkpointed(make)(layer, x, use_reentrant=False)   # as run: checkpoint(make(layer), ...)
+
+The second run goes to the end of the function: stopped where the last tensor is saved, which is in
+the middle of a compiled graph, it would lack the graph's writes (running statistics).
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class Checkpointed:
         self._run = disable(checkpoint)
 
     def __call__(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._run(self._compiled(function), *args, **kwargs)
+        return self._run(self._compiled(function), *args, **{"early_stop": False, **kwargs})
 
     def _compiled(self, function: Any) -> Any:
         if is_disabled(function):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.checkpoint
+from torch import fx
 from torch.utils.checkpoint import checkpoint
 
 from weft._torch import (
@@ -22,6 +23,7 @@ from weft._torch import (
 )
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import loops
+from weft.capture.reruns import version_of
 from weft.capture.subgraphs import Subgraph, SubgraphBuilder, capture_subgraph
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.functions import PartialValue, rule
@@ -44,12 +46,24 @@ def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     rest = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT}
     if not torch.is_grad_enabled():
         return tx.call(args[0], args[1:], rest)
+    before = _versions(tx)
     body = capture_subgraph(tx, args[0], args[1:], rest)
+    if any(before.get(n, n.meta.get("version", v)) != v for n, v in _versions(tx).items()):
+        raise graph_break("disabled", "checkpoint of a function that writes to outside tensors")
     named = {k: _setting(tx, v) for k, v in settings.items()}
     named.setdefault("use_reentrant", False)
     node = tx.builder.call("call_function", checkpoint, (body.module_node(tx), *body.inputs), named,
                            body.examples(), tx.stack())
     return body.result(tx, node)
+
+
+def _versions(tx: Interpreter) -> dict[fx.Node, int]:
+    """How often each tensor of the outer graph was written.
+
+    What a checkpointed function writes (counters of batch norm), eager writes again when it runs
+    the function in the backward.
+    """
+    return {n: version_of(n.meta.get("example_value")) for n in tx.builder.graph.nodes}
 
 
 def _setting(tx: Interpreter, value: SymbolicValue) -> Any:
