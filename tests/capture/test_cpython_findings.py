@@ -229,6 +229,19 @@ def test_a_list_iterator_that_met_the_end_stays_there() -> None:
     check(f, (X,))
 
 
+def test_iterators_over_outside_containers_that_were_changed_keep_their_place() -> None:
+    def f(x: Any, items: list[int], mapping: dict[str, int]) -> Any:
+        items.extend([1, 2, 3])
+        mapping.update(a=1, b=2)
+        iterators = iter(items), reversed(items), iter(mapping.items())
+        for iterator in iterators:
+            next(iterator)
+        print("break")
+        return x + 1, list(map(list, iterators))
+
+    check(f, (X, [], {}), breaks=1)
+
+
 def test_a_list_iterator_keeps_its_list() -> None:
     def f(x: Any) -> Any:
         items = [1, 2]

@@ -568,6 +568,39 @@ def test_copies_are_made_by_the_classes_own_constructor() -> None:
     check(f, (X,), breaks=None)
 
 
+class Renaming:
+    asked: typing.ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        self.size = [3]
+
+    def __getattribute__(self, name: str) -> Any:
+        super().__getattribute__("asked").append(name)
+        return super().__getattribute__({"width": "size"}.get(name, name))
+
+
+class Hiding(Renaming):
+    def __getattribute__(self, name: str) -> Any:
+        return {"hidden": 1} if name == "__dict__" else super().__getattribute__(name)
+
+
+class Replacing(Renaming):
+    def __getattribute__(self, name: str) -> Any:
+        return (lambda: (int, (3,))) if name == "__reduce__" else super().__getattribute__(name)
+
+
+def test_copying_asks_a_hook_of_attributes_for_what_the_copy_module_asks() -> None:
+    def f(x: Any, value: Any) -> Any:
+        Renaming.asked.clear()
+        made = copy.copy(value), copy.deepcopy(value)
+        asked = list(Renaming.asked)
+        return x + 1, asked, [m if type(m) is int else m.width for m in made]
+
+    check(f, (X, Renaming()))
+    for value in Hiding(), Replacing():
+        check(f, (X, value), breaks=None)
+
+
 # -- classes made inside --------------------------------------------------------------------------
 
 

@@ -67,6 +67,8 @@ class Emitter:
         self._unfilled: deque[Callable[[], None]] = deque()
         self.places: dict[str, tuple[Place, ...]] = {}
         """Which frames of the program a line stands for in tracebacks."""
+        self.settled: set[int] = set()
+        """The values whose side effects are emitted (their ids)."""
         self.goes_on = False
         """Whether the program goes on after a graph break."""
         self.on_error: Callable[[Exception], None] | None = None
@@ -144,6 +146,15 @@ class Emitter:
         if type(obj) in self.tx.made_classes:
             raise graph_break("unknown-value", "a constant of a class made inside")
         return None
+
+    def filled(self, value: SymbolicValue) -> str:
+        """An expression for an object that has its items by then: an iterator only goes where
+        there are some."""
+        text = self.value(value)
+        self.fill()
+        self.tx.effects.settle(value, self)
+        self.fill()
+        return text
 
     def output(self, node: fx.Node) -> str:
         """The variable of a graph output."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 
 if TYPE_CHECKING:
     from weft.capture.replacement import Emitter
+    from weft.capture.values.base import SymbolicValue
 
 
 class Replayable(Protocol):
@@ -40,4 +41,12 @@ class SideEffects:
     def replay(self, emit: Emitter) -> None:
         """Emits the statements that make the changes visible."""
         for value in list(self._touched.values()):
-            value.replay(emit)
+            self.settle(value, emit)
+
+    def settle(self, value: SymbolicValue, emit: Emitter) -> None:
+        """Emits the changes of one object, if there are any: once, and ahead of the others' if
+        what is made of it next looks at them."""
+        changed = self._touched.get(id(value))
+        if changed is not None and id(value) not in emit.settled:
+            emit.settled.add(id(value))
+            changed.replay(emit)

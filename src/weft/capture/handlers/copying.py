@@ -20,7 +20,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import BuiltinValue
 from weft.capture.values.classes import ClassValue, make_instance
 from weft.capture.values.constant import NONE, boolean
-from weft.capture.values.functions import FunctionValue, rule
+from weft.capture.values.functions import BoundMethodValue, FunctionValue, rule
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.modules import ModuleValue
 from weft.capture.values.objects import ObjectValue
@@ -40,6 +40,8 @@ CopyPart = Callable[[SymbolicValue], SymbolicValue]
 _ATOMIC: Final = (FunctionValue, ClassValue, BuiltinValue)
 _CUSTOM: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
                   "__getnewargs__", "__getnewargs_ex__")
+
+_ASKED: Final = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__")
 
 _MODULE_STATE: Final = tuple(vars(torch.nn.Module).get(name) for name in _CUSTOM)
 """Those of nn.Module: all attributes, but for the compiled call."""
@@ -148,21 +150,22 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
     """A new instance with the parts of the old one, as `object.__reduce_ex__` would have it."""
     if not value.cls.__flags__ & HEAP_TYPE:  # C code knows how to copy its own
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
-    hooked = isinstance(type_lookup(value.cls, "__getattribute__"), types.FunctionType)
     maker = type_lookup(value.cls, "__new__")  # may want arguments, or do something
-    if value.cls in copyreg.dispatch_table or hooked or isinstance(
-            maker, (staticmethod, types.FunctionType)):
+    if value.cls in copyreg.dispatch_table or isinstance(maker, (staticmethod, types.FunctionType)):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     for name in _CUSTOM:
         found = type_lookup(value.cls, name)
         if isinstance(found, types.FunctionType) and found not in _MODULE_STATE:
             raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
+    _ask(tx, value, _ASKED[memo is None:])
     made = make_instance(tx, value.cls, [])
     if not isinstance(made, ObjectValue) or type(made) is not type(value):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     if memo is not None:
         memo[id(value)] = made
-    for key, item in value.attributes.pairs(tx):
+    pairs = value.attributes.pairs(tx)
+    _ask(tx, made, ("__setstate__", "__dict__") if pairs else ())
+    for key, item in pairs:
         if not (isinstance(value, ModuleValue) and key.constant() == "_compiled_call_impl"):
             made.attributes.setitem(tx, key, part(item))
     for name in _slots(value.cls):
@@ -171,6 +174,24 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
             made.set_slot(tx, name, part(slot))
     _copy_contents(tx, value, made, part)
     return made
+
+
+def _ask(tx: Interpreter, value: ObjectValue, names: tuple[str, ...]) -> None:
+    """Asks for the attributes that the copy module asks for, if the program's class has a say in
+    that: it has to give what every object has."""
+    if not isinstance(type_lookup(value.cls, "__getattribute__"), types.FunctionType):
+        return
+    for name in names:
+        expected: Any = value.attributes if name == "__dict__" else getattr(object, name, MISSING)
+        try:
+            found = value.getattr(tx, name)
+        except ObservedException as error:
+            if expected is MISSING and issubclass(error.value.python_type(), AttributeError):
+                continue
+            raise
+        what = found.function.real() if isinstance(found, BoundMethodValue) else found
+        if what is not expected:
+            raise graph_break("unknown-operation", f"{name} of {value!r}")
 
 
 def _slots(cls: type) -> list[str]:

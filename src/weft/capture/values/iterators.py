@@ -63,9 +63,7 @@ class ItemsIterator(IteratorValue):
     def rebuild(self, emit: Emitter) -> str:
         if self.position < 0:
             return emit.bind(self, f"iter({emit.constant(self.sequence.python_type())}())")
-        text = emit.value(self.sequence)
-        emit.fill()  # an iterator can only go where there are items
-        name = emit.bind(self, f"iter({text})")
+        name = emit.bind(self, f"iter({emit.filled(self.sequence)})")
         if self.position and hasattr(self.python_type(), "__setstate__"):
             emit.line(f"{name}.__setstate__({self.position})")
         elif self.position:

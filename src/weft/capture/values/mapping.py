@@ -538,10 +538,9 @@ class DictIterator(IteratorValue):
         if self.position < 0:
             return emit.bind(self, f"iter({{}}.{self.view.what}())")
         owner = self.view.owner
-        if list(owner.complete(emit.tx)) != self.keys or (owner.source and owner.written):
+        if list(owner.complete(emit.tx)) != self.keys:
             raise graph_break("unknown-value", "an iterator of a dictionary that changed")
-        text = emit.value(owner)
-        emit.fill()  # the iterator notes the dictionary's size
+        text = emit.filled(owner)  # the iterator notes the dictionary's size
         name = emit.bind(self, f"iter({text}.{self.view.what}())")
         if self.position:
             advance(emit, name, self.position)

@@ -246,9 +246,7 @@ class ReversedIterator(IteratorValue):
         return self.sequence.at(tx, self.position + 1)  # type: ignore[no-any-return]
 
     def rebuild(self, emit: Emitter) -> str:
-        text = emit.value(self.sequence)
-        emit.fill()
-        name = emit.bind(self, f"reversed({text})")
+        name = emit.bind(self, f"reversed({emit.filled(self.sequence)})")
         if hasattr(self.python_type(), "__setstate__"):
             emit.line(f"{name}.__setstate__({self.position})")
         else:
