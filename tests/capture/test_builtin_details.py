@@ -402,3 +402,16 @@ def test_members_of_c_types_that_cannot_be_set() -> None:
         return x
 
     check(f, (X, Partial(int, "3")), breaks=None)
+
+
+def test_join_and_unions_of_generators() -> None:
+    def f(x: torch.Tensor, names: dict[str, Any]) -> Any:
+        text = ", ".join(f"{k}={v}" for k, v in names.items())
+        union = frozenset({1}).union(i for i in range(3))
+        try:
+            ",".join(v for v in names.values())
+        except TypeError as error:
+            return x + 1, text, sorted(union), str(error)
+        return x - 1
+
+    check(f, (X, {"a": 1, "b": [2]}), graphs=1, breaks=0)

@@ -83,3 +83,28 @@ def test_checks_in_compiled_graphs(backend):
     with pytest.raises(ValueError, match="Expected parameter scale"):
         compiled(x, -x.exp())
     assert torch.allclose(compiled(x, x.exp()), f(x, x.exp()))
+
+
+def test_data_of_constants_is_known():
+    def f(x):
+        mask = torch.triu(torch.full((4, 4), float("-inf")), diagonal=1)
+        if bool((mask == mask.triu(1)).all()):
+            x = x + 1
+        for rate in [v.item() for v in torch.linspace(0, 0.1, 4)]:
+            if rate > 0.05:
+                x = x * rate
+        return x, torch.arange(3).tolist()
+
+    check(f, (torch.ones(2),), graphs=1, breaks=0)
+
+
+def test_data_of_written_or_random_tensors_is_not_known():
+    def f(x):
+        written = torch.zeros(3)
+        view = written[1:]
+        view.add_(1)
+        if written.sum() > 1:
+            x = x + 1
+        return x - 1 if torch.rand(1) > 2 else x * 2
+
+    check(f, (torch.ones(2),), breaks=2)

@@ -51,6 +51,9 @@ def _require(tx: Interpreter, tensor: TensorValue, name: str, possible: bool) ->
 def _item(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A number, where the tensor is certain to have one element."""
     one = all(type(n) is int and n == 1 for n in tensor.example.shape)
+    known = tensor.known_data(tx) if one and not args and not kwargs else None
+    if known is not None:
+        return tx.wrap_new(known.item())
     _require(tx, tensor, "item", one and not args and not kwargs)
     value = run(tx, "call_method", "item", [tensor], {})
     tx.builder.n_calls -= 1  # a number alone is not worth a graph
@@ -88,6 +91,9 @@ def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) ->
     """A list of numbers."""
     sizes = tensor.example.shape
     plain = all(type(n) is int for n in sizes)
+    known = tensor.known_data(tx)
+    if known is not None:
+        return tx.wrap_new(known.tolist())
     _require(tx, tensor, "tolist", plain and sizes.numel() <= _LONGEST_LIST)
     if not sizes:
         return _item(tx, tensor, args, kwargs)

@@ -1,7 +1,8 @@
 """Rules for operators that take no symbolic sizes: what capture does with them instead.
 
-Place in the pipeline: see `handlers/__init__`; the other forms are in `polyfills/sizes.py`. Without
-a rule the sizes of the call are fixed by guards (`MemoFakeMode`), and each size is compiled anew.
+Place in the pipeline: see `handlers/__init__`; the other forms are in `polyfills/sizes.py` and
+`polyfills/recurrent.py`. Without a rule the sizes of the call are fixed by guards (`MemoFakeMode`),
+and each size is compiled anew.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from weft.capture.breaks import graph_break
-from weft.capture.polyfills import sizes
+from weft.capture.polyfills import recurrent, sizes
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue
 from weft.capture.values.functions import rule
@@ -103,3 +104,24 @@ def _is_long(x: TensorValue, args: Args) -> bool:
 
 for _function in (torch.gru, torch.rnn_tanh, torch.rnn_relu):
     _recurrent(_function)
+
+
+@rule(torch.lstm)
+def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A library call for each layer, where PyTorch would make one too if the sizes were plain."""
+    args = [tx.force(arg) for arg in args]
+    x = args[0]
+    if (not isinstance(x, TensorValue) or x.example.device.type != "cpu" or len(args) < 9
+            or isinstance(args[2], TensorValue) or not _has_symbolic_sizes(x)):
+        return run(tx, "call_function", torch.lstm, args, kwargs)
+    if not _is_library_lstm(tx, x, args):
+        raise graph_break("unrolled-loop", f"lstm of {x!r}")
+    return tx.wrap_fixed(recurrent.lstm, "lstm").call(tx, args, kwargs)
+
+
+def _is_library_lstm(tx: Interpreter, x: TensorValue, args: Args) -> bool:
+    """Single precision, no projections: four weights for each layer and direction."""
+    has_biases, layers, bidirectional = (args[i].constant() for i in (3, 4, 7))
+    count = layers * (2 if bidirectional else 1) * (4 if has_biases else 2)
+    plain = len(list(args[2].iterate(tx))) == count
+    return plain and x.example.dtype is torch.float32 and torch.backends.mkldnn.is_available()

@@ -118,6 +118,14 @@ LISTED: Final[list[Callable[[Any, Any], SymbolicValue]]] = []
 """Makes the value of an iterator that Python code gave; set by `iterators` (which is higher up)."""
 
 
+_TAKE_ALL: Final = frozenset({
+    (str, "join"), (bytes, "join"), (frozenset, "union"), (frozenset, "intersection"),
+    (frozenset, "difference"), (frozenset, "issubset"), (frozenset, "issuperset"),
+    (frozenset, "isdisjoint"), (frozenset, "symmetric_difference"),
+})
+"""Methods that read an iterable to its end, whatever it is."""
+
+
 @final
 class ConstantMethod(SymbolicValue):
     """A method of a constant, such as `"a".join`."""
@@ -136,7 +144,7 @@ class ConstantMethod(SymbolicValue):
         own = METHODS.get((type(self.owner.value), self.name))
         if own is not None:
             return own(tx, self.owner)
-        objects = [python_object(tx, a) for a in args]
+        objects = [self._object(tx, a) for a in args]
         named = {k: python_object(tx, v) for k, v in kwargs.items()}
         if any(o is MISSING for o in (*objects, *named.values())):
             raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")
@@ -145,6 +153,14 @@ class ConstantMethod(SymbolicValue):
         if hasattr(type(result), "__next__"):  # `pattern.finditer(text)`: another one in each call
             return LISTED[0](tx, result)
         return tx.wrap_new(result)
+
+    def _object(self, tx: Interpreter, value: SymbolicValue) -> Any:
+        """The Python object of an argument; what an iterator gives, to a method that takes all."""
+        obj = python_object(tx, value)
+        if obj is not MISSING or (type(self.owner.value), self.name) not in _TAKE_ALL:
+            return obj
+        items = [python_object(tx, item) for item in tx.force(value).iterate(tx)]
+        return MISSING if any(item is MISSING for item in items) else items
 
     def rebuild(self, emit: Emitter) -> str:
         # The same object in each call, for the guards of a continuation that is given it.

@@ -23,6 +23,7 @@ from weft._torch import (
     is_functorch_wrapped_tensor,
 )
 from weft.capture.breaks import SkipFrame, graph_break
+from weft.capture.constant_tensors import data_of
 from weft.capture.device_modes import ignores
 from weft.capture.guards import tensor_guard
 from weft.capture.operations import plain_operator
@@ -131,10 +132,17 @@ class TensorValue(SymbolicValue):
             text = f"{emit.value(self)}.{name} = {emit.value(value)}"
             emit.line(text if writer is None else writer(emit, self, value))
 
+    def known_data(self, tx: Interpreter) -> torch.Tensor | None:
+        """The tensor itself, where it is made of constants alone."""
+        return None if self._node is None or self.source is not None else data_of(self._node)
+
     # -- metadata ---------------------------------------------------------------------------------
 
     def truth(self, tx: Interpreter) -> bool:
-        raise graph_break("data-dependent-branch", f"a branch on {self!r}")
+        known = self.known_data(tx)
+        if known is None:
+            raise graph_break("data-dependent-branch", f"a branch on {self!r}")
+        return evaluate(tx, lambda: bool(known))  # type: ignore[no-any-return]
 
     def length(self, tx: Interpreter) -> int:
         return evaluate(tx, lambda: len(self.example))  # type: ignore[no-any-return]
