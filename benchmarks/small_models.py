@@ -61,6 +61,23 @@ class NotBuildable(Exception):
     """No small configuration of this type could be built and run in eager."""
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How large the inputs of a call are."""
+
+    batch: int = 2
+    length: int = 16
+    """Tokens; sounds are 250 samples a token."""
+    larger: int = 0
+    """Pixels to add to each side of an image, in steps of 32 (what most models divide by)."""
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.length}" + f"+{32 * self.larger}" * bool(self.larger)
+
+
+FIRST: Final = Sizes()
+
+
 @dataclass
 class Case:
     """A model in eval mode and the keyword arguments of one forward call."""
@@ -68,6 +85,8 @@ class Case:
     name: str
     model: torch.nn.Module
     kwargs: dict[str, Any]
+    at: Callable[[Sizes], dict[str, Any]]
+    """The arguments of a call of other sizes, which the model may refuse."""
 
 
 def model_types() -> list[str]:
@@ -104,13 +123,11 @@ def _attempt(name: str, shrink: Callable[[Any], None], seed: int) -> Case:
             raise NotBuildable(f"{count} parameters")
         model = AutoModel.from_config(config).eval()
     errors = []
-    candidates = list(_inputs(model, config))
-    candidates += [full for one in candidates if (full := _completed(model, one)) is not None]
-    for kwargs in candidates:
+    for index, kwargs in enumerate(_candidates(model, config, FIRST)):
         try:
             with torch.no_grad():
                 model(**kwargs)
-            return Case(name, model, kwargs)
+            return Case(name, model, kwargs, lambda n, i=index: _candidates(model, config, n)[i])
         except Exception as error:  # not the inputs that this model wants
             errors.append(f"{sorted(kwargs)}: {str(error)[:100]}")
     raise NotBuildable(" | ".join(errors[:3]))
@@ -224,19 +241,25 @@ def _clamp_token_ids(config: Any, limit: int | None = None) -> None:
             setattr(config, name, limit - 1 - (len(name) % 16))
 
 
-def _inputs(model: torch.nn.Module, config: Any) -> Iterator[dict[str, Any]]:
-    """Candidate keyword arguments, most likely first."""
+def _candidates(model: torch.nn.Module, config: Any, sizes: Sizes) -> list[dict[str, Any]]:
+    """Arguments that a call may want, most likely first; of the same kinds for all sizes."""
+    some = list(_inputs(model, config, sizes))
+    return some + [full for one in some if (full := _completed(model, one)) is not None]
+
+
+def _inputs(model: torch.nn.Module, config: Any, sizes: Sizes) -> Iterator[dict[str, Any]]:
     parameters = set(inspect.signature(model.forward).parameters)
     vocabulary = getattr(config, "vocab_size", None) or getattr(
         getattr(config, "text_config", None), "vocab_size", 256
     )
-    tokens = torch.randint(5, max(6, min(int(vocabulary), 256)), (2, 16))
+    tokens = torch.randint(5, max(6, min(int(vocabulary), 256)), (sizes.batch, sizes.length))
     text = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     text = {k: v for k, v in text.items() if k in parameters}
     seq2seq = {**text, "decoder_input_ids": tokens} if "decoder_input_ids" in parameters else None
     size, channels = _image_shape(config)
-    images = {"pixel_values": torch.randn(2, channels, size, size)}
-    yield from _gridded(model, parameters, config, vocabulary)
+    size += 32 * sizes.larger
+    images = {"pixel_values": torch.randn(sizes.batch, channels, size, size)}
+    yield from _gridded(model, parameters, config, vocabulary, sizes)
     if "pixel_values" in parameters and "input_ids" not in parameters:
         yield images
     if seq2seq and "input_ids" in parameters:
@@ -247,20 +270,22 @@ def _inputs(model: torch.nn.Module, config: Any) -> Iterator[dict[str, Any]]:
         yield text
     if "pixel_values" in parameters:
         yield images
-        yield {"pixel_values": torch.randn(1, 4, channels, size, size)}
+        yield {"pixel_values": torch.randn(sizes.batch, 4, channels, size, size)}
     if "input_values" in parameters:
-        yield {"input_values": torch.randn(2, 4000)}
-        yield {"input_values": torch.randn(2, 1, 4000)}
+        samples = 250 * sizes.length
+        yield {"input_values": torch.randn(sizes.batch, samples)}
+        yield {"input_values": torch.randn(sizes.batch, 1, samples)}
     if "input_features" in parameters:
-        yield from _audio(parameters, config, tokens)
+        yield from _audio(parameters, config, tokens, sizes)
     if "past_values" in parameters:
         length = getattr(config, "context_length", 32)
-        yield {"past_values": torch.randn(2, length, getattr(config, "num_input_channels", 1))}
-        yield {"past_values": torch.randn(2, length)}
+        series = (sizes.batch, length, getattr(config, "num_input_channels", 1))
+        yield {"past_values": torch.randn(series)}
+        yield {"past_values": torch.randn(series[:2])}
 
 
 def _gridded(
-    model: torch.nn.Module, parameters: set[str], config: Any, vocabulary: int
+    model: torch.nn.Module, parameters: set[str], config: Any, vocabulary: int, sizes: Sizes
 ) -> Iterator[dict[str, Any]]:
     """Images as lists of patches with their grids (the Qwen-VL family and others)."""
     grid = next((g for g in ("grid_thw", "image_grid_thw") if g in parameters), None)
@@ -271,7 +296,8 @@ def _gridded(
     patch = int(getattr(vision, "patch_size", 14))
     frames = int(getattr(vision, "temporal_patch_size", 1) or 1)
     channels = int(getattr(vision, "num_channels", 0) or getattr(vision, "in_channels", 0) or 3)
-    grids = torch.tensor([[1, 2 * merge, 2 * merge], [1, 2 * merge, 4 * merge]])
+    wide = 2 + sizes.batch
+    grids = torch.tensor([[1, 2 * merge, 2 * merge], [1, 2 * merge, wide * merge]])
     if "input_ids" in parameters:
         grids = grids[1:]
     count = int(grids.prod(1).sum())
@@ -285,7 +311,7 @@ def _gridded(
         token = getattr(config, "image_token_id", None)
         if not isinstance(token, int):
             return
-        ids = torch.randint(5, max(6, min(int(vocabulary), 200)), (1, 8))
+        ids = torch.randint(5, max(6, min(int(vocabulary), 200)), (1, sizes.length - 8))
         marks = torch.full((1, count // merge**2), token)
         ids = torch.cat([ids[:, :4], marks, ids[:, 4:]], 1)
         both = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **images}
@@ -319,12 +345,15 @@ def _image_shape(config: Any) -> tuple[int, int]:
     return size, int(getattr(vision, "num_channels", 3) or 3)
 
 
-def _audio(parameters: set[str], config: Any, tokens: torch.Tensor) -> Iterator[dict[str, Any]]:
+def _audio(
+    parameters: set[str], config: Any, tokens: torch.Tensor, sizes: Sizes
+) -> Iterator[dict[str, Any]]:
     mel = getattr(config, "num_mel_bins", None) or getattr(config, "input_dim", 80)
     extra = {"decoder_input_ids": tokens} if "decoder_input_ids" in parameters else {}
-    frames = 2 * int(getattr(config, "max_source_positions", 64) or 64)
-    yield {"input_features": torch.randn(2, int(mel), frames), **extra}
-    yield {"input_features": torch.randn(2, frames, int(mel)), **extra}
+    longest = int(getattr(config, "max_source_positions", 64) or 64)
+    frames = 2 * longest * sizes.length // FIRST.length
+    yield {"input_features": torch.randn(sizes.batch, int(mel), frames), **extra}
+    yield {"input_features": torch.randn(sizes.batch, frames, int(mel)), **extra}
 
 
 def same(left: Any, right: Any, tolerance: float = 1e-4) -> bool:

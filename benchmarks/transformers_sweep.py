@@ -3,12 +3,13 @@
     python -m benchmarks.transformers_sweep                 # all types, backend "eager": capture
     python -m benchmarks.transformers_sweep --backend inductor --only bert,gpt2
     python -m benchmarks.transformers_sweep --peer          # torch.compile's graph counts
-    python -m benchmarks.transformers_sweep --dynamic       # dynamic=True, a second size afterwards
+    python -m benchmarks.transformers_sweep --dynamic       # dynamic=True, two other sizes afterwards
     python -m benchmarks.transformers_sweep --train --backend inductor      # two training steps
 
 Each type runs in a worker process with a time limit; a crash or time-out is a row like any other.
 The table lists: right (equal to eager at two calls), graphs, breaks, and the first reason of a
-break.
+break. With --dynamic also the two other sizes (batch x length, + pixels of an image's side) with
+the recompiles that each took; a size that the model refuses in eager is left out.
 """
 
 from __future__ import annotations
@@ -22,14 +23,21 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.small_models import Case, NotBuildable, Sizes, build, model_types, same
+
 SECONDS_PER_TYPE: Final = 120
 TYPES_PER_WORKER: Final = 12
 RESULT: Final = "RESULT "
+OTHER_SIZES: Final = (
+    (Sizes(3, 24, 1), Sizes(3, 24), Sizes(3), Sizes(2, 24)),
+    (Sizes(5, 11, 2), Sizes(5, 11), Sizes(5), Sizes(2, 11)),
+)
+"""What --dynamic calls with after the first size; of each row the first that eager takes."""
 
 
 def main() -> None:
@@ -71,8 +79,6 @@ def main() -> None:
 
 def sweep(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Rows of all chosen types, in order, from worker processes."""
-    from benchmarks.small_models import model_types
-
     names = arguments.only.split(",") if arguments.only else model_types()[:: arguments.every]
     chunks = [names[i : i + TYPES_PER_WORKER] for i in range(0, len(names), TYPES_PER_WORKER)]
     with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -164,31 +170,34 @@ def _page_row(row: dict[str, Any], peer: dict[str, Any] | None) -> str:
 def table(rows: Iterable[dict[str, Any]]) -> str:
     """Markdown: a line per type that is not one right graph, then the totals."""
     lines = [
-        "| model type | status | graphs | breaks | first break or error |",
-        "|---|---|---|---|---|",
+        "| model type | status | graphs | breaks | recompiles | first break or error |",
+        "|---|---|---|---|---|---|",
     ]
     totals: Counter[str] = Counter()
     for row in rows:
         totals[row["status"]] += 1
+        again = _recompiles(row)
         whole = row["status"] == "right" and not row.get("breaks") and not row.get("fallbacks")
         totals["whole"] += whole
-        if not whole and row["status"] != "not buildable":
+        totals["without recompiles"] += row["status"] == "right" and not again
+        totals["at three sizes"] += len(row.get("recompiles", ())) == 3
+        if (again or not whole) and row["status"] != "not buildable":
             detail = str(row.get("detail", "")).replace("\n", " ").replace("|", "/")[:160]
-            cells = (
-                row["name"],
-                row["status"],
-                row.get("graphs", ""),
-                row.get("breaks", ""),
-                detail,
-            )
+            cells = (row["name"], row["status"], row.get("graphs", ""), row.get("breaks", ""),
+                     again, detail)  # fmt: skip
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines.append("")
     lines.append(", ".join(f"{name}: {count}" for name, count in totals.most_common()))
     return "\n".join(lines)
 
 
-# --- a worker
-# ----------------------------------------------------------------------------------------
+def _recompiles(row: dict[str, Any]) -> str:
+    """The sizes that were compiled again, with how often."""
+    counts = row.get("recompiles") or {}
+    return ", ".join(f"{size}: {count}" for size, count in counts.items() if count)
+
+
+# --- a worker ------------------------------------------------------------------------------------
 
 
 def worker(arguments: argparse.Namespace) -> None:
@@ -216,8 +225,6 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Build, run in eager, compile, run twice, compare."""
     import torch
 
-    from benchmarks.small_models import NotBuildable, build, same
-
     try:
         case = build(name)
     except NotBuildable as error:
@@ -225,18 +232,41 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.train:
         return examine_training(case, arguments)
     with torch.no_grad():
-        torch.manual_seed(0)
-        expected = case.model(**case.kwargs)
+        calls = {"first": case.kwargs} | (_other_calls(case) if arguments.dynamic else {})
+        expected = {size: _seeded(case.model, kwargs) for size, kwargs in calls.items()}
         try:
             count = _count_peer if arguments.peer else _count_weft
-            results, row = count(case, arguments)
+            results, row = count(case, calls, arguments)
         except Exception as error:  # a failure of the compiler under test is a row
             return {"status": "error", "detail": f"{type(error).__name__}: {error}"[:500]}
-    right = all(same(result, expected) for result in results)
-    return {"status": "right" if right else "wrong", **row}
+    wrong = [size for size, result in results if not same(result, expected[size])]
+    detail = f"wrong at {wrong}" if wrong else row["detail"]
+    return {"status": "wrong" if wrong else "right", **row, "detail": detail}
 
 
-def examine_training(case: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+def _other_calls(case: Case) -> dict[str, dict[str, Any]]:
+    """The arguments of the other sizes that the model takes in eager."""
+    calls = {}
+    for sizes in OTHER_SIZES:
+        for one in sizes:
+            try:
+                kwargs = case.at(one)
+                _seeded(case.model, kwargs)
+            except Exception:  # the model refuses this size: the next
+                continue
+            calls[str(one)] = kwargs
+            break
+    return calls
+
+
+def _seeded(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    import torch
+
+    torch.manual_seed(0)
+    return function(**kwargs)
+
+
+def examine_training(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
     """Two training steps, compared with eager's."""
     import weft
     from benchmarks.training_sweep import differences
@@ -264,32 +294,40 @@ def examine_training(case: Any, arguments: argparse.Namespace) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _count_weft(case: Any, arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
-    import torch
+Calls = dict[str, dict[str, Any]]
+"""Keyword arguments by the name of their size."""
 
+
+def _count_weft(
+    case: Case, calls: Calls, arguments: argparse.Namespace
+) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     import weft
     from weft.diagnostics import events
 
     weft.reset()
     weft.config.strict = True
     start = time.perf_counter()
+    recompiles: dict[str, int] = {}
     with events.collect() as seen:
         compiled = weft.compile(
             case.model, backend=arguments.backend, dynamic=True if arguments.dynamic else None
         )
         results = []
-        for _ in range(2):
-            torch.manual_seed(0)
-            results.append(compiled(**case.kwargs))
+        for size in ("first", *calls):
+            before = weft.stats()["recompiles"]
+            results.append((size, _seeded(compiled, calls[size])))
+            recompiles[size] = weft.stats()["recompiles"] - before
     stats = weft.stats()
     reasons = [str(event.reason) for event in seen if event.kind == "graph_break"]
     return results, {
-        "graphs": stats["graphs"], "breaks": stats["graph_breaks"], "recompiles": stats["recompiles"],
+        "graphs": stats["graphs"], "breaks": stats["graph_breaks"], "recompiles": recompiles,
         "detail": reasons[0] if reasons else "", "seconds": round(time.perf_counter() - start, 2),
     }  # fmt: skip
 
 
-def _count_peer(case: Any, arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
+def _count_peer(
+    case: Case, calls: Calls, arguments: argparse.Namespace
+) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     import torch
     import torch._dynamo as dynamo
 
@@ -299,10 +337,7 @@ def _count_peer(case: Any, arguments: argparse.Namespace) -> tuple[list[Any], di
     compiled = torch.compile(
         case.model, backend=arguments.backend, dynamic=True if arguments.dynamic else None
     )
-    results = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        results.append(compiled(**case.kwargs))
+    results = [(size, _seeded(compiled, calls[size])) for size in ("first", *calls)]
     breaks = dynamo.utils.counters["graph_break"]
     return results, {
         "graphs": dynamo.utils.counters["stats"]["unique_graphs"], "breaks": sum(breaks.values()),
