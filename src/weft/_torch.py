@@ -39,6 +39,9 @@ from torch._C import _AutoDispatchBelowAutograd as below_autograd
 
 # aot: which forward operator a backward operator belongs to.
 from torch._C import _current_autograd_node as current_autograd_node
+
+# aot: a region in which no operator is cast, whatever autocast says.
+from torch._C import _DisableAutocast as DisableAutocast
 from torch._C import _disabled_torch_function_impl as disabled_torch_function
 from torch._C import _enter_dual_level as enter_dual_level
 from torch._C import _exit_dual_level as exit_dual_level
@@ -49,6 +52,7 @@ from torch._C import _get_deterministic_algorithms as get_deterministic_algorith
 from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
 from torch._C import _get_tracing_state as get_tracing_state
 from torch._C import _group_tensors_by_device_and_dtype as group_tensors_by_device_and_dtype
+from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from torch._C import _is_fwd_grad_enabled as is_forward_grad_enabled
 from torch._C import _is_torch_function_enabled as is_torch_function_enabled
 from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
@@ -149,6 +153,7 @@ from torch.utils.checkpoint import _StopRecomputationError as StopRecomputation
 __all__ = [
     "DataDependentOutputException",
     "DeviceContext",
+    "DisableAutocast",
     "DisableTorchFunction",
     "DisableTorchFunctionSubclass",
     "DispatchKey",
@@ -204,6 +209,7 @@ __all__ = [
     "has_global_module_hooks",
     "has_meta",
     "in_kernel_invocation",
+    "is_any_autocast_enabled",
     "is_forward_grad_enabled",
     "is_functorch_wrapped_tensor",
     "is_legacy_batchedtensor",

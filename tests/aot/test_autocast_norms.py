@@ -1,4 +1,4 @@
-"""Training under autocast on a CPU: inputs of norms in half precision, parameters in float32."""
+"""Autocast on a CPU: norms in half precision with parameters in float32; regions within regions."""
 
 from __future__ import annotations
 
@@ -72,3 +72,31 @@ def test_types_of_statistics(call: Callable[..., object], parameter_type: torch.
     given = weft.compile(call, fullgraph=True)(x, w)
     assert [t.dtype for t in given] == [t.dtype for t in expected]
     torch.testing.assert_close(given, expected, rtol=0.02, atol=0.02)
+
+
+REGIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "mm": lambda x: x @ x.mT,
+    "linear": lambda x: nn.functional.linear(x, x, x[:, 0]),
+    "baddbmm": lambda x: torch.baddbmm(x[None], x[None], x[None]),
+    "conv": lambda x: nn.functional.conv1d(x[None], x[:, :, None]),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("name", REGIONS)
+def test_a_region_without_autocast_within_autocast(name: str, backend: str) -> None:
+    """The compiled graph's operators were cast once more: other types, and memory overrun."""
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return REGIONS[name](x)
+
+    def seen(call: Callable[..., torch.Tensor]) -> list[torch.Tensor | None]:
+        x = torch.linspace(-2, 2, 16).view(4, 4).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = call(x)
+        y.sin().sum().backward()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            return [y.detach(), x.grad, call(x)]
+
+    torch.testing.assert_close(seen(weft.compile(region, backend=backend)), seen(region))

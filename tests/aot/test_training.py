@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -439,3 +440,20 @@ def test_foreach_optimizers_with_numbers_for_tensors(name: str) -> None:
     given, expected = trained(weft.compile), trained(lambda step: step)
     # Told that it is compiled, torch.optim computes its factors in float32 tensors, not in numbers.
     torch.testing.assert_close(given, expected, rtol=1e-2, atol=1e-4)
+
+
+def test_parameters_that_the_backward_does_not_need_may_be_written_before_it() -> None:
+    """What only double backward would need was checked too: an error that eager does not raise."""
+
+    def gradients(wrap: Callable[..., Any]) -> list[torch.Tensor | None]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+        loss = wrap(model)(torch.ones(3, 4)).square().sum()
+        with torch.no_grad():
+            for p in (model[0].weight, model[0].bias, model[2].bias):
+                p.add_(1.0)
+        loss.backward()
+        return [p.grad for p in model.parameters()]
+
+    compiled = partial(weft.compile, backend="aot_eager")
+    torch.testing.assert_close(gradients(compiled), gradients(lambda m: m))

@@ -7,12 +7,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, final
 
 import torch
 
+from weft._torch import DisableAutocast, is_any_autocast_enabled
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
 _DEVICES = ("cpu", "cuda")
 
 
@@ -34,13 +37,30 @@ class AutocastState:
     def __enter__(self) -> AutocastState:
         stack = ExitStack()
         for device, (enabled, dtype) in self.settings.items():
-            if enabled != torch.is_autocast_enabled(device):
+            if (enabled, dtype) != (
+                torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+            ):  # fmt: skip
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
         self._stacks.append(stack)
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._stacks.pop().__exit__(*error)
+
+
+def without_autocast(call: Boxed) -> Boxed:
+    """`call`, an artifact whose casts are operators of its own, under the autocast of this moment.
+
+    Guards hold the graph's callers to that state.
+    """
+    if not is_any_autocast_enabled():
+        return call
+
+    def uncast(inputs: list[Any]) -> Sequence[Any]:
+        with DisableAutocast():
+            return call(inputs)
+
+    return uncast
 
 
 @final

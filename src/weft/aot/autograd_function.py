@@ -7,8 +7,9 @@ what can be decided beforehand is.
     values = function([x, w])            # values have one grad_fn, whose backward is compiled
 
 Under `create_graph=True` the backward differentiates the captured graph instead, through autograd,
-so that gradients of gradients exist. What that needs of the inputs beyond the saved values is kept
-only where it costs nothing (leaves); others are held weakly, and their loss is an error, not a
+so that gradients of gradients exist. What that needs of the inputs beyond the saved values is held
+beside autograd's saved tensors: eager would let the program write to it, and pack none of it. Only
+leaves are kept, which costs nothing; others are held weakly, and their loss is an error, not a
 wrong number.
 """
 
@@ -16,17 +17,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from operator import attrgetter
+from typing import Any, Final, final
 from weakref import ref
 
 import torch
 
-from weft._torch import are_functorch_transforms_active, is_legacy_batchedtensor
+from weft._torch import (
+    DisableAutocast,
+    are_functorch_transforms_active,
+    is_any_autocast_enabled,
+    is_legacy_batchedtensor,
+)
 from weft.aot.ambient import RandomState
 from weft.aot.runtime_wrapper import Boxed
 from weft.aot.symbols import SymbolSource
 from weft.aot.views import stride_order
 from weft.errors import WeftError
+
+_VERSION: Final = attrgetter("_version")
 
 
 class DoubleBackwardError(WeftError, RuntimeError):
@@ -77,6 +86,7 @@ class FunctionSpec:
     gradient_inputs: tuple[int, ...]
     depends_on: tuple[frozenset[int], ...]  # the values whose tangents each gradient is made of
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
+    unread_leaves: frozenset[int]  # of these, those whose values no gradient depends on
     weak_inputs: tuple[int, ...]  # held weakly, for double backward
     unread_inputs: tuple[int, ...]  # whose values no gradient depends on: only their sizes matter
     written_inputs: frozenset[int]  # by the graph itself: their version says nothing
@@ -103,7 +113,6 @@ def make_function(spec: FunctionSpec) -> Boxed:
 
 def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
     """A subclass of `torch.autograd.Function` for one compiled graph."""
-    n_saved = len(spec.saved_inputs) + len(spec.saved_values)
     layouts = tuple(spec.layouts.items())
 
     class CompiledFunction(torch.autograd.Function):
@@ -123,13 +132,16 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
             given = _given(grads, spec.layouts)
             saved = list(ctx.saved_tensors)
             if torch.is_grad_enabled() or batched:  # kernels do not batch
-                return _differentiably(spec, ctx, saved[n_saved:], saved, tangents, given)
+                return _differentiably(spec, ctx, saved, tangents, given)
             ctx.maybe_clear_saved_tensors()
-            del saved[n_saved:], grads
+            del grads
             if spec.symbols:
                 saved += ctx.symbols
             saved += tangents
             del tangents
+            if is_any_autocast_enabled():
+                with DisableAutocast():
+                    return _placed(spec, spec.backward(saved), given)
             return _placed(spec, spec.backward(saved), given)
 
     return CompiledFunction
@@ -138,7 +150,7 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
 def _forward(spec: FunctionSpec) -> Callable[..., Any]:
     """The function's forward: source for this graph, since it runs at every call."""
     scope: dict[str, Any] = {"run": spec.forward, "spec": spec, "others": _others}
-    scope["random_state"] = RandomState.of
+    scope.update(random_state=RandomState.of, version=_VERSION)
     exec(compile(_forward_text(spec), "<weft autograd forward>", "exec"), scope)
     forward: Callable[..., Any] = scope["forward"]
     return forward
@@ -148,7 +160,7 @@ def _forward_text(spec: FunctionSpec) -> str:
     """Only what this graph needs: random state, saved values, sizes, weak references."""
     saved = [f"inputs[{i}]" for i in spec.saved_inputs]
     saved += [f"outputs[{k}]" for k in spec.saved_values]
-    saved += [f"inputs[{i}]" for i in spec.extra_inputs]
+    kept = "".join(f"inputs[{i}], " for i in spec.extra_inputs)
     values = [f"outputs[{k}]" for k in range(spec.n_values)]
     numbers = spec.layouts.keys() | spec.numbers
     plain = [values[k] for k in range(spec.n_values) if k not in numbers]
@@ -162,6 +174,8 @@ def _forward_text(spec: FunctionSpec) -> str:
         "ctx.random = random_state(spec.random_devices)" if spec.random_devices else "",
         "outputs = run(list(inputs))",
         f"ctx.save_for_backward({', '.join(saved)})" if saved else "",
+        f"ctx.kept = ({kept})" if kept else "",
+        "ctx.versions = tuple(map(version, ctx.kept))" if kept else "",
         f"ctx.symbols = [{', '.join(symbols)}]" if symbols else "",
         f"ctx.sizes = ({', '.join(sizes)},)",
         "ctx.others = others(spec, inputs)" if n_kept < spec.n_inputs else "",
@@ -207,15 +221,18 @@ def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
 
 
 def _differentiably(
-    spec: FunctionSpec, ctx: Any, extra: list[Any], saved: list[Any],
-    tangents: list[torch.Tensor], given: frozenset[int] | None,
+    spec: FunctionSpec, ctx: Any, saved: list[Any], tangents: list[torch.Tensor],
+    given: frozenset[int] | None,
 ) -> tuple[Any, ...]:
     """The gradients through autograd, on the original inputs."""
     inputs: list[Any] = [None] * spec.n_inputs
     for i, tensor in zip(spec.saved_inputs, saved, strict=False):
         inputs[i] = tensor
-    for i, tensor in zip(spec.extra_inputs, extra, strict=True):
-        inputs[i] = tensor
+    if spec.extra_inputs:
+        for i, tensor, version in zip(spec.extra_inputs, ctx.kept, ctx.versions, strict=True):
+            if tensor._version != version and i not in spec.unread_leaves:
+                raise _lost("was modified in place")
+            inputs[i] = tensor
     for i, other in getattr(ctx, "others", {}).items():
         inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other
     by_value = dict(zip(spec.layouts, tangents, strict=True))
@@ -245,9 +262,12 @@ def _revived(held: tuple[Any, int | None] | _StandIn) -> torch.Tensor:
         return held.made()
     tensor: torch.Tensor | None = held[0]()
     if tensor is None or (held[1] is not None and tensor._version != held[1]):
-        state = "no longer exists" if tensor is None else "was modified in place"
-        raise DoubleBackwardError(
-            f"create_graph=True needs an input of the compiled graph that {state}",
-            do="keep a reference to the inputs of the compiled function until after the backward",
-        )
+        raise _lost("no longer exists" if tensor is None else "was modified in place")
     return tensor
+
+
+def _lost(state: str) -> DoubleBackwardError:
+    return DoubleBackwardError(
+        f"create_graph=True needs an input of the compiled graph that {state}",
+        do="keep a reference to the inputs of the compiled function until after the backward",
+    )

@@ -22,6 +22,7 @@ import torch.fx
 
 from weft._torch import (
     DataDependentOutputException,
+    DisableAutocast,
     DynamicOutputShapeException,
     FakeTensor,
     OpOverload,
@@ -131,7 +132,8 @@ class Evaluator:
         values = [_value(a) for a in args]
         named = {k: _value(v) for k, v in kwargs.items()}
         try:
-            out = self.mode.dispatch(op, (FakeTensor,), values, named)
+            with DisableAutocast():
+                out = self.mode.dispatch(op, (FakeTensor,), values, named)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise Unsupported(f"the result's metadata depends on data: {error}") from error
         found = self._found(out)

@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch.fx import Graph, Node
 
-from weft._torch import FakeTensor, current_autograd_node
+from weft._torch import DisableAutocast, FakeTensor, current_autograd_node
 from weft.aot.evaluate import Evaluator
 from weft.aot.trace import Traced, Tracer
 from weft.aot.views import Unsupported, stride_order
@@ -94,12 +94,12 @@ def _dense(value: FakeTensor, evaluator: Evaluator) -> FakeTensor:
 def _run_backward(
     tracer: Tracer, traced: Traced, primals: list[torch.Tensor], tangents: list[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """The gradients of the primals, recorded."""
+    """The gradients of the primals, recorded. Programs leave autocast before the backward."""
     values = list(traced.differentiable.values())
     tracer.tensors.phase = "backward"
     tracer.recorder.locate = _Locator(tracer)
     try:
-        with tracer.recorder:
+        with DisableAutocast(), tracer.recorder:
             gradients = torch.autograd.grad(values, primals, tangents, allow_unused=True)
     except RuntimeError as error:  # eager would raise too, but not before the backward is run
         raise Unsupported(f"the backward fails: {error}") from error

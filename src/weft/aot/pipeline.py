@@ -16,7 +16,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from weft.aot import training
-from weft.aot.ambient import generator_kept
+from weft.aot.ambient import generator_kept, without_autocast
 from weft.aot.control_flow import compile_stages, has_branches
 from weft.aot.data_dependent import data_symbols
 from weft.aot.expand import Lowered
@@ -68,7 +68,8 @@ def _compile_traced(
         events.record("perf", text=f"graph runs without aot: {reason}")
         return run_captured(gm)
     aten_gm = optimize(traced.graph, lowered)
-    return wrap(traced, compiler(finish(aten_gm, _writable(traced))), run_captured(gm))
+    artifact = compiler(finish(aten_gm, _writable(traced)))
+    return wrap(traced, without_autocast(artifact), run_captured(gm))
 
 
 def _writable(traced: Traced) -> list[int]:

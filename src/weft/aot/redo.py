@@ -45,8 +45,9 @@ class Redo:
         for i in self.mutated:
             given[i] = given[i].clone()
         replay = nullcontext() if random is None else random.replayed()
-        with torch.enable_grad(), self.autocast, replay:
-            flat, _ = tree_flatten(self.gm.forward(*given[: self.n_inputs]))
+        with torch.enable_grad(), replay:
+            with self.autocast:
+                flat, _ = tree_flatten(self.gm.forward(*given[: self.n_inputs]))
             values = [self._value(flat, k, tangent) for k, tangent in tangents.items()]
             return list(
                 torch.autograd.grad(

@@ -16,6 +16,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from weft._torch import OpOverload, tree_flatten
 from weft.aot import graph as aten_graph
+from weft.aot.ambient import without_autocast
 from weft.aot.autograd_function import FunctionSpec, TangentLayout, make_function
 from weft.aot.expand import Lowered
 from weft.aot.image_layout import use_channels_last
@@ -52,7 +53,7 @@ def compile_joint(
     backward = compiler(finish(aten_graph.make(parts.backward)))
     function = make_function(
         FunctionSpec(
-            forward=forward,
+            forward=without_autocast(forward),
             backward=_with_sources(backward, sources),
             redo=redo,
             random_devices=_random_devices(parts.forward),
@@ -106,6 +107,7 @@ def _spec(
         "gradient_inputs": tuple(joint.gradient_inputs),
         "depends_on": _tangents_of_gradients(joint, joint_graph),
         "extra_inputs": tuple(i for i in unsaved if i in leaves and i not in traced.mutated),
+        "unread_leaves": frozenset(unread & leaves),
         "written_inputs": frozenset(traced.mutated),
         "weak_inputs": tuple(i for i in weak if i not in unread),
         "unread_inputs": tuple(i for i in weak if i in unread),
