@@ -336,9 +336,35 @@ static int tree_global_state(const TreeCheck *check, PyObject *Py_UNUSED(collect
     return global_state_matches(check->operand);
 }
 
+/* As below, for many slots: 1, 0 or -1. */
+static int many_distinct(const TreeCheck *check, PyObject *const *slots)
+{
+    size_t room = 64, count = (size_t)check->n_numbers;
+    while (room < 2 * count)
+        room *= 2;
+    PyObject **table = PyMem_Calloc(room, sizeof(PyObject *));
+    if (table == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    int distinct = 1;
+    for (size_t i = 0; i < count && distinct; i++) {
+        PyObject *object = slots[check->numbers[i]];
+        size_t at = ((uintptr_t)object >> 4) * 0x9E3779B97F4A7C15u >> 16;
+        while (table[at & (room - 1)] != NULL && table[at & (room - 1)] != object)
+            at++;
+        distinct = table[at & (room - 1)] == NULL;
+        table[at & (room - 1)] = object;
+    }
+    PyMem_Free(table);
+    return distinct;
+}
+
 static int tree_distinct(const TreeCheck *check, PyObject *collected)
 {
     PyObject **slots = ((PyListObject *)collected)->ob_item;
+    if (check->n_numbers > 16)
+        return many_distinct(check, slots);
     for (Py_ssize_t i = 1; i < check->n_numbers; i++)
         for (Py_ssize_t j = 0; j < i; j++)
             if (slots[check->numbers[i]] == slots[check->numbers[j]])

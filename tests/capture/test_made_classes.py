@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import functools
 import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -316,3 +317,43 @@ def test_abstract_classes_made_before_a_break() -> None:
             return x + 1, Shape.__abstractmethods__
 
     check(f, (X,), breaks=None)
+
+
+def test_a_field_that_tells_its_default_its_name() -> None:
+    class Named:
+        def __set_name__(self, owner: type, name: str) -> None:
+            self.name = name
+
+    def f(x: Any) -> Any:
+        @dataclasses.dataclass
+        class Made:
+            part: Any = dataclasses.field(default=Named(), init=False)
+
+        return x + 1, Made.part.name
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_weak_reference_of_an_object_made_inside_is_its_own() -> None:
+    class Made:
+        pass
+
+    def f(x: Any) -> Any:
+        made = Made()
+        reference = weakref.ref(made)
+        return x + 1, made.__weakref__ is reference  # type: ignore[attr-defined]
+
+    check(f, (X,), breaks=None)
+
+
+def test_unpacking_what_is_no_iterable() -> None:
+    class Made:
+        pass
+
+    def f(x: Any) -> Any:
+        try:
+            a, b = Made()  # type: ignore[misc]
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(f, (X,))

@@ -154,6 +154,11 @@ def _distinct(guard: Guard, actual: Any) -> Told:
             "pass the same object twice always or never")
 
 
+def _absent(guard: Guard, actual: Any) -> Told:
+    key, owner = guard.args
+    return "keys", f"{owner} without {key}", f"{key} among them", "set it before the first call"
+
+
 def _same_object(guard: Guard, actual: Any) -> Told:
     return ("value", "the same object as another argument", "another object",
             "pass the same object twice always or never")
@@ -170,5 +175,6 @@ _KINDS: Final[dict[str, Callable[[Guard, Any], Told]]] = {
     "global_state": _modes,
     "shape": _sizes,
     "distinct": _distinct,
+    "absent": _absent,
     "same_as_slot": _same_object,
 }

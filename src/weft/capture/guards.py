@@ -67,6 +67,7 @@ _TEXT: dict[str, Callable[[Guard], str]] = {
     "same_as_slot": lambda g: f"{g.source} is the same object as before",
     "tensor": _tensor_text,
     "shape": lambda g: str(g.args[0]),
+    "absent": lambda g: f"{g.args[0]} not in {g.args[1]}",
     "distinct": lambda g: f"{', '.join(g.args)} are different objects",
     "global_state": lambda g: "global modes (gradient, autocast, ...) are as they were",
 }
@@ -102,10 +103,16 @@ class GuardSet:
         self._distinct.append(("distinct", slots, len(self.all)))
         self.all.append(Guard(None, "distinct", tuple(map(str, sources)), self.stack()))
 
-    def different(self, first: Source, second: Source) -> None:
-        """Require that two sources give different objects, unless other guards say so."""
-        if not (_is_fixed(first) or _is_fixed(second)):
-            self.distinct([first, second])
+    def all_different(self, sources: Sequence[Source]) -> None:
+        """Require that the sources' objects are pairwise different, unless other guards say so."""
+        if not all(map(_is_fixed, sources)):
+            self.distinct(sources)
+
+    def absent(self, key: Source, owner: Source) -> None:
+        """Require that an object is none of the keys of a dictionary, or items of a set."""
+        at, place = key.collect(), owner.collect()
+        self._distinct.append(("shape", lambda v: v[at] not in v[place], len(self.all)))
+        self.all.append(Guard(None, "absent", (str(key), str(owner)), self.stack()))
 
     def same(self, first: Source, second: Source) -> None:
         """Require that two sources give the same object."""
@@ -148,7 +155,7 @@ class GuardSet:
 
 
 def _is_fixed(source: Source) -> bool:
-    """Whether the guards pin the source's object (or its type decides the comparison)."""
+    """Whether the guards pin the source's object ."""
     if source.base is None and source.accessor[0] == "object":
         return True
     return any(key[0] in ("is", "eq") for key in source.checks)

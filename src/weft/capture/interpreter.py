@@ -22,7 +22,8 @@ from weft.capture.breaks import BREAKS, GraphBreak, ObservedException, Restart, 
 from weft.capture.frame import Frame, Instruction
 from weft.capture.graph import GraphBuilder
 from weft.capture.guards import GuardSet
-from weft.capture.operations import binary_operation, equal_values
+from weft.capture.identity_guards import IdentityGuards
+from weft.capture.operations import binary_operation, equal_values, same_object
 from weft.capture.side_effects import SideEffects
 from weft.capture.source import Source, SourceTree
 from weft.capture.state import GlobalState, Step
@@ -72,6 +73,7 @@ class Interpreter:
         self.tree = SourceTree()
         self.guards = GuardSet(self.tree)
         self.guards.stack = self.stack
+        self.identities = IdentityGuards(self.guards)
         self.builder: Any = GraphBuilder()
         """Where calls are recorded: the graph, or for a while a subgraph."""
         self.effects = SideEffects()
@@ -405,6 +407,7 @@ class Interpreter:
 
     def guard_aliases(self) -> None:
         """A changed object must not be one of the others that were read, by another name."""
+        self.identities.finish()
         changed = [v for v in self.effects.touched() if v.source is not None]
         for kind in {identity_kind(v) for v in changed} - {types.CellType}:
             known = [v for _, v in self._wrapped.values()
@@ -432,6 +435,10 @@ class Interpreter:
     def equal(self, left: SymbolicValue, right: SymbolicValue) -> bool:
         """`left == right` as containers compare: identity first."""
         return equal_values(self, left, right)
+
+    def same(self, left: SymbolicValue, right: SymbolicValue) -> bool:
+        """`left is right`."""
+        return same_object(self, left, right)
 
     def unpack(self, value: SymbolicValue) -> list[SymbolicValue]:
         """`[*value]`."""

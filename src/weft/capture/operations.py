@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import ConstantValue, boolean, evaluate, python_object
+from weft.capture.values.sequences import TupleValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.unknown import UnknownValue
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def binary_operation(
     if result is None and op in ("eq", "ne"):
         result = _compare_contents(tx, op, left, right)
     if result is None and op in ("eq", "ne") and not _has_own_equality(left, right):
-        result = boolean((left is right) is (op == "eq"))
+        result = boolean(same_object(tx, left, right) is (op == "eq"))
     if result is None:
         result = _by_python(tx, op, left, right)
     return result  # type: ignore[no-any-return]
@@ -98,11 +100,39 @@ def _right_first(op: str, left: SymbolicValue, right: SymbolicValue) -> bool:
     return not hasattr(a, name) or getattr(a, name) is not getattr(b, name)
 
 
+def _is_one_constant(value: SymbolicValue) -> bool:
+    return (value.is_constant and not value.has_parts) or isinstance(value, SymbolicNumberValue)
+
+
+def _is_empty_tuple(value: SymbolicValue) -> bool:
+    return isinstance(value, TupleValue) and value.python_type() is tuple and not value.items
+
+
+def same_object(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> bool:
+    """`left is right`."""
+    if left is right:
+        return True
+    if _is_one_constant(left) and _is_one_constant(right):
+        a, b = left.constant(), right.constant()
+        if isinstance(a, (str, int, float)) and isinstance(b, type(a)) and type(a) is type(b):
+            return bool(a == b)
+        return a is b
+    if _is_empty_tuple(left) and _is_empty_tuple(right):
+        return True
+    real = left.real()
+    same = real is not MISSING and real is right.real()
+    if not same:
+        tx.identities.different(left, right)
+    return same
+
+
 def equal_values(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> bool:
     """`left is right or left == right`, as containers compare their items."""
     left, right = tx.force(left), tx.force(right)
     if left is right:
         return True
+    if isinstance(left.python_type().__eq__, types.FunctionType):
+        tx.identities.different(left, right)
     return binary_operation(tx, "eq", left, right).truth(tx)
 
 

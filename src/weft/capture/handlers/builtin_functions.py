@@ -43,7 +43,7 @@ from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue, checked_text
 from weft.capture.values.sequences import ListValue, TupleValue, sort_values
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue, extreme_number
+from weft.capture.values.symbolic_numbers import extreme_number
 from weft.capture.values.tensors import TensorValue, own_class, run
 from weft.capture.values.user_keys import UserKey
 
@@ -491,32 +491,12 @@ for _op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", 
 
 @rule(operator.is_)
 def _is(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(same_object(tx, args[0], args[1]))
+    return boolean(tx.same(args[0], args[1]))
 
 
 @rule(operator.is_not)
 def _is_not(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(not same_object(tx, args[0], args[1]))
-
-
-def _is_one_constant(value: SymbolicValue) -> bool:
-    return (value.is_constant and not value.has_parts) or isinstance(value, SymbolicNumberValue)
-
-
-def same_object(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> bool:
-    """`left is right`."""
-    if left is right:
-        return True
-    if _is_one_constant(left) and _is_one_constant(right):
-        a, b = left.constant(), right.constant()
-        if isinstance(a, (str, int, float)) and isinstance(b, type(a)) and type(a) is type(b):
-            return bool(a == b)
-        return a is b
-    real = left.real()
-    same = real is not MISSING and real is right.real()
-    if not same and left.source is not None and right.source is not None:
-        tx.guards.different(left.source, right.source)
-    return same
+    return boolean(not tx.same(args[0], args[1]))
 
 
 @rule(operator.getitem)
@@ -634,4 +614,4 @@ def _container_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
     return make_instance(tx, args[0].constant(), args[1:])
 
 
-__all__ = ["DictValue", "builtins", "inspect", "same_object", "torch"]
+__all__ = ["DictValue", "builtins", "inspect", "torch"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.breaks import graph_break
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.handlers.builtin_functions import format_value
-from weft.capture.values.base import SymbolicValue
+from weft.capture.values.attributes import type_lookup
+from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import constant
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.sequences import ListValue, TupleValue
@@ -105,10 +107,17 @@ def dict_merge(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 # -- unpacking ------------------------------------------------------------------------------------
 
 
+def _items_of(tx: Interpreter, value: SymbolicValue) -> Iterable[SymbolicValue]:
+    kind = tx.force(value).python_type()
+    if type_lookup(kind, "__iter__") is MISSING and type_lookup(kind, "__getitem__") is MISSING:
+        raise tx.error(TypeError, f"cannot unpack non-iterable {kind.__name__} object")
+    return value.iterate(tx)
+
+
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     count = ins.arg
-    items = list(islice(frame.pop().iterate(tx), count + 1))
+    items = list(islice(_items_of(tx, frame.pop()), count + 1))
     if len(items) < count:
         text = f"not enough values to unpack (expected {count}, got {len(items)})"
         raise tx.error(ValueError, text)
@@ -121,7 +130,7 @@ def unpack_sequence(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 def unpack_ex(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     """`first, *rest, last = ...`: the low byte counts those before the star."""
     before, after = ins.arg & 255, ins.arg >> 8
-    items = [tx.force(item) for item in frame.pop().iterate(tx)]
+    items = [tx.force(item) for item in _items_of(tx, frame.pop())]
     if len(items) < before + after:
         text = f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         raise tx.error(ValueError, text)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
-from weft.capture.handlers.builtin_functions import same_object
 from weft.capture.opcodes.control import truth_at
 from weft.capture.values.constant import boolean, constant
 from weft.capture.values.functions import RULES
@@ -72,7 +71,7 @@ def compare_op(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("IS_OP")
 def is_op(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     left, right = frame.popn(2)
-    frame.push(boolean(same_object(tx, left, right) is not bool(ins.arg)))
+    frame.push(boolean(tx.same(left, right) is not bool(ins.arg)))
 
 
 @opcode("CONTAINS_OP")

@@ -110,7 +110,7 @@ class FunctionValue(SymbolicValue):
         return self.original
 
     def dict_key(self, tx: Interpreter) -> Any:
-        return self if self.original is MISSING else self.original
+        return self if self.original is MISSING else tx.identities.key(self, self.original)
 
     def __repr__(self) -> str:
         return f"function {self.name}"
@@ -362,7 +362,7 @@ class BoundMethodValue(SymbolicValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op in ("eq", "ne") and isinstance(other, BoundMethodValue):
-            same = _is_same(self.owner, other.owner) and _is_same(self.function, other.function)
+            same = tx.same(self.owner, other.owner) and tx.same(self.function, other.function)
             return constant(same is (op == "eq"))
         return None
 
@@ -382,10 +382,6 @@ _BOUND: Final[dict[type, type]] = {
     types.MethodDescriptorType: types.BuiltinMethodType,
 }
 """What methods of C types become when they are bound."""
-
-
-def _is_same(a: SymbolicValue, b: SymbolicValue) -> bool:
-    return a is b or (a.real() is not MISSING and a.real() is b.real())
 
 
 @final

@@ -33,16 +33,17 @@ class RunTimeNumber(SymbolicValue):
     def python_type(self) -> type:
         return int
 
-    def _key(self) -> tuple[Any, ...]:
-        things = (arg if arg.real() is MISSING else arg.real() for arg in self.args)
+    def _key(self, tx: Interpreter) -> tuple[Any, ...]:
+        things = (arg if arg.real() is MISSING else tx.identities.key(arg, arg.real())
+                  for arg in self.args)
         return (self.function, *map(id, things))
 
     def dict_key(self, tx: Interpreter) -> Any:
-        return RunTimeKey(self)
+        return RunTimeKey(self, self._key(tx))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op in ("eq", "ne") and isinstance(other, RunTimeNumber):
-            return boolean((self._key() == other._key()) is (op == "eq"))
+            return boolean((self._key(tx) == other._key(tx)) is (op == "eq"))
         if issubclass(other.python_type(), (int, float, complex)):
             raise graph_break("unknown-operation", f"{op} of {self!r} and {other!r}")
         return None
@@ -64,9 +65,9 @@ class RunTimeKey:
 
     __slots__ = ("key", "number")
 
-    def __init__(self, number: RunTimeNumber) -> None:
+    def __init__(self, number: RunTimeNumber, key: tuple[Any, ...]) -> None:
         self.number = number
-        self.key = number._key()
+        self.key = key
 
     def __hash__(self) -> int:
         return hash(self.key)

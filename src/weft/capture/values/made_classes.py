@@ -199,6 +199,9 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
     recipe = MadeClass(metaclass, name, bases, namespace)
     stand_ins = {key: stand_in(tx, value) for key, value in namespace.items()}
     told = [key for key, obj in stand_ins.items() if _is_told_its_name(obj)]
+    if any(isinstance(obj, dataclasses.Field) and _is_told_its_name(obj.default)
+           for obj in stand_ins.values()):
+        raise graph_break("unknown-operation", f"the class {name}, a field of which tells its name")
     recipe.late = [*told, *(key for key, value in namespace.items()
                             if isinstance(value, ObjectValue) and key not in told)]
     missing = {n for base in classes for n in getattr(base, "__abstractmethods__", ())}
@@ -212,7 +215,7 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
     for key in told:
         teller = type_lookup(type(stand_ins[key]), "__set_name__")
         try:
-            tx.wrap_fixed(teller, teller.__qualname__).call(
+            tx.wrap_fixed(teller, "__set_name__").call(
                 tx, [namespace[key], made, constant(key)], {})
         except ObservedException as error:  # Python says which class it was about
             raise graph_break("unknown-operation", f"the class {name}: {error}") from error
@@ -226,7 +229,8 @@ def register(tx: Interpreter, model: Any, recipe: SymbolicValue) -> ClassValue:
 
 
 def _is_told_its_name(obj: Any) -> bool:
-    return isinstance(type_lookup(type(obj), "__set_name__"), types.FunctionType) and (
+    teller = type_lookup(type(obj), "__set_name__")
+    return teller is not MISSING and not isinstance(teller, types.MethodDescriptorType) and (
         type(obj).__module__ not in ("functools", "enum", "dataclasses"))
 
 

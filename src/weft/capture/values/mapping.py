@@ -76,7 +76,7 @@ class DictValue(MethodTable):
 
     def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
         """The value under a Python key, guarded; None when absent (guarded too)."""
-        self._refuse_number_of_the_run(key)
+        self._settle(tx, key)
         if key.__class__ is UserKey and not self._complete:
             self.complete(tx)  # not to be compared with real keys again when the guards run
         entry = self._entries.get(key)
@@ -158,7 +158,7 @@ class DictValue(MethodTable):
     def store(self, tx: Interpreter, key: Any, key_value: SymbolicValue, value: SymbolicValue
               ) -> None:
         """Sets a key."""
-        self._refuse_number_of_the_run(key)
+        self._settle(tx, key)
         if key.__class__ is UserKey:
             self.complete(tx)
         old = self._entries.get(key)
@@ -171,10 +171,14 @@ class DictValue(MethodTable):
             self.reordered = True
         self._changed(tx, key)
 
-    def _refuse_number_of_the_run(self, key: Any) -> None:
-        """A thread's number or an id may be among the keys of a dictionary from outside."""
-        if key.__class__ is RunTimeKey and self.original is not None:
+    def _settle(self, tx: Interpreter, key: Any) -> None:
+        """Guards that an object is the key of an outside dictionary that it is now, or none."""
+        if key.__class__ is str or self.original is None or self.source is None:
+            return
+        if key.__class__ is RunTimeKey:  # a thread's number or an id may be among the keys
             raise graph_break("unknown-operation", f"{key.number!r} as a key")
+        if key.__class__ is not UserKey:
+            tx.identities.settle(self.source, self.original, key)
 
     def remove(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
         """Deletes a key; gives what was there."""

@@ -108,10 +108,10 @@ class ObjectValue(SymbolicValue):
     def dict_key(self, tx: Interpreter) -> Any:
         hasher = type_lookup(self.cls, "__hash__")
         if hasher is object.__hash__:
-            return self if self.original is MISSING else self.original
+            return self if self.original is MISSING else tx.identities.key(self, self.original)
         if isinstance(hasher, types.FunctionType):
             if self.original is not MISSING and _is_identity(self.cls, hasher):
-                return self.original
+                return tx.identities.key(self, self.original)
             plain = hasher.__code__.co_filename == "<string>" and hasattr(
                 self.cls, "__dataclass_params__")
             number = python_object(tx, self._special(tx, "__hash__")) if plain else None
@@ -195,6 +195,8 @@ class ObjectValue(SymbolicValue):
         if found is None:
             if self.source is None or self.original is MISSING:
                 if name == "__weakref__":
+                    if self.weakly_held:
+                        raise graph_break("unknown-operation", "the first of the weak references")
                     return NONE
                 raise self._missing(tx, name)
             try:

@@ -77,10 +77,15 @@ class SetValue(MethodTable):
         return len(self.entries)
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        return self._key(tx, item) in self.entries
+
+    def _key(self, tx: Interpreter, item: SymbolicValue) -> Any:
         key = item.dict_key(tx)
-        if key.__class__ is RunTimeKey and self.original is not MISSING:
-            raise graph_break("unknown-operation", f"{item!r} in a set from outside")
-        return key in self.entries
+        if self.source is not None and self.original is not MISSING:
+            if key.__class__ is RunTimeKey:
+                raise graph_break("unknown-operation", f"{item!r} in a set from outside")
+            tx.identities.settle(self.source, self.original, key)
+        return key
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         """In the order that Python's own set of these items has, when they are constants."""
@@ -148,15 +153,15 @@ class SetValue(MethodTable):
     # -- methods ----------------------------------------------------------------------------------
 
     def m_add(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.entries.setdefault(args[0].dict_key(tx), args[0])
+        self.entries.setdefault(self._key(tx, args[0]), args[0])
         return self._changed(tx)
 
     def m_discard(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.entries.pop(args[0].dict_key(tx), None)
+        self.entries.pop(self._key(tx, args[0]), None)
         return self._changed(tx)
 
     def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if self.entries.pop(args[0].dict_key(tx), None) is None:
+        if self.entries.pop(self._key(tx, args[0]), None) is None:
             raise key_error(tx, args[0])
         return self._changed(tx)
 
@@ -176,7 +181,7 @@ class SetValue(MethodTable):
     def m_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         for other in args:
             for item in tx.unpack(other):
-                self.entries.setdefault(item.dict_key(tx), item)
+                self.entries.setdefault(self._key(tx, item), item)
         return self._changed(tx)
 
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

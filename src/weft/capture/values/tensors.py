@@ -99,7 +99,7 @@ class TensorValue(SymbolicValue):
         return f"tensor {self.source}" if self.source is not None else "a tensor"
 
     def dict_key(self, tx: Interpreter) -> Any:
-        return self if self.original is MISSING else self.original
+        return self if self.original is MISSING else tx.identities.key(self, self.original)
 
     # -- in the graph -----------------------------------------------------------------------------
 

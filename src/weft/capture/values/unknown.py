@@ -38,7 +38,7 @@ class UnknownValue(SymbolicValue):
 
     def dict_key(self, tx: Interpreter) -> Any:
         if type(self.object).__hash__ is _IDENTITY_HASH:
-            return self.object
+            return tx.identities.key(self, self.object)
         return super().dict_key(tx)
 
     def truth(self, tx: Interpreter) -> bool:

@@ -1,0 +1,68 @@
+"""What was told apart by identity: `is`, `==` of plain objects, keys of dictionaries and sets.
+
+Place in the pipeline: beside `guards`, one per capture. While capturing, keys are looked up as
+Python objects; that two places hold different objects, or that one holds none of an outside
+dictionary's keys, has to be guarded::
+
+    {a: 1}.get(b)          # guard: a, b are different objects
+    outside.get(a)         # guard: a is <that object>, or: a is no key of outside
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.guards import GuardSet
+from weft.capture.source import Source
+
+if TYPE_CHECKING:
+    from weft.capture.values.base import SymbolicValue
+
+
+@final
+class IdentityGuards:
+    """The outside objects that were keys, by type, with where each comes from."""
+
+    def __init__(self, guards: GuardSet) -> None:
+        self._guards = guards
+        self._keys: dict[type, dict[Source, None]] = {}
+        self._sources: dict[int, Source] = {}
+
+    def different(self, left: SymbolicValue, right: SymbolicValue) -> None:
+        """The values are different objects; of what types they are is guarded already."""
+        if left.source is not None and right.source is not None and (
+                left.python_type() is right.python_type()):
+            self._guards.all_different([left.source, right.source])
+
+    def key(self, value: SymbolicValue, obj: Any) -> Any:
+        """The object of an outside value: from now on other keys are other objects."""
+        if value.source is not None:
+            self._keys.setdefault(value.python_type(), {})[value.source] = None
+            self._sources[id(obj)] = value.source
+        return obj
+
+    def settle(self, owner: Source, keys: Container[Any], key: Any) -> None:
+        """`key` was looked for in an outside dictionary or set, which has these keys."""
+        source = self._sources.get(id(key))
+        if source is not None and key not in keys:
+            self._guards.absent(source, owner)
+            return
+        for part in _parts(key):
+            source = self._sources.get(id(part))
+            if source is not None:
+                self._guards.add(source, "is", part)
+
+    def finish(self) -> None:
+        """Requires that the keys are different objects."""
+        for sources in self._keys.values():
+            self._guards.all_different(list(sources))
+
+
+def _parts(key: Any) -> Iterator[Any]:
+    """The objects that a key is made of."""
+    if key.__class__ in (tuple, frozenset):
+        for part in key:
+            yield from _parts(part)
+    else:
+        yield key

@@ -1,0 +1,150 @@
+"""What is told apart by identity: entries made for different objects are for those only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import weft
+
+X = torch.zeros(1)
+
+
+class Mark:
+    pass
+
+
+class Never:
+    """Equal to nothing, which containers do not ask an object about itself."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    __hash__ = object.__hash__
+
+
+def equality(x: Any, a: Any, b: Any) -> Any:
+    return x + (a == b) + 10 * (a != b)
+
+
+def membership(x: Any, a: Any, b: Any) -> Any:
+    return x + (a in (b, None)) + 10 * (a in {b}) + 100 * ([a] == [b]) + [a].count(b)
+
+
+def keys(x: Any, a: Any, b: Any) -> Any:
+    made = {a: 1}
+    made[b] = 2
+    return x + made[a] + 10 * len(made) + {(a, 1): 100}.get((b, 1), 0)
+
+
+def sets(x: Any, a: Any, b: Any) -> Any:
+    return x + len({a, b}) + 10 * len({a} | {b}) + 100 * ({a} == {b}) + 1000 * ({a} <= {b})
+
+
+def numbers(x: Any, a: Any, b: Any) -> Any:
+    return x + (id(a) == id(b)) + 10 * (id(a) in {id(b)})
+
+
+def methods(x: Any, a: Any, b: Any) -> Any:
+    return x + (a.__repr__ == b.__repr__) + 10 * (a is b)
+
+
+@pytest.mark.parametrize("function", [equality, membership, keys, sets, numbers, methods])
+@pytest.mark.parametrize("kind", [Mark, Never, nn.Identity])
+def test_two_objects_and_then_one(function: Callable[..., Any], kind: Any) -> None:
+    a, b = kind(), kind()
+    compiled = weft.compile(function, backend="eager")
+    for pair in ((a, b), (a, a), (b, a), (b, b)):
+        assert compiled(X, *pair) == function(X, *pair)
+
+
+def test_many_keys_of_a_set() -> None:
+    def f(x: Any, marks: list[Any]) -> Any:
+        return x + len(set(marks))
+
+    marks = [Mark() for _ in range(40)]
+    compiled = weft.compile(f, backend="eager")
+    for at in (0, 7, 7, 38):
+        assert compiled(X, [*marks[:39], marks[at]]) == f(X, [*marks[:39], marks[at]])
+        assert compiled(X, marks) == 40
+
+
+def read(x: Any, known: dict[Any, int], key: Any) -> Any:
+    return x + known.get(key, 7)
+
+
+def write(x: Any, known: dict[Any, int], key: Any) -> Any:
+    known[key] = 5
+    return x + len(known)
+
+
+def remove(x: Any, known: dict[Any, int], key: Any) -> Any:
+    known.pop(key, None)
+    return x + len(known)
+
+
+def set_default(x: Any, known: dict[Any, int], key: Any) -> Any:
+    return x + known.setdefault(key, 9) + (key in known.keys())
+
+
+def copy(x: Any, known: dict[Any, int], key: Any) -> Any:
+    return x + (key in set(known)) + 10 * len([*known]) + known.get((key, 1), 3)
+
+
+def search(x: Any, known: dict[Any, int], key: Any) -> Any:
+    return x + sum(value for each, value in known.items() if each is key)
+
+
+def a_function() -> Any:
+    return lambda: 1
+
+
+@pytest.mark.parametrize("function", [read, write, remove, set_default, copy, search])
+@pytest.mark.parametrize("kind", [Mark, nn.Identity, object, a_function,
+                                  lambda: nn.Parameter(torch.ones(2)), partial(partial, len)])
+def test_another_key_of_an_outside_dictionary(function: Callable[..., Any], kind: Any) -> None:
+    first, second, third = kind(), kind(), kind()
+    compiled = weft.compile(function, backend="eager")
+    for key in (third, second, first, third):
+        ours, eager = {first: 1, second: 2}, {first: 1, second: 2}
+        assert compiled(X, ours, key) == function(X, eager, key)
+        assert list(map(id, ours)) == list(map(id, eager))
+        assert list(ours.values()) == list(eager.values())
+
+
+def test_an_outside_set_and_another_item() -> None:
+    def f(x: Any, known: set[Any], key: Any) -> Any:
+        found = key in known
+        known.discard(key)
+        return x + found + 10 * len(known)
+
+    first, second, third = Mark(), Mark(), Mark()
+    compiled = weft.compile(f, backend="eager")
+    for key in (third, second, first, third):
+        assert compiled(X, {first, second}, key) == f(X, {first, second}, key)
+
+
+def test_new_keys_of_an_outside_dictionary_are_one_entry() -> None:
+    def f(x: Any, known: dict[Any, int], key: Any) -> Any:
+        if key not in known:
+            known[key] = 1
+        return x + 1
+
+    weft.reset()
+    compiled = weft.compile(f, backend="eager")
+    known = {"a": 0}
+    for _ in range(3):
+        assert compiled(X, dict(known), Mark()) == 1
+    assert weft.stats()["recompiles"] == 0
+
+
+def test_an_empty_tuple_is_itself() -> None:
+    def f(x: Any, *rest: Any) -> Any:
+        return x + (rest is tuple([]))
+
+    assert weft.compile(f, backend="eager")(X) == 1
