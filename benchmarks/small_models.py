@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
+from unittest import mock
 
 import torch
 
@@ -127,10 +128,43 @@ def _attempt(name: str, shrink: Callable[[Any], None], seed: int) -> Case:
         try:
             with torch.no_grad():
                 model(**kwargs)
-            return Case(name, model, kwargs, lambda n, i=index: _candidates(model, config, n)[i])
+            mend = _mended(model, kwargs)
+            return Case(name, model, mend(kwargs),
+                        lambda n, i=index, mend=mend: mend(_candidates(model, config, n)[i]))
         except Exception as error:  # not the inputs that this model wants
             errors.append(f"{sorted(kwargs)}: {str(error)[:100]}")
     raise NotBuildable(" | ".join(errors[:3]))
+
+
+Inputs = dict[str, Any]
+
+
+def _mended(model: torch.nn.Module, kwargs: Inputs) -> Callable[[Inputs], Inputs]:
+    """What the inputs need to mean the same compiled: models that take a mask of ones for none,
+    in eager alone, may give another answer to it; some padding tells them that it is a mask."""
+    if (_answers_alike(model, kwargs) or "attention_mask" not in kwargs
+            or not _answers_alike(model, _padded(kwargs))):
+        return lambda inputs: inputs
+    return _padded
+
+
+def _padded(kwargs: Inputs) -> Inputs:
+    mask = kwargs["attention_mask"].clone()
+    mask[-1, -3:] = 0
+    return {**kwargs, "attention_mask": mask}
+
+
+def _answers_alike(model: torch.nn.Module, kwargs: Inputs) -> bool:
+    """Whether the model gives the same answer when it is told that it is being compiled."""
+    with torch.no_grad():
+        torch.manual_seed(0)
+        expected = model(**kwargs)
+        try:
+            with mock.patch("torch.compiler.is_compiling", lambda: True):
+                torch.manual_seed(0)
+                return same(model(**kwargs), expected)
+        except Exception:  # the model's own: another mask does not change it
+            return False
 
 
 def _configs(config: Any) -> Iterator[Any]:

@@ -23,12 +23,13 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.small_models import Case, NotBuildable, Sizes, build, model_types, same
+from benchmarks.small_models import Case, NotBuildable, Sizes, build, model_types
+from benchmarks.verdicts import WRONG, raises_itself, seeded, verdict
 
 SECONDS_PER_TYPE: Final = 120
 TYPES_PER_WORKER: Final = 12
@@ -148,7 +149,7 @@ def page(rows: list[dict[str, Any]], peer: list[dict[str, Any]]) -> str:
     lines += ["", "| model type | result | graphs | breaks | torch.compile: result, graphs, breaks "
               "| first break or error |", "|---|---|---|---|---|---|"]  # fmt: skip
     lines += [_page_row(r, theirs.get(r["name"])) for r in built
-              if r["status"] != "right" or not is_whole(r)]  # fmt: skip
+              if r["status"] != "right" or not is_whole(r) or r.get("detail")]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -233,14 +234,19 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         return examine_training(case, arguments)
     with torch.no_grad():
         calls = {"first": case.kwargs} | (_other_calls(case) if arguments.dynamic else {})
-        expected = {size: _seeded(case.model, kwargs) for size, kwargs in calls.items()}
+        expected = {size: seeded(case.model, kwargs) for size, kwargs in calls.items()}
         try:
             count = _count_peer if arguments.peer else _count_weft
             results, row = count(case, calls, arguments)
         except Exception as error:  # a failure of the compiler under test is a row
-            return {"status": "error", "detail": f"{type(error).__name__}: {error}"[:500]}
-    wrong = [size for size, result in results if not same(result, expected[size])]
-    detail = f"wrong at {wrong}" if wrong else row["detail"]
+            own = any(raises_itself(case.model, kwargs, error) for kwargs in calls.values())
+            return {"status": "right" if own else "error",
+                    "detail": f"{type(error).__name__}: {error}"[:500]}
+        verdicts = [(size, verdict(case.model, calls[size], result, expected[size]))
+                    for size, result in results]
+    wrong = [size for size, one in verdicts if one == WRONG]
+    notes = [one for _, one in verdicts if one]
+    detail = f"wrong at {wrong}" if wrong else row["detail"] or (notes[0] if notes else "")
     return {"status": "wrong" if wrong else "right", **row, "detail": detail}
 
 
@@ -251,19 +257,12 @@ def _other_calls(case: Case) -> dict[str, dict[str, Any]]:
         for one in sizes:
             try:
                 kwargs = case.at(one)
-                _seeded(case.model, kwargs)
+                seeded(case.model, kwargs)
             except Exception:  # the model refuses this size: the next
                 continue
             calls[str(one)] = kwargs
             break
     return calls
-
-
-def _seeded(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    import torch
-
-    torch.manual_seed(0)
-    return function(**kwargs)
 
 
 def examine_training(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -315,7 +314,7 @@ def _count_weft(
         results = []
         for size in ("first", *calls):
             before = weft.stats()["recompiles"]
-            results.append((size, _seeded(compiled, calls[size])))
+            results.append((size, seeded(compiled, calls[size])))
             recompiles[size] = weft.stats()["recompiles"] - before
     stats = weft.stats()
     reasons = [str(event.reason) for event in seen if event.kind == "graph_break"]
@@ -337,7 +336,7 @@ def _count_peer(
     compiled = torch.compile(
         case.model, backend=arguments.backend, dynamic=True if arguments.dynamic else None
     )
-    results = [(size, _seeded(compiled, calls[size])) for size in ("first", *calls)]
+    results = [(size, seeded(compiled, calls[size])) for size in ("first", *calls)]
     breaks = dynamo.utils.counters["graph_break"]
     return results, {
         "graphs": dynamo.utils.counters["stats"]["unique_graphs"], "breaks": sum(breaks.values()),

@@ -46,6 +46,8 @@ CASES: dict[str, Any] = {
     "cat of views": (lambda x: torch.cat([-x[..., 2:], x[..., :2]], -1) * 2, X),
     "stack": (lambda x, y: torch.stack([x, y], 1) + 1, X, Y),
     "pad": (lambda x: F.pad(x, (1, 2, 0, 3), value=2.0), X),
+    "index of a pad": (lambda x, i: (F.pad(x, (4, 4))[..., i], F.pad(x, (0, 0, 4, 4))[:, i]), X,
+                       torch.tensor([[0, 4, 7], [-1, 9, 5]])),
     "negative pad": (lambda x: F.pad(x, (-1, 2)), X),
     "flip and roll": (lambda x: (x.flip(0, 2), x.roll(2, 1)), X),
     "slices": (lambda x: (x[1:, ::2, -3:] + 1, x[:, 1] * 2), X),

@@ -53,6 +53,15 @@ _MODES: Final = (
 )
 
 
+_LEAVE: Final = {
+    functorch.TransformType.Vmap: functorch._vmap_decrement_nesting,
+    functorch.TransformType.Grad: functorch._grad_decrement_nesting,
+    functorch.TransformType.Jvp: functorch._jvp_decrement_nesting,
+    functorch.TransformType.Functionalize: functorch._func_decrement_nesting,
+}
+"""What leaves the innermost level (PyTorch's own function for several took two for one)."""
+
+
 def _autocast_nesting() -> int:
     """How many autocast blocks are open: the last one out clears the cache of cast weights."""
     torch.autocast_increment_nesting()
@@ -119,8 +128,8 @@ class GlobalState:
         set_error_mode(self.error_mode)
         while self.dual_levels:
             exit_dual_level(level=self.dual_levels.pop())
-        if functorch.get_dynamic_layer_stack_depth() != self.levels:
-            functorch.pop_dynamic_layer_stack_and_undo_to_depth(self.levels)
+        while functorch.get_dynamic_layer_stack_depth() > self.levels:
+            _LEAVE[functorch.peek_interpreter_stack().key()]()
         for function, args in self.changes()[0]:
             function(*args)
 

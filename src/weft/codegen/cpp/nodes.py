@@ -80,16 +80,15 @@ class NodeWriter:
 
     def index_value(self, node: IndexValue) -> None:
         kind = "int32_t" if node.id in self.plan.narrow else "int64_t"
-        start = f"scalar<{kind}>({self.index(node.expr)})"
+        start = f"scalar<{kind}>({self.index(node.expr, node.indirect)})"
         if not self.plan.varies(node):
             self.define(node, start)
             return
-        assert self.plan.vector is not None
-        step = stride(node.expr, self.plan.vector.symbol)
+        step = self.step_of(node.expr, node.indirect)
         if step is not None:
             self.define(node, f"steps<L, P>({start}, {self.index(step)})")
         else:
-            self.define(node, f"make<{kind}, L, P>({self.per_lane(node.expr, ())})")
+            self.define(node, f"make<{kind}, L, P>({self.per_lane(node.expr, node.indirect)})")
 
     def indirect(self, node: Indirect) -> None:
         wide = self.plan.varies(node)

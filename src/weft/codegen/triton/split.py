@@ -229,7 +229,7 @@ class _Copy:
         return self.builder.const(node.value, node.dtype)
 
     def _index_value(self, node: IndexValue) -> Node:
-        return self.builder.index(self.index(node.expr))
+        return self.builder.index(self.index(node.expr, node.indirect))
 
     def _indirect(self, node: Indirect) -> Node:
         value = self.node(node.value)
