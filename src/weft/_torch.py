@@ -275,7 +275,8 @@ def forward_ad_level() -> int:
 
 cond_operator = torch.ops.higher_order.cond
 while_loop_operator = torch.ops.higher_order.while_loop
-"""capture: the nodes of torch.cond and while_loop."""
+flex_attention_operator = torch.ops.higher_order.flex_attention
+"""capture: the nodes of torch.cond and while_loop; what `flex_attention` calls."""
 
 region_call = import_module("torch._higher_order_ops.invoke_subgraph").invoke_subgraph_placeholder
 """capture: what `torch.compiler.nested_compile_region` calls the marked function through."""

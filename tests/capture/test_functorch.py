@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils import _pytree
 
+import weft
 from tests.capture.harness import check
 
 X = torch.randn(3, 4)
@@ -17,6 +18,19 @@ def test_vmap():
 
 def test_vmap_in_dims_and_pairs():
     check(lambda x, y: torch.vmap(torch.dot, in_dims=(1, 1))(x, y), (X, X), graphs=1)
+
+
+def test_vmap_indexes_with_an_integer_of_each_example():
+    table = torch.arange(6.0)
+
+    def f(x):
+        return torch.vmap(lambda i, a: a + table[i] + X[i, :].sum() + X[i, 1])(torch.arange(3), x)
+
+    def plain(x):
+        return torch.stack([a + table[i] + X[i].sum() + X[i, 1] for i, a in enumerate(x)])
+
+    compiled = weft.compile(f, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(X), plain(X))
 
 
 def test_nested_vmap():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 import torch
 import torch.fx
 import torch.nn.functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import weft
 from weft.backends.inductor import compile_fx
@@ -86,3 +90,39 @@ def test_grouped_heads_share_keys() -> None:
         return torch.nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)
 
     torch.testing.assert_close(weft.compile(program)(q, k), program(q, k))
+
+
+def _flex_reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, change: Any, mask: Any
+                    ) -> torch.Tensor:
+    """Score by score, as the user's functions are written."""
+    batches, heads, queries, keys = *q.shape[:3], k.shape[2]
+    k, v = (t.repeat_interleave(heads // k.shape[1], 1) for t in (k, v))
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    changed = torch.full_like(scores, -torch.inf)
+    for place in itertools.product(*map(range, (batches, heads, queries, keys))):
+        at = [torch.tensor(n) for n in place]
+        if mask(*at):
+            changed[place] = change(scores[place], *at)
+    return torch.softmax(changed, -1).nan_to_num(0.0) @ v
+
+
+_BIAS, _TEXT = torch.linspace(-1, 1, 64), torch.arange(6) // 2
+
+
+@pytest.mark.parametrize(("change", "mask"), [
+    (lambda s, b, h, q, k: s - (h + 1) * (q - k).abs(), lambda b, h, q, k: q >= k),
+    (lambda s, b, h, q, k: 20 * torch.tanh(s / 20), lambda b, h, q, k: _TEXT[q] == _TEXT[k]),
+    (lambda s, b, h, q, k: s + _BIAS[q - k + 6], lambda b, h, q, k: (q >= k) & (q > 2)),
+], ids=["distance", "documents", "unseen"])  # fmt: skip
+def test_flex_attention_is_one_graph(change: Any, mask: Any) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)
+    seen = create_block_mask(mask, None, None, 6, 6, device="cpu")
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, k, v, score_mod=change, block_mask=seen, enable_gqa=True)
+
+    weft.reset()
+    found = weft.compile(f, fullgraph=True)(q, k, v)
+    torch.testing.assert_close(found, _flex_reference(q, k, v, change, mask), rtol=1e-4, atol=1e-5)
+    assert weft.stats()["kernels"] <= 3  # what is done to the scores, with the softmax

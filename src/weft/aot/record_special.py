@@ -101,6 +101,17 @@ def _lift_fresh(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
     return rec.fresh(node)
 
 
+@_handles(aten._to_copy.default)
+def _to_copy(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Of a tensor; `vmap` also converts the number in `x / 20`, which arrives as a number."""
+    if isinstance(args[0], torch.Tensor):
+        return rec.functional(facts(op), args, kwargs)
+    dtype = kwargs.get("dtype") or torch.tensor(args[0]).dtype
+    device = kwargs.get("device") or torch.device("cpu")
+    return rec.fresh(rec.emit(aten.full.default, [], args[0], dtype=dtype, device=device,
+                              pin_memory=False))
+
+
 def _is_scalar(tensor: torch.Tensor) -> bool:
     plain = type(tensor) is torch.Tensor and not tensor.dtype.is_complex
     return plain and tensor.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""Rules for operators that take functions: checkpoint, cond, while_loop, map and the scans.
+"""Rules for operators that take functions: checkpoint, cond, loops, scans, flex_attention.
 
 Place in the pipeline: see `handlers/__init__`; the functions are captured by `subgraphs`.
 """
@@ -16,13 +16,14 @@ from torch.utils.checkpoint import checkpoint
 from weft._torch import (
     associative_scan_function,
     cond_operator,
+    flex_attention_operator,
     map_function,
     scan_function,
     while_loop,
     while_loop_operator,
 )
 from weft.capture.breaks import graph_break
-from weft.capture.polyfills import loops
+from weft.capture.polyfills import attention, loops
 from weft.capture.reruns import version_of
 from weft.capture.subgraphs import Subgraph, SubgraphBuilder, capture_subgraph
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -190,6 +191,11 @@ def _scan(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(associative_scan_function)
 def _associative_scan(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_fixed(loops.associatively_scanned, "associative_scan").call(tx, args, kwargs)
+
+
+@rule(flex_attention_operator)
+def _flex_attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(attention.flex_attention, "flex_attention").call(tx, args, kwargs)
 
 
 __all__ = ["SubgraphBuilder", "TupleValue"]

@@ -6,6 +6,7 @@ slices; a symbolic int selects instead, and a tensor that bounds a slice is read
     x[0, n]         # y = x[0, :]; torch.select(y, 0, n)
     x[:t]           # n = t.item(); x[:n]
     x[t]            # the same where t is one integer: a view, as eager's
+    x[t]            # within vmap, t an integer for each example: aten.index(x, [t])
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from weft._torch import is_functorch_wrapped_tensor
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NONE, ConstantValue, constant
-from weft.capture.values.sequences import SliceValue, TupleValue
+from weft.capture.values.constant import NONE, ConstantValue, constant, is_none
+from weft.capture.values.sequences import ListValue, SliceValue, TupleValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
 
@@ -30,7 +32,11 @@ _BASIC = (SliceValue, SymbolicNumberValue, ConstantValue)
 
 
 def _getitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    key = _with_numbers(tx, tx.force(args[0]))
+    key = tx.force(args[0])
+    batched = _batched(tx, tensor, key)
+    if batched is not None:
+        return batched
+    key = _with_numbers(tx, key)
     found = _selected(tx, tensor, key)
     return run(tx, "call_function", operator.getitem, [tensor, key], {}) if found is None else found
 
@@ -69,6 +75,29 @@ def _is_one_integer(tx: Interpreter, key: SymbolicValue) -> bool:
     if not isinstance(key, TensorValue) or not tx.shapes.data_dependent:
         return False
     return key.example.dim() == 0 and key.example.dtype in _INTEGERS
+
+
+def _batched(tx: Interpreter, tensor: SymbolicValue, key: SymbolicValue) -> SymbolicValue | None:
+    """`tensor[key]` for a key with an integer for each example of `vmap`, which is no number."""
+    items = [tx.force(i) for i in key.all(tx)] if isinstance(key, TupleValue) else [key]
+    if not any(map(_is_batched_integer, items)):
+        return None
+    found: list[SymbolicValue] = []
+    for item in items:
+        whole = isinstance(item, SliceValue) and all(map(is_none, item.parts))
+        if isinstance(item, ConstantValue) and type(item.value) is int:
+            at = [tensor, constant(len(found)), item]
+            tensor = run(tx, "call_function", torch.select, at, {})
+        elif whole or isinstance(item, TensorValue):
+            found.append(NONE if whole else item)
+        else:
+            return None
+    return run(tx, "call_function", torch.ops.aten.index.Tensor, [tensor, ListValue(found)], {})
+
+
+def _is_batched_integer(item: SymbolicValue) -> bool:
+    return (isinstance(item, TensorValue) and is_functorch_wrapped_tensor(item.example)
+            and item.example.dim() == 0 and item.example.dtype in _INTEGERS)
 
 
 def _selected(tx: Interpreter, tensor: TensorValue, key: SymbolicValue) -> SymbolicValue | None:

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
-from weft._torch import dynamo_substitute
+from weft._torch import (
+    cond_operator,
+    dynamo_substitute,
+    flex_attention_operator,
+    while_loop_operator,
+)
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.arities import fits
@@ -185,6 +190,7 @@ def _bound_method(tx: Interpreter, obj: Any, source: Source) -> SymbolicValue | 
     return tx.wrap(owner, source.attribute("__self__")).getattr(tx, obj.__name__)
 
 
-@wraps(type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))
+@wraps(type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor), type(cond_operator),
+       type(while_loop_operator), type(flex_attention_operator))
 def _wrap_operator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     return wrap_builtin(tx, obj, source)
