@@ -29,6 +29,7 @@ from weft._torch import OpOverload
 from weft.codegen.access import Access, analyse
 from weft.codegen.domain import Domain, Refinement, refine
 from weft.codegen.lowering import GraphLowering
+from weft.codegen.step_order import StepOrder
 from weft.codegen.values import (
     Buffer,
     Computed,
@@ -96,7 +97,9 @@ def make_schedule(lowered: GraphLowering) -> Schedule:
     fusion = _Fusion([d for d in ordered if id(d) in alive], accesses, outputs)
     fusion.fuse_producers()
     fusion.fuse_siblings()
-    return Schedule(fusion.ordered_steps(), fusion.needed_buffers(), fusion.decisions)
+    fusion.bytes.update((b.name, _bytes(b)) for b in lowered.inputs if isinstance(b, Buffer))
+    needed = fusion.needed_buffers()
+    return Schedule(fusion.ordered_steps(needed), needed, fusion.decisions)
 
 
 def reads_of(definition: Definition, accesses: dict[int, Access]) -> Iterable[str]:
@@ -367,9 +370,7 @@ class _Fusion:
         return any(self.ancestors[d] & bit for d in self._dependencies(end) if d != start)
 
     def _dependencies(self, number: int) -> set[int]:
-        step = self.steps[number]
-        names = step.reads if isinstance(step, Group) else [b.name for b in step.reads]
-        found = {self.producer[name] for name in names if name in self.producer}
+        found = {self.producer[name] for name in self._reads(number) if name in self.producer}
         found.update(self.bound[name] for name in self.symbols.get(number, ()))
         if number in self.draw_before:
             found.add(self.draw_before[number])
@@ -398,8 +399,27 @@ class _Fusion:
 
     # -- results ---------------------------------------------------------------------------------
 
-    def ordered_steps(self) -> list[Step]:
-        """All steps, dependencies first, otherwise in the order of the graph."""
+    def ordered_steps(self, needed: set[str]) -> list[Step]:
+        """All steps, dependencies first, otherwise in the order of the graph or later."""
+        numbers = self._ordered()
+        order = StepOrder(
+            before={n: self._dependencies(n) for n in numbers},
+            reads={n: self._reads(n) for n in numbers},
+            writes={n: needed.intersection(self._writes(n)) for n in numbers},
+            size=self.bytes,
+            outputs=self.outputs,
+        )
+        return [self.steps[n] for n in order.delayed(numbers)]
+
+    def _reads(self, number: int) -> Iterable[str]:
+        step = self.steps[number]
+        return step.reads if isinstance(step, Group) else [b.name for b in step.reads]
+
+    def _writes(self, number: int) -> Iterable[str]:
+        step = self.steps[number]
+        return step.writes if isinstance(step, Group) else [b.name for b in written_by(step)]
+
+    def _ordered(self) -> list[int]:
         waiting = {n: self._dependencies(n) for n in self.steps}
         followers: dict[int, list[int]] = defaultdict(list)
         for number, before in waiting.items():
@@ -407,10 +427,10 @@ class _Fusion:
                 followers[other].append(number)
         ready = [(self.positions[n], n) for n, before in waiting.items() if not before]
         heapq.heapify(ready)
-        result: list[Step] = []
+        result: list[int] = []
         while ready:
             _, number = heapq.heappop(ready)
-            result.append(self.steps[number])
+            result.append(number)
             for other in followers[number]:
                 waiting[other].discard(number)
                 if not waiting[other]:

@@ -1,0 +1,59 @@
+"""Steps that only make memory wait until somebody reads what they make.
+
+Place in the pipeline: the last part of `schedule.py`. What a backward computes again depends on
+saved values only, so all of it could run at the start, where most memory is in use::
+
+    relu1, relu2, grad2(relu2), grad1(relu1)   ->   relu2, grad2(relu2), relu1, grad1(relu1)
+
+A step that frees more than it makes (it is the last to read something larger) stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, final
+
+_WORTH: Final = 1 << 16
+"""Bytes below which a step stays: kernels that follow each other are launched together."""
+
+
+@final
+@dataclass(slots=True)
+class StepOrder:
+    """What is known of the steps, by number, and of the buffers, by name."""
+
+    before: Mapping[int, set[int]]  # what a step has to wait for
+    reads: Mapping[int, Iterable[str]]
+    writes: Mapping[int, Iterable[str]]  # buffers in memory only
+    size: Mapping[str, int]
+    outputs: set[str]
+    _followers: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    _place: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def delayed(self, order: Sequence[int]) -> list[int]:
+        """`order` with such steps right before their first reader."""
+        for number in order:
+            for other in self.before[number]:
+                self._followers[other].append(number)
+            for name in self.reads[number]:
+                self._readers[name].append(number)
+        self._place = {number: (i, 0) for i, number in enumerate(order)}
+        for moved, number in enumerate(reversed(order), 1):
+            first = min((self._place[f] for f in self._followers[number]), default=None)
+            if first is not None and self._may_wait(number, first):
+                self._place[number] = (first[0], -moved)  # before all that wait there already
+        return sorted(order, key=self._place.__getitem__)
+
+    def _may_wait(self, number: int, first: tuple[int, int]) -> bool:
+        """Whether less memory is in use until `first` if the step runs there."""
+        made = sum(self.size.get(name, 0) for name in self.writes[number])
+        return made >= _WORTH and made >= sum(
+            self.size.get(name, 0) for name in set(self.reads[number])
+            if name not in self.outputs and not self._is_read_after(name, number, first)
+        )  # fmt: skip
+
+    def _is_read_after(self, name: str, number: int, place: tuple[int, int]) -> bool:
+        return any(self._place[r] >= place for r in self._readers[name] if r != number)

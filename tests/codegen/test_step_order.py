@@ -1,0 +1,35 @@
+"""When steps run that depend on nothing but saved values."""
+
+from weft.codegen.step_order import StepOrder
+
+KB = 1 << 10
+
+
+def order_of(steps: dict[int, tuple[set[str], set[str]]], size: dict[str, int]) -> list[int]:
+    """The steps, `number: (reads, writes)`, in the order in which they run."""
+    producer = {name: n for n, (_, writes) in steps.items() for name in writes}
+    order = StepOrder(
+        before={n: {producer[r] for r in reads & producer.keys()}
+                for n, (reads, _) in steps.items()},
+        reads={n: reads for n, (reads, _) in steps.items()},
+        writes={n: writes for n, (_, writes) in steps.items()},
+        size=size,
+        outputs={"g0"},
+    )  # fmt: skip
+    return order.delayed(list(steps))
+
+
+def test_activations_are_computed_again_right_before_their_use() -> None:
+    """All of them used to be computed at the start of the backward, and alive together."""
+    steps = {
+        0: ({"s2"}, {"r2"}), 1: ({"s1"}, {"r1"}), 2: ({"r1"}, {"r1b"}),
+        3: ({"t", "r2"}, {"g2"}), 4: ({"g2"}, {"g1"}), 5: ({"g1", "r1b", "s1", "s2"}, {"g0"}),
+    }  # fmt: skip
+    assert order_of(steps, dict.fromkeys(("r1", "r1b", "r2"), 100 * KB)) == [0, 3, 4, 1, 2, 5]
+
+
+def test_what_frees_more_than_it_makes_does_not_wait() -> None:
+    steps = {0: ({"s"}, {"small"}), 1: ({"t"}, {"g1"}), 2: ({"g1", "small"}, {"g0"})}
+    assert order_of(steps, {"s": 400 * KB, "small": 100 * KB}) == [0, 1, 2]
+    assert order_of(steps, {"s": 100 * KB, "small": 100 * KB}) == [1, 0, 2]
+    assert order_of(steps, {"s": 0, "small": 1 * KB}) == [0, 1, 2], "not worth a launch"
