@@ -18,6 +18,7 @@ TYPES = {
     "float": FLOATS,
     "number": FLOATS + INTS,
     "int": INTS,
+    "bits": ("i64",),
     "integral": (*INTS, "bool"),
     "any": (*FLOATS, *INTS, "bool"),
     "where": (*FLOATS, *INTS, "bool"),

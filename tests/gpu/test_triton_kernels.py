@@ -164,6 +164,7 @@ def test_unaligned_buffers() -> None:
 SIGNED_AND_BOOL: dict[str, list[str]] = {
     "float": FLOATS,
     "int": ["i64", "i32"],
+    "bits": ["i64"],
     "integral": ["i64", "bool"],
     "number": ["f32", "f64", "i64"],
     "any": ["f32", "i64", "bool"],

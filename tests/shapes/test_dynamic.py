@@ -237,3 +237,14 @@ def test_parts_of_tensors_of_other_widths_are_one_artifact(part: Any, gradients:
                                    strict=True):
                 torch.testing.assert_close(left, right)
     assert weft.stats()["graphs"] == 2
+
+
+def test_what_follows_from_ranges_leaves_no_guards() -> None:
+    """``b*c > a*b*c`` never holds; a root of a size is not negative: both were guards (the second
+    one in Python, each call)."""
+    shapes = ShapeContext()
+    a, b, c = (shapes.size(n, name) for n, name in ((2, "a"), (3, "b"), (5, "c")))
+    assert not b * c > a * b * c
+    assert a * b * c >= b * c
+    assert torch.sym_float(a) ** 0.5 / torch.sym_sqrt(b) >= 0
+    assert not shapes.guards

@@ -181,3 +181,30 @@ def test_int_of_a_float_in_a_tensor() -> None:
     compiled = weft.compile(lambda x, t: x * int(t), dynamic=True)
     with pytest.raises(ValueError, match="NaN"):
         compiled(torch.ones(3), torch.tensor(float("nan")))
+
+
+# name → a program of tensors and a number that changes.
+WITH_NUMBERS: dict[str, Callable[[torch.Tensor, torch.Tensor, float], Any]] = {
+    "quotient": lambda x, y, t: (x / t).softmax(-1),
+    "scaled": lambda x, y, t: torch.add(x, y, alpha=t),
+    "clamped": lambda x, y, t: x.clamp(-t, t),
+    "power": lambda x, y, t: x.abs() ** t,
+    "filled": lambda x, y, t: torch.full_like(x, t * 2) + torch.full((3, 4), t, dtype=x.dtype),
+    "between": lambda x, y, t: x.lerp(y, t),
+    "optimizer": lambda x, y, t: x.addcmul(y, y, value=1 - t).addcdiv(y, x, value=-t),
+    "compared": lambda x, y, t: torch.where(x > t, x, t),
+    "half": lambda x, y, t: x.half() * t,
+    "of a size": lambda x, y, t: x * (t / y.shape[-1] ** 0.5),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_floats_are_arguments_of_kernels(name: str) -> None:
+    """They were tensors in memory, made by a call of ATen's for each."""
+    program = WITH_NUMBERS[name]
+    compiled = weft.compile(program)
+    x, y = torch.randn(3, 4), torch.randn(3, 4).abs() + 1
+    for number in (0.5, 0.7, 1.5, -0.0, float("inf")):
+        torch.testing.assert_close(
+            compiled(x, y, number), program(x, y, number), equal_nan=True, rtol=1e-4, atol=1e-6)
+    assert weft.stats()["graphs"] == 2 and not weft.stats()["extern_calls"]

@@ -293,6 +293,7 @@ _NUMPY: Final[dict[str, Callable[..., Array]]] = {
     "or_": np.bitwise_or, "xor": np.bitwise_xor, "not_": np.invert,
     "shl": _shift(np.left_shift, np.zeros_like),
     "shr": _shift(np.right_shift, lambda a: np.where(a < 0, -1, 0)),
+    "double_of": lambda a: np.asarray(a, np.int64).view(np.float64),
     "where": np.where, "round_bf16": _half(torch.bfloat16), "round_f16": _half(torch.float16),
 }  # fmt: skip
 

@@ -285,8 +285,8 @@ class KernelBuilder:
         result = OPS[name].result
         if result == "same":
             dtype = args[-1].dtype
-        elif result == "bool":
-            dtype = "bool"
+        elif result != "given":
+            dtype = _RESULT_TYPE[result]
         assert dtype is not None
         simpler = simplified(self, name, args, dtype)
         if simpler is not None:
@@ -535,15 +535,17 @@ def _verify_op(node: Op) -> None:
     _require(kinds <= _OPERAND_TYPES[spec.operands], f"{node.name} on {kinds}")
     if spec.result == "same":
         _require(node.dtype in kinds, f"{node.name}: result is not of the operands' type")
-    elif spec.result == "bool":
-        _require(node.dtype == "bool", f"{node.name} yields bool")
+    elif spec.result != "given":
+        _require(node.dtype == _RESULT_TYPE[spec.result], f"{node.name} yields {spec.result}")
 
 
+_RESULT_TYPE: Final[dict[str, DType]] = {"bool": "bool", "double": "f64"}
 _COMPUTE_FLOATS: Final = frozenset({"f32", "f64"})
 _ANY: Final = _COMPUTE_FLOATS | INT_TYPES | {"bool"}
 _OPERAND_TYPES: Final[dict[str, frozenset[DType]]] = {
     "float": _COMPUTE_FLOATS,
     "int": INT_TYPES,
+    "bits": frozenset({"i64"}),
     "integral": INT_TYPES | {"bool"},
     "number": _COMPUTE_FLOATS | INT_TYPES,
     "any": _ANY,

@@ -28,9 +28,9 @@ from typing import Final, final
 class ScalarOp:
     """One operator. `operands` and `result` are type classes.
 
-    operands: "float" (f32, f64), "int" (the integer types), "integral" (int or bool),
-    "number" (float or int), "any"; result: "same" (as the operands), "bool", "given" (the node's
-    own dtype).
+    operands: "float" (f32, f64), "int" (the integer types), "bits" (i64), "integral" (int or bool),
+    "number" (float or int), "any"; result: "same" (as the operands), "bool", "double" (f64),
+    "given" (the node's own dtype).
     """
 
     name: str
@@ -115,6 +115,7 @@ _TABLE: Final = [
     ("cast", 1, "any", "given", "float to int truncates, anything to bool is a != 0"),
     ("round_bf16", 1, "float", "same", "f32 only: rounds to the nearest bf16 value (ties to even)"),
     ("round_f16", 1, "float", "same", "f32 only: rounds to the nearest f16 value (ties to even)"),
+    ("double_of", 1, "bits", "double", "the f64 that the bits of an i64 are"),
     # random numbers (counter based; see runtime's Philox 4x32-10)
     ("philox", 2, "int", "given", "f32 uniform in [0, 1) of (seed i64, counter i64)"),
     ("philox_normal", 2, "int", "given", "f32 standard normal of (seed i64, counter i64)"),

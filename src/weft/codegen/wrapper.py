@@ -14,8 +14,10 @@ Place in the pipeline: the last step of `compile_graph`. What it writes reads to
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any
+import struct
+from typing import Any, Final
 
 from torch.autograd.graph import increment_version
 
@@ -28,7 +30,7 @@ from weft.codegen.schedule import Group, Schedule
 from weft.codegen.values import Buffer, Shape, Value
 from weft.shapes.asserts import Asserts
 from weft.shapes.expr import Expr, symbols
-from weft.shapes.floats import SYMBOLIC_FLOATS, FloatSymbol
+from weft.shapes.floats import SYMBOLIC_FLOATS, FloatSymbol, text
 from weft.shapes.printing import python_text
 
 
@@ -54,7 +56,7 @@ def write_calls(
     _bump_versions(sequence, plan)
     returned = [_result(sequence, v) for v in lowered.outputs]
     sequence.lines.append(f"return [{', '.join(returned)}]")
-    _bind_quotients(sequence, lowered, bound_at)
+    _bind_numbers(sequence, lowered, bound_at)
     return sequence
 
 
@@ -92,14 +94,28 @@ def _bind_sizes(
                 sequence.lines.append(f"{value} = {name}.{method}({dim})")
 
 
-def _bind_quotients(sequence: CallSequence, lowered: GraphLowering, position: int) -> None:
-    """Compute the quotients that the sequence names, behind the sizes that they are made of."""
-    if lowered.facts is None or not lowered.facts.quotients:
-        return
-    used = set(re.findall(r"\bq\d+\b", "\n".join(sequence.lines)))
-    sequence.lines[position:position] = [
-        f"{made} = {python_text(lowered.facts.simplify(value))}"
-        for made, value in lowered.facts.quotients.items() if str(made) in used]
+def _bind_numbers(sequence: CallSequence, lowered: GraphLowering, position: int) -> None:
+    """Compute the quotients and floats that the sequence names, behind the sizes that they are
+    made of."""
+    texts: dict[str, str] = {}
+    if lowered.facts is not None:
+        texts |= {str(made): python_text(lowered.facts.simplify(value))
+                  for made, value in lowered.facts.quotients.items()}
+    if lowered.floats:
+        sequence.scope |= {"math": math, "bits_of": bits_of}
+        texts |= {str(made): f"bits_of({text(number)})" for made, number in lowered.floats.items()}
+    if texts:
+        used = set(re.findall(r"\b[qf]\d+\b", "\n".join(sequence.lines)))
+        sequence.lines[position:position] = [f"{n} = {t}" for n, t in texts.items() if n in used]
+
+
+def bits_of(number: float) -> int:
+    """A double as kernels are given it: the integer of its bits (`double_of` turns it back)."""
+    return int(_BITS.unpack(_DOUBLE.pack(number))[0])
+
+
+_BITS: Final = struct.Struct("<q")
+_DOUBLE: Final = struct.Struct("<d")
 
 
 def _bump_versions(sequence: CallSequence, plan: MemoryPlan) -> None:

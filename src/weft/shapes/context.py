@@ -30,6 +30,7 @@ from weft.shapes.floats import (
     compare,
     evaluate,
     holds,
+    is_nonnegative,
     negation,
     number_symbols,
 )
@@ -300,8 +301,17 @@ class ShapeContext:
     def decide(self, condition: AnyCondition) -> bool | None:
         """What follows from the facts, without a guard."""
         if isinstance(condition, FloatRelation):
-            return self._float_answers.get(condition)
-        return self.facts.decide(condition)
+            return self._decide_float(condition)
+        answer = self.facts.decide(condition)
+        if answer is None:  # of the two, one may divide by common factors: not a*b > a*b*c
+            opposite = self.facts.decide(not_(condition))
+            answer = None if opposite is None else not opposite
+        return answer
+
+    def _decide_float(self, condition: FloatRelation) -> bool | None:
+        if condition.op in ("ge", "lt") and condition.right == 0 and is_nonnegative(condition.left):
+            return (condition.op == "ge") is not condition.negated
+        return self._float_answers.get(condition)
 
     def evaluate(self, condition: AnyCondition) -> bool:
         """The truth in this call; unless it follows from the facts, it becomes a guard."""

@@ -216,6 +216,20 @@ _EXACT: Final[Mapping[str, Callable[..., _Ratio | None]]] = {
 }
 
 
+def is_nonnegative(value: Number) -> bool:
+    """Whether a float computed of sizes is certain not to be negative (or NaN)."""
+    if isinstance(value, int | Expr):
+        return lower_bound(value) >= 0
+    if isinstance(value, FloatExpr):
+        return value.op in _NEVER_NEGATIVE and all(map(is_nonnegative, value.args))
+    return isinstance(value, float) and value >= 0
+
+
+_NEVER_NEGATIVE: Final = frozenset(
+    ("float", "abs", "sqrt", "add", "mul", "truediv", "pow", "min", "max"))
+"""Operations that give no negative number for such as are not."""
+
+
 def negation(condition: FloatRelation) -> FloatRelation:
     opposite = compare(condition.op, condition.left, condition.right, not condition.negated)
     assert isinstance(opposite, FloatRelation)

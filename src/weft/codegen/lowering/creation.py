@@ -11,7 +11,13 @@ import torch
 
 from weft.codegen.dtypes import compute_type, from_torch
 from weft.codegen.loop_ir import Node
-from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
+from weft.codegen.lowering.registry import (
+    NUMBER_OPERATORS,
+    LoweringContext,
+    NotLowered,
+    lowering,
+    number_value,
+)
 from weft.codegen.values import Emitter, Index, Value
 from weft.shapes.expr import Expr, IntExpr
 
@@ -23,6 +29,7 @@ def constant(cx: LoweringContext, number: Any) -> Value:
     scalar = compute_type(from_torch(cx.dtype))
     if isinstance(number, Expr):
         return cx.lazy(cx.shape, cx.dtype, lambda em, index: em.cast(em.index(number), scalar))
+    number = number_value(cx, number)
     if isinstance(number, Value):
         return cx.pointwise(lambda b, u: u, number, cost=0)
     if not isinstance(number, (int, float, bool)):
@@ -55,6 +62,11 @@ def ones(cx: LoweringContext, *_: Any, **__: Any) -> Value:
 @lowering(aten.scalar_tensor.default)
 def scalar_tensor(cx: LoweringContext, number: Any, **_: Any) -> Value:
     return constant(cx, number)
+
+
+NUMBER_OPERATORS.update((
+    aten.full.default, aten.full_like.default, aten.new_full.default, aten.fill.Scalar,
+    aten.scalar_tensor.default))  # fmt: skip
 
 
 @lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)

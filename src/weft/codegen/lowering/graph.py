@@ -46,9 +46,9 @@ from weft.codegen.values import (
     contiguous_strides,
 )
 from weft.shapes.asserts import binds
-from weft.shapes.expr import IntExpr
+from weft.shapes.expr import Expr, IntExpr, symbol, symbols
 from weft.shapes.facts import Facts
-from weft.shapes.floats import SYMBOLIC_FLOATS, FloatValue
+from weft.shapes.floats import SYMBOLIC_FLOATS, FloatSymbol, FloatValue, number_symbols
 from weft.shapes.guard import ShapeGuard
 from weft.shapes.symnode import expr_of, extents, factored_expr_of, float_of
 
@@ -73,6 +73,8 @@ class GraphLowering:
     channels_last: bool = False
     asserts: Sequence[ShapeGuard] = ()
     facts: Facts | None = None
+    floats: dict[Expr, FloatValue] = field(default_factory=dict)
+    """Floats that kernels are given, by the symbols of their bits."""
     _count: int = 0
 
     @staticmethod
@@ -223,7 +225,13 @@ class GraphLowering:
         return buffer
 
     def scalar(self, cx: LoweringContext, number: FloatValue) -> Value:
-        """A symbolic float in memory, as the double that eager's kernels are given."""
+        """A symbolic float, as the double that eager's kernels are given: an argument of kernels,
+        or in memory if it depends on data."""
+        if set(map(str, number_symbols(number))) <= self._bound_names():
+            bits = symbol(f"f{len(self.floats)}")
+            self.floats[bits] = number
+            formula = Lazy(lambda em, index: em.op("double_of", em.index(bits)))
+            return Value((), torch.float64, formula, cx.device, self)
         double = LoweringContext(
             self, torch.scalar_tensor, [()], [torch.float64], [()], cx.device, cx.origins
         )
@@ -231,6 +239,12 @@ class GraphLowering:
         (value,) = call_aten(double, (number,), keywords, [0], False)
         assert value is not None
         return value
+
+    def _bound_names(self) -> set[str]:
+        """The symbols that calls know at once: numbers among the inputs, sizes and strides."""
+        numbers: list[Any] = [n for n in self.inputs if isinstance(n, (Expr, FloatSymbol))]
+        numbers += [n for form in self.given.values() for part in form for n in part]
+        return {str(n) for n in numbers if isinstance(n, FloatSymbol) or symbols(n) == {n}}
 
     def record(self, definition: Definition) -> None:
         """Add a definition whose buffers know it already."""
@@ -364,10 +378,9 @@ def _lookup(item: Any, environment: dict[Node, Any]) -> Any:
 
 
 def _takes(node: Node, args: Any, keywords: Any) -> bool:
-    """Whether a formula can be given these arguments: symbolic floats only as plain operands."""
-    if any(isinstance(value, SYMBOLIC_FLOATS) for value in keywords.values()):
-        return False
-    return node.target in NUMBER_OPERATORS or not any(isinstance(a, SYMBOLIC_FLOATS) for a in args)
+    """Whether a formula can be given these arguments: few take symbolic floats."""
+    numbers = any(isinstance(a, SYMBOLIC_FLOATS) for a in (*args, *keywords.values()))
+    return node.target in NUMBER_OPERATORS or not numbers
 
 
 def to_number(value: Any) -> IntExpr | FloatValue | None:

@@ -29,6 +29,7 @@ from weft.codegen.lowering.registry import (
     LoweringContext,
     NotLowered,
     lowering,
+    number_value,
 )
 from weft.codegen.values import Emitter, Value
 from weft.config import config
@@ -334,6 +335,9 @@ NUMBER_OPERATORS.update(
     for name in ("add", "sub", "rsub")
     for overload in ("Tensor", "Scalar")
 )
+NUMBER_OPERATORS.update((
+    aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.pow.Tensor_Scalar,
+    aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))  # fmt: skip
 
 
 def common_type(operands: Any) -> torch.dtype:
@@ -357,8 +361,11 @@ def common_type(operands: Any) -> torch.dtype:
 # --- operators with more to them than a table entry
 
 
-def _scaled(alpha: Any) -> Callable[[Emitter, Node], Node]:
+def _scaled(cx: LoweringContext, alpha: Any) -> Callable[[Emitter, Node], Node]:
     """Multiplication by a Python scalar, left out if it is 1."""
+    number = number_value(cx, alpha)
+    if isinstance(number, Value):
+        return lambda b, x: b.op("mul", x, b.cast(number.at(b, ()), x.dtype))
     if isinstance(alpha, (int, float)) and alpha == 1:
         return lambda b, x: x
     if isinstance(alpha, Expr):
@@ -368,13 +375,13 @@ def _scaled(alpha: Any) -> Callable[[Emitter, Node], Node]:
 
 @lowering(aten.add.Tensor, aten.add.Scalar)
 def add(cx: LoweringContext, x: Any, y: Any, scalar_alpha: Any = 1, *, alpha: Any = 1) -> Value:
-    scale = _scaled(alpha if scalar_alpha == 1 else scalar_alpha)
+    scale = _scaled(cx, alpha if scalar_alpha == 1 else scalar_alpha)
     return cx.pointwise(lambda b, u, v: _add(b, u, scale(b, v)), x, y)
 
 
 @lowering(aten.sub.Tensor, aten.sub.Scalar)
 def sub(cx: LoweringContext, x: Any, y: Any, scalar_alpha: Any = 1, *, alpha: Any = 1) -> Value:
-    scale = _scaled(alpha if scalar_alpha == 1 else scalar_alpha)
+    scale = _scaled(cx, alpha if scalar_alpha == 1 else scalar_alpha)
     return cx.pointwise(lambda b, u, v: b.op("sub", u, scale(b, v)), x, y)
 
 
@@ -525,13 +532,13 @@ def threshold_backward(cx: LoweringContext, grad: Value, x: Value, threshold: fl
 
 @lowering(aten.addcmul.default)
 def addcmul(cx: LoweringContext, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
-    scale = _scaled(value)
+    scale = _scaled(cx, value)
     return cx.pointwise(lambda b, u, v, w: b.op("add", u, b.op("mul", scale(b, v), w)), x, y, z)
 
 
 @lowering(aten.addcdiv.default)
 def addcdiv(cx: LoweringContext, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
-    scale = _scaled(value)
+    scale = _scaled(cx, value)
     return cx.pointwise(lambda b, u, v, w: b.op("add", u, b.op("div", scale(b, v), w)), x, y, z)
 
 

@@ -125,6 +125,7 @@ _INT: Final[dict[str, str]] = {
     "or_": "{0} | {1}",
     "xor": "{0} ^ {1}",
     "not_": "~{0}",
+    "double_of": "{0}.to(tl.float64, bitcast=True)",
 }
 
 _BOOL: Final[dict[str, str]] = {

@@ -326,6 +326,12 @@ template <class T, int L, int P> INLINE Vec<T, L, P> fma(Vec<T, L, P> a, Vec<T, 
 
 // ---- conversion of values -----------------------------------------------------------------------
 
+template <int L, int P> INLINE Vec<double, L, P> double_of(Vec<int64_t, L, P> a) {
+  Vec<double, L, P> r;
+  PARTS r.p[k] = bits<Part<double, L>>(a.p[k]);
+  return r;
+}
+
 template <class To, class From, int L, int P> INLINE Vec<To, L, P> cast(Vec<From, L, P> a) {
   Vec<To, L, P> r;
   if constexpr (same<To, From>) return a;
