@@ -6,6 +6,7 @@ import abc
 import collections
 import contextvars
 import copy
+import enum
 import functools
 import itertools
 import threading
@@ -415,3 +416,61 @@ def test_join_and_unions_of_generators() -> None:
         return x - 1
 
     check(f, (X, {"a": 1, "b": [2]}), graphs=1, breaks=0)
+
+
+SENTINEL = "==no value=="
+
+
+def test_a_string_kept_by_the_program_is_the_same_object() -> None:
+    class Holder:
+        pass
+
+    def f(x: Any, holder: Any) -> Any:
+        holder.value, holder.other = SENTINEL, "another text"
+        return x + 1
+
+    holder = Holder()
+    weft.compile(f, backend="eager")(X, holder)
+    assert holder.value is SENTINEL  # type: ignore[attr-defined]
+
+
+class Kinds(enum.Enum):
+    NUMBERS = list[int]
+    TEXTS = list
+
+
+def test_callable_values_of_an_enumeration() -> None:
+    def f(x: Any) -> Any:
+        return (x + 1, Kinds.NUMBERS.value == list[int], Kinds.NUMBERS.value != list[int],
+                Kinds.TEXTS.value(), Kinds.NUMBERS.value((1, 2)))
+
+    check(f, (X,))
+
+
+def test_properties_in_the_place_of_class_and_dict() -> None:
+    class Disguised:
+        @property
+        def __class__(self) -> Any:
+            return int
+
+        @property
+        def __dict__(self) -> Any:
+            return {"a": 2}
+
+    thing = Disguised()
+
+    def f(x: Any) -> Any:
+        return x + 1, thing.__class__, vars(thing), type(thing) is Disguised, dir(thing)
+
+    check(f, (X,), breaks=None)
+
+
+def test_what_format_has_to_return() -> None:
+    class Wrong:
+        def __format__(self, spec: str) -> Any:
+            return 1
+
+    def f(x: Any) -> Any:
+        return x + len(f"{Wrong()}")
+
+    check(f, (X,))

@@ -136,6 +136,8 @@ _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type(Ellipsi
                  range)
 
 
+_NAMESPACE: Final = vars(types.ModuleType)["__dict__"].__get__
+
 _LONG: Final = 1_000
 """Bits of the longest numbers that are written out."""
 
@@ -149,7 +151,7 @@ def describe(obj: Any) -> str:
     if type(obj) in _PLAIN:
         return repr(obj)
     if isinstance(obj, types.ModuleType):
-        return str(object.__getattribute__(obj, "__dict__").get("__name__", "module"))
+        return str(_NAMESPACE(obj).get("__name__", "module"))
     if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
         return str(obj.__name__)
     return f"<{type(obj).__name__} object>"

@@ -275,7 +275,8 @@ def _names_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     """`dir` of an instance of a plain Python class."""
     kind = value.python_type()
     if not isinstance(value, ObjectValue) or type_lookup(kind, "__dir__") is not vars(object)[
-            "__dir__"] or type(kind).__dir__ is not type.__dir__:
+            "__dir__"] or type(kind).__dir__ is not type.__dir__ or isinstance(
+            type_lookup(kind, "__dict__"), property):
         raise graph_break("unknown-c-function", f"dir of {value!r}")
     names = {*dir(kind), *(key for key in value.attributes.complete(tx) if isinstance(key, str))}
     return ListValue([constant(name) for name in sorted(names)])
@@ -443,7 +444,11 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
         if isinstance(type_lookup(value.cls, "__format__"), types.FunctionType):
             method = value.special(tx, "__format__")
             assert method is not None
-            return method.call(tx, [spec], {})
+            text = method.call(tx, [spec], {})
+            kind = tx.force(text).python_type()
+            if not issubclass(kind, str):
+                raise tx.error(TypeError, f"__format__ must return a str, not {kind.__name__}")
+            return text
         if python_object(tx, spec) == "":
             return tx.call(tx.wrap_fixed(str, "str"), [value])
     raise graph_break("unknown-operation", f"formatting {value!r}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -30,6 +31,9 @@ _LONG: Final = 1_000
 _BY_EQUALITY: Final = (int, float, str, bool, bytes, complex, type(None))
 _BY_IDENTITY: Final = (torch.dtype, torch.layout, torch.memory_format, type(Ellipsis),
                        type(NotImplemented))
+
+
+_BOUND: Final = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 
 @final
@@ -63,8 +67,10 @@ class ConstantValue(SymbolicValue):
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         found = evaluate(tx, lambda: getattr(self.value, name))
-        if callable(found) and not isinstance(found, type):
+        if isinstance(found, _BOUND):
             return ConstantMethod(self, name)
+        if callable(found):  # the value of a member of an enumeration
+            return tx.wrap_fixed(found, name)
         return tx.wrap_new(found)
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -102,12 +108,19 @@ class ConstantValue(SymbolicValue):
             return repr(self.value) if plain else emit.constant(self.value)
         if type(self.value) is int and self.value.bit_length() > _LONG:
             return emit.constant(self.value)
+        if type(self.value) is str and not _is_interned(self.value):
+            return emit.constant(self.value)  # programs ask `is not argparse.SUPPRESS`
         if type(self.value) in _LITERALS and type(self.value) is not complex:
             return repr(self.value)
         return emit.constant(self.value)
 
     def __repr__(self) -> str:
         return describe(self.value)
+
+
+def _is_interned(text: str) -> bool:
+    """Whether a literal of the text is the same object wherever it is written."""
+    return text.isascii() and (len(text) < 2 or text.replace("_", "a").isalnum())
 
 
 METHODS: Final[dict[tuple[type, str], Callable[[Any, ConstantValue], SymbolicValue]]] = {}

@@ -167,9 +167,9 @@ class ObjectValue(SymbolicValue):
         return self.missing_attribute(tx, name, error)
 
     def _bind(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
-        if name == "__class__":
+        if name == "__class__" and isinstance(attribute, types.GetSetDescriptorType):
             return tx.wrap_fixed(self.cls, self.cls.__name__)
-        if name == "__dict__":
+        if name == "__dict__" and isinstance(attribute, types.GetSetDescriptorType):
             return self.attributes
         try:
             return bind(tx, self, self.cls, name, attribute)
