@@ -35,9 +35,11 @@ def data_symbols(gm: GraphModule, example_inputs: Sequence[Any]) -> Iterator[Sha
     mode.symbols = context
     context.assuming, context.fakes_are_tensors, context.asserts = True, False, []
     context.unbacked_symbols.take_fresh()
+    context.told_before = iter(())
     try:
         yield context
     finally:
+        context.told_before = None
         mode.symbols, context.assuming, context.fakes_are_tensors, context.asserts = before
 
 

@@ -122,9 +122,10 @@ class Evaluator:
         key = (op, *[_key(a) for a in args], *[(k, _key(v)) for k, v in kwargs.items()])
         found = self._results.get(key)
         if found is None:
+            n_told = self.mode.n_told()
             found = self._miss(op, args, kwargs)
-            if found.binds:
-                return found  # other symbols each time
+            if found.binds or self.mode.n_told() != n_told:
+                return found  # other symbols, or data, each time
             self._results[key] = found
         return found
 

@@ -69,10 +69,12 @@ class Signal(Exception):
 class GraphBreak(Signal):
     """What the current instruction does cannot be captured."""
 
-    def __init__(self, kind: BreakKind, detail: str) -> None:
+    def __init__(self, kind: BreakKind, detail: str, about: tuple[Any, ...] = ()) -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
+        self.about = about
+        """The graph's nodes whose data would have been needed."""
         self.stack: tuple[SourceLine, ...] = ()
         self.step = -1
         self.error_mode = error_mode()
@@ -129,6 +131,6 @@ class ObservedException(Signal):
         return f"the program raised {self.value!r}"
 
 
-def graph_break(id: str, detail: str) -> GraphBreak:
-    """The signal of a graph break of a registered kind."""
-    return GraphBreak(BREAKS[id], detail)
+def graph_break(id: str, detail: str, *about: Any) -> GraphBreak:
+    """The signal of a graph break of a registered kind; `about`: nodes whose data is needed."""
+    return GraphBreak(BREAKS[id], detail, about)

@@ -56,6 +56,7 @@ from weft.capture.resumption import Resumption, can_translate
 from weft.capture.shape_guards import add_shape_guards
 from weft.capture.skips import is_skipped_code, may_hold_tensors
 from weft.capture.state import no_saved_tensor_hooks
+from weft.capture.values.known_data import rely_on
 from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle
@@ -371,6 +372,9 @@ class Attempt:
             except StartOver:
                 continue
             except Restart as restart:
+                if self._relies(tx, restart.reason):
+                    break_at, reason, self.raised = -1, None, None
+                    continue
                 reason = _detached(restart.reason)
                 self._report(reason)
                 break_at = restart.step
@@ -416,6 +420,13 @@ class Attempt:
         retained = tx.early_retained(emit)
         if retained is not None:
             raise Restart(retained, graph_break("state", "retain_grad of a tensor that is used on"))
+
+    def _relies(self, tx: Interpreter, reason: GraphBreak) -> bool:
+        """Whether the graph need not end there, if contents of small inputs are guarded."""
+        if not config.data_dependent:
+            return False
+        must = breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph)
+        return rely_on(tx, reason, always=must)
 
     def _last_step(self, frame: Any) -> int:
         raise SkipFrame("the result or an effect cannot be rebuilt")

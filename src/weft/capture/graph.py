@@ -118,7 +118,7 @@ def drop_unused(graph: fx.Graph) -> None:
 
 
 @cache
-def _draws(name: str) -> bool:
+def draws(name: str) -> bool:
     """Whether a function of that name moves a random generator on."""
     packet = getattr(torch.ops.aten, name, None)
     overloads = packet.overloads() if packet is not None else ()
@@ -130,6 +130,6 @@ def has_effect(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.target in _IMPURE or "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True
-    if node.meta.get("effect") or _draws(name):
+    if node.meta.get("effect") or draws(name):
         return True
     return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")

@@ -31,6 +31,7 @@ from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant
 from weft.capture.values.exceptions import link_context, new_exception, note_passed
+from weft.capture.values.known_data import known_fake
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import IDENTITY, wrapper_of
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, wrap_number
@@ -87,8 +88,14 @@ class Interpreter:
         """Where the graph has the values of unbacked symbols (`values/data_numbers.py`)."""
         self.n_checked = 0
         """How many of the context's conditions on data are tested in the graph."""
+        self.relied_on: set[Source] = set()
+        """Tensors whose contents are guarded (`values/known_data.py`)."""
+        self.follows: dict[Any, bool] = {}
+        """Which graph nodes are computed from those alone, as far as it was asked."""
         if data_dependent:
             fakes.mode.symbols = self.shapes
+            self.shapes.known_content = lambda fake: None if (tx := this()) is None else (
+                known_fake(tx, fake))
         self.policy = policy
         self.numbers: dict[Source, SymbolicValue] = {}
         """Python numbers from outside that are symbolic."""

@@ -31,10 +31,9 @@ from weft.shapes.floats import (
     evaluate,
     holds,
     is_nonnegative,
-    negation,
     number_symbols,
 )
-from weft.shapes.guard import AnyCondition, ShapeGuard
+from weft.shapes.guard import AnyCondition, ShapeGuard, opposite
 from weft.shapes.intervals import INF
 from weft.shapes.layout import Layout
 from weft.shapes.named import NamedSizes
@@ -103,6 +102,14 @@ class ShapeContext:
         self.in_operator = 0
         self.assuming = False
         """Whether running code can test what is assumed of data, and do without (aot can)."""
+        self.known_content: Callable[[torch.Tensor], torch.Tensor | None] = lambda fake: None
+        """The real tensor that a fake stands for, where capture knows its data."""
+        self.answers: list[Any] = []
+        """What operators were told of known data since the list was last cleared."""
+        self.told_before: Iterator[Any] | None = None
+        """When a captured graph is run again: what capture told the operators of a node."""
+        self.n_told = 0
+        """How often an operator used known data: its result is not to be remembered."""
         self.known_counts: dict[Hashable, Any] = {}
         self.kept: list[object] = []
 
@@ -203,6 +210,17 @@ class ShapeContext:
         number = self._counts.get(prefix, 0)
         self._counts[prefix] = number + 1
         return number
+
+    def of_known(self, data: torch.Tensor, compute: Callable[[torch.Tensor], Any]) -> Any:
+        """What an operator needs of the data of a fake; None where nobody knows it."""
+        if self.told_before is not None:
+            answer = next(self.told_before, None)
+        else:
+            real = self.known_content(data)
+            answer = None if real is None else compute(real)
+            self.answers.append(answer)
+        self.n_told += answer is not None
+        return answer
 
     # -------------------------------------------------------------------- nodes
 
@@ -335,10 +353,9 @@ class ShapeContext:
             return
         if isinstance(condition, FloatRelation):
             self._float_answers[condition] = answer
-            held: AnyCondition = condition if answer else negation(condition)
         else:
-            held = condition if answer else not_(condition)
-            self.facts.learn(held)
+            self.facts.learn(condition if answer else not_(condition))
+        held = condition if answer else opposite(condition)
         self.guards.append(ShapeGuard(held, self.line()))
 
     def specialize(self, value: IntExpr) -> int:

@@ -68,10 +68,17 @@ def _new(
     return make_fake(mode, meta, like.fake_device)
 
 
-def _count(context: ShapeContext, origin: str, most: Any, key: Any = None) -> Any:
-    """How many of at most `most` things there are; the same symbol for the same `key`."""
+def _count(
+    context: ShapeContext, origin: str, most: Any, key: Any = None, *,
+    of: FakeTensor | None = None, count: Callable[[torch.Tensor], Any] = torch.count_nonzero,
+) -> Any:  # fmt: skip
+    """How many of at most `most` things there are; the same symbol for the same `key`. Where the
+    data `of` is known they are counted."""
     if type(most) is int and most == 0:
         return 0
+    counted = None if of is None else context.of_known(of, lambda data: int(count(data)))
+    if counted is not None:
+        return counted
     known = None if key is None else context.known_counts.get(key)
     if known is None:
         limit = most if type(most) is int else INF
@@ -99,7 +106,7 @@ def _nonzero(
     mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     x = args[0]
-    count = _count(context, "nonzero", x.numel(), _identity(context, x, "nonzero"))
+    count = _count(context, "nonzero", x.numel(), _identity(context, x, "nonzero"), of=x)
     return _new(mode, x, (count, x.dim()), torch.int64, (1, count))
 
 
@@ -113,7 +120,7 @@ def _index(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mappin
         if is_mask(index):
             _require_fit(context, args[0], index, len(positions))
             count = _count(
-                context, "a mask", index.numel(), _identity(context, index, "nonzero")
+                context, "a mask", index.numel(), _identity(context, index, "nonzero"), of=index
             )
             one = _new(mode, index, (count,), torch.int64)
             positions.extend([one] * index.dim() if index.dim() else [one])
@@ -138,8 +145,10 @@ def _masked_select(
     x, mask = args
     with mode:
         both = torch.broadcast_tensors(x, mask)[0]
-    key = _identity(context, mask, "nonzero") if tuple(mask.size()) == tuple(x.size()) else None
-    return _new(mode, x, (_count(context, "masked_select", both.numel(), key),), x.dtype)
+    fits = tuple(mask.size()) == tuple(both.size())
+    key = _identity(context, mask, "nonzero") if fits else None
+    count = _count(context, "masked_select", both.numel(), key, of=mask if fits else None)
+    return _new(mode, x, (count,), x.dtype)
 
 
 @_rule(aten.repeat_interleave.Tensor)
@@ -150,7 +159,7 @@ def _repeat_interleave(
     total = kwargs.get("output_size")
     if total is None:
         key = _identity(context, repeats, "repeat_interleave")
-        total = _count(context, "repeat_interleave", INF, key)
+        total = _count(context, "repeat_interleave", INF, key, of=repeats, count=torch.sum)
     return _new(mode, repeats, (total,), repeats.dtype)
 
 
@@ -161,7 +170,9 @@ def _bincount(
     x = args[0]
     weights = args[1] if len(args) > 1 else kwargs.get("weights")
     least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
-    count = context.unbacked("bincount", lo=least if type(least) is int else 0)
+    low = least if type(least) is int else 0
+    most = context.of_known(x, lambda data: max([0, *(data + 1).tolist()]))
+    count = context.unbacked("bincount", lo=low) if most is None else max(low, most)
     dtype = torch.int64
     if weights is not None:
         dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64
@@ -329,6 +340,9 @@ def _item(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping
     x = args[0]
     if x.constant is not None or x.dtype.is_complex:
         return NotImplemented
+    number = context.of_known(x, torch.Tensor.item)
+    if number is not None:
+        return number
     key = _identity(context, x, "item")
     known = None if key is None else context.known_counts.get(key)
     if known is None:

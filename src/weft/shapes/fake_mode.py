@@ -207,14 +207,20 @@ class MemoFakeMode(FakeTensorMode):
         entry = entries.get(key, _MISSING)
         if entry is not _MISSING:
             return _rebuild(entry, self, reader.tensors)
+        n_told = self.n_told()
         try:
             result = self._compute(func, types, args, kwargs or {}, reader)
         except (RuntimeError, TypeError) as error:
             if not reader.symbolic or not _may_specialize(func, error):
                 raise
             result = self._otherwise(func, types, args, kwargs or {}, reader)
-        self._remember(entries, key, reader, result)
+        if self.n_told() == n_told:
+            self._remember(entries, key, reader, result)
         return result
+
+    def n_told(self) -> int:
+        """How often known data has decided about a result, which then is one of its own."""
+        return 0 if self.symbols is None else self.symbols.n_told
 
     def _compute(
         self,
@@ -256,6 +262,8 @@ class MemoFakeMode(FakeTensorMode):
                 raise
         finally:
             self._refuses_sizes = SymNode.refuses_ints = False
+        if self.symbols is not None:
+            self.symbols.answers.clear()
         with self, python_dispatcher():
             return function(*args, **kwargs), True
 

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from weft.errors import SourceLine
 from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
 from weft.shapes.expr import Expr, IntExpr, operands
-from weft.shapes.floats import FloatRelation
-from weft.shapes.relation import GE, Condition, Junction, Relation
+from weft.shapes.floats import FloatRelation, negation
+from weft.shapes.relation import GE, Condition, Junction, Relation, not_
 from weft.shapes.rendering import render
 
 AnyCondition = Condition | FloatRelation
@@ -66,6 +66,11 @@ def sides(condition: Relation) -> tuple[IntExpr, str, IntExpr]:
     if isinstance(left, int):  # nothing positive: ``-n + 4 >= 0`` reads ``n <= 4``
         return right, {GE: "<="}.get(condition.kind, condition.kind), const
     return left, condition.kind, right - const
+
+
+def opposite(condition: AnyCondition) -> AnyCondition:
+    """The condition that holds where this one does not."""
+    return negation(condition) if isinstance(condition, FloatRelation) else not_(condition)
 
 
 def python_text(condition: AnyCondition) -> str:

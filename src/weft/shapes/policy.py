@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import final
 
 from weft.dims import Declarations, Dim, DimRange, Mark
+from weft.shapes.contents import Contents
 from weft.shapes.intervals import INF
 
 
@@ -52,6 +53,7 @@ class DynamicPolicy:
         """Dimensions that were symbolic in the part of the program before this one."""
         self.breaks_on_data = False
         """Whether graphs end at what depends on data: such a graph could not be compiled."""
+        self.contents = Contents()
         self._last: dict[str, tuple[int, ...]] = {}
         self._before: dict[str, tuple[int, ...]] = {}
         self._changed: dict[str, set[int]] = {}

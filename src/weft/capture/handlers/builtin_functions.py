@@ -451,6 +451,11 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
             return text
         if python_object(tx, spec) == "":
             return tx.call(tx.wrap_fixed(str, "str"), [value])
+    if isinstance(value, TensorValue):
+        data = value.known_data(tx)
+        if data is None:
+            raise graph_break("data-dependent-value", f"formatting {value!r}", value.proxy(tx))
+        return constant(evaluate(tx, lambda: format(data, spec.constant())))
     raise graph_break("unknown-operation", f"formatting {value!r}")
 
 

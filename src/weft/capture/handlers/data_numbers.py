@@ -29,11 +29,13 @@ from weft.capture.values.constant import NONE, constant
 from weft.capture.values.data_numbers import add_check
 from weft.capture.values.functions import rule
 from weft.capture.values.symbolic_numbers import (
+    DIVISORS,
     TRUNCATED,
     SymbolicNumberValue,
     number_node,
 )
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.shapes.guard import opposite
 from weft.shapes.symnode import certainly_equal
 
 if TYPE_CHECKING:
@@ -45,15 +47,15 @@ _LONGEST_LIST: Final = 256
 
 def _require(tx: Interpreter, tensor: TensorValue, name: str, possible: bool) -> None:
     if not possible or not tx.shapes.data_dependent or tensor.example.dtype.is_complex:
-        raise graph_break("data-dependent-value", f"{name}() of {tensor!r}")
+        raise graph_break("data-dependent-value", f"{name}() of {tensor!r}", tensor.proxy(tx))
 
 
 def _item(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A number, where the tensor is certain to have one element."""
-    one = all(type(n) is int and n == 1 for n in tensor.example.shape)
-    known = tensor.known_data(tx) if one and not args and not kwargs else None
-    if known is not None:
+    known = None if args or kwargs else tensor.known_data(tx)
+    if known is not None and known.numel() == 1:
         return tx.wrap_new(known.item())
+    one = all(type(n) is int and n == 1 for n in tensor.example.shape)
     _require(tx, tensor, "item", one and not args and not kwargs)
     value = run(tx, "call_method", "item", [tensor], {})
     tx.builder.n_calls -= 1  # a number alone is not worth a graph
@@ -64,6 +66,8 @@ def _converted(name: str, dtypes: frozenset[torch.dtype]) -> Any:
     """`int(x)` or `float(x)` of tensors of these types."""
 
     def method(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if tensor.known_data(tx) is not None:
+            return _item(tx, tensor, args, kwargs).method(tx, name, [], {})
         _require(tx, tensor, name, tensor.example.dtype in dtypes)
         return _item(tx, tensor, args, kwargs).method(tx, name, [], {})
 
@@ -89,11 +93,11 @@ TRUNCATED.append(_truncated)
 
 def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A list of numbers."""
-    sizes = tensor.example.shape
-    plain = all(type(n) is int for n in sizes)
     known = tensor.known_data(tx)
     if known is not None:
         return tx.wrap_new(known.tolist())
+    sizes = tensor.example.shape
+    plain = all(type(n) is int for n in sizes)
     _require(tx, tensor, "tolist", plain and sizes.numel() <= _LONGEST_LIST)
     if not sizes:
         return _item(tx, tensor, args, kwargs)
@@ -170,7 +174,11 @@ def _check_with(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
     """A check that a tensor of one element is true (or false), where the graph can hold one."""
+    if isinstance(value, SymbolicNumberValue):
+        return _check_number(tx, value, wanted)
     if not isinstance(value, TensorValue) or not tx.shapes.data_dependent:
+        return False
+    if value.known_data(tx) is not None:
         return False
     if any(type(n) is not int or n != 1 for n in value.example.shape):
         return False
@@ -184,6 +192,24 @@ def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
     return True
 
 
+def _check_number(tx: Interpreter, value: SymbolicNumberValue, wanted: bool) -> bool:
+    condition = value if isinstance(value.example, torch.SymBool) else tx.binary(
+        "ne", value, constant(0))
+    if not _depends_on_data(tx, condition):
+        return False
+    asked = condition.example.node.value  # type: ignore[attr-defined]
+    _hold(tx, asked if wanted else opposite(asked), _UNNAMED, RuntimeError)
+    tx.note_check()
+    return True
+
+
+def _check_divisor(tx: Interpreter, divisor: Any) -> None:
+    """The graph tests that it is not zero; where it is, the program raises."""
+    _hold(tx, (divisor != 0).node.value, "division by zero", RuntimeError)
+    tx.note_check()
+
+
+DIVISORS.append(_check_divisor)
 CHECK_DATA.append(_check_truth)
 
 

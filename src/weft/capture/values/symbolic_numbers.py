@@ -133,8 +133,9 @@ class SymbolicNumberValue(SymbolicValue):
         """Guards that it is not zero, else raises what Python raises."""
         try:
             is_zero = isinstance(divisor, (torch.SymInt, torch.SymFloat)) and bool(divisor == 0)
-        except UndecidedValue as error:
-            raise graph_break("data-dependent-value", str(error)) from error
+        except UndecidedValue:
+            DIVISORS[0](tx, divisor)
+            return
         if is_zero:
             kind = "float division" if isinstance(divisor, torch.SymFloat) else "division"
             raise tx.error(ZeroDivisionError, f"{kind} by zero")
@@ -190,6 +191,10 @@ _METHODS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 TRUNCATED: Final[list[Callable[[Any, SymbolicNumberValue], SymbolicValue]]] = []
 """What `int` of a float that depends on data is (registered by `handlers/data_numbers.py`)."""
+
+
+DIVISORS: Final[list[Callable[[Any, Any], None]]] = []
+"""Checks that a divisor that depends on data is not zero."""
 
 
 def _is_float_of_data(number: SymbolicNumber) -> bool:

@@ -23,7 +23,6 @@ from weft._torch import (
     is_functorch_wrapped_tensor,
 )
 from weft.capture.breaks import SkipFrame, graph_break
-from weft.capture.constant_tensors import data_of
 from weft.capture.device_modes import ignores
 from weft.capture.guards import tensor_guard
 from weft.capture.operations import plain_operator
@@ -32,6 +31,7 @@ from weft.capture.values.attributes import bind
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean, constant, evaluate
 from weft.capture.values.data_numbers import note_checks, note_symbols
+from weft.capture.values.known_data import known
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
@@ -107,6 +107,8 @@ class TensorValue(SymbolicValue):
         if self._node is None:
             assert self.source is not None
             self._node = tx.builder.placeholder(self.source, self.example, self.original)
+            if self.source in tx.relied_on:
+                self._node.meta["known"] = True
         return self._node
 
     def fake(self, tx: Interpreter) -> Any:
@@ -133,16 +135,16 @@ class TensorValue(SymbolicValue):
             emit.line(text if writer is None else writer(emit, self, value))
 
     def known_data(self, tx: Interpreter) -> torch.Tensor | None:
-        """The tensor itself, where it is made of constants alone."""
-        return None if self._node is None or self.source is not None else data_of(self._node)
+        """The tensor itself, where it follows from constants and guarded contents."""
+        return known(tx, self.proxy(tx))  # type: ignore[no-any-return]
 
     # -- metadata ---------------------------------------------------------------------------------
 
     def truth(self, tx: Interpreter) -> bool:
-        known = self.known_data(tx)
-        if known is None:
-            raise graph_break("data-dependent-branch", f"a branch on {self!r}")
-        return evaluate(tx, lambda: bool(known))  # type: ignore[no-any-return]
+        data = self.known_data(tx)
+        if data is None or data.numel() != 1:
+            raise graph_break("data-dependent-branch", f"a branch on {self!r}", self.proxy(tx))
+        return bool(data)
 
     def length(self, tx: Interpreter) -> int:
         return evaluate(tx, lambda: len(self.example))  # type: ignore[no-any-return]
@@ -213,7 +215,7 @@ class TensorValue(SymbolicValue):
         if name in METADATA_METHODS:
             return self.metadata(tx, name, args, kwargs)
         if name in DATA_METHODS:
-            raise graph_break("data-dependent-value", f"{name}() of {self!r}")
+            raise graph_break("data-dependent-value", f"{name}() of {self!r}", self.proxy(tx))
         if not hasattr(torch.Tensor, name):
             return self.getattr(tx, name).call(tx, args, kwargs)
         return run(tx, "call_method", name, [self, *args], kwargs)
@@ -307,6 +309,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     kwargs = {name: tx.force(value) for name, value in kwargs.items()}
     if target is not operator.getitem and target is not operator.setitem:
         sizes_only = _name(target) in _TAKE_SIZES
+        if sizes_only or _name(target) in _TAKE_NUMBERS:
+            args, kwargs = _plain_numbers(tx, _name(target), args, kwargs)
         args = [_plain_sizes(tx, arg, sizes_only) if arg.__class__ in _LISTS else arg
                 for arg in args]
     nodes = tuple(arg.proxy(tx) for arg in args)
@@ -317,6 +321,7 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     if _name(target) in _KNOW_THE_STORAGE:
         _guard_offset(tx, fakes[0])
     versions = [_version(fake) for fake in all_fakes]
+    tx.shapes.answers.clear()
     result, by_python = _run_fake(tx, op, target, fakes, named_fakes)
     written = [f for f, v in zip(all_fakes, versions, strict=True) if v != _version(f)]
     _check_writable(target, written)
@@ -329,6 +334,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     if tx.shapes.unbacked_symbols.exist:
         note_symbols(tx, node, result)
         note_checks(tx, partial(number_node, tx))
+    if tx.shapes.answers:
+        node.meta["answers"] = tuple(tx.shapes.answers)
     if by_python:
         node.meta["python_dispatcher"] = True
     if changed or result is None or same is not None:
@@ -352,12 +359,32 @@ _TAKE_SIZES: Final = frozenset({
 """Functions whose lists are sizes, also where all items are tensors."""
 
 
+_TAKE_NUMBERS: Final = frozenset({"arange", "linspace", "eye", "randperm", "narrow"})
+_MAKE: Final = frozenset({
+    "arange", "linspace", "eye", "randperm", "zeros", "ones", "empty", "randn", "rand",
+})
+"""Functions that take numbers, and those among them that make a tensor of nothing else."""
+
+
+def _plain_numbers(tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """Tensors that stand for numbers: the numbers."""
+    first = 0 if name in _MAKE else 1
+    most = 1 if name == "full" else len(args)
+    numbers = [_index(tx, arg) if first <= i < most else arg for i, arg in enumerate(args)]
+    return numbers, {key: _index(tx, value) if key in ("start", "end", "steps", "length") else value
+                     for key, value in kwargs.items()}
+
+
+def _index(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    return value.method(tx, "__index__", [], {}) if _is_scalar(value) else value
+
+
 def _plain_sizes(tx: Interpreter, sizes: SymbolicValue, sizes_only: bool) -> SymbolicValue:
     """A list of sizes in which tensors stand for numbers: the numbers."""
     items = [tx.force(item) for item in sizes.iterate(tx)]
     if not any(map(_is_scalar, items)) or not (sizes_only or any(map(_number, items))):
         return sizes
-    plain = [i.method(tx, "__index__", [], {}) if _is_scalar(i) else i for i in items]
+    plain = [_index(tx, item) for item in items]
     return TupleValue(plain) if isinstance(sizes, TupleValue) else ListValue(plain)
 
 
@@ -491,10 +518,14 @@ def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     plain = obj.layout is torch.strided and not special
     if not plain or is_functorch_wrapped_tensor(obj):
         return unknown(tx, obj, source)
-    fake = symbolic_fake(tx, obj, source)
+    same = tx.policy.contents.known(source.name, obj)
+    fake = symbolic_fake(tx, obj, source) if same is None else None
     if fake is None:
         tx.guards.add(source, "tensor", *tensor_guard(obj))
         fake = tx.fakes.fake(obj)
+    if same is not None:
+        tx.guards.add(source, "py", same)
+        tx.relied_on.add(source)
     value = TensorValue(fake, None, source, obj)
     if obj.requires_grad:
         tx.leaves[id(fake)] = value

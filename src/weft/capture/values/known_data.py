@@ -1,0 +1,197 @@
+"""Data that capture knows: what a program computes from constants and from guarded contents.
+
+Place in the pipeline: beside tensors and data-dependent numbers. `torch.tensor([2]).tolist()` is
+the same in every call; so is what follows from a small integer tensor whose content is guarded
+(`shapes/contents.py`). Such values are computed when they are asked for, by running the nodes that
+they follow from on the real tensors::
+
+    known(tx, tensor)            # a real tensor, or None
+    rely_on(tx, reason)          # True: after a graph break, interpret again, with more guards
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import fx
+
+from weft._torch import no_modes
+from weft.capture.breaks import GraphBreak
+from weft.capture.graph import GraphInput, draws
+from weft.shapes.contents import may_be_known
+from weft.shapes.symnode import UndecidedValue
+from weft.shapes.unbacked import names_of
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_MOST_NODES: Final = 2_000
+_MOST_ELEMENTS: Final = 1 << 22
+"""Nodes that are run to know a value, and how large their results may be."""
+
+
+def known(tx: Interpreter, node: fx.Node) -> Any:
+    """The real value of a node's result at this point of the program; None where it is data."""
+    if node.graph is not tx.builder.graph or not _follows(node, tx.follows):
+        return None
+    steps = _steps(tx, node)
+    if steps is None or not all(map(_is_known, steps)):
+        return None
+    try:
+        return _run(tx, steps)[node]
+    except Exception:  # noqa: BLE001  of the program: it comes again where the program runs
+        return None
+
+
+def known_fake(tx: Interpreter, fake: torch.Tensor) -> Any:
+    """As `known`, of the tensor that a fake stands for."""
+    for node in reversed(tx.builder.graph.nodes):
+        if node.meta.get("example_value") is fake:
+            return known(tx, node)
+    return None
+
+
+def rely_on(tx: Interpreter, reason: GraphBreak, *, always: bool) -> bool:
+    """Whether the graph need not end, now that contents of more inputs are guarded."""
+    nodes = list(_asked(tx, reason))
+    needed: dict[str, GraphInput] = {}
+    for node in nodes:
+        steps = _steps(tx, node) if node.graph is tx.builder.graph else None
+        if steps is None:
+            return False
+        needed.update({given.source.name: given for given in _inputs(tx, steps)
+                       if not _is_known(given.node)})
+    if not needed or not all(_is_small(given) for given in needed.values()):
+        return False
+    contents = tx.policy.contents
+    if not all(contents.may_learn(name) or always for name in needed):
+        return False
+    for name, given in needed.items():
+        contents.learn(name, given.example)
+    return True
+
+
+def _asked(tx: Interpreter, reason: GraphBreak) -> Iterator[fx.Node]:
+    """The nodes whose values would have been needed."""
+    error: BaseException | None = reason
+    while error is not None:
+        if isinstance(error, GraphBreak):
+            yield from error.about
+        elif isinstance(error, UndecidedValue):
+            places = [tx.data_places.get(name) for name in names_of(error.value)]
+            yield from (place[0] for place in places if place is not None)
+        error = error.__cause__
+
+
+def _is_small(given: GraphInput) -> bool:
+    return isinstance(given.example, torch.Tensor) and may_be_known(given.example)
+
+
+# -- the nodes that a value follows from ----------------------------------------------------------
+
+
+def _is_known(node: fx.Node) -> bool:
+    """Whether the node is a call, or an input whose content is guarded."""
+    return node.op != "placeholder" or "known" in node.meta
+
+
+def _follows(node: fx.Node, memo: dict[fx.Node, bool]) -> bool:
+    """Whether a node is computed from known inputs alone (what was written later aside)."""
+    waiting = [node]
+    while waiting:
+        one = waiting[-1]
+        parts = one.all_input_nodes if one not in memo and _can_run(one) else []
+        unknown = [part for part in parts if part not in memo]
+        if unknown and all(memo.get(part, True) for part in parts):
+            waiting.append(unknown[0])
+            continue
+        memo.setdefault(one, _can_run(one) and _is_known(one) and all(map(memo.get, parts)))
+        waiting.pop()
+    return memo[node]
+
+
+def _steps(tx: Interpreter, node: fx.Node) -> list[fx.Node] | None:
+    """What must be run for a value as it is now, in order; None where that is not possible."""
+    needed, storages = {node}, set(_storages(node))
+    steps: list[fx.Node] = []
+    for step in reversed(tx.builder.graph.nodes):
+        if step not in needed and not _writes(step, storages):
+            continue
+        if len(steps) >= _MOST_NODES or not _can_run(step):
+            return None
+        steps.append(step)
+        for given in step.all_input_nodes:
+            needed.add(given)
+            storages.update(_storages(given))
+    return steps[::-1]
+
+
+def _writes(node: fx.Node, storages: set[int]) -> bool:
+    if not node.meta.get("effect"):
+        return False
+    return any(not storages.isdisjoint(_storages(given)) for given in node.all_input_nodes)
+
+
+def _storages(node: fx.Node) -> list[int]:
+    example = node.meta.get("example_value")
+    parts = example if isinstance(example, tuple | list) else (example,)
+    return [part.untyped_storage()._cdata for part in parts if isinstance(part, torch.Tensor)
+            and part.layout is torch.strided]
+
+
+def _can_run(node: fx.Node) -> bool:
+    """Whether running the node gives what the program will compute, and does nothing else."""
+    if node.op == "placeholder":
+        return True
+    example = node.meta.get("example_value")
+    if isinstance(example, torch.Tensor) and _elements(example) > _MOST_ELEMENTS:
+        return False
+    target = node.target
+    if isinstance(target, str):
+        return node.op == "call_method" and not draws(target)
+    home = getattr(target, "__module__", None) or ""
+    plain = not home or home.startswith(("torch", "_operator", "builtins", "math"))
+    return plain and node.op == "call_function" and not draws(getattr(target, "__name__", ""))
+
+
+def _elements(fake: torch.Tensor) -> int:
+    """The number of elements, sizes that depend on data aside."""
+    return math.prod(n for n in fake.shape if type(n) is int)
+
+
+def _inputs(tx: Interpreter, steps: list[fx.Node]) -> list[GraphInput]:
+    wanted = {step for step in steps if step.op == "placeholder"}
+    return [given for given in tx.builder.inputs if given.node in wanted]
+
+
+# -- running them ---------------------------------------------------------------------------------
+
+
+def _run(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
+    """The values of the steps' results, behind the last of them."""
+    values: dict[fx.Node, Any] = {
+        given.node: given.example.detach().clone() for given in _inputs(tx, steps)}
+    with no_modes(), torch.no_grad():
+        for step in steps:
+            if step.op != "placeholder":
+                args, named = fx.node.map_arg((step.args, step.kwargs), values.__getitem__)
+                values[step] = _call(step.target, args, named)
+                _check_modes(values[step], step.meta["example_value"])
+    return values
+
+
+def _check_modes(made: Any, example: Any) -> None:
+    """Modes of the program (autocast, a default device) must not have made something else of it."""
+    if isinstance(made, torch.Tensor) and isinstance(example, torch.Tensor):
+        same = made.dtype is example.dtype and made.device == example.device
+        if not same or made.dim() != example.dim():
+            raise TypeError("made under other modes")
+
+
+def _call(target: Any, args: Any, named: Any) -> Any:
+    if isinstance(target, str):
+        return getattr(args[0], target)(*args[1:], **named)
+    return target(*args, **named)

@@ -1,0 +1,66 @@
+"""Contents of small integer tensors that a capture may rely on, and a guard compares.
+
+Place in the pipeline: part of a code object's `DynamicPolicy`. Sizes of images, lengths of
+sequences, strides in buffers: where a program's control flow needs such numbers, capture ends in a
+graph break, or is made for this content. As with Python numbers one content is served so; when
+another one comes the tensor counts as data for good::
+
+    contents.learn("grid", grid)        # captures may rely on it from now on
+    contents.known("grid", grid)        # SameContents, the predicate of the guard
+    contents.known("grid", other)       # None, and it may not be learned again
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import torch
+
+LARGEST: Final = 256
+"""Numbers in a tensor that a guard compares."""
+
+
+@final
+class SameContents:
+    """Whether a tensor (of the right type and sizes) holds the numbers that another one held."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._numbers = tensor.tolist()
+
+    def __call__(self, tensor: torch.Tensor) -> bool:
+        return bool(tensor.tolist() == self._numbers)
+
+    def __repr__(self) -> str:
+        return f"contains {self._numbers}"
+
+
+@final
+class Contents:
+    """The tensors whose contents captures of one code object rely on, by their sources' names."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, SameContents] = {}
+        self._changed: set[str] = set()
+
+    def may_learn(self, name: str) -> bool:
+        """Whether the content is not known to change."""
+        return name not in self._changed
+
+    def learn(self, name: str, tensor: torch.Tensor) -> None:
+        """Rely on the tensor's content."""
+        self._known[name] = SameContents(tensor)
+
+    def known(self, name: str, tensor: torch.Tensor) -> SameContents | None:
+        """The predicate for a tensor that captures rely on, if it still holds those numbers."""
+        same = self._known.get(name)
+        if same is None or (may_be_known(tensor) and same(tensor)):
+            return same
+        del self._known[name]
+        self._changed.add(name)
+        return None
+
+
+def may_be_known(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's content is a few integers."""
+    whole = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
+    return whole and tensor.numel() <= LARGEST and tensor.device.type != "meta"

@@ -1,0 +1,134 @@
+"""Data that follows from constants or from guarded contents of small integer tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import weft
+from tests.capture.harness import check
+
+T = torch.tensor
+
+
+def test_numbers_of_constant_tensors_are_constants():
+    def f(x):
+        a, b = torch.tensor([2, 3]).expand(2).tolist()
+        grid = torch.zeros(3, dtype=torch.int64)
+        grid[1:] = torch.arange(2) + a
+        return x.repeat(a, b), f"{grid[2]}", x * len(grid.nonzero())
+
+    check(f, (torch.ones(2),), (torch.zeros(2),), graphs=1, breaks=0)
+
+
+def test_loop_over_a_number_in_an_input_is_made_for_that_number():
+    def f(x, n):
+        for i in range(n.item()):
+            x = x * 2 + i
+        return x
+
+    check(f, (torch.ones(2), T(3)), (torch.zeros(2), T(3)), graphs=1, breaks=0)
+    check(f, *[(torch.ones(2), T(n)) for n in (3, 0, 1, 3, 4)], breaks=None)
+
+
+def test_other_contents_are_served_by_one_general_variant():
+    def f(x, sizes):
+        return [part.sum() for part in torch.split(x, (sizes[1:] - sizes[:-1]).tolist())], (
+            "long" if sizes[-1] > 4 else "short")
+
+    sizes = ([0, 2, 5], [0, 1, 5], [0, 4, 5], [0, 5, 5], [0, 0, 5])
+    check(f, *[(torch.arange(5.0), T(s)) for s in sizes], breaks=None)
+    assert weft.stats()["recompiles"] <= 2
+
+
+def test_fullgraph_makes_a_variant_for_each_content():
+    def f(x, n):
+        return x * 2 if n > 1 else x + 1
+
+    compiled = weft.compile(f, backend="eager", fullgraph=True)
+    for n in (0, 2, 3, 0):
+        assert torch.equal(compiled(torch.ones(2), T(n)), f(torch.ones(2), T(n)))
+
+
+def test_contents_written_before_they_are_read():
+    def f(x, n):
+        n = n.clone()
+        view = n[1:]
+        view.add_(2)
+        if n.sum() > 4:
+            return x
+        return x * n[1]
+
+    check(f, (torch.ones(2), T([1, 1])), (torch.ones(2), T([1, 1])), graphs=1)
+    check(f, (torch.ones(2), T([1, 1])), (torch.ones(2), T([3, 3])), breaks=None)
+
+
+def test_data_mixed_with_random_or_large_tensors_is_not_known():
+    def drawn(x, n):
+        return x if torch.randint(0, 3, (1,)) + n > 0 else x * 2
+
+    def written(x, n):
+        counts = torch.zeros(2, dtype=torch.int64)
+        counts[0] = x.sum().long()
+        return x if counts[0] > n else x * 2
+
+    for f in (drawn, written):
+        check(f, (torch.ones(2), T([5])), (-torch.ones(2), T([5])), breaks=1)
+
+
+def test_tensors_as_numbers_of_factories():
+    def f(x, n):
+        return torch.arange(n.sum()) + 1, x[n[0] :], torch.zeros(n[1], 2)
+
+    check(f, (torch.ones(5), T([2, 3])), (torch.ones(5), T([0, 1])), graphs=1, breaks=0)
+
+
+def test_asserted_numbers_and_divisors():
+    def f(x, n):
+        if n.max().item() > 4:
+            raise ValueError("large")
+        return x + n.sum().item() // n.min().item()
+
+    calls = [[3, 2], [1, 4], [7, 1], [0, 1], [2, 2]]
+    check(f, *[(torch.ones(2), T(n)) for n in calls], graphs=1, breaks=0)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_positions_on_a_grid(backend):
+    """As vision models number the patches of their images."""
+
+    def f(x, grid):
+        places = []
+        for t, h, w in grid.tolist():
+            rows, columns = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
+            shape = (h // 2, 2, w // 2, 2)
+            both = [p.reshape(shape).transpose(1, 2).flatten() for p in (rows, columns)]
+            places.append(torch.stack(both, -1).repeat(t, 1))
+        lengths = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0]).tolist()
+        x = x * torch.cat(places).sum(1, keepdim=True)
+        return torch.cat([part.softmax(0) for part in torch.split(x, lengths)])
+
+    compiled = weft.compile(f, backend=backend)
+    for grid in ([[1, 2, 4]], [[1, 2, 4]], [[2, 2, 2]], [[1, 4, 2]]):
+        x = torch.randn(8, 3, requires_grad=True)
+        found, wanted = compiled(x, T(grid)), f(x, T(grid))
+        torch.testing.assert_close(found, wanted)
+        grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (found, wanted)]
+        torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_results_of_known_data_are_not_remembered_for_others(backend):
+    """Results of operators are remembered by metadata, which does not tell these apart."""
+
+    def f(x, n):
+        size = n.repeat_interleave(n)
+        if size.shape[0] > 3:
+            x = x + 1
+        return torch.nn.functional.interpolate(x, size=(n[0], n[1])), size * 2, n.nonzero()
+
+    compiled = weft.compile(f, backend=backend, fullgraph=True)
+    for numbers in ([2, 3], [3, 2], [1, 1], [4, 1]):
+        for found, wanted in zip(compiled(torch.ones(1, 1, 4, 4), T(numbers)),
+                                 f(torch.ones(1, 1, 4, 4), T(numbers)), strict=True):
+            assert torch.equal(found, wanted)
