@@ -16,6 +16,7 @@ wrong number.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, final
@@ -30,6 +31,7 @@ from weft._torch import (
     is_legacy_batchedtensor,
 )
 from weft.aot.ambient import RandomState
+from weft.aot.independent import Groups
 from weft.aot.runtime_wrapper import Boxed
 from weft.aot.symbols import SymbolSource
 from weft.aot.views import stride_order
@@ -85,6 +87,7 @@ class FunctionSpec:
     symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
     gradient_inputs: tuple[int, ...]
     depends_on: tuple[frozenset[int], ...]  # the values whose tangents each gradient is made of
+    groups: Groups  # of values whose backwards may run one after the other; () if there is one
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
     unread_leaves: frozenset[int]  # of these, those whose values no gradient depends on
     weak_inputs: tuple[int, ...]  # held weakly, for double backward
@@ -130,9 +133,12 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
                 for (k, layout), size in zip(layouts, ctx.sizes, strict=True)
             ]
             given = _given(grads, spec.layouts)
-            saved = list(ctx.saved_tensors)
+            saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
             if torch.is_grad_enabled() or batched:  # kernels do not batch
                 return _differentiably(spec, ctx, saved, tangents, given)
+            if given is not None and _mixes(spec, given):
+                with suppress(DoubleBackwardError):
+                    return _differentiably(spec, ctx, saved, tangents, given)
             ctx.maybe_clear_saved_tensors()
             del grads
             if spec.symbols:
@@ -208,6 +214,32 @@ def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> frozenset
     return None if len(given) == len(layouts) else given
 
 
+def _still_saved(ctx: Any, groups: Groups, given: frozenset[int] | None) -> list[torch.Tensor]:
+    """The saved tensors, which are kept until all groups of values have had their backward.
+
+    The autograd engine frees them after the first one, unless the graph is retained; eager frees
+    only what belongs to that group.
+    """
+    walked = {g for g in groups if given is None or g & given}
+    saved, done = getattr(ctx, "kept_saved", (None, set()))
+    try:
+        saved, done = ctx.saved_tensors, set()  # the graph was retained so far
+    except RuntimeError:
+        if saved is None or walked & done:
+            raise
+    done |= walked
+    ctx.kept_saved = (saved, done) if len(done) < len(groups) else (None, done)
+    return list(saved)
+
+
+def _mixes(spec: FunctionSpec, given: frozenset[int]) -> bool:
+    """Whether a gradient is a sum over groups of values of which some have no tangent.
+
+    Zeros in their place are no zeros any more behind an infinite derivative.
+    """
+    return bool(spec.groups) and any(v & given and v - given for v in spec.depends_on)
+
+
 def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
     """Inputs that are not saved tensors: numbers, and weak references with versions."""
     others = {i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
@@ -235,7 +267,10 @@ def _differentiably(
             inputs[i] = tensor
     for i, other in getattr(ctx, "others", {}).items():
         inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other
-    by_value = dict(zip(spec.layouts, tangents, strict=True))
+    by_value = {
+        k: tangent for k, tangent in zip(spec.layouts, tangents, strict=True)
+        if given is None or k in given
+    }  # fmt: skip
     random = ctx.random if spec.random_devices else None
     return _placed(spec, spec.redo(inputs, by_value, random), given)
 

@@ -20,6 +20,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import DisableAutocast, FakeTensor, current_autograd_node
 from weft.aot.evaluate import Evaluator
+from weft.aot.independent import Groups, independent_groups
 from weft.aot.trace import Traced, Tracer
 from weft.aot.views import Unsupported, stride_order
 
@@ -34,6 +35,7 @@ class JointGraph:
     tangents: list[Node]  # placeholders, one per differentiable value
     tangent_values: list[int]  # index of the value that each tangent belongs to
     gradient_inputs: list[int]  # index of the input that each gradient belongs to
+    groups: Groups  # values whose backwards may run one after the other
 
 
 def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
@@ -47,6 +49,7 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
         return None
     if not primals:
         raise Unsupported("a gradient of something that is made inside the graph")
+    groups = independent_groups(traced.differentiable)
     placeholders, tangents = _add_tangents(tracer, traced)
     gradients = _run_backward(tracer, traced, list(primals.values()), tangents)
     wanted = [(i, g) for i, g in zip(primals, gradients, strict=True) if g is not None]
@@ -55,8 +58,9 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
         traced.values.append(tracer.recorder.node(gradient))
     traced.close()
     return JointGraph(
-        traced.graph, n_values, placeholders, list(traced.differentiable), [i for i, _ in wanted]
-    )
+        traced.graph, n_values, placeholders, list(traced.differentiable),
+        [i for i, _ in wanted], groups,
+    )  # fmt: skip
 
 
 def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torch.Tensor]]:

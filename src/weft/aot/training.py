@@ -105,6 +105,7 @@ def _spec(
         "symbols": tuple(parts.symbols),
         "layouts": layouts,
         "gradient_inputs": tuple(joint.gradient_inputs),
+        "groups": joint.groups,
         "depends_on": _tangents_of_gradients(joint, joint_graph),
         "extra_inputs": tuple(i for i in unsaved if i in leaves and i not in traced.mutated),
         "unread_leaves": frozenset(unread & leaves),
