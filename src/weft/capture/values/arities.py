@@ -5,6 +5,7 @@ Python's to refuse, with its own words: the graph ends there::
 
     fits(enumerate, 1, ["start"])     # True
     fits(enumerate, 1, ["begin"])     # False
+    method_fits(list, "append", 2, []) # False
 """
 
 from __future__ import annotations
@@ -58,6 +59,22 @@ _STUBS: Final[dict[Any, _Stub]] = {
 }
 """Signatures of what has none to be inspected."""
 
+_METHOD_STUBS: Final[dict[str, _Stub]] = {
+    "pop": lambda self, key=None, default=None, /: None,
+    "update": lambda self, others=None, /, **items: None,
+    "get": lambda self, key, default=None, /: None,
+    "setdefault": lambda self, key, default=None, /: None,
+    "rotate": lambda self, steps=1, /: None,
+    "insert": lambda self, index, item, /: None,
+    "index": lambda self, item, start=0, stop=0, /: None,
+    **dict.fromkeys(("popitem", "clear", "copy", "keys", "values", "items", "reverse"),
+                    lambda self, /: None),
+    **dict.fromkeys(("append", "appendleft", "extend", "extendleft", "count", "remove", "add",
+                     "discard", "isdisjoint", "issubset", "issuperset", "symmetric_difference"),
+                    lambda self, item, /: None),
+}
+"""Those of containers' methods that have none."""
+
 _HOMES: Final = ("builtins", "itertools", "functools", "_functools", "operator", "_operator",
                  "math", "collections", "_collections")
 
@@ -65,7 +82,15 @@ _HOMES: Final = ("builtins", "itertools", "functools", "_functools", "operator",
 def fits(function: Any, count: int, names: Collection[str]) -> bool:
     """Whether a call with so many positional arguments, and these by name, is accepted as far as
     is known."""
-    arity = arity_of(function)
+    return _accepts(arity_of(function), count, names)
+
+
+def method_fits(kind: type, name: str, count: int, names: Collection[str]) -> bool:
+    """The same for a method of a C type, whose first argument does not count."""
+    return _accepts(_arity_of_method(kind, name), count, names)
+
+
+def _accepts(arity: Arity | None, count: int, names: Collection[str]) -> bool:
     if arity is None:
         return True
     if not arity.least <= count + len(names) or count > arity.most:
@@ -84,11 +109,29 @@ def arity_of(function: Any) -> Arity | None:
     stub = _STUBS.get(function)
     if stub is None and getattr(function, "__module__", None) not in _HOMES:
         return None
+    parameters = _parameters(function if stub is None else stub)
+    return None if parameters is None else _read(parameters)
+
+
+@functools.cache
+def _arity_of_method(kind: type, name: str) -> Arity | None:
+    parameters = _parameters(getattr(kind, name, None))
+    if parameters is None and kind.__module__ in ("builtins", "collections"):
+        parameters = _parameters(_method_stub(kind, name))
+    return None if parameters is None else _read(parameters[1:])
+
+
+def _method_stub(kind: type, name: str) -> _Stub | None:
+    if name == "update" and not issubclass(kind, dict):
+        return lambda self, *others: None
+    return _METHOD_STUBS.get(name)
+
+
+def _parameters(function: Any) -> list[inspect.Parameter] | None:
     try:
-        signature = inspect.signature(function if stub is None else stub)
+        return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
-    return _read(list(signature.parameters.values()))
 
 
 def _read(parameters: list[inspect.Parameter]) -> Arity:
