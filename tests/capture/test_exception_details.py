@@ -377,3 +377,28 @@ def test_frames_end_where_their_error_was_raised(function: Any) -> None:
     f(X, expected)
     weft.compile(f, backend="eager")(X, found)
     assert frame_lines(found[0]) == frame_lines(expected[0])
+
+
+def test_the_context_of_a_given_error_is_what_the_caller_handles() -> None:
+    def nested(inner: Exception, outer: Exception) -> None:
+        try:
+            raise inner
+        finally:
+            raise outer
+
+    def f(x: Any, inner: Exception, outer: Exception) -> Any:
+        y = x + 1
+        try:
+            nested(inner, outer)
+        except ValueError:
+            return y
+
+    compiled = weft.compile(f, backend="eager")
+    for _ in range(2):
+        first, second, third = KeyError(0), ValueError(1), ValueError(2)
+        try:
+            raise first
+        except KeyError:
+            compiled(X, second, third)
+        assert third.__context__ is second and second.__context__ is first
+        assert first.__context__ is None

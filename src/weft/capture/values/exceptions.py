@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class ExceptionValue(ObjectValue):
     """An exception object."""
 
-    __slots__ = ("args", "fields", "known", "traceback", "written")
+    __slots__ = ("args", "fields", "known", "raised_first", "traceback", "written")
 
     def __init__(self, cls: type[BaseException], args: list[SymbolicValue],
                  source: Source | None = None, original: Any = MISSING) -> None:
@@ -44,6 +44,8 @@ class ExceptionValue(ObjectValue):
         """Names of what was set, in that order."""
         self.traceback: SymbolicValue | None = NONE if source is None else None
         """None: that of an exception from outside, not looked at."""
+        self.raised_first = False
+        """Whether it was raised where nothing was handled, as far as the capture goes."""
 
     def __repr__(self) -> str:
         return f"{self.cls.__name__}({', '.join(map(repr, self.args))})"
@@ -53,10 +55,10 @@ class ExceptionValue(ObjectValue):
         found = self.known.get(name)
         if found is None:
             found = _LINKS[name]
+            if name == "__context__" and self._has_outer_context():
+                nothing_handled_outside(tx)
             if self.source is not None:
                 found = tx.wrap(getattr(self.original, name), self.source.attribute(name))
-            elif name == "__context__" and self.traceback is not NONE:
-                nothing_handled_outside(tx)
             self.known[name] = found
         return found
 
@@ -161,7 +163,16 @@ class ExceptionValue(ObjectValue):
 
     def replay(self, emit: Emitter) -> None:
         super().replay(emit)
+        self._adopt(emit, emit.value(self))
         self._write_links(emit, emit.value(self))
+
+    def _has_outer_context(self) -> bool:
+        """Whether its context is what the caller handles."""
+        return self.raised_first if self.source is not None else self.traceback is not NONE
+
+    def _adopt(self, emit: Emitter, target: str) -> None:
+        if self._has_outer_context() and "__context__" not in self.written:
+            emit.line(f"{emit.constant(adopt)}({target})")
 
     def _write_links(self, emit: Emitter, target: str) -> None:
         for name in self.written:
@@ -189,8 +200,7 @@ class ExceptionValue(ObjectValue):
         self.attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}")
         for field in self.fields:
             self.written.setdefault(field)
-        if self.traceback is not NONE and "__context__" not in self.written:
-            emit.line(f"{emit.constant(adopt)}({name})")
+        self._adopt(emit, name)
         self._write_links(emit, name)
 
 
@@ -288,8 +298,17 @@ def adopt(error: BaseException) -> None:
     """Makes what the caller of a replacement handles the context of an exception that was raised
     in it."""
     handled = sys.exc_info()[1]
-    if handled is not None and handled is not error:
-        error.__context__ = handled
+    if handled is None or handled is error:
+        return
+    seen: set[int] = set()
+    link = handled
+    while link.__context__ is not None and id(link) not in seen:
+        seen.add(id(link))
+        if link.__context__ is error:
+            link.__context__ = None  # there are no cycles
+            break
+        link = link.__context__
+    error.__context__ = handled
 
 
 def _handled_outside(exc_info: Any) -> Any:
@@ -344,9 +363,10 @@ def stop_iteration_error(tx: Interpreter, error: SymbolicValue) -> SymbolicValue
 
 def link_context(tx: Interpreter, value: SymbolicValue, handled: SymbolicValue | None) -> None:
     """An exception raised while another one is handled has that one as its context."""
-    if not isinstance(value, ExceptionValue) or not isinstance(handled, ExceptionValue):
+    if not isinstance(value, ExceptionValue):
         return
-    if handled is value:
+    value.raised_first = handled is None
+    if not isinstance(handled, ExceptionValue) or handled is value:
         return
     _forget_context(tx, handled, value)
     value.set_link(tx, "__context__", handled)

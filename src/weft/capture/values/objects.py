@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import types
 from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
@@ -194,16 +195,17 @@ class ObjectValue(SymbolicValue):
             raise self._missing(tx, name)
         if found is None:
             if self.source is None or self.original is MISSING:
-                if name == "__weakref__":
-                    if self.weakly_held:
-                        raise graph_break("unknown-operation", "the first of the weak references")
-                    return NONE
-                raise self._missing(tx, name)
+                if name != "__weakref__":
+                    member = type_lookup(self.cls, name)
+                    raise self._error_of(tx, name, member.__get__)
+                if self.weakly_held:
+                    raise graph_break("unknown-operation", "the first of the weak references")
+                return NONE
             try:
                 obj = object.__getattribute__(self.original, name)
-            except AttributeError:
+            except AttributeError as error:
                 tx.guards.add(self.source, "no_attr", name)
-                raise self._missing(tx, name) from None
+                raise tx.error(AttributeError, *error.args) from None
             except Exception as error:  # it comes again when the program reads it
                 raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}") from error
             found = self.slots[name] = tx.wrap(obj, self.source.attribute(name))
@@ -231,10 +233,17 @@ class ObjectValue(SymbolicValue):
 
     def _no_place(self, tx: Interpreter, name: str) -> ObservedException:
         """What setting or deleting an attribute raises where there is no dictionary."""
-        if type_lookup(self.cls, name) is MISSING:
+        return self._error_of(tx, name, lambda it: object.__setattr__(it, name, None))
+
+    def _error_of(self, tx: Interpreter, name: str, use: Callable[[Any], Any]) -> ObservedException:
+        """The AttributeError of an object without contents, which each Python words differently."""
+        try:
+            use(object.__new__(self.cls))
+        except AttributeError as error:
+            return tx.error(AttributeError, *error.args)
+        except TypeError:  # the class has a base in C, which makes instances itself
             return self._missing(tx, name)
-        return tx.error(AttributeError,
-                        f"'{self.cls.__name__}' object attribute '{name}' is read-only")
+        raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}")
 
     def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
                         ) -> None:
