@@ -208,3 +208,18 @@ def test_floats_are_arguments_of_kernels(name: str) -> None:
         torch.testing.assert_close(
             compiled(x, y, number), program(x, y, number), equal_nan=True, rtol=1e-4, atol=1e-6)
     assert weft.stats()["graphs"] == 2 and not weft.stats()["extern_calls"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_quotients_by_a_number_of_the_call_are_exact(dtype: torch.dtype) -> None:
+    """Kernels multiply instead of dividing by powers of two, where that gives the same bits."""
+    tiny, huge = torch.finfo(dtype).tiny, torch.finfo(dtype).max
+    x = torch.tensor([0.0, -0.0, 1.0, 3.3, -7.1, tiny, tiny / 4, huge, math.inf, math.nan],
+                     dtype=dtype).repeat(5)
+    compiled = weft.compile(lambda x, t: (x / t, x + 1))
+    bits = {torch.float32: 127, torch.float64: 1023}[dtype]
+    for number in (3.0, 1.0, 8.0, -0.25, 0.0, math.inf, math.nan, 2.0**bits, 2.0**-bits,
+                   2.0 ** (1 - bits), 2.0 ** -(bits + 3), 11.313708498984761):
+        torch.testing.assert_close(
+            compiled(x, number)[0], x / number, rtol=0, atol=0, equal_nan=True)
+    assert weft.stats()["graphs"] == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -210,3 +211,28 @@ def test_lstm_of_a_changing_batch() -> None:
     calls = [(torch.randn(6, b, 5),) for b in (3, 4, 8)]
     with torch.no_grad():
         assert compilations(lambda x: lstm(x)[0], calls, dynamic=True) == 1
+
+
+# name → what a program makes of a batch, which stays one artifact for all sizes.
+MADE_OF_SIZES: dict[str, Callable[[Tensor], Any]] = {
+    "len": lambda x: x.new_zeros(len(x), 3),
+    "len of a part": lambda x: torch.arange(len(x[1:])),
+    "tensor of a size": lambda x: torch.tensor(x.shape[0]),
+    "tensor of a shape": lambda x: torch.tensor(x.shape),
+    "tensor of nested lists": lambda x: torch.tensor([[x.shape[0], 1], [2, x.shape[1]]]),
+    "tensor of another type": lambda x: torch.as_tensor(list(x.shape), dtype=torch.float64),
+    "tensor of a float": lambda x: torch.tensor([x.shape[0] / 3, 0.1], dtype=torch.float64),
+    "product": lambda x: x * math.prod(x.shape),
+    "numel of a shape": lambda x: x * x.shape.numel() + x.size().numel(),
+    "logarithms": lambda x: x * math.log(x.shape[0]) * math.log2(x.shape[1]) * math.exp(-len(x)),
+    "vmap": lambda x: torch.vmap(lambda row: row.cumsum(0) + len(row))(x),
+    "vmap of vmap": lambda x: torch.vmap(lambda i: torch.vmap(lambda j: i * 10 + j)(
+        torch.arange(x.shape[1])))(torch.arange(x.shape[0])),
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF_SIZES)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_sizes_in_functions_that_fixed_them(name: str, backend: str) -> None:
+    calls = [(torch.randn(n, m),) for n, m in ((4, 6), (5, 8), (9, 12))]
+    assert compilations(MADE_OF_SIZES[name], calls, dynamic=True, backend=backend) == 1

@@ -450,7 +450,7 @@ def _math_method(op: str) -> Callable[[SymNode], SymNode]:
 
 # torch: C++ asks for the text by this name, which would shadow the type inside the class.
 setattr(SymNode, "str", SymNode.__repr__)  # noqa: B010
-_MATH: Final = ("sqrt", "exp", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh")
+_MATH: Final = ("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh")
 for _op in (*_MATH, "asin", "acos", "atan"):
     setattr(SymNode, f"sym_{_op}", _math_method(_op))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import math
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
 
 @rule(len)
 def _len(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return constant(args[0].length(tx))
+    value = args[0]
+    return value.rows(tx) if isinstance(value, TensorValue) else constant(value.length(tx))
 
 
 @rule(iter)
@@ -306,6 +308,12 @@ def _sum(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     for item in args[0].iterate(tx):
         total = tx.binary("add", total, item)
     return total
+
+
+@rule(math.prod)
+def _product(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    first = kwargs.get("start", constant(1))
+    return functools.reduce(functools.partial(tx.binary, "mul"), args[0].iterate(tx), first)
 
 
 def _extreme(function: Any, op: str) -> Callable[[Interpreter, Args, Kwargs], SymbolicValue]:

@@ -27,6 +27,7 @@ from weft.capture.polyfills import transforms
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, python_object
 from weft.capture.values.functions import rule
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TensorValue, run
 
 if TYPE_CHECKING:
@@ -38,12 +39,19 @@ def _level(function: Any) -> None:
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        objects = [python_object(tx, arg) for arg in args]
+        objects = [_plain_or_symbolic(tx, arg) for arg in args]
         if any(o is MISSING for o in objects):
             raise graph_break("state", f"{function.__name__} of values that are no constants")
-        node = tx.builder.call("call_function", function, tuple(objects), {}, None, tx.stack())
+        known = [arg.proxy(tx) if isinstance(arg, SymbolicNumberValue) else o
+                 for arg, o in zip(args, objects, strict=True)]
+        node = tx.builder.call("call_function", function, tuple(known), {}, None, tx.stack())
         node.meta["effect"] = True
         return tx.wrap_new(function(*objects))
+
+
+def _plain_or_symbolic(tx: Interpreter, value: SymbolicValue) -> Any:
+    """The object; vmap goes over any number of rows."""
+    return value.example if isinstance(value, SymbolicNumberValue) else python_object(tx, value)
 
 
 for _name in ("_vmap_increment_nesting", "_vmap_decrement_nesting", "_grad_increment_nesting",

@@ -48,6 +48,7 @@ from weft.capture.values.constant import (
 )
 from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue, SizeValue, TupleValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
 
 if TYPE_CHECKING:
@@ -184,26 +185,30 @@ def _data(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(torch.as_tensor)
 def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if args and not isinstance(args[0], TensorValue) and _holds(tx, args[0], SymbolicNumberValue):
+        return _tensor(tx, args, kwargs)
     return run(tx, "call_function", torch.as_tensor, args, kwargs)
 
 
 @rule(torch.tensor)
 def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if not args or not _holds_tensor(tx, args[0]):
-        return run(tx, "call_function", torch.tensor, args, kwargs)
-    if set(kwargs) - {"dtype", "device"} or isinstance(args[0], TensorValue):
+    of_tensors = args and (isinstance(args[0], TensorValue) or _holds(tx, args[0], TensorValue))
+    options = set(kwargs) - {"dtype", "device"}
+    if of_tensors and (options or isinstance(args[0], TensorValue)):
         raise graph_break("data-dependent-value", "torch.tensor of a list with tensors in it")
-    made = _stacked(tx, args[0])
-    assert isinstance(made, TensorValue)
+    if options or not args or not (of_tensors or _holds(tx, args[0], SymbolicNumberValue)):
+        return run(tx, "call_function", torch.tensor, args, kwargs)
     wanted = {name: value for name, value in kwargs.items() if value is not NONE}
+    made = _stacked(tx, args[0], wanted.get("dtype"))
+    assert isinstance(made, TensorValue)
     return run(tx, "call_method", "to", [made], wanted) if wanted else made
 
 
-def _stacked(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """A tensor of nested lists of numbers and tensors of one element."""
+def _stacked(tx: Interpreter, value: SymbolicValue, dtype: SymbolicValue | None) -> SymbolicValue:
+    """A tensor of nested lists of numbers, numbers of the call, and tensors of one element."""
     value = tx.force(value)
     if isinstance(value, (ListValue, TupleValue)):
-        parts = [_stacked(tx, item) for item in value.all(tx)]
+        parts = [_stacked(tx, item, dtype) for item in value.all(tx)]
         common = functools.reduce(torch.promote_types, (p.fake(tx).dtype for p in parts))
         same = [run(tx, "call_method", "to", [p, constant(common)], {}) for p in parts]
         return run(tx, "call_function", torch.stack, [ListValue(same)], {})
@@ -212,14 +217,20 @@ def _stacked(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
             raise graph_break("operator-failed", "torch.tensor of a list with large tensors")
         flat = run(tx, "call_method", "detach", [value], {})
         return run(tx, "call_method", "reshape", [flat, TupleValue([])], {})
-    return run(tx, "call_function", torch.tensor, [value], {})
+    named = {} if dtype is None else {"dtype": dtype}
+    if not isinstance(value, SymbolicNumberValue):
+        return run(tx, "call_function", torch.tensor, [value], named)
+    if dtype is None and value.python_type() is not float:
+        named = {"dtype": constant(torch.int64 if value.python_type() is int else torch.bool)}
+    return run(tx, "call_function", torch.scalar_tensor, [value], named)
 
 
-def _holds_tensor(tx: Interpreter, value: SymbolicValue) -> bool:
+def _holds(tx: Interpreter, value: SymbolicValue, kind: type[SymbolicValue]) -> bool:
+    """Whether the value, or a list in it, is of that kind."""
+    value = tx.force(value)
     if isinstance(value, (ListValue, TupleValue)):
-        items = map(tx.force, value.all(tx))
-        return any(isinstance(v, TensorValue) or _holds_tensor(tx, v) for v in items)
-    return False
+        return any(_holds(tx, item, kind) for item in value.all(tx))
+    return isinstance(value, kind)
 
 
 @rule(torch.manual_seed, torch.seed, torch.random.manual_seed, torch.get_rng_state,
@@ -292,7 +303,7 @@ def _tensor_type(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
 
 @_tensor_method("__len__")
 def _tensor_len(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return constant(value.length(tx))
+    return value.rows(tx)
 
 
 @_tensor_method("new")

@@ -7,6 +7,7 @@ whole.
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 from collections.abc import Callable, Iterable
@@ -502,7 +503,8 @@ class SizeValue(TupleValue):
         return emit.bind(self, f"{emit.constant(torch.Size)}(({items}))")
 
     def m_numel(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return constant(self.constant().numel())
+        one: SymbolicValue = constant(1)
+        return functools.reduce(functools.partial(tx.binary, "mul"), self.all(tx), one)
 
 
 @final

@@ -203,10 +203,25 @@ def _is_float_of_data(number: SymbolicNumber) -> bool:
     return truncated(float_of(number)) is None
 
 
+def _function_of_math(name: str) -> Callable[[Any], Any]:
+    """One that torch has no symbolic twin of."""
+
+    def function(number: Any) -> Any:
+        if not isinstance(number, torch.SymInt | torch.SymFloat):
+            return getattr(math, name)(number)
+        return torch.SymFloat(getattr(number.node, f"sym_{name}")())
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+_OWN_TWINS: Final = {name: _function_of_math(name) for name in ("log", "exp")}
 _MATH: Final[Mapping[Any, Callable[[Any], Any]]] = {
     math.floor: math.floor, math.ceil: math.ceil, math.trunc: torch.sym_int,
+    **{getattr(math, name): function for name, function in _OWN_TWINS.items()},
     **{getattr(math, name): getattr(torch, f"_sym_{name}")
-       for name in ("sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh")},
+       for name in ("sqrt", "log2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+                    "tanh")},
 }  # fmt: skip
 
 
@@ -365,8 +380,10 @@ _FLOAT_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "float": torch.sym_float,
     **{
         name: getattr(torch, f"_sym_{name}")
-        for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan")
+        for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan",
+                     "log2")
     },
+    **_OWN_TWINS,
 }
 
 

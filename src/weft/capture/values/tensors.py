@@ -149,6 +149,10 @@ class TensorValue(SymbolicValue):
     def length(self, tx: Interpreter) -> int:
         return evaluate(tx, lambda: len(self.example))  # type: ignore[no-any-return]
 
+    def rows(self, tx: Interpreter) -> SymbolicValue:
+        """`len` as a value, which may be a size of the call."""
+        return tx.wrap_new(self.example.shape[0] if self.example.dim() else self.length(tx))
+
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name in self.written:
             return self.written[name]

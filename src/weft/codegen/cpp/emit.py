@@ -44,6 +44,7 @@ from weft.codegen.cpp.spelling import C_TYPE, HEADER, REDUCTION
 from weft.codegen.cpp.stages import StageWriter
 from weft.codegen.cpp.tiles import Tile
 from weft.codegen.loop_ir import (
+    Const,
     IndexValue,
     Indirect,
     Kernel,
@@ -118,11 +119,23 @@ class KernelWriter(StageWriter):
             self.parameters()
             dependent = _loop_dependent(self.kernel)
             self.outer_nodes(lambda n: n.id not in dependent)
+            self.find_divisors(dependent)
             counters = self.counters(count)
             with self.block("for (int64_t point = begin; point < end; ++point)"):
                 self.point_indices(counters)
                 yield
                 self.advance(counters)
+
+    def find_divisors(self, dependent: set[int]) -> None:
+        """Numbers known before all loops by which vectors are divided: by powers of two, that is a
+        product (as compilers do for constants)."""
+        plan = self.plan
+        self.divisors = {
+            n.args[1].id for n in self.kernel.nodes
+            if isinstance(n, Op) and n.name == "div" and plan.varies(n)
+            and n.args[1].id not in dependent and not isinstance(n.args[1], Const)}  # fmt: skip
+        for number in sorted(self.divisors):
+            self.line(f"const auto d{number} = divisor(v{number});")
 
     # -- reductions divided between threads ----------------------------------------------------
 

@@ -45,6 +45,7 @@ class NodeWriter:
         self.rows: dict[int, str] = {}  # node -> its row buffer, while it is read
         self.done: set[int] = set()
         self.in_tile = False
+        self.divisors: set[int] = set()  # numbers of the call that vectors are divided by
         self.known: dict[int, bool] = {}  # boolean nodes that are constant where we print
         self.vector_name = self.names[name_of(plan.vector)] if plan.vector else ""
 
@@ -176,6 +177,8 @@ class NodeWriter:
             return
         if node.name in COMPARISONS and any(a.id in self.plan.narrow for a in node.args):
             arguments = ", ".join(self.narrow(a, wide) for a in node.args)
+        elif wide and node.name == "div" and node.args[1].id in self.divisors:
+            arguments = f"{self.wide(node.args[0])}, d{node.args[1].id}"
         else:
             arguments = ", ".join(spelled(a) for a in node.args)
         name = FUNCTION.get(node.name, node.name)

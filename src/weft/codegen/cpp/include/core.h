@@ -278,6 +278,25 @@ template <class T, int L, int P> INLINE Vec<T, L, P> div(Vec<T, L, P> a, Vec<T, 
   PARTS r.p[k] = a.p[k] / b.p[k];
   return r;
 }
+
+// A divisor that is the same in all points. Powers of two whose reciprocal is a normal number are multiplied by,
+// which is exact and several times as fast.
+template <class T> struct Divisor {
+  Scalar<T> value, reciprocal;
+  bool is_exact;
+};
+template <class T> INLINE Divisor<T> divisor(Scalar<T> a) {
+  constexpr int digits = sizeof(T) == 4 ? 23 : 52, most = sizeof(T) == 4 ? 253 : 2045;
+  typedef UIntLike<T> U;
+  const U pattern = bits<U>(a.p[0]);
+  const int exponent = (int)(pattern >> digits) & (most + 2);
+  Divisor<T> r{a, {}, (pattern << (8 * sizeof(T) - digits)) == 0 && exponent >= 1 && exponent <= most};
+  r.reciprocal.p[0] = r.is_exact ? 1 / a.p[0] : 0;
+  return r;
+}
+template <class T, int L, int P> INLINE Vec<T, L, P> div(Vec<T, L, P> a, Divisor<T> d) {
+  return d.is_exact ? mul(a, splat<L, P>(d.reciprocal)) : div(a, splat<L, P>(d.value));
+}
 template <class T, int L, int P> INLINE Vec<T, L, P> reciprocal(Vec<T, L, P> a) {
   return div(splat_lane<L, P, T>(1), a);
 }
