@@ -88,6 +88,21 @@ def test_break_within_vmap_leaves_no_level():
     assert torch._C._functorch.maybe_current_level() is None
 
 
+def test_single_integers_within_vmap_are_no_numbers():
+    masked = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+
+    def f(batch, keys):
+        def mask(b, q, k):
+            return (q >= k) & masked[b, k]
+
+        within = torch.vmap(mask, in_dims=(None, None, 0))
+        return torch.vmap(torch.vmap(within, in_dims=(None, 0, None)), in_dims=(0, None, None))(
+            batch, torch.arange(6), keys)
+
+    check(f, (torch.arange(2), torch.arange(6)), graphs=1)
+    check(lambda x: torch.vmap(lambda row, i: row[i])(x, torch.arange(3)), (X,), graphs=1)
+
+
 class Doubling(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))

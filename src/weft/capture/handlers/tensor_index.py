@@ -74,7 +74,8 @@ def _with_numbers(tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
 def _is_one_integer(tx: Interpreter, key: SymbolicValue) -> bool:
     if not isinstance(key, TensorValue) or not tx.shapes.data_dependent:
         return False
-    return key.example.dim() == 0 and key.example.dtype in _INTEGERS
+    fake = key.example
+    return fake.dim() == 0 and fake.dtype in _INTEGERS and not is_functorch_wrapped_tensor(fake)
 
 
 def _batched(tx: Interpreter, tensor: SymbolicValue, key: SymbolicValue) -> SymbolicValue | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 
-from weft._torch import no_modes
+from weft._torch import is_functorch_wrapped_tensor, no_modes
 from weft.capture.breaks import GraphBreak
 from weft.capture.graph import GraphInput, draws
 from weft.shapes.contents import may_be_known
@@ -147,8 +147,9 @@ def _can_run(node: fx.Node) -> bool:
     if node.op == "placeholder":
         return True
     example = node.meta.get("example_value")
-    if isinstance(example, torch.Tensor) and _elements(example) > _MOST_ELEMENTS:
-        return False
+    if isinstance(example, torch.Tensor) and (
+            _elements(example) > _MOST_ELEMENTS or is_functorch_wrapped_tensor(example)):
+        return False  # (wrapped: by a level of the capture)
     target = node.target
     if isinstance(target, str):
         return node.op == "call_method" and not draws(target)
