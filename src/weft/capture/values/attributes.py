@@ -176,7 +176,7 @@ def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute:
     raise graph_break("unknown-operation", f"the descriptor {cls.__name__}.{name}")
 
 
-@binder(types.FunctionType)
+@binder(types.FunctionType, functools._lru_cache_wrapper)
 def _bind_function(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
                    ) -> SymbolicValue:
     return BoundMethodValue(owner, tx.wrap_fixed(attribute, attribute.__qualname__))
