@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import weft
+from tests.capture.harness import check
 
 
 class Scaled(torch.autograd.Function):
@@ -144,3 +145,45 @@ def test_what_a_forward_reads_is_guarded():
     assert torch.equal(out.detach(), torch.full((2,), 5.0))
     out.sum().backward()
     assert torch.equal(x.grad, torch.full((2,), 5.0))
+
+
+class Listing(torch.autograd.Function):
+    """Takes modules, fills a list, keeps what no backward will read."""
+
+    @staticmethod
+    def forward(ctx, x, layers, seen, again=False):
+        for layer in layers:
+            x = layer(x)
+            seen.append(x)
+        ctx.save_for_backward(x)
+        ctx.layers = layers
+        return (x, x.sum()) if again else x
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise AssertionError
+
+
+class SetUp(torch.autograd.Function):
+    @staticmethod
+    def forward(x, factor):
+        return x * factor
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        assert ctx.needs_input_grad == (True, False) and inputs[1] == 3
+        ctx.save_for_backward(output)
+
+
+def test_a_forward_whose_gradient_nobody_can_ask_for_is_a_call_like_others():
+    layers, leaf = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.ReLU()]), torch.ones(
+        2, 3, requires_grad=True)
+
+    def f(x):
+        seen = []
+        out = Listing.apply(x, layers, seen, True)
+        with torch.no_grad():
+            more = SetUp.apply(leaf, 3)
+        return out, seen, more, more.requires_grad, out[0].requires_grad
+
+    check(f, (torch.ones(2, 3),), graphs=1)

@@ -10,6 +10,7 @@ import array
 import collections
 import copy
 import enum
+import functools
 import re
 import sys
 import types
@@ -599,6 +600,28 @@ def test_copying_asks_a_hook_of_attributes_for_what_the_copy_module_asks() -> No
     check(f, (X, Renaming()))
     for value in Hiding(), Replacing():
         check(f, (X, value), breaks=None)
+
+
+class Remembering:
+    @functools.lru_cache
+    def layers(self, count: int, *more: Any) -> tuple[int, ...]:
+        return tuple(range(count))
+
+    @staticmethod
+    @functools.cache
+    def shifted(n: int) -> int:
+        return n + 1
+
+
+def test_cached_functions_are_bound_to_their_object() -> None:
+    owner = Remembering()
+
+    def f(x: Any) -> Any:
+        method = owner.layers
+        made = [*method(2), *owner.layers(1, [].append), *Remembering.layers(owner, 3)]
+        return x + 1, made, owner.shifted(1), method
+
+    check(f, (X,))
 
 
 # -- classes made inside --------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Place in the pipeline: see `handlers/__init__`. A call of `apply` is one node: t
 runs on fakes here and on tensors later, its backward when gradients are asked for. Both are
 interpreted once before, apart from the graph: what they read is guarded, and what they do besides
 computing (a list that they append to, `print`) makes the call a graph break. `allow_in_graph` of
-the class leaves that out.
+the class leaves that out. Where no gradient can be asked for, the forward is a call like others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from weft._torch import are_functorch_transforms_active
 from weft.capture.breaks import graph_break
-from weft.capture.polyfills.autograd_context import Context
+from weft.capture.polyfills.autograd_context import Context, apply_without_gradients
 from weft.capture.subgraphs import SubgraphBuilder
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean
@@ -32,8 +32,14 @@ if TYPE_CHECKING:
 @rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     cls = args[0].constant()
-    if not (are_functorch_transforms_active() or is_allowed_in_graph(cls)):
-        _rehearse(tx, cls, args[1:])
+    if not (are_functorch_transforms_active() or is_allowed_in_graph(cls) or _is_torchs(cls)):
+        inputs = [tx.force(arg) for arg in args[1:]]
+        needs = TupleValue([
+            boolean(isinstance(i, TensorValue) and i.example.requires_grad) for i in inputs])
+        if not (kwargs or (torch.is_grad_enabled() and any(n.truth(tx) for n in needs.items))):
+            forward = tx.wrap_fixed(apply_without_gradients, "apply_without_gradients")
+            return forward.call(tx, [args[0], needs, *inputs], {})
+        _rehearse(tx, cls, inputs, needs)
     return run(tx, "call_function", _applier(cls), args[1:], kwargs)
 
 
@@ -48,17 +54,19 @@ def _applier(cls: type[torch.autograd.Function]) -> Any:
     return apply
 
 
-def _rehearse(tx: Interpreter, cls: type, args: Args) -> None:
+def _is_torchs(cls: type) -> bool:
+    return cls.__module__.startswith("torch.")
+
+
+def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue) -> None:
     """Interprets forward and backward into a graph that is thrown away."""
-    if cls.__module__.startswith("torch."):
-        return
     outer, effects = tx.builder, len(tx.effects)
     grad_mode = torch.is_grad_enabled()
     tx.builder = SubgraphBuilder(outer)
     outer.has_subgraphs = True
     torch.set_grad_enabled(False)
     try:
-        _rehearse_both(tx, cls, [tx.force(arg) for arg in args], grad_mode)
+        _rehearse_both(tx, cls, args, needs)
     finally:
         torch.set_grad_enabled(grad_mode)
         tx.builder = outer
@@ -66,9 +74,8 @@ def _rehearse(tx: Interpreter, cls: type, args: Args) -> None:
         raise graph_break("unknown-operation", f"{cls.__name__} changes outside state")
 
 
-def _rehearse_both(tx: Interpreter, cls: type, args: Args, grad_mode: bool) -> None:
-    needs = [boolean(isinstance(a, TensorValue) and a.example.requires_grad) for a in args]
-    context = tx.wrap_fixed(Context, "Context").call(tx, [TupleValue(list(needs))], {})
+def _rehearse_both(tx: Interpreter, cls: type, args: Args, needs: TupleValue) -> None:
+    context = tx.wrap_fixed(Context, "Context").call(tx, [needs], {})
     inputs = [run(tx, "call_method", "clone", [a], {}) if isinstance(a, TensorValue) else a
               for a in args]
     function = tx.wrap_fixed(cls, cls.__name__)
@@ -77,8 +84,7 @@ def _rehearse_both(tx: Interpreter, cls: type, args: Args, grad_mode: bool) -> N
     else:
         output = function.getattr(tx, "forward").call(tx, inputs, {})
         function.getattr(tx, "setup_context").call(tx, [context, TupleValue(inputs), output], {})
-    if grad_mode and any(flag.truth(tx) for flag in needs):
-        _rehearse_backward(tx, function, context, tx.force(output))
+    _rehearse_backward(tx, function, context, tx.force(output))
 
 
 def _rehearse_backward(tx: Interpreter, function: SymbolicValue, context: SymbolicValue,

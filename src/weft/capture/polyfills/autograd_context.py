@@ -1,8 +1,10 @@
-"""The `ctx` of an autograd function while its forward and backward are rehearsed."""
+"""The `ctx` of an autograd function while its forward and backward are interpreted."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
 
 
 class Context:
@@ -27,3 +29,22 @@ class Context:
 
     def set_materialize_grads(self, value: bool) -> None:
         self.materialize_grads = value
+
+
+def apply_without_gradients(function: Any, needs_input_grad: tuple[bool, ...], *args: Any) -> Any:
+    """`function.apply(*args)` where no gradient can be asked for: its forward, and no more."""
+    context = Context(needs_input_grad)
+    with torch.no_grad():
+        if function.setup_context is torch.autograd.Function.setup_context:
+            output = function.forward(context, *args)
+        else:
+            output = function.forward(*args)
+            function.setup_context(context, args, output)
+    if isinstance(output, tuple):
+        return tuple([_without_gradient(one) for one in output])
+    return _without_gradient(output)
+
+
+def _without_gradient(output: Any) -> Any:
+    needs = isinstance(output, torch.Tensor) and output.requires_grad
+    return output.detach() if needs else output
