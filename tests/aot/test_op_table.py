@@ -33,9 +33,15 @@ def test_operator_equals_eager(op, dtype: torch.dtype) -> None:
             assert outcome.startswith(allowed), outcome
 
 
-@pytest.mark.parametrize("name", ["nn.functional.gelu", "native_layer_norm", "gather", "mm"])
-def test_what_eager_refuses_is_refused(name: str) -> None:
-    """Kernels of our own checked neither GELU's variant nor the sizes of a norm's weight."""
+@pytest.mark.parametrize(
+    "name",
+    ["nn.functional.gelu", "native_layer_norm", "gather", "mm", "complex", "amax", "index_select"],
+)
+def test_what_eager_refuses_is_refused(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Kernels of our own checked neither GELU's variant nor the sizes of a norm's weight, the type
+    of `out` nor the number of dimensions; PyTorch's fakes logged what they refused.
+    """
     op = next(o for o in op_db if o.name == name)
     for outcome in error_outcomes(op, RUNNERS["compile"]("inductor")):
         assert outcome.startswith("equal") or outcome == "eager passes", outcome
+    assert "failed while attempting" not in capfd.readouterr().err

@@ -18,6 +18,7 @@ mode, those of static sizes for the whole process.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,6 +141,21 @@ _cacheable: dict[OpOverload, bool] = {}
 
 
 @final
+class _Unlogged(logging.Filter):
+    """Drops what PyTorch's fake tensors log while `depth` is not 0."""
+
+    depth = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether it is logged."""
+        return not self.depth
+
+
+_unlogged: Final = _Unlogged()
+logging.getLogger(FakeTensorMode.__module__).addFilter(_unlogged)
+
+
+@final
 class MemoFakeMode(FakeTensorMode):
     """`FakeTensorMode` with a memory of results; see the module's text."""
 
@@ -202,7 +218,7 @@ class MemoFakeMode(FakeTensorMode):
         reader = _KeyReader(self)
         key = reader.key(func, args, kwargs or {})
         if key is None:
-            return super().dispatch(func, types, args, kwargs or {})
+            return self._by_pytorch(func, types, args, kwargs or {})
         entries = self._symbolic_entries if reader.symbolic else _static_entries
         entry = entries.get(key, _MISSING)
         if entry is not _MISSING:
@@ -217,6 +233,16 @@ class MemoFakeMode(FakeTensorMode):
         if self.n_told() == n_told:
             self._remember(entries, key, reader, result)
         return result
+
+    def _by_pytorch(
+        self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """PyTorch's own answer. It logs the errors of operators, which the program may expect."""
+        _unlogged.depth += 1
+        try:
+            return super().dispatch(func, types, args, kwargs)
+        finally:
+            _unlogged.depth -= 1
 
     def n_told(self) -> int:
         """How often known data has decided about a result, which then is one of its own."""
@@ -235,12 +261,12 @@ class MemoFakeMode(FakeTensorMode):
         `FakeTensorMode` does the same with more cases, and loads torch._dynamo on its way.
         """
         if not _KNOWN_TORCH or (not reader.tensors and should_allow_numbers_as_tensors(func)):
-            return super().dispatch(func, types, args, kwargs)
+            return self._by_pytorch(func, types, args, kwargs)
         for rule in (_by_formula, _decomposed, _by_prim, _by_special_rule, _by_meta_kernel):
             result = rule(self, func, args, kwargs, reader)
             if result is not NotImplemented:
                 return corrected(func, args, result, self._cast)
-        return super().dispatch(func, types, args, kwargs)
+        return self._by_pytorch(func, types, args, kwargs)
 
     def _cast(self, fake: Any, dtype: torch.dtype) -> Any:
         return self.dispatch(torch.ops.aten._to_copy.default, (), (fake,), {"dtype": dtype})

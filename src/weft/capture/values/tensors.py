@@ -329,6 +329,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     result, by_python = _run_fake(tx, op, target, fakes, named_fakes)
     written = [f for f, v in zip(all_fakes, versions, strict=True) if v != _version(f)]
     _check_writable(target, written)
+    if "out" in kwargs and op == "call_function":
+        _check_out(tx, target, fakes, named_fakes)
     changed = bool(written) or "out" in kwargs
     given = (*args, *kwargs.values())
     same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
@@ -474,6 +476,16 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
             raise SkipFrame("an error that depends on how a view was made") from error
         raise graph_break("operator-failed",
                           f"{_name(target)}: {type(error).__name__}: {error}") from error
+
+
+def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Whether `out` may have another type than the result, eager's kernels decide one by one."""
+    own = {name: fake for name, fake in kwargs.items() if name != "out"}
+    out, result = kwargs["out"], _run_fake(tx, "call_function", target, args, own)[0]
+    if isinstance(out, torch.Tensor):
+        out, result = (out,), (result,)
+    if any(o.dtype != r.dtype for o, r in zip(out, result, strict=False)):
+        raise graph_break("operator-failed", f"{_name(target)} with an `out` of another type")
 
 
 def _name(target: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -30,6 +30,8 @@ from weft.codegen.values import (
 from weft.shapes.expr import IntExpr
 
 aten = torch.ops.aten
+
+_MOST_DIMENSIONS: Final = 64
 
 
 def reduced_dims(dims: Any, rank: int) -> tuple[int, ...]:
@@ -71,6 +73,8 @@ def reduce_value(
     scalar = compute_type(from_torch(compute or dtype))
     if any(isinstance(n, int) and n == 0 for n in x.shape):
         raise NotLowered("reduction over nothing")
+    if len(x.shape) > _MOST_DIMENSIONS:
+        raise NotLowered("more dimensions than ATen reduces, which raises")
 
     def formula(em: Emitter, index: Index) -> Node:
         node = em.cast(x.at(em, index), scalar)
