@@ -7,9 +7,9 @@ import pytest
 
 from weft.codegen.interpret import run_kernel
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar, verify
-from weft.codegen.triton.split import split_reduction
+from weft.codegen.triton.split import split_in, split_reduction
 from weft.codegen.triton.tiling import choose_tiling
-from weft.shapes.expr import loop_index
+from weft.shapes.expr import loop_index, subs, symbol
 
 
 def norm(points: int, row: int, *, columns: bool) -> Kernel:
@@ -88,3 +88,25 @@ def test_softmax_is_not_split() -> None:
     builder.store("out0", "f32", i * 50000 + r, builder.op("div", e, builder.reduce("sum", e)))
     kernel = builder.build("softmax")
     assert split_reduction(kernel, choose_tiling(kernel)) is None
+
+
+@pytest.mark.parametrize("row", [1, 15, 16, 1000, 4099])
+def test_rows_of_symbolic_length_in_pieces(row: int) -> None:
+    length = symbol("s0", 1)
+    i, r = loop_index("i0", 3), loop_index("r0", length)
+    builder = KernelBuilder((LoopVar(i, 3),), (LoopVar(r, length),))
+    x = builder.load("in0", "f64", r * 3 + i)
+    builder.store("out0", "f64", i, builder.op("add", builder.reduce("sum", x),
+                                               builder.reduce("max", x)))
+    kernel = builder.build("sums")
+    split = split_in(kernel, 16)
+    verify(split.first)
+    verify(split.second)
+    source = np.random.default_rng(0).normal(size=3 * row)
+    parts = {name: np.full(subs(count, {length: row}), np.nan)  # type: ignore[arg-type]
+             for name, (_, count) in split.partials.items()}
+    again = {"in0": source, "out0": np.zeros(3), **parts}
+    for part in (split.first, split.second):
+        run_kernel(part, again, {str(s): row for s in part.sizes})
+    columns = source.reshape(row, 3)
+    np.testing.assert_allclose(again["out0"], columns.sum(0) + columns.max(0), rtol=1e-12)

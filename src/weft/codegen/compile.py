@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import torch
 from torch.fx import GraphModule
 
 from weft.codegen import targets
@@ -25,6 +26,7 @@ from weft.codegen.schedule import Group, Schedule, device_of, make_schedule
 from weft.codegen.values import ExternCall
 from weft.codegen.wrapper import write_calls
 from weft.diagnostics import events
+from weft.shapes.symnode import expr_of, extents
 
 
 @final
@@ -55,7 +57,9 @@ def compile_graph(graph: GraphModule, *, options: Any = None) -> Artifact:
         kernels = _build_kernels(schedule)  # groups as loop IR
         plan = plan_memory(schedule, lowered, {g.id: k for g, k in kernels})  # lifetimes, reuse
     devices = [device_of(group) for group, _ in kernels]
-    compiled = targets.compile_kernels([k for _, k in kernels], devices)  # source, machine code
+    compiled = targets.compile_kernels(  # source, machine code
+        [k for _, k in kernels], devices, _likely_sizes(graph)
+    )
     with events.stage("codegen"):
         launchers = {g.id: (k, c) for (g, k), c in zip(kernels, compiled, strict=True)}
         sequence = write_calls(lowered, schedule, plan, launchers)  # the call sequence
@@ -64,6 +68,17 @@ def compile_graph(graph: GraphModule, *, options: Any = None) -> Artifact:
     return Artifact(
         call, sequence.text(), [k for _, k in kernels], schedule.decisions, lowered.extern_ops
     )
+
+
+def _likely_sizes(graph: GraphModule) -> dict[str, int]:
+    """The values of symbolic sizes in the call that is compiled for, by name."""
+    found: dict[str, int] = {}
+    for node in graph.graph.find_nodes(op="placeholder"):
+        value = node.meta["val"]
+        for size in extents(value) if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt) and size.node.hint is not None:
+                found[str(expr_of(size))] = int(size.node.hint)
+    return found
 
 
 def _build_kernels(schedule: Schedule) -> list[tuple[Group, Kernel]]:

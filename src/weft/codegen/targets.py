@@ -7,7 +7,7 @@ imported when first needed: a process that only uses the CPU never loads Triton.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,16 +19,19 @@ TARGETS = {"cpu": "weft.codegen.cpp", "cuda": "weft.codegen.triton"}
 
 
 def compile_kernels(
-    kernels: Sequence[Kernel], devices: Sequence[torch.device]
+    kernels: Sequence[Kernel], devices: Sequence[torch.device], hints: Mapping[str, int]
 ) -> list[Callable[..., None]]:
-    """One callable a kernel, taking its buffers, then its sizes; kernel i is on `devices[i]`."""
+    """One callable a kernel, taking its buffers, then its sizes; kernel i is on `devices[i]`.
+
+    hints: likely values of the symbolic sizes, by name.
+    """
     if interpret:
         return [interpreted(k) for k in kernels]
     compiled: dict[int, Callable[..., None]] = {}
     for device in dict.fromkeys(devices):
         chosen = [i for i, d in enumerate(devices) if d == device]
         target: Any = importlib.import_module(TARGETS[device.type])
-        made = target.compile_kernels([kernels[i] for i in chosen], device)
+        made = target.compile_kernels([kernels[i] for i in chosen], device, hints)
         compiled.update(zip(chosen, made, strict=True))
     return [compiled[i] for i in range(len(kernels))]
 

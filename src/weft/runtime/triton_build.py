@@ -38,6 +38,8 @@ POINTER_ALIGNMENT: Final = 16
 class TritonRequest:
     """One kernel to compile: text, entry point, parameter types, warps, target (e.g. 90),
     alignment.
+
+    multiples: positions of integer parameters, and the powers of two that divide them.
     """
 
     text: str
@@ -46,12 +48,13 @@ class TritonRequest:
     num_warps: int
     arch: int
     aligned: bool = True
+    multiples: tuple[tuple[int, int], ...] = ()
 
     def key(self) -> str:
         """Content hash: everything that the binary depends on."""
         parts = (
             FORMAT, triton_version(), prelude_text(), self.text, self.name, self.signature,
-            self.num_warps, self.arch, self.aligned,
+            self.num_warps, self.arch, self.aligned, self.multiples,
         )  # fmt: skip
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
@@ -118,10 +121,11 @@ def _compile(request: TritonRequest) -> GpuBinary:
     from triton.compiler import ASTSource
 
     module = _load(request.text, f"weft_triton_{request.key()[:16]}")
-    attributes: dict[tuple[int, ...], Any] = {}
+    multiples = list(request.multiples)
     if request.aligned:
-        pointers = [i for i, kind in enumerate(request.signature) if kind.startswith("*")]
-        attributes = {(i,): [["tt.divisibility", POINTER_ALIGNMENT]] for i in pointers}
+        multiples += [(i, POINTER_ALIGNMENT) for i, kind in enumerate(request.signature)
+                      if kind.startswith("*")]  # fmt: skip
+    attributes: dict[tuple[int, ...], Any] = {(i,): [["tt.divisibility", n]] for i, n in multiples}
     function = getattr(module, request.name)
     signature = dict(zip(function.arg_names, request.signature, strict=True))
     source = ASTSource(fn=function, signature=signature, constexprs={}, attrs=attributes)

@@ -8,7 +8,7 @@ Place in the pipeline: the last step of `codegen` on CPUs; `runtime/` compiles a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -24,9 +24,11 @@ __all__ = ["CompiledKernel", "compile_kernels", "source_of"]
 
 
 def compile_kernels(
-    kernels: Sequence[Kernel], device: torch.device | None = None
-) -> list[CompiledKernel]:
-    """Compile all kernels in parallel, equal ones once; results in order (`device`: the CPU).
+    kernels: Sequence[Kernel], device: torch.device | None = None,
+    hints: Mapping[str, int] | None = None,
+) -> list[CompiledKernel]:  # fmt: skip
+    """Compile all kernels in parallel, equal ones once; results in order. `device` is the CPU, and
+    `hints` are not needed: one text is good for all sizes.
 
     Raises CompilerNotFound without a C++ compiler.
     """

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from weft.codegen.dtypes import HALF_TYPES, DType, compute_type
@@ -54,7 +54,7 @@ from weft.codegen.triton.spelling import (
 )
 from weft.codegen.triton.split import identity_value
 from weft.codegen.triton.tiling import Axis, Tiling
-from weft.shapes.expr import Expr
+from weft.shapes.expr import Expr, symbol
 from weft.shapes.printing import fits_int32, triton_text
 
 HEADER: Final = """\
@@ -80,7 +80,7 @@ class TritonSource:
     the equal kernels of a model's layers are compiled once.
 
     signature: Triton type of each parameter, in order; pointers: how many of them are buffers;
-    programs: size of the one-dimensional grid.
+    programs: size of the one-dimensional grid; multiples: of sizes, (position, power of two).
     """
 
     name: str
@@ -89,11 +89,23 @@ class TritonSource:
     pointers: int
     programs: Expr | int
     num_warps: int
+    multiples: tuple[tuple[int, int], ...] = ()
 
 
-def emit(kernel: Kernel, tiling: Tiling, name: str) -> TritonSource:
-    """The Triton source of `kernel`; Unsupported if the target cannot express it."""
-    return _Emitter(kernel, tiling, name).emit()
+def emit(
+    kernel: Kernel, tiling: Tiling, name: str, *, narrow: bool | None = None,
+    multiples: frozenset[tuple[str, int]] = frozenset(),
+) -> TritonSource:  # fmt: skip
+    """The Triton source of `kernel`; Unsupported if the target cannot express it.
+
+    narrow: whether its sizes and indices fit in 32 bits (None: as far as their bounds tell);
+    multiples: names of sizes, and the powers of two that divide them.
+    """
+    source = _Emitter(kernel, tiling, name, narrow).emit()
+    powers = dict(multiples)
+    at = [(i, powers[str(size)]) for i, size in enumerate(kernel.sizes, source.pointers)
+          if str(size) in powers]  # fmt: skip
+    return replace(source, multiples=tuple(at))
 
 
 @dataclass
@@ -101,6 +113,7 @@ class _Emitter:
     kernel: Kernel
     tiling: Tiling
     name: str
+    narrow: bool | None = None
     lines: list[str] = field(default_factory=list)
     indent: str = "    "
     eviction: str = ""
@@ -125,9 +138,9 @@ class _Emitter:
 
     def emit(self) -> TritonSource:
         parameters = [*self.pointers.values(), *map(str, self.kernel.sizes)]
-        signature = [POINTER[b.dtype] for b in self.kernel.buffers] + ["i64"] * len(
-            self.kernel.sizes
-        )
+        signature = [POINTER[b.dtype] for b in self.kernel.buffers] + [
+            "i32" if self.narrow else "i64"
+        ] * len(self.kernel.sizes)
         programs = self._prologue()
         if self.tiling.persistent:
             self._straight_line()
@@ -170,6 +183,8 @@ class _Emitter:
 
     def _narrow(self) -> bool:
         """Do all indices fit in 32 bits?"""
+        if self.narrow is not None:
+            return self.narrow
         indices = [n.index for n in self.kernel.nodes if isinstance(n, Load)]
         indices += [s.index for s in self.kernel.stores]
         indices += [a.extent + a.block for a in self.tiling.axes]
@@ -429,6 +444,11 @@ class _Emitter:
         self._line(f"{function}({self.pointers[store.buffer]} + {index}, {value}{mask})")
 
     def _index(self, index: Expr | int) -> str:
+        """An index as text; of variables that lie flat in memory only the flat index is used, which
+        Triton sees to be contiguous.
+        """
+        for axis in self.tiling.axes:
+            index = _flattened(index, axis)
         return triton_text(index).replace("weft_floor_", "p.floor_")
 
     def _spread(self, text: str, index: Expr | int, axes: frozenset[str]) -> str:
@@ -509,6 +529,24 @@ def _combine(kind: str, value: str, dtype: DType) -> str:
     if dtype in ("f32", "f64"):
         return f"tl.reduce({value}, 1, p.nan_{kind}, keep_dims=True)"
     return f"tl.{kind}({value}, 1, keep_dims=True).to({TYPE[dtype]})"
+
+
+def _flattened(index: Expr | int, axis: Axis) -> Expr | int:
+    """`i0*n + i1 + rest` as `xindex + rest`, where n is the extent of i1."""
+    if isinstance(index, int) or len(axis.variables) < 2:
+        return index
+    last = index.coeff(axis.variables[-1].symbol)
+    if last is None or last == 0:
+        return index
+    rest: Expr | int = index
+    step = last
+    for variable in reversed(axis.variables):
+        if index.coeff(variable.symbol) != step:
+            return index
+        rest = rest - step * variable.symbol
+        step = step * variable.extent
+    flat = symbol(f"{axis.name}index", 0, axis.extent - 1, "loop")
+    return rest + last * flat
 
 
 def _identity(kind: str, dtype: DType) -> str:

@@ -33,7 +33,7 @@ from weft.codegen.loop_ir import (
     Scalar,
     operands,
 )
-from weft.codegen.triton.tiling import Tiling, stride_along
+from weft.codegen.triton.tiling import Measure, Tiling, stride_along
 from weft.shapes.expr import Expr, IntExpr, loop_index, subs
 
 ENOUGH_PROGRAMS: Final = 264
@@ -53,24 +53,34 @@ class Split:
 
     first: Kernel
     second: Kernel
-    partials: dict[str, tuple[DType, int]]
+    partials: dict[str, tuple[DType, IntExpr]]
 
 
-def split_reduction(kernel: Kernel, tiling: Tiling) -> Split | None:
+def split_reduction(
+    kernel: Kernel, tiling: Tiling, measure: Measure = lambda extent: extent
+) -> Split | None:
     """The two kernels, or None where one is enough or the form does not allow it."""
+    chunks = choose_chunks(kernel, tiling, measure)
+    return None if chunks < 2 else split_in(kernel, chunks)
+
+
+def choose_chunks(kernel: Kernel, tiling: Tiling, measure: Measure) -> int:
+    """In how many pieces to compute each row; less than two: not split."""
     if not _splittable(kernel):
-        return None
-    points, row = _product(kernel.outer), _product(kernel.inner)
+        return 0
+    symbolic = not isinstance(_product(kernel.inner), int)
+    points, row = measure(_product(kernel.outer)), measure(_product(kernel.inner))
     if not isinstance(points, int) or not isinstance(row, int):
-        return None
+        return 0
     x_axis = tiling.axis("x")
     programs = -(-points // (x_axis.block if x_axis is not None else 1))
     chunks = min(-(-2 * ENOUGH_PROGRAMS // max(1, programs)), row // SHORTEST_CHUNK)
     if any(s.inner for s in kernel.stores):
-        chunks = _divisor(row, chunks)  # a store cannot be left out at the points past the end
+        # A store cannot be left out at the points past the end.
+        chunks = 0 if symbolic else _divisor(row, chunks)
     if programs >= ENOUGH_PROGRAMS or chunks < 2:
-        return None
-    return _split(kernel, points, row, chunks)
+        return 0
+    return 1 << (chunks.bit_length() - 1) if symbolic else chunks  # few forms for many sizes
 
 
 def _divisor(row: int, wanted: int) -> int:
@@ -101,9 +111,12 @@ def _product(variables: Iterable[LoopVar]) -> IntExpr:
     return total
 
 
-def _split(kernel: Kernel, points: int, row: int, chunks: int) -> Split:
-    length = -(-row // chunks)
-    chunks = -(-row // length)
+def split_in(kernel: Kernel, chunks: int) -> Split:
+    """The two kernels for rows in so many pieces (fewer where that covers rows of known length)."""
+    points, row = _product(kernel.outer), _product(kernel.inner)
+    length = (row + (chunks - 1)) // chunks
+    if isinstance(row, int) and isinstance(length, int):
+        chunks = -(-row // length)
     reduces = [n for n in kernel.nodes if isinstance(n, Reduce)]
     chunk, step = loop_index("c0", chunks), loop_index("l0", length)
     flat = chunk * length + step
@@ -116,9 +129,9 @@ def _split(kernel: Kernel, points: int, row: int, chunks: int) -> Split:
     memory = {b.name: b.dtype for b in kernel.buffers}
     copy = _Copy(first, _decode(flat, kernel.inner), memory)
     whole = chunks * length == row
-    valid = None if whole else first.op("lt", first.index(flat), first.const(row, "i64"))
+    valid = None if whole else first.op("lt", first.index(flat), _number(first, row))
     position = _flat_index(kernel.outer)
-    partials: dict[str, tuple[DType, int]] = {}
+    partials: dict[str, tuple[DType, IntExpr]] = {}
     for number, reduce in enumerate(reduces):
         name = f"partial{number}"
         value = copy.under(valid, reduce.value)
@@ -153,6 +166,10 @@ def _split(kernel: Kernel, points: int, row: int, chunks: int) -> Split:
         second.build(f"{kernel.name}_total", kernel.origins),
         partials,
     )
+
+
+def _number(builder: KernelBuilder, value: IntExpr) -> Node:
+    return builder.const(value, "i64") if isinstance(value, int) else builder.index(value)
 
 
 def _columns(kernel: Kernel) -> bool:

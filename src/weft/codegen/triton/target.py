@@ -6,16 +6,17 @@ Place in the pipeline: called by `codegen/compile.py` for graphs on a GPU, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, Final, final
 
 import torch
 
 from weft.codegen.dtypes import to_torch
 from weft.codegen.loop_ir import Kernel
 from weft.codegen.triton.emit import TritonSource, emit
-from weft.codegen.triton.split import Split, split_reduction
+from weft.codegen.triton.sized import Form, Forms, SizedKernel
+from weft.codegen.triton.split import Split, split_in, split_reduction
 from weft.codegen.triton.tiling import choose_tiling
 from weft.diagnostics import events
 from weft.runtime.cuda_kernel import load
@@ -46,8 +47,10 @@ class Spelled:
         return tuple(str(s) for s in self.kernel.sizes)
 
 
-def spell(kernel: Kernel) -> tuple[list[Spelled], Split | None]:
+def spell(kernel: Kernel, form: Form | None = None) -> tuple[list[Spelled], Split | None]:
     """Write `kernel` as one GPU kernel, or as two where its reduction is split."""
+    if form is not None:
+        return _spell_form(kernel, form)
     tiling = choose_tiling(kernel)
     split = split_reduction(kernel, tiling)
     if split is None:
@@ -56,29 +59,82 @@ def spell(kernel: Kernel) -> tuple[list[Spelled], Split | None]:
     return [Spelled(k, emit(k, choose_tiling(k), k.name)) for k in parts], split
 
 
+def _spell_form(kernel: Kernel, form: Form) -> tuple[list[Spelled], Split | None]:
+    split = split_in(kernel, form.chunks) if form.chunks > 1 else None
+    parts = (kernel,) if split is None else (split.first, split.second)
+    return [
+        Spelled(k, emit(k, t, k.name, narrow=form.narrow, multiples=form.multiples))
+        for k, t in zip(parts, form.tilings, strict=True)
+    ], split
+
+
 def compile_kernels(
-    kernels: Sequence[Kernel], device: torch.device | None = None
-) -> list[Callable[..., None]]:
+    kernels: Sequence[Kernel], device: torch.device | None = None,
+    hints: Mapping[str, int] | None = None,
+) -> list[Callable[..., None]]:  # fmt: skip
     """Compile and load `kernels` for a CUDA device; each is called with its buffers, then its
-    sizes.
+    sizes. `hints`: values of symbolic sizes, for which the kernels are made ready.
 
     Raises `Unsupported` if a kernel uses an operator that Triton lacks.
     """
-    index = torch.cuda.current_device() if device is None or device.index is None else device.index
-    major, minor = torch.cuda.get_device_capability(index)
-    arch = major * 10 + minor
-    spelled = [spell(kernel) for kernel in kernels]
-    flat = [one for parts, _ in spelled for one in parts]
-    for one in flat:
-        events.record("output_code", source=one.listing, path="")
-    binaries = build([_request(one.source, arch, aligned=True) for one in flat])
-    loaded = iter(_load_each(flat, binaries, arch, index))
-    return [
-        next(loaded)
-        if split is None
-        else _TwoStep(kernel, split, next(loaded), next(loaded), index)
-        for kernel, (_, split) in zip(kernels, spelled, strict=True)
-    ]
+    target = _Target.of(device)
+    forms = [Forms(kernel) if kernel.sizes else None for kernel in kernels]
+    first = [f and f.best(_likely(f.names, hints or {})) for f in forms]
+    spelled = [spell(k, form) for k, form in zip(kernels, first, strict=True)]
+    launches = target.launches(kernels, spelled)
+    shared: dict[tuple[TritonSource, ...], Callable[..., None]] = {}
+    for i, (known, form) in enumerate(zip(forms, first, strict=True)):
+        if known is not None and form is not None:
+            text = tuple(part.source for part in spelled[i][0])
+            made = shared.get(text)  # equal kernels of a model's layers are one
+            launches[i] = shared[text] = made or SizedKernel(
+                known, {form: launches[i]}, target.builder(kernels[i]))
+    return launches
+
+
+_UNKNOWN_SIZE: Final = 64
+"""What a size that depends on data is taken for before the first call."""
+
+
+def _likely(names: Sequence[str], hints: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(hints.get(name, _UNKNOWN_SIZE) for name in names)
+
+
+@final
+@dataclass(frozen=True)
+class _Target:
+    """A GPU that kernels are compiled for and loaded on."""
+
+    arch: int
+    index: int
+
+    @staticmethod
+    def of(device: torch.device | None) -> _Target:
+        """The GPU of that number, or the present one."""
+        index = device.index if device is not None else None
+        index = torch.cuda.current_device() if index is None else index
+        major, minor = torch.cuda.get_device_capability(index)
+        return _Target(major * 10 + minor, index)
+
+    def launches(
+        self, kernels: Sequence[Kernel], spelled: Sequence[tuple[list[Spelled], Split | None]]
+    ) -> list[Callable[..., None]]:
+        """What launches each kernel, all compiled in parallel."""
+        flat = [one for parts, _ in spelled for one in parts]
+        for one in flat:
+            events.record("output_code", source=one.listing, path="")
+        binaries = build([_request(one.source, self.arch, aligned=True) for one in flat])
+        loaded = iter(_load_each(flat, binaries, self.arch, self.index))
+        return [
+            next(loaded)
+            if split is None
+            else _TwoStep(kernel, split, next(loaded), next(loaded), self.index)
+            for kernel, (_, split) in zip(kernels, spelled, strict=True)
+        ]
+
+    def builder(self, kernel: Kernel) -> Callable[[Form], Callable[..., None]]:
+        """Compiles further forms of a kernel."""
+        return lambda form: self.launches([kernel], [spell(kernel, form)])[0]
 
 
 def _load_each(
@@ -117,32 +173,46 @@ class _TwoStep:
         device: int,
     ) -> None:
         self.first, self.second = first, second
-        where = torch.device("cuda", device)
-        self.partials = [
-            empty(((count,), (1,), 0), to_torch(dtype), where)
-            for dtype, count in split.partials.values()
-        ]
-        position = {b.name: i for i, b in enumerate(kernel.buffers)}
-        position |= {name: len(position) + i for i, name in enumerate(split.partials)}
-        self.first_buffers = [position[b.name] for b in split.first.buffers]
-        self.second_buffers = [position[b.name] for b in split.second.buffers]
+        self.device = torch.device("cuda", device)
+        self.n_buffers = len(kernel.buffers)
+        self.dtypes = [to_torch(dtype) for dtype, _ in split.partials.values()]
+        counts = ", ".join(python_text(count) for _, count in split.partials.values())
+        self.counts = _function(kernel.sizes, f"({counts},)")
+        self.makers: dict[tuple[int, ...], list[Callable[[], torch.Tensor]]] = {}
+        names = [b.name for b in kernel.buffers] + [*split.partials] + [*map(str, kernel.sizes)]
+        position = {name: i for i, name in enumerate(names)}
+        self.of_first, self.of_second = (
+            [position[n] for n in (*(b.name for b in k.buffers), *map(str, k.sizes))]
+            for k in (split.first, split.second)
+        )
 
-    def __call__(self, *buffers: torch.Tensor) -> None:
-        every = (*buffers, *[make() for make in self.partials])
-        self.first(*[every[i] for i in self.first_buffers])
-        self.second(*[every[i] for i in self.second_buffers])
+    def __call__(self, *args: Any) -> None:
+        sizes = args[self.n_buffers :]
+        makers = self.makers.get(sizes)
+        if makers is None:
+            makers = self.makers[sizes] = [
+                empty(((count,), (1,), 0), dtype, self.device)
+                for count, dtype in zip(self.counts(*sizes), self.dtypes, strict=True)
+            ]
+        every = (*args[: self.n_buffers], *[make() for make in makers], *sizes)
+        self.first(*[every[i] for i in self.of_first])
+        self.second(*[every[i] for i in self.of_second])
 
 
 def _request(source: TritonSource, arch: int, *, aligned: bool) -> TritonRequest:
     return TritonRequest(
-        source.text, source.name, source.signature, source.num_warps, arch, aligned
-    )
+        source.text, source.name, source.signature, source.num_warps, arch, aligned,
+        source.multiples,
+    )  # fmt: skip
 
 
 def _grid(programs: Expr | int, sizes: tuple[str, ...]) -> int | Callable[..., int]:
-    if isinstance(programs, int):
-        return programs
-    function: Callable[..., int] = eval(f"lambda {', '.join(sizes)}: {python_text(programs)}")
+    return programs if isinstance(programs, int) else _function(sizes, python_text(programs))
+
+
+def _function(names: Sequence[object], text: str) -> Callable[..., Any]:
+    """A function of the sizes."""
+    function: Callable[..., Any] = eval(f"lambda {', '.join(map(str, names))}: {text}")
     return function
 
 

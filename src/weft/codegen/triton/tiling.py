@@ -16,8 +16,8 @@ variables).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from weft.codegen.dtypes import ITEM_SIZE
@@ -33,16 +33,21 @@ ELEMENTS_PER_WARP: Final = 32 * 16
 """Sixteen elements a thread keep enough loads in flight without spilling."""
 
 
+Measure = Callable[[Expr | int], Expr | int]
+"""The number that a symbolic extent is taken for in choosing a tile, or the extent itself."""
+
+
 @final
 @dataclass(frozen=True)
 class Axis:
     """Loop variables flattened into one tile dimension of `block` elements (the last varies
-    fastest).
+    fastest). `whole`: the extent, if it is symbolic, is a multiple of the block.
     """
 
     name: str
     variables: tuple[LoopVar, ...]
     block: int
+    whole: bool = False
 
     @property
     def extent(self) -> Expr | int:
@@ -56,7 +61,7 @@ class Axis:
     def needs_mask(self) -> bool:
         """Can a tile reach past the extent?"""
         extent = self.extent
-        return not isinstance(extent, int) or extent % self.block != 0
+        return extent % self.block != 0 if isinstance(extent, int) else not self.whole
 
 
 @final
@@ -69,19 +74,30 @@ class Tiling:
     persistent: bool
     num_warps: int
 
+    def measured(self, measure: Measure) -> Tiling:
+        """The same, with axes whose blocks are all whole known as such."""
+        axes = tuple(replace(a, whole=is_whole(a, measure)) for a in self.axes)
+        return replace(self, axes=axes)
+
     def axis(self, name: str) -> Axis | None:
         """The axis called `name`, if the tile has it."""
         return next((a for a in self.axes if a.name == name), None)
 
 
-def choose_tiling(kernel: Kernel) -> Tiling:
-    """The tile shape for `kernel`, from its extents and access strides."""
+def is_whole(axis: Axis, measure: Measure) -> bool:
+    """Is the extent, as measured, a multiple of the block?"""
+    extent = measure(axis.extent)
+    return isinstance(extent, int) and extent % axis.block == 0
+
+
+def choose_tiling(kernel: Kernel, measure: Measure = lambda extent: extent) -> Tiling:
+    """The tile shape for `kernel`, from its extents (as measured) and access strides."""
     if kernel.inner:
-        return _reduction_tiling(kernel)
+        return _reduction_tiling(kernel, measure)
     transposed = _transposed_variable(kernel)
     if transposed is not None:
-        return _transpose_tiling(kernel, transposed)
-    total = Axis("x", kernel.outer, 1).extent
+        return _transpose_tiling(kernel, transposed, measure)
+    total = measure(Axis("x", kernel.outer, 1).extent)
     block = POINTWISE_BLOCK
     if isinstance(total, int):
         block = min(block, max(32, next_power_of_two(total)))
@@ -123,11 +139,11 @@ def _transposed_variable(kernel: Kernel) -> LoopVar | None:
     return None
 
 
-def _transpose_tiling(kernel: Kernel, variable: LoopVar) -> Tiling:
+def _transpose_tiling(kernel: Kernel, variable: LoopVar, measure: Measure) -> Tiling:
     last = kernel.outer[-1]
     rest = tuple(v for v in kernel.outer if v is not variable and v is not last)
-    y = Axis("y", (variable,), _clipped(TRANSPOSE_BLOCK, variable.extent))
-    x = Axis("x", (last,), _clipped(TRANSPOSE_BLOCK, last.extent))
+    y = Axis("y", (variable,), _clipped(TRANSPOSE_BLOCK, measure(variable.extent)))
+    x = Axis("x", (last,), _clipped(TRANSPOSE_BLOCK, measure(last.extent)))
     return Tiling((y, x), rest, True, 4 if x.block * y.block >= 1024 else 1)
 
 
@@ -135,9 +151,9 @@ def _clipped(block: int, extent: Expr | int) -> int:
     return min(block, next_power_of_two(extent)) if isinstance(extent, int) else block
 
 
-def _reduction_tiling(kernel: Kernel) -> Tiling:
-    points = Axis("x", kernel.outer, 1).extent
-    row = Axis("r", kernel.inner, 1).extent
+def _reduction_tiling(kernel: Kernel, measure: Measure) -> Tiling:
+    points = measure(Axis("x", kernel.outer, 1).extent)
+    row = measure(Axis("r", kernel.inner, 1).extent)
     if _contiguous_along_outer(kernel):
         return _outer_reduction_tiling(kernel, points, row)
     fits = isinstance(row, int) and row <= LARGEST_PERSISTENT_ROW

@@ -1,0 +1,206 @@
+"""Kernels of symbolic sizes: a few forms of one kernel, chosen by the sizes of a call.
+
+Place in the pipeline: between `target.py`, which compiles a form, and the call sequence. One text
+for all sizes would be slow: rows of 128 in tiles of 4096, loads of single elements because rows may
+start anywhere, index arithmetic in 64 bits. A form takes for granted what is true of many sizes::
+
+    form                              holds for sizes where
+    tile of [1, 1024], row at once    the row has at most 1024 elements
+    indices in 32 bits                no index of the kernel is larger
+    s0, s1 multiples of 4, 8 or 16    they are: loads of whole vectors
+    the row has no cut tile           its length is a multiple of the tile's: no masks
+    rows in 16 pieces                 always; chosen where the results are few
+
+The form for the sizes seen while compiling is compiled with the graph. Other sizes use a form that
+holds for them, however slow, until they have come back: then they get their own. A loop over
+growing lengths does not compile at each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, final
+
+import torch
+
+from weft.codegen.loop_ir import IndexValue, Indirect, Kernel, Load
+from weft.codegen.triton.split import choose_chunks, split_in
+from weft.codegen.triton.tiling import Measure, Tiling, choose_tiling, is_whole
+from weft.shapes.atoms import FloorDiv, Mod, Symbol
+from weft.shapes.expr import Expr, IntExpr, maximum, operands, subs
+from weft.shapes.printing import python_text
+
+POWERS: Final = (16, 8, 4)
+"""Sizes that are multiples of these keep rows aligned to wide loads."""
+WORTH_A_FORM: Final = 3
+"""Calls with the same sizes after which they get the form that suits them best."""
+MOST_SIZES: Final = 4096
+"""Tuples of sizes whose form is remembered."""
+
+Launch = Callable[..., None]
+"""Takes the kernel's buffers, then its sizes."""
+
+
+@final
+@dataclass(frozen=True)
+class Form:
+    """What one text of the kernel takes for granted; `tilings`: of the kernel, or of the two that a
+    reduction in `chunks` pieces is split in.
+    """
+
+    tilings: tuple[Tiling, ...]
+    chunks: int
+    narrow: bool
+    multiples: frozenset[tuple[str, int]]
+
+
+@final
+class Forms:
+    """The forms of one kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.names = tuple(map(str, kernel.sizes))
+
+    def best(self, sizes: tuple[int, ...]) -> Form:
+        """The form for these sizes (in the order of `Kernel.sizes`)."""
+        measure = self._measure(sizes)
+        tiling = choose_tiling(self.kernel, measure)
+        chunks = choose_chunks(self.kernel, tiling, measure)
+        tilings = [tiling]
+        if chunks > 1:
+            split = split_in(self.kernel, chunks)
+            tilings = [choose_tiling(k, measure) for k in (split.first, split.second)]
+        multiples = frozenset(
+            (name, power) for name, size in zip(self.names, sizes, strict=True)
+            if (power := next((p for p in POWERS if size % p == 0), 0))
+        )  # fmt: skip
+        measured = tuple(t.measured(measure) for t in tilings)
+        return Form(measured, chunks, self._largest(*sizes) < 2**31, multiples)
+
+    def general(self, sizes: tuple[int, ...]) -> Form:
+        """A form for these sizes that holds for many others."""
+        best = self.best(sizes)
+        tilings = tuple(t.measured(lambda extent: extent) for t in best.tilings)
+        return replace(best, tilings=tilings, multiples=frozenset())
+
+    def holds(self, form: Form, sizes: tuple[int, ...]) -> bool:
+        """Whether the form gives the right result for these sizes."""
+        if form.narrow and self._largest(*sizes) >= 2**31:
+            return False
+        named = dict(zip(self.names, sizes, strict=True))
+        if any(named[name] % power for name, power in form.multiples):
+            return False
+        measure = self._measure(sizes)
+        cut = any(a.whole and not is_whole(a, measure) for t in form.tilings for a in t.axes)
+        return not cut and all(_holds_row(tiling, measure) for tiling in form.tilings)
+
+    def _measure(self, sizes: tuple[int, ...]) -> Measure:
+        values = dict(zip(self.kernel.sizes, sizes, strict=True))
+        return lambda extent: subs(extent, values)
+
+    @cached_property
+    def _largest(self) -> Callable[..., int]:
+        """A function of the sizes: no index, nor anything on the way to it, is larger."""
+        limits = {v.symbol: v.extent for v in (*self.kernel.outer, *self.kernel.inner)}
+        limits |= {n.symbol: n.size for n in self.kernel.nodes if isinstance(n, Indirect)}
+        bounds = {_magnitude(e, limits) for e in _expressions(self.kernel)}
+        text = python_text(maximum(*bounds, 0))
+        function: Callable[..., int] = eval(f"lambda {', '.join(self.names)}: {text}")
+        return function
+
+
+def _holds_row(tiling: Tiling, measure: Measure) -> bool:
+    row = tiling.axis("r")
+    if row is None or not tiling.persistent:
+        return True
+    extent = measure(row.extent)
+    return isinstance(extent, int) and extent <= row.block
+
+
+def _expressions(kernel: Kernel) -> Iterator[IntExpr]:
+    """All that the text computes with sizes and loop variables."""
+    points: IntExpr = 1
+    for variable in (*kernel.outer, *kernel.inner):
+        points = points * variable.extent
+    yield points * 2 + 65536  # flat indices; tiles reach past the end
+    for node in kernel.nodes:
+        if isinstance(node, Load):
+            yield node.index
+        elif isinstance(node, IndexValue):
+            yield node.expr
+        elif isinstance(node, Indirect):
+            yield node.size
+    for store in kernel.stores:
+        yield store.index
+
+
+def _magnitude(value: IntExpr, limits: Mapping[Expr, IntExpr]) -> IntExpr:
+    """A bound of the absolute value of the expression and of all its parts."""
+    if isinstance(value, int):
+        return abs(value)
+    total: IntExpr = abs(value.const)
+    for monomial, coefficient in value.terms.items():
+        term: IntExpr = abs(coefficient)
+        for atom in monomial:
+            term = term * _magnitude_of_atom(atom, limits)
+        total = total + term
+    return total
+
+
+def _magnitude_of_atom(atom: Any, limits: Mapping[Expr, IntExpr]) -> IntExpr:
+    if isinstance(atom, Symbol):
+        limit = limits.get(atom.expr)  # of a loop variable or an index that is read
+        return atom.expr if limit is None else _magnitude(limit, {})
+    parts: Iterable[IntExpr] = operands(atom)
+    if isinstance(atom, (FloorDiv, Mod)):
+        left, right = (_magnitude(part, limits) for part in parts)
+        return left + right
+    total: IntExpr = 0
+    for part in parts:
+        total = total + _magnitude(part, limits)
+    return total
+
+
+@final
+class SizedKernel:
+    """A kernel as a callable that takes the form that its sizes deserve."""
+
+    def __init__(
+        self, forms: Forms, made: dict[Form, Launch], build: Callable[[Form], Launch]
+    ) -> None:
+        self.forms, self.made, self.build = forms, made, build
+        self.n_buffers = len(forms.kernel.buffers)
+        self.bound: dict[tuple[int, ...], Launch] = {}
+        self.calls: dict[tuple[int, ...], int] = {}
+
+    def __call__(self, *args: Any) -> None:
+        sizes = args[self.n_buffers :]
+        launch = self.bound.get(sizes)
+        (self._find(sizes) if launch is None else launch)(*args)
+
+    def _find(self, sizes: tuple[int, ...]) -> Launch:
+        """The launch for these sizes; remembered once it is the best."""
+        wanted = self.forms.best(sizes)
+        launch = self.made.get(wanted)
+        if launch is None:
+            calls = self.calls[sizes] = self.calls.get(sizes, 0) + 1
+            if calls < WORTH_A_FORM or torch.cuda.is_current_stream_capturing():
+                return self._holding(sizes)
+            launch = self.made[wanted] = self.build(wanted)
+        for known in (self.bound, self.calls):
+            if len(known) > MOST_SIZES:
+                known.clear()
+        self.bound[sizes] = launch
+        return launch
+
+    def _holding(self, sizes: tuple[int, ...]) -> Launch:
+        """The launch of a form that holds for these sizes; a general one is built if none does."""
+        for form, launch in self.made.items():
+            if self.forms.holds(form, sizes):
+                return launch
+        form = self.forms.general(sizes)
+        launch = self.made[form] = self.build(form)
+        return launch

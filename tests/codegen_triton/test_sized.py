@@ -1,0 +1,139 @@
+"""Forms of kernels of symbolic sizes: which sizes get which, what the texts take for granted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
+from weft.codegen.triton.sized import WORTH_A_FORM, Form, Forms, SizedKernel
+from weft.codegen.triton.target import spell
+from weft.shapes.expr import loop_index, symbol
+
+ROWS, COLUMNS = symbol("s0", 2), symbol("s1", 2)
+
+
+def softmax() -> Kernel:
+    i, r = loop_index("i0", ROWS), loop_index("r0", COLUMNS)
+    builder = KernelBuilder((LoopVar(i, ROWS),), (LoopVar(r, COLUMNS),))
+    x = builder.load("in0", "f32", i * COLUMNS + r)
+    e = builder.op("exp", builder.op("sub", x, builder.reduce("max", x)))
+    builder.store("out0", "f32", i * COLUMNS + r, builder.op("div", e, builder.reduce("sum", e)))
+    return builder.build("softmax")
+
+
+def column_sums() -> Kernel:
+    i, r = loop_index("i0", COLUMNS), loop_index("r0", ROWS)
+    builder = KernelBuilder((LoopVar(i, COLUMNS),), (LoopVar(r, ROWS),))
+    x = builder.load("in0", "f32", r * COLUMNS + i)
+    builder.store("out0", "f32", i, builder.reduce("sum", x))
+    return builder.build("sums")
+
+
+def test_a_row_that_fits_is_one_tile_of_its_size() -> None:
+    forms = Forms(softmax())
+    short, long = forms.best((4096, 100)), forms.best((4097, 100_001))
+    assert [t.axis("r").block for t in (short.tilings[0], long.tilings[0])] == [128, 4096]  # type: ignore[union-attr]
+    assert short.tilings[0].persistent
+    assert not long.tilings[0].persistent
+    assert forms.holds(short, (16, 124))
+    assert not forms.holds(short, (16, 132))
+    assert forms.holds(long, (7, 1))
+
+
+def test_tiles_without_an_end_have_no_masks() -> None:
+    forms = Forms(softmax())
+    form = forms.best((4096, 1024))
+    (part,), _ = spell(softmax(), form)
+    assert "mask" not in part.source.text
+    assert forms.holds(form, (16, 1024))
+    assert not forms.holds(form, (16, 1008))
+
+
+def test_variables_that_lie_flat_are_one_index() -> None:
+    i, j = loop_index("i0", ROWS), loop_index("i1", COLUMNS)
+    builder = KernelBuilder((LoopVar(i, ROWS), LoopVar(j, COLUMNS)), ())
+    flat = builder.load("in0", "f32", i * COLUMNS + j)
+    builder.store("out0", "f32", i * COLUMNS + j,
+                  builder.op("add", flat, builder.load("in1", "f32", j)))
+    kernel = builder.build("add")
+    (part,), _ = spell(kernel, Forms(kernel).best((100, 100)))
+    assert "tl.load(b0 + (xindex)" in part.source.text
+    assert "tl.load(b1 + (i1)" in part.source.text
+
+
+def test_sizes_near_each_other_share_a_form() -> None:
+    forms = Forms(softmax())
+    assert len({forms.best((rows, length)) for rows in (97, 101, 999) for length in range(65, 127)
+                if rows % 2 and length % 4}) == 1  # fmt: skip
+
+
+def test_multiples_of_16_hold_only_where_they_are() -> None:
+    forms = Forms(softmax())
+    form = forms.best((33, 128))
+    assert form.multiples == {("s1", 16)}
+    assert forms.best((36, 72)).multiples == {("s0", 4), ("s1", 8)}
+    assert forms.holds(form, (5, 128))
+    assert not forms.holds(form, (32, 120))
+
+
+def test_indices_of_large_tensors_are_wide() -> None:
+    forms = Forms(softmax())
+    assert forms.best((1024, 1024)).narrow
+    assert not forms.best((1 << 20, 4096)).narrow
+    assert not forms.holds(forms.best((1024, 1024)), (1 << 20, 1024))
+    (part,), _ = spell(softmax(), forms.best((1 << 20, 4096)))
+    assert "i64" in part.source.signature
+
+
+def test_positions_that_are_read_are_bounded_by_what_they_index() -> None:
+    i = loop_index("i0", ROWS)
+    builder = KernelBuilder((LoopVar(i, ROWS),), ())
+    at = builder.indirect(builder.load("in0", "i64", i), COLUMNS, wrap=True, check=True)
+    builder.store("out0", "f32", i, builder.load("in1", "f32", at))
+    forms = Forms(builder.build("gather"))
+    assert forms.best((64, 1024)).narrow
+    assert not forms.best((64, 1 << 32)).narrow
+
+
+def test_few_results_of_long_columns_are_computed_in_pieces() -> None:
+    forms = Forms(column_sums())
+    form = forms.best((100_000, 64))
+    assert form.chunks > 1
+    parts, split = spell(column_sums(), form)
+    assert split is not None
+    assert len(parts) == 2
+    assert forms.best((100, 100_000)).chunks == 0
+
+
+@pytest.mark.parametrize("sizes", [(4096, 128), (33, 100), (100_000, 64), (3, 50_000)])
+@pytest.mark.parametrize("make", [softmax, column_sums])
+def test_forms_compile_to_cubins(make: Any, sizes: tuple[int, int]) -> None:
+    pytest.importorskip("triton")
+    from weft.codegen.triton.target import _request
+    from weft.runtime.triton_build import _compile
+
+    kernel = make()
+    parts, _ = spell(kernel, Forms(kernel).best(tuple(
+        {"s0": sizes[0], "s1": sizes[1]}[str(s)] for s in kernel.sizes)))
+    for part in parts:
+        assert _compile(_request(part.source, 90, aligned=True)).image.startswith(b"\x7fELF")
+
+
+def test_sizes_that_come_back_get_their_own_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+    forms, built, seen = Forms(softmax()), [], []
+
+    def build(form: Form) -> Any:
+        built.append(form)
+        return lambda *args: seen.append((form, args))
+
+    first = forms.best((33, 1000))
+    kernel = SizedKernel(forms, {first: build(first)}, build)
+    for length in (900, 901, 902, 300, 300, 300, 300):
+        kernel("x", "y", 33, length)
+    assert built == [first, forms.general((33, 900)), forms.best((33, 300))]
+    assert [built.index(form) for form, _ in seen] == [1] * (3 + WORTH_A_FORM - 1) + [2] * 2
+    kernel("x", "y", 33, 2000)  # no form holds
+    assert built[3:] == [forms.general((33, 2000))]
