@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, nargs="*", default=[], help="rows of earlier runs "
                         "(the last one of a type counts), in place of a run")
     parser.add_argument("--peer-rows", type=Path, nargs="*", default=[], help="rows of --peer runs")
+    parser.add_argument("--note", default="", help="where the rows come from, for --page")
     parser.add_argument("--page", type=Path, help="write the table as a page (docs)")
     parser.add_argument("--worker", action="store_true")
     arguments = parser.parse_args()
@@ -69,7 +70,7 @@ def main() -> None:
     else:
         rows = list(stored(arguments.rows) or sweep(arguments))
         if arguments.page:
-            arguments.page.write_text(page(rows, list(stored(arguments.peer_rows))))
+            arguments.page.write_text(page(rows, list(stored(arguments.peer_rows)), arguments.note))
         if arguments.out:
             arguments.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
         print(table(rows))
@@ -128,7 +129,7 @@ def is_whole(row: dict[str, Any]) -> bool:
     return row["status"] in ("right", "wrong") and row.get("breaks") == 0
 
 
-def page(rows: list[dict[str, Any]], peer: list[dict[str, Any]]) -> str:
+def page(rows: list[dict[str, Any]], peer: list[dict[str, Any]], note: str) -> str:
     """The page of docs/: totals, and every type that is not one right graph, beside the peer."""
     built = [r for r in rows if r["status"] != "not buildable"]
     theirs = {r["name"]: r for r in peer if r["status"] != "not buildable"}
@@ -143,6 +144,7 @@ def page(rows: list[dict[str, Any]], peer: list[dict[str, Any]]) -> str:
         "",
         f"- {len(rows)} types, {len(built)} built; captured whole: {_share(built)}",
     ]
+    lines += [f"- {note}"] if note else []
     if both:
         lines.append(f"- the {len(both)} types that torch.compile was run on too: weft whole "
                      f"{_share(both)}, torch.compile whole {_share([theirs[r['name']] for r in both])}")
