@@ -108,7 +108,9 @@ def run_chunk(names: list[str], arguments: argparse.Namespace) -> Iterator[dict[
                     print(json.dumps(row), file=sys.stderr, flush=True)
                     yield row
         if left and process.returncode != 0:
-            yield {"name": left.pop(0), "status": "crash", "detail": f"exit {process.returncode}"}
+            row = {"name": left.pop(0), "status": "crash", "detail": f"exit {process.returncode}"}
+            print(json.dumps(row), file=sys.stderr, flush=True)
+            yield row
         elif left:
             raise RuntimeError(f"the worker ended without rows for {left}")
 
