@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import weft
 
@@ -103,6 +104,39 @@ def test_dynamic_shapes() -> None:
     for rows, columns in ((8, 100), (16, 333), (31, 2000)):
         x = rand(rows, columns)
         torch.testing.assert_close(compiled(x), x.softmax(-1).mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_all_sizes_by_forms_of_one_kernel() -> None:
+    """Rows that fit in a tile or do not, cut tiles, aligned and odd lengths, sizes that return."""
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = F.layer_norm(x, (x.shape[-1],)).softmax(-1)
+        return torch.cat([y, y.flip(0)], 1).sum(0)[: x.shape[1]] + (x.t() @ w).mean(1)
+
+    compiled = weft.compile(f, dynamic=True)
+    sizes = [(64, 128), (63, 127), (5, 20_000), (4096, 16), (4097, 17), (64, 128), (3, 12)]
+    for rows, columns in sizes * 3:
+        x, w = rand(rows, columns), rand(rows, 8)
+        torch.testing.assert_close(compiled(x, w), f(x, w), rtol=2e-3, atol=2e-3)
+
+
+def test_flex_attention_trains() -> None:
+    slopes = torch.exp2(-torch.arange(4.0, device="cuda"))
+    seen = create_block_mask(lambda b, h, q, k: q >= k, None, None, 128, 128, device="cuda")
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, k, v, block_mask=seen, score_mod=(
+            lambda score, b, h, i, j: score - slopes[h] * (i - j).abs()))
+
+    def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(128, device="cuda")
+        away = place[:, None] - place
+        scores = q @ k.transpose(-1, -2) / 8 - slopes[:, None, None] * away.abs()
+        return scores.masked_fill(away < 0, -torch.inf).softmax(-1) @ v
+
+    inputs = [rand(2, 4, 128, 64).requires_grad_() for _ in range(3)]
+    ours, theirs = (torch.autograd.grad(g(*inputs).square().sum(), inputs)
+                    for g in (weft.compile(f, fullgraph=True), plain))
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
