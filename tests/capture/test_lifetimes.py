@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -135,3 +136,16 @@ def test_objects_that_hold_something_live_as_long_as_in_eager():
     assert f(torch.ones(2))[1]
     assert compiled(torch.ones(2))[1]
     assert compiled(torch.ones(2))[1]
+
+
+def test_a_weak_set_forgets_what_was_made_for_it() -> None:
+    class Made:
+        pass
+
+    def f(x: Any, kept: Any) -> Any:
+        kept.add(Made())
+        return x + 1
+
+    kept: Any = weakref.WeakSet()
+    weft.compile(f, backend="eager")(torch.ones(1), kept)
+    assert len(kept) == 0

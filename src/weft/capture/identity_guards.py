@@ -11,10 +11,14 @@ dictionary's keys, has to be guarded::
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
+from weft.capture.breaks import graph_break
 from weft.capture.guards import GuardSet
 from weft.capture.source import Source
+
+WEAK: Final = "weak reference"
+"""What keys begin with that are weak references to objects made inside."""
 
 if TYPE_CHECKING:
     from weft.capture.values.base import SymbolicValue
@@ -44,6 +48,8 @@ class IdentityGuards:
 
     def settle(self, owner: Source, keys: Container[Any], key: Any) -> None:
         """`key` was looked for in an outside dictionary or set, which has these keys."""
+        if key.__class__ is tuple and key[:1] == (WEAK,):  # it may be taken out again meanwhile
+            raise graph_break("unknown-operation", "a weak reference as a key outside")
         source = self._sources.get(id(key))
         if source is not None and key not in keys:
             self._guards.absent(source, owner)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.compiling import recursion_limit
+from weft.capture.identity_guards import WEAK
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue, constructor
@@ -120,7 +121,7 @@ class WeakReferenceValue(SymbolicValue):
             return self.reference
         obj = self.target.real()
         if obj is MISSING or isinstance(type(obj).__eq__, types.FunctionType):
-            return ("weak reference", self.target.dict_key(tx))
+            return (WEAK, self.target.dict_key(tx))
         return weakref.ref(obj)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
