@@ -29,6 +29,7 @@ def test_program(case: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert messages[::2] == messages[1::2]
     stats = weft.stats()
     if sys.version_info[:2] == (3, 11):  # later byte code breaks elsewhere in places
-        assert (stats["graphs"], stats["graph_breaks"]) == (graphs, breaks)
+        assert stats["graphs"] in (graphs if isinstance(graphs, tuple) else (graphs,))
+        assert stats["graph_breaks"] == breaks
     assert bool(outside(compiled, X)) is not inside
     assert weft.stats()["graphs"] == stats["graphs"], "compiled again in the third call"
