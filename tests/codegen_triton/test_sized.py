@@ -97,6 +97,31 @@ def test_positions_that_are_read_are_bounded_by_what_they_index() -> None:
     assert not forms.best((64, 1 << 32)).narrow
 
 
+def scaled() -> Kernel:
+    """x times a double whose bits the call brings."""
+    i = loop_index("i0", ROWS)
+    builder = KernelBuilder((LoopVar(i, ROWS),), ())
+    number = builder.op("cast", builder.op("double_of", builder.index(symbol("f0"))), dtype="f32")
+    builder.store("out0", "f32", i, builder.op("mul", builder.load("in0", "f32", i), number))
+    return builder.build("scale")
+
+
+def test_bits_of_doubles_are_no_sizes() -> None:
+    forms = Forms(scaled())
+    assert forms.names == ("s0",)
+    form = forms.best((1000,))
+    assert form.narrow
+    (part,), _ = spell(scaled(), form)
+    kinds = dict(zip(map(str, part.kernel.sizes), part.source.signature[2:], strict=True))
+    assert kinds == {"s0": "i32", "f0": "i64"}
+    seen: list[Any] = []
+    kernel = SizedKernel(forms, {form: lambda *args: seen.append(args)}, pytest.fail)  # type: ignore[arg-type]
+    for bits in (-4616189618054758400, 4607182418800017408):  # -1.0 and 1.0
+        kernel(*("x", "y"), *({"s0": 1000, "f0": bits}[str(s)] for s in forms.kernel.sizes))
+    assert list(kernel.bound) == [(1000,)]
+    assert len(seen) == 2
+
+
 def test_few_results_of_long_columns_are_computed_in_pieces() -> None:
     forms = Forms(column_sums())
     form = forms.best((100_000, 64))
@@ -108,15 +133,16 @@ def test_few_results_of_long_columns_are_computed_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(4096, 128), (33, 100), (100_000, 64), (3, 50_000)])
-@pytest.mark.parametrize("make", [softmax, column_sums])
+@pytest.mark.parametrize("make", [softmax, column_sums, scaled])
 def test_forms_compile_to_cubins(make: Any, sizes: tuple[int, int]) -> None:
     pytest.importorskip("triton")
     from weft.codegen.triton.target import _request
     from weft.runtime.triton_build import _compile
 
     kernel = make()
-    parts, _ = spell(kernel, Forms(kernel).best(tuple(
-        {"s0": sizes[0], "s1": sizes[1]}[str(s)] for s in kernel.sizes)))
+    forms = Forms(kernel)
+    parts, _ = spell(kernel, forms.best(tuple({"s0": sizes[0], "s1": sizes[1]}[n]
+                                              for n in forms.names)))
     for part in parts:
         assert _compile(_request(part.source, 90, aligned=True)).image.startswith(b"\x7fELF")
 

@@ -92,6 +92,13 @@ class TritonSource:
     multiples: tuple[tuple[int, int], ...] = ()
 
 
+def number_names(kernel: Kernel) -> frozenset[str]:
+    """The parameters among `Kernel.sizes` that are the bits of doubles."""
+    bits = [node.args[0] for node in kernel.nodes
+            if isinstance(node, Op) and node.name == "double_of"]  # fmt: skip
+    return frozenset(str(node.expr) for node in bits if isinstance(node, IndexValue))
+
+
 def emit(
     kernel: Kernel, tiling: Tiling, name: str, *, narrow: bool | None = None,
     multiples: frozenset[tuple[str, int]] = frozenset(),
@@ -138,9 +145,11 @@ class _Emitter:
 
     def emit(self) -> TritonSource:
         parameters = [*self.pointers.values(), *map(str, self.kernel.sizes)]
+        numbers = number_names(self.kernel)
         signature = [POINTER[b.dtype] for b in self.kernel.buffers] + [
-            "i32" if self.narrow else "i64"
-        ] * len(self.kernel.sizes)
+            "i32" if self.narrow and str(size) not in numbers else "i64"
+            for size in self.kernel.sizes
+        ]
         programs = self._prologue()
         if self.tiling.persistent:
             self._straight_line()

@@ -26,6 +26,7 @@ from typing import Any, Final, final
 import torch
 
 from weft.codegen.loop_ir import IndexValue, Indirect, Kernel, Load
+from weft.codegen.triton.emit import number_names
 from weft.codegen.triton.split import choose_chunks, split_in
 from weft.codegen.triton.tiling import Measure, Tiling, choose_tiling, is_whole
 from weft.shapes.atoms import FloorDiv, Mod, Symbol
@@ -62,10 +63,14 @@ class Forms:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.names = tuple(map(str, kernel.sizes))
+        self.numbers = number_names(kernel)
+        self.symbols = tuple(s for s in kernel.sizes if str(s) not in self.numbers)
+        self.names = tuple(map(str, self.symbols))
 
     def best(self, sizes: tuple[int, ...]) -> Form:
-        """The form for these sizes (in the order of `Kernel.sizes`)."""
+        """The form for these sizes (in the order of `Kernel.sizes`, without the numbers that are
+        no sizes).
+        """
         measure = self._measure(sizes)
         tiling = choose_tiling(self.kernel, measure)
         chunks = choose_chunks(self.kernel, tiling, measure)
@@ -98,7 +103,7 @@ class Forms:
         return not cut and all(_holds_row(tiling, measure) for tiling in form.tilings)
 
     def _measure(self, sizes: tuple[int, ...]) -> Measure:
-        values = dict(zip(self.kernel.sizes, sizes, strict=True))
+        values = dict(zip(self.symbols, sizes, strict=True))
         return lambda extent: subs(extent, values)
 
     @cached_property
@@ -106,7 +111,8 @@ class Forms:
         """A function of the sizes: no index, nor anything on the way to it, is larger."""
         limits = {v.symbol: v.extent for v in (*self.kernel.outer, *self.kernel.inner)}
         limits |= {n.symbol: n.size for n in self.kernel.nodes if isinstance(n, Indirect)}
-        bounds = {_magnitude(e, limits) for e in _expressions(self.kernel)}
+        bounds = {_magnitude(e, limits) for e in _expressions(self.kernel)
+                  if str(e) not in self.numbers}  # fmt: skip
         text = python_text(maximum(*bounds, 0))
         function: Callable[..., int] = eval(f"lambda {', '.join(self.names)}: {text}")
         return function
@@ -172,12 +178,14 @@ class SizedKernel:
         self, forms: Forms, made: dict[Form, Launch], build: Callable[[Form], Launch]
     ) -> None:
         self.forms, self.made, self.build = forms, made, build
-        self.n_buffers = len(forms.kernel.buffers)
+        n_buffers = len(forms.kernel.buffers)
+        self.at = [i for i, size in enumerate(forms.kernel.sizes, n_buffers)
+                   if str(size) not in forms.numbers]  # fmt: skip
         self.bound: dict[tuple[int, ...], Launch] = {}
         self.calls: dict[tuple[int, ...], int] = {}
 
     def __call__(self, *args: Any) -> None:
-        sizes = args[self.n_buffers :]
+        sizes = tuple([args[i] for i in self.at])
         launch = self.bound.get(sizes)
         (self._find(sizes) if launch is None else launch)(*args)
 

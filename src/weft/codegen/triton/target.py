@@ -188,11 +188,12 @@ class _TwoStep:
 
     def __call__(self, *args: Any) -> None:
         sizes = args[self.n_buffers :]
-        makers = self.makers.get(sizes)
+        counts = self.counts(*sizes)
+        makers = self.makers.get(counts)
         if makers is None:
-            makers = self.makers[sizes] = [
+            makers = self.makers[counts] = [
                 empty(((count,), (1,), 0), dtype, self.device)
-                for count, dtype in zip(self.counts(*sizes), self.dtypes, strict=True)
+                for count, dtype in zip(counts, self.dtypes, strict=True)
             ]
         every = (*args[: self.n_buffers], *[make() for make in makers], *sizes)
         self.first(*[every[i] for i in self.of_first])
