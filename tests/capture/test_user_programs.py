@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -13,13 +14,20 @@ import weft
 from tests.capture import user_programs
 from tests.capture.harness import compare, run
 from tests.capture.outside import compiled_and_watched, outside
+from weft import _frame
 
 X = torch.tensor([1.0, -2.0, 3.0, -0.5])
+
+
+CALL_WITH_HOOKS = next(c for c in torch.nn.Module._call_impl.__code__.co_consts
+                       if isinstance(c, types.CodeType) and c.co_name == "inner")
 
 
 @pytest.mark.parametrize("case", user_programs.PROGRAMS, ids=lambda case: case[0].__name__)
 def test_program(case: Any, caplog: pytest.LogCaptureFixture) -> None:
     function, graphs, breaks, inside = case
+    if function is user_programs.module_with_printing_hook and _frame.is_skipped(CALL_WITH_HOOKS):
+        pytest.skip("an earlier test of this process had PyTorch's calls with hooks given up")
     weft.reset()
     compiled = compiled_and_watched(function)
     for _ in range(2):
@@ -29,7 +37,6 @@ def test_program(case: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert messages[::2] == messages[1::2]
     stats = weft.stats()
     if sys.version_info[:2] == (3, 11):  # later byte code breaks elsewhere in places
-        assert stats["graphs"] in (graphs if isinstance(graphs, tuple) else (graphs,))
-        assert stats["graph_breaks"] == breaks
+        assert (stats["graphs"], stats["graph_breaks"]) == (graphs, breaks)
     assert bool(outside(compiled, X)) is not inside
     assert weft.stats()["graphs"] == stats["graphs"], "compiled again in the third call"
