@@ -30,9 +30,8 @@ from weft._torch import (
     is_any_autocast_enabled,
     is_legacy_batchedtensor,
 )
-from weft.aot.ambient import RandomState
+from weft.aot.ambient import Boxed, RandomState
 from weft.aot.independent import Groups
-from weft.aot.runtime_wrapper import Boxed
 from weft.aot.symbols import SymbolSource
 from weft.aot.views import stride_order
 from weft.errors import WeftError

@@ -13,7 +13,7 @@ that a graph without mutation and aliasing costs one call and nothing else::
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,13 +21,12 @@ from torch.autograd.graph import increment_version
 
 from weft._frame import distinct_storages
 from weft._torch import tree_unflatten
+from weft.aot.ambient import Boxed
 from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbolic_leaves
 from weft.aot.trace import OutputSpec, Traced
 from weft.aot.views import ViewStep
 from weft.runtime.data_checks import AssumptionError
 from weft.runtime.strided_views import CALLS
-
-Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
 def wrap(traced: Traced, artifact: Boxed, captured: Callable[..., Any]) -> Boxed:

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from weft.aot.ambient import Boxed
 from weft.aot.graph import AtenGraph
 from weft.aot.pipeline import compile_aot
-from weft.aot.runtime_wrapper import Boxed
 from weft.codegen import compile_graph
 from weft.codegen.lowering import LOWERINGS
 from weft.config import check_options, config

@@ -113,7 +113,7 @@ class GraphBuilder:
 def drop_unused(graph: fx.Graph) -> None:
     """Removes calls without users and without effects, last first."""
     for node in reversed(graph.nodes):
-        if not node.users and node.op in ("call_function", "call_method") and not has_effect(node):
+        if not node.users and node.op in ("call_function", "call_method") and not _has_effect(node):
             graph.erase_node(node)
 
 
@@ -125,7 +125,7 @@ def draws(name: str) -> bool:
     return any(torch.Tag.nondeterministic_seeded in getattr(packet, o).tags for o in overloads)
 
 
-def has_effect(node: fx.Node) -> bool:
+def _has_effect(node: fx.Node) -> bool:
     """Whether dropping the call could be noticed; in doubt it could."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.target in _IMPURE or "out" in node.kwargs or node.kwargs.get("inplace") is True:

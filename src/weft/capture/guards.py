@@ -155,7 +155,7 @@ class GuardSet:
 
 
 def _is_fixed(source: Source) -> bool:
-    """Whether the guards pin the source's object ."""
+    """Whether the guards pin the source's object."""
     if source.base is None and source.accessor[0] == "object":
         return True
     return any(key[0] in ("is", "eq") for key in source.checks)

@@ -35,7 +35,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast, final
@@ -437,7 +437,8 @@ def _buffer_args(
     return tuple(BufferArg(name, dtypes[name], mode(name)) for name in {**loaded, **stored})
 
 
-def index_exprs(nodes: list[Node]) -> Iterator[IntExpr]:
+def index_exprs(nodes: Iterable[Node]) -> Iterator[IntExpr]:
+    """The index expressions in the nodes."""
     for n in nodes:
         if isinstance(n, Load):
             yield n.index

@@ -18,18 +18,18 @@ growing lengths does not compile at each step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, final
 
 import torch
 
-from weft.codegen.loop_ir import IndexValue, Indirect, Kernel, Load
+from weft.codegen.loop_ir import Indirect, Kernel, index_exprs
 from weft.codegen.triton.emit import number_names
 from weft.codegen.triton.split import choose_chunks, split_in
 from weft.codegen.triton.tiling import Measure, Tiling, choose_tiling, is_whole
-from weft.shapes.atoms import FloorDiv, Mod, Symbol
+from weft.shapes.atoms import Atom, Symbol
 from weft.shapes.expr import Expr, IntExpr, maximum, operands, subs
 from weft.shapes.printing import python_text
 
@@ -132,13 +132,7 @@ def _expressions(kernel: Kernel) -> Iterator[IntExpr]:
     for variable in (*kernel.outer, *kernel.inner):
         points = points * variable.extent
     yield points * 2 + 65536  # flat indices; tiles reach past the end
-    for node in kernel.nodes:
-        if isinstance(node, Load):
-            yield node.index
-        elif isinstance(node, IndexValue):
-            yield node.expr
-        elif isinstance(node, Indirect):
-            yield node.size
+    yield from index_exprs(kernel.nodes)
     for store in kernel.stores:
         yield store.index
 
@@ -156,16 +150,12 @@ def _magnitude(value: IntExpr, limits: Mapping[Expr, IntExpr]) -> IntExpr:
     return total
 
 
-def _magnitude_of_atom(atom: Any, limits: Mapping[Expr, IntExpr]) -> IntExpr:
+def _magnitude_of_atom(atom: Atom, limits: Mapping[Expr, IntExpr]) -> IntExpr:
     if isinstance(atom, Symbol):
         limit = limits.get(atom.expr)  # of a loop variable or an index that is read
         return atom.expr if limit is None else _magnitude(limit, {})
-    parts: Iterable[IntExpr] = operands(atom)
-    if isinstance(atom, (FloorDiv, Mod)):
-        left, right = (_magnitude(part, limits) for part in parts)
-        return left + right
     total: IntExpr = 0
-    for part in parts:
+    for part in operands(atom):
         total = total + _magnitude(part, limits)
     return total
 

@@ -56,11 +56,9 @@ class Split:
     partials: dict[str, tuple[DType, IntExpr]]
 
 
-def split_reduction(
-    kernel: Kernel, tiling: Tiling, measure: Measure = lambda extent: extent
-) -> Split | None:
+def split_reduction(kernel: Kernel, tiling: Tiling) -> Split | None:
     """The two kernels, or None where one is enough or the form does not allow it."""
-    chunks = choose_chunks(kernel, tiling, measure)
+    chunks = choose_chunks(kernel, tiling, lambda extent: extent)
     return None if chunks < 2 else split_in(kernel, chunks)
 
 
