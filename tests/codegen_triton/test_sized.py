@@ -132,6 +132,16 @@ def test_few_results_of_long_columns_are_computed_in_pieces() -> None:
     assert forms.best((100, 100_000)).chunks == 0
 
 
+def test_rows_shorter_than_the_pieces_are_not_split() -> None:
+    """Their partial results would be more than the indices that were looked at."""
+    forms = Forms(column_sums())
+    form = forms.general((100_000, 64))
+    assert form.narrow
+    assert form.chunks > 2
+    assert forms.holds(form, (form.chunks, 64))
+    assert not forms.holds(form, (2, 10_000_000))
+
+
 @pytest.mark.parametrize("sizes", [(4096, 128), (33, 100), (100_000, 64), (3, 50_000)])
 @pytest.mark.parametrize("make", [softmax, column_sums, scaled])
 def test_forms_compile_to_cubins(make: Any, sizes: tuple[int, int]) -> None:

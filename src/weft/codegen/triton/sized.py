@@ -9,7 +9,7 @@ start anywhere, index arithmetic in 64 bits. A form takes for granted what is tr
     indices in 32 bits                no index of the kernel is larger
     s0, s1 multiples of 4, 8 or 16    they are: loads of whole vectors
     the row has no cut tile           its length is a multiple of the tile's: no masks
-    rows in 16 pieces                 always; chosen where the results are few
+    rows in 16 pieces                 the row has 16 elements; chosen where the results are few
 
 The form for the sizes seen while compiling is compiled with the graph. Other sizes use a form that
 holds for them, however slow, until they have come back: then they get their own. A loop over
@@ -27,7 +27,7 @@ import torch
 
 from weft.codegen.loop_ir import Indirect, Kernel, index_exprs
 from weft.codegen.triton.emit import number_names
-from weft.codegen.triton.split import choose_chunks, split_in
+from weft.codegen.triton.split import choose_chunks, number_of_points, split_in
 from weft.codegen.triton.tiling import Measure, Tiling, choose_tiling, is_whole
 from weft.shapes.atoms import Atom, Symbol
 from weft.shapes.expr import Expr, IntExpr, maximum, operands, subs
@@ -99,6 +99,9 @@ class Forms:
         if any(named[name] % power for name, power in form.multiples):
             return False
         measure = self._measure(sizes)
+        row = measure(number_of_points(self.kernel.inner))
+        if isinstance(row, int) and form.chunks > row:
+            return False  # more partial results than elements: `_largest` says nothing of them
         cut = any(a.whole and not is_whole(a, measure) for t in form.tilings for a in t.axes)
         return not cut and all(_holds_row(tiling, measure) for tiling in form.tilings)
 
@@ -128,9 +131,7 @@ def _holds_row(tiling: Tiling, measure: Measure) -> bool:
 
 def _expressions(kernel: Kernel) -> Iterator[IntExpr]:
     """All that the text computes with sizes and loop variables."""
-    points: IntExpr = 1
-    for variable in (*kernel.outer, *kernel.inner):
-        points = points * variable.extent
+    points = number_of_points((*kernel.outer, *kernel.inner))
     yield points * 2 + 65536  # flat indices; tiles reach past the end
     yield from index_exprs(kernel.nodes)
     for store in kernel.stores:

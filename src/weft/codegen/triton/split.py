@@ -66,8 +66,8 @@ def choose_chunks(kernel: Kernel, tiling: Tiling, measure: Measure) -> int:
     """In how many pieces to compute each row; less than two: not split."""
     if not _splittable(kernel):
         return 0
-    symbolic = not isinstance(_product(kernel.inner), int)
-    points, row = measure(_product(kernel.outer)), measure(_product(kernel.inner))
+    symbolic = not isinstance(number_of_points(kernel.inner), int)
+    points, row = measure(number_of_points(kernel.outer)), measure(number_of_points(kernel.inner))
     if not isinstance(points, int) or not isinstance(row, int):
         return 0
     x_axis = tiling.axis("x")
@@ -102,7 +102,8 @@ def _splittable(kernel: Kernel) -> bool:
     return all(r.kind in SPLITTABLE for r in reduces)
 
 
-def _product(variables: Iterable[LoopVar]) -> IntExpr:
+def number_of_points(variables: Iterable[LoopVar]) -> IntExpr:
+    """How often the body of nested loops runs."""
     total: IntExpr = 1
     for variable in variables:
         total = total * variable.extent
@@ -111,7 +112,7 @@ def _product(variables: Iterable[LoopVar]) -> IntExpr:
 
 def split_in(kernel: Kernel, chunks: int) -> Split:
     """The two kernels for rows in so many pieces (fewer where that covers rows of known length)."""
-    points, row = _product(kernel.outer), _product(kernel.inner)
+    points, row = number_of_points(kernel.outer), number_of_points(kernel.inner)
     length = (row + (chunks - 1)) // chunks
     if isinstance(row, int) and isinstance(length, int):
         chunks = -(-row // length)
