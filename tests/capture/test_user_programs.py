@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import types
 from typing import Any
 
 import pytest
@@ -14,20 +13,13 @@ import weft
 from tests.capture import user_programs
 from tests.capture.harness import compare, run
 from tests.capture.outside import compiled_and_watched, outside
-from weft import _frame
 
 X = torch.tensor([1.0, -2.0, 3.0, -0.5])
-
-
-CALL_WITH_HOOKS = next(c for c in torch.nn.Module._call_impl.__code__.co_consts
-                       if isinstance(c, types.CodeType) and c.co_name == "inner")
 
 
 @pytest.mark.parametrize("case", user_programs.PROGRAMS, ids=lambda case: case[0].__name__)
 def test_program(case: Any, caplog: pytest.LogCaptureFixture) -> None:
     function, graphs, breaks, inside = case
-    if function is user_programs.module_with_printing_hook and _frame.is_skipped(CALL_WITH_HOOKS):
-        pytest.skip("an earlier test of this process had PyTorch's calls with hooks given up")
     weft.reset()
     compiled = compiled_and_watched(function)
     for _ in range(2):

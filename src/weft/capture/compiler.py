@@ -211,14 +211,14 @@ class FrameCompiler:
         skips = (self._skips.get(code) or 0) + 1
         self._skips[code] = skips
         if always or skips >= _MAX_SKIPS:
-            _frame.skip(code)
+            _frame.freeze(code)  # until `weft.reset()`
 
     def _note_raise(self, code: types.CodeType, raised: ObservedException) -> None:
         """A call that raises is compiled up to there, a few times; it leaves room for others."""
         count = self._raises[code] = (self._raises.get(code) or 0) + 1
         events.record("skip", code=code, reason=str(raised), stack=raised.stack)
         if count >= _MAX_RAISES:
-            (_frame.freeze if _frame.entries(code) else _frame.skip)(code)
+            _frame.freeze(code)
         if count > _MAX_RAISING_VARIANTS:
             raise SkipFrame(str(raised), counts=False)
 
