@@ -210,6 +210,7 @@ __all__ = [
     "has_meta",
     "in_kernel_invocation",
     "is_any_autocast_enabled",
+    "is_executed",
     "is_forward_grad_enabled",
     "is_functorch_wrapped_tensor",
     "is_legacy_batchedtensor",
@@ -271,6 +272,20 @@ torch_function_mode_at = torch._C._get_function_stack_at
 def forward_ad_level() -> int:
     """The level of `torch.autograd.forward_ad` that is active; -1 for none."""
     return torch.autograd.forward_ad._current_level
+
+
+def is_executed(node: Any) -> bool | None:
+    """aot: whether the backward that runs now runs an autograd node.
+
+    None: outside of a backward, and for the node of a leaf whose gradient
+    `torch.autograd.grad` returns.
+    """
+    if node is None:
+        return False
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:
+        return None
 
 
 cond_operator = torch.ops.higher_order.cond

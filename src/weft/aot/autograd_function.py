@@ -28,9 +28,11 @@ from weft._torch import (
     DisableAutocast,
     are_functorch_transforms_active,
     is_any_autocast_enabled,
+    is_executed,
     is_legacy_batchedtensor,
 )
 from weft.aot.ambient import Boxed, RandomState
+from weft.aot.backwards import Backwards, Indices
 from weft.aot.independent import Groups
 from weft.aot.symbols import SymbolSource
 from weft.aot.views import stride_order
@@ -46,7 +48,7 @@ class DoubleBackwardError(WeftError, RuntimeError):
 @final
 @dataclass(frozen=True, slots=True)
 class TangentLayout:
-    """How the compiled backward expects a tangent: memory order, and zeros for None."""
+    """How the compiled backward expects a tangent: its memory order; and zeros in that order."""
 
     order: tuple[int, ...]
     back: tuple[int, ...]
@@ -60,11 +62,13 @@ class TangentLayout:
         back = tuple(order.index(d) for d in range(value.dim()))
         return TangentLayout(order, back, value.dtype, value.device)
 
-    def fit(self, tangent: torch.Tensor | None, size: Sequence[int]) -> torch.Tensor:
+    def zeros(self, size: Sequence[int]) -> torch.Tensor:
+        """In place of a tangent that is absent."""
+        sizes = [size[d] for d in self.order]
+        return torch.zeros(sizes, dtype=self.dtype, device=self.device).permute(self.back)
+
+    def fit(self, tangent: torch.Tensor) -> torch.Tensor:
         """A tangent in that layout."""
-        if tangent is None:
-            sizes = [size[d] for d in self.order]
-            return torch.zeros(sizes, dtype=self.dtype, device=self.device).permute(self.back)
         if self.order == self.back == tuple(range(len(self.order))):
             return tangent.contiguous()
         return tangent.permute(self.order).contiguous().permute(self.back)
@@ -76,7 +80,7 @@ class FunctionSpec:
     """All that the function needs to know."""
 
     forward: Boxed
-    backward: Boxed
+    backwards: Backwards
     n_values: int
     n_inputs: int
     numbers: frozenset[int]  # values that are no tensors
@@ -85,7 +89,9 @@ class FunctionSpec:
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
     symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
     gradient_inputs: tuple[int, ...]
-    depends_on: tuple[frozenset[int], ...]  # the values whose tangents each gradient is made of
+    edges: tuple[int, ...]  # of the autograd node, one for each of these
+    leaf_edge: int | None  # one of these that ends in a leaf
+    depends_on: tuple[Indices, ...]  # the values whose tangents each gradient is made of
     groups: Groups  # of values whose backwards may run one after the other; () if there is one
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
     unread_leaves: frozenset[int]  # of these, those whose values no gradient depends on
@@ -94,7 +100,8 @@ class FunctionSpec:
     written_inputs: frozenset[int]  # by the graph itself: their version says nothing
     random_devices: frozenset[torch.device]  # whose generators the forward draws from
     redo: Callable[
-        [list[Any], dict[int, torch.Tensor], RandomState | None], list[torch.Tensor | None]
+        [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None],
+        list[torch.Tensor | None],
     ]
 
 
@@ -115,7 +122,6 @@ def make_function(spec: FunctionSpec) -> Boxed:
 
 def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
     """A subclass of `torch.autograd.Function` for one compiled graph."""
-    layouts = tuple(spec.layouts.items())
 
     class CompiledFunction(torch.autograd.Function):
         """Compiled forward and backward."""
@@ -127,27 +133,24 @@ def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
             batched = are_functorch_transforms_active() or any(
                 is_legacy_batchedtensor(grads[k]) for k in spec.layouts if grads[k] is not None
             )
-            tangents = [
-                layout.fit(grads[k], size)
-                for (k, layout), size in zip(layouts, ctx.sizes, strict=True)
-            ]
             given = _given(grads, spec.layouts)
             saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
+            wanted = None if batched else _wanted(ctx, spec)
             if torch.is_grad_enabled() or batched:  # kernels do not batch
-                return _differentiably(spec, ctx, saved, tangents, given)
-            if given is not None and _mixes(spec, given):
+                return _differentiably(spec, ctx, saved, grads, given, wanted)
+            run = spec.backwards.of(given, wanted)
+            if given is not None and run.with_zeros and _mixes(spec, given):
                 with suppress(DoubleBackwardError):
-                    return _differentiably(spec, ctx, saved, tangents, given)
+                    return _differentiably(spec, ctx, saved, grads, given, wanted)
             ctx.maybe_clear_saved_tensors()
-            del grads
             if spec.symbols:
                 saved += ctx.symbols
-            saved += tangents
-            del tangents
+            saved += _tangents(spec, grads, ctx.sizes, run.given)
+            del grads
             if is_any_autocast_enabled():
                 with DisableAutocast():
-                    return _placed(spec, spec.backward(saved), given)
-            return _placed(spec, spec.backward(saved), given)
+                    return _placed(spec, run.call(saved), given)
+            return _placed(spec, run.call(saved), given)
 
     return CompiledFunction
 
@@ -192,7 +195,7 @@ def _forward_text(spec: FunctionSpec) -> str:
 
 
 def _placed(
-    spec: FunctionSpec, gradients: Sequence[Any], given: frozenset[int] | None
+    spec: FunctionSpec, gradients: Sequence[Any], given: Indices | None
 ) -> tuple[Any, ...]:
     """Gradients at the positions of their inputs; None where no given tangent reaches (as eager).
 
@@ -207,13 +210,39 @@ def _placed(
     return tuple(result)
 
 
-def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> frozenset[int] | None:
+def _tangents(
+    spec: FunctionSpec, grads: Sequence[Any], sizes: Sequence[Any], given: Indices | None
+) -> list[torch.Tensor]:
+    """The tangents of the values `given` (None: of all), as the backward takes them."""
+    tangents = []
+    for (k, layout), size in zip(spec.layouts.items(), sizes, strict=True):
+        if grads[k] is not None:
+            tangents.append(layout.fit(grads[k]))
+        elif given is None or k in given:
+            tangents.append(layout.zeros(size))
+    return tangents
+
+
+def _wanted(ctx: Any, spec: FunctionSpec) -> Indices | None:
+    """The gradients that this backward is about (`torch.autograd.grad` of some inputs); None: all.
+
+    A plain `backward()` is told by one look: it executes the nodes of leaves, others only say that
+    they have been asked for.
+    """
+    nodes = ctx.next_functions
+    if spec.leaf_edge is not None and is_executed(nodes[spec.leaf_edge][0]) is True:
+        return None
+    wanted = [k for k, e in enumerate(spec.edges) if is_executed(nodes[e][0]) is not False]
+    return None if len(wanted) == len(spec.edges) else frozenset(wanted)
+
+
+def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices | None:
     """The values that have a tangent; None if all have."""
     given = frozenset(k for k in layouts if grads[k] is not None)
     return None if len(given) == len(layouts) else given
 
 
-def _still_saved(ctx: Any, groups: Groups, given: frozenset[int] | None) -> list[torch.Tensor]:
+def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.Tensor]:
     """The saved tensors, which are kept until all groups of values have had their backward.
 
     The autograd engine frees them after the first one, unless the graph is retained; eager frees
@@ -231,7 +260,7 @@ def _still_saved(ctx: Any, groups: Groups, given: frozenset[int] | None) -> list
     return list(saved)
 
 
-def _mixes(spec: FunctionSpec, given: frozenset[int]) -> bool:
+def _mixes(spec: FunctionSpec, given: Indices) -> bool:
     """Whether a gradient is a sum over groups of values of which some have no tangent.
 
     Zeros in their place are no zeros any more behind an infinite derivative.
@@ -252,8 +281,8 @@ def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
 
 
 def _differentiably(
-    spec: FunctionSpec, ctx: Any, saved: list[Any], tangents: list[torch.Tensor],
-    given: frozenset[int] | None,
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any],
+    given: Indices | None, wanted: Indices | None,
 ) -> tuple[Any, ...]:
     """The gradients through autograd, on the original inputs."""
     inputs: list[Any] = [None] * spec.n_inputs
@@ -266,12 +295,10 @@ def _differentiably(
             inputs[i] = tensor
     for i, other in getattr(ctx, "others", {}).items():
         inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other
-    by_value = {
-        k: tangent for k, tangent in zip(spec.layouts, tangents, strict=True)
-        if given is None or k in given
-    }  # fmt: skip
+    by_value = {k: layout.fit(grads[k]) for k, layout in spec.layouts.items()
+                if grads[k] is not None}  # fmt: skip
     random = ctx.random if spec.random_devices else None
-    return _placed(spec, spec.redo(inputs, by_value, random), given)
+    return _placed(spec, spec.redo(inputs, by_value, random, wanted), given)
 
 
 @final

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
 
 def add_node(
@@ -24,6 +25,19 @@ def add_node(
 def copy_node(graph: Graph, node: Node, args: Any, kwargs: Any) -> Node:
     """A copy of `node` with other arguments, under its name if that is free."""
     return _add(graph, node.op, node.target, args, kwargs, node.name, node.meta)
+
+
+def copied_graph(graph: Graph) -> Graph:
+    """A copy of an ATen graph, its nodes under the same names."""
+    made = Graph()
+    env: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if node.op == "output":
+            made.output(map_arg(node.args[0], env.__getitem__))
+        else:
+            args = map_arg(node.args, env.__getitem__)
+            env[node] = copy_node(made, node, args, map_arg(node.kwargs, env.__getitem__))
+    return made
 
 
 def _add(

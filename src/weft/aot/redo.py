@@ -3,7 +3,7 @@
 Place in the pipeline: called by the compiled function's backward when it must be differentiable.
 
     redo = Redo(gm, traced, gradient_inputs)
-    redo(inputs, {0: tangent}, None)       # one gradient (or None) per gradient input
+    redo(inputs, {0: tangent}, None, None)     # one gradient (or None) per gradient input
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 from weft._torch import tree_flatten
 from weft.aot.ambient import AutocastState, RandomState
 from weft.aot.autograd_function import DoubleBackwardError
+from weft.aot.backwards import Indices
 from weft.aot.trace import Traced
 
 
@@ -36,10 +37,15 @@ class Redo:
         self.position = _positions(traced)
 
     def __call__(
-        self, inputs: list[Any], tangents: dict[int, torch.Tensor], random: RandomState | None
+        self, inputs: list[Any], tangents: dict[int, torch.Tensor], random: RandomState | None,
+        wanted: Indices | None,
     ) -> list[torch.Tensor | None]:
-        """The gradients of the inputs; differentiable themselves where gradients are enabled."""
+        """The `wanted` gradients (None: all); differentiable where gradients are enabled."""
         create_graph = torch.is_grad_enabled()
+        chosen = [k for k in range(len(self.gradient_inputs)) if wanted is None or k in wanted]
+        gradients: list[torch.Tensor | None] = [None] * len(self.gradient_inputs)
+        if not tangents or not chosen:
+            return gradients
         self._check(tangents)
         given = list(inputs)
         for i in self.mutated:
@@ -49,12 +55,13 @@ class Redo:
             with self.autocast:
                 flat, _ = tree_flatten(self.gm.forward(*given[: self.n_inputs]))
             values = [self._value(flat, k, tangent) for k, tangent in tangents.items()]
-            return list(
-                torch.autograd.grad(
-                    values, [inputs[i] for i in self.gradient_inputs], list(tangents.values()),
-                    create_graph=create_graph, allow_unused=True,
-                )
+            found = torch.autograd.grad(
+                values, [inputs[self.gradient_inputs[k]] for k in chosen],
+                list(tangents.values()), create_graph=create_graph, allow_unused=True,
             )  # fmt: skip
+        for k, gradient in zip(chosen, found, strict=True):
+            gradients[k] = gradient
+        return gradients
 
     def _check(self, tangents: dict[int, torch.Tensor]) -> None:
         """Refuse what would not be the forward's own computation."""

@@ -18,6 +18,7 @@ from weft._torch import OpOverload, tree_flatten
 from weft.aot import graph as aten_graph
 from weft.aot.ambient import Boxed, without_autocast
 from weft.aot.autograd_function import FunctionSpec, TangentLayout, make_function
+from weft.aot.backwards import Backwards
 from weft.aot.expand import Lowered
 from weft.aot.image_layout import use_channels_last
 from weft.aot.joint import JointGraph
@@ -45,16 +46,16 @@ def compile_joint(
         use_channels_last(joint_gm)  # images of convolutions on CPUs
     with events.stage("partition"):
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
-        sources = _gradient_sources(parts)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
     spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves)
     redo = Redo(gm, traced, joint.gradient_inputs, _stale(joint, joint_gm.graph, traced))
     forward = compiler(finish(aten_graph.make(parts.forward)))
-    backward = compiler(finish(aten_graph.make(parts.backward)))
+    of_data = any(s.of_output for s in parts.symbols)
+    backwards = Backwards(parts.backward, joint.tangent_values, compiler, narrows=not of_data)
     function = make_function(
         FunctionSpec(
             forward=without_autocast(forward),
-            backward=_with_sources(backward, sources),
+            backwards=backwards,
             redo=redo,
             random_devices=_random_devices(parts.forward),
             **spec,
@@ -92,6 +93,7 @@ def _spec(
     values = [n.meta["val"] for n in joint.tangents]
     layouts = {k: TangentLayout.of(v) for k, v in zip(joint.tangent_values, values, strict=True)}
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
+    edges = [tensors.index(i) for i in joint.gradient_inputs]
     unsaved = [i for i in tensors if i not in parts.saved_inputs]
     weak = [i for i in unsaved if i not in leaves or i in traced.mutated]
     of_data = any(s.of_output for s in parts.symbols)
@@ -105,6 +107,8 @@ def _spec(
         "symbols": tuple(parts.symbols),
         "layouts": layouts,
         "gradient_inputs": tuple(joint.gradient_inputs),
+        "edges": tuple(edges),
+        "leaf_edge": next((e for e in edges if tensors[e] in leaves), None),
         "groups": joint.groups,
         "depends_on": _tangents_of_gradients(joint, joint_graph),
         "extra_inputs": tuple(i for i in unsaved if i in leaves and i not in traced.mutated),
@@ -136,48 +140,6 @@ def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[i
             reach[node] = found.pop() if len(found) == 1 else none.union(*found)
     results: Any = aten_graph.output_node(graph).args[0]
     return tuple(reach.get(g, none) for g in results[joint.n_values :])
-
-
-# -- gradients that need no operator ---------------------------------------------------------------
-
-Source = tuple[str, int] | None
-
-
-def _gradient_sources(parts: Partition) -> list[Source]:
-    """Where each gradient comes from; the backward graph keeps only outputs that it computes."""
-    graph = parts.backward
-    node = aten_graph.output_node(graph)
-    placeholders = {n: i for i, n in enumerate(n for n in graph.nodes if n.op == "placeholder")}
-    n_saved = len(parts.saved_inputs) + len(parts.saved_values) + len(parts.symbols)
-    outputs: dict[Node, int] = {}
-    sources: list[Source] = []
-    for gradient in node.args[0]:  # type: ignore[union-attr]
-        if not isinstance(gradient, Node):
-            sources.append(None)
-        elif placeholders.get(gradient, -1) >= n_saved:
-            sources.append(("tangent", placeholders[gradient]))
-        else:
-            sources.append(("output", outputs.setdefault(gradient, len(outputs))))
-    node.args = (tuple(outputs),)
-    return sources
-
-
-def _with_sources(backward: Boxed, sources: list[Source]) -> Boxed:
-    """`backward` with all gradients in place."""
-    tangents = {s[1] for s in sources if s is not None and s[0] == "tangent"}
-    plain = [("output", i) for i in range(len(sources))]
-    if sources == plain:
-        return backward
-
-    def call(inputs: list[Any]) -> list[Any]:
-        kept = {i: inputs[i] for i in tangents}
-        outputs = backward(inputs)
-        return [
-            None if s is None else kept[s[1]] if s[0] == "tangent" else outputs[s[1]]
-            for s in sources
-        ]
-
-    return call
 
 
 # -- what double backward must know ----------------------------------------------------------------

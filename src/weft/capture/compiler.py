@@ -31,7 +31,6 @@ from weft.capture.breaks import (
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.liveness import needs_frame
 from weft.capture.checkpointing import eager_entry, runs_checkpoint
-from weft.capture.compiling import compiling
 from weft.capture.continuation import CannotResumeError, is_continuation
 from weft.capture.device_modes import (
     enter_devices,
@@ -57,6 +56,7 @@ from weft.capture.shape_guards import add_shape_guards
 from weft.capture.skips import is_skipped_code, may_hold_tensors
 from weft.capture.state import no_saved_tensor_hooks
 from weft.capture.values.known_data import rely_on
+from weft.compiling import compiling
 from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle

@@ -17,7 +17,6 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, graph_break
-from weft.capture.compiling import recursion_limit
 from weft.capture.identity_guards import WEAK
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -38,6 +37,7 @@ from weft.capture.values.objects import ObjectValue
 from weft.capture.values.reachability import holds_itself, is_held
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
+from weft.compiling import recursion_limit
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

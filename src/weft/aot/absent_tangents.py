@@ -1,0 +1,208 @@
+"""What a backward graph has to compute when some values get no tangent, or some gradients are not
+asked for.
+
+Place in the pipeline: `backwards.py` narrows a copy of the backward graph for each pattern of
+tangents and gradients that turns up. As in autograd, nothing flows where no tangent comes in (which
+is more than a zero: `0 * inf` is never computed), and a sum with nothing is its other term::
+
+    before:  s = mul(t_logits, w);  g = add(s, h);  return g, sum(t_logits)
+    after:   return h, None                                    # t_logits is absent
+
+An operator that `_RULES` do not know gets zeros.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import torch
+from torch.fx import Graph, Node
+
+from weft._torch import OpOverload
+from weft.aot.evaluate import Evaluator
+from weft.aot.nodes import add_node
+from weft.aot.operators import Kind, facts
+from weft.aot.views import stride_order
+
+aten = torch.ops.aten
+
+Rule = Callable[[Node, Collection[Node]], Node | bool | None]
+"""(node, absent nodes) -> True: it is absent too; another node: it is equal to that; None: neither.
+"""
+
+
+def remove_tangents(graph: Graph, absent_tangents: Collection[Node]) -> set[Node]:
+    """Nothing flows from these placeholders any more; outputs without a tangent are None.
+
+    Returns the operators that are given zeros in place of something absent.
+    """
+    absent: set[Node] = set()
+    with_zeros: set[Node] = set()
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            if node in absent_tangents:
+                absent.add(_zeros(graph, node))
+        elif node.op == "call_function" and node not in absent:
+            _visit(node, absent, with_zeros)
+    _drop_outputs(graph, absent)
+    return with_zeros
+
+
+def _visit(node: Node, absent: set[Node], with_zeros: set[Node]) -> None:
+    if absent.isdisjoint(node.all_input_nodes):
+        return
+    found = _rule(node)(node, absent)
+    if found is True:
+        absent.add(node)
+    elif isinstance(found, Node) and found.meta["val"] is node.meta["val"]:
+        node.replace_all_uses_with(found)
+    else:
+        with_zeros.add(node)
+
+
+def _zeros(graph: Graph, tangent: Node) -> Node:
+    """What stands for an absent tangent where an operator must have one."""
+    value = tangent.meta["val"]
+    order = stride_order(value.stride())
+    evaluator = Evaluator.current()
+    later = next(n for n in graph.nodes if n.op != "placeholder")
+    with graph.inserting_before(later):
+        size = [value.size(d) for d in order]
+        options = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
+        meta = {**tangent.meta, "val": evaluator.run(aten.full.default, (size, 0), options).value}
+        made = add_node(graph, aten.full.default, (size, 0), options, meta)
+        if order != list(range(value.dim())):
+            back = [order.index(d) for d in range(value.dim())]
+            made = add_node(graph, aten.permute.default, (made, back), {}, tangent.meta)
+    tangent.replace_all_uses_with(made)
+    return made
+
+
+def _drop_outputs(graph: Graph, absent: Collection[Node]) -> None:
+    output = next(iter(reversed(graph.nodes)))
+    results: Any = output.args[0]
+    output.args = (tuple(None if r in absent else r for r in results),)
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+def _first(node: Node, absent: Collection[Node]) -> bool | None:
+    """Linear in the first argument."""
+    return node.args[0] in absent or None
+
+
+def _product(node: Node, absent: Collection[Node]) -> bool | None:
+    """Linear in each of the first two arguments."""
+    return any(a in absent for a in node.args[:2]) or None
+
+
+def _sum(node: Node, absent: Collection[Node]) -> Node | bool | None:
+    """The sum of two terms."""
+    left, right = node.args[:2]
+    if left in absent and right in absent:
+        return True
+    if left in absent:
+        plain = node.target is aten.add.Tensor and node.kwargs.get("alpha", 1) == 1
+        return right if plain and isinstance(right, Node) else None
+    return left  # type: ignore[return-value]
+
+
+def _whole_list(node: Node, absent: Collection[Node]) -> bool | None:
+    """Linear in all the tensors of a list together."""
+    return all(a in absent for a in node.args[0]) or None  # type: ignore[union-attr]
+
+
+def _chosen(node: Node, absent: Collection[Node]) -> bool | None:
+    """One of two, where both are absent or zero."""
+    chosen = node.args[1:3]
+    return all(a in absent or _is_zero(a) for a in chosen) or None
+
+
+def _filled(node: Node, absent: Collection[Node]) -> bool | None:
+    """Zeros in place of some elements."""
+    return (node.args[0] in absent and _is_zero(node.args[2])) or None
+
+
+def _padded(node: Node, absent: Collection[Node]) -> bool | None:
+    """Zeros around."""
+    value = node.args[2] if len(node.args) > 2 else 0
+    return (node.args[0] in absent and _is_zero(value)) or None
+
+
+def _written(position: int) -> Rule:
+    """A copy of the first argument with elements of another one in some places."""
+
+    def rule(node: Node, absent: Collection[Node]) -> bool | None:
+        base = node.args[0]
+        return ((base in absent or _is_zero(base)) and node.args[position] in absent) or None
+
+    return rule
+
+
+def _other(node: Node, absent: Collection[Node]) -> bool | None:
+    """Views and derivatives are linear in the first argument, of others nothing is known."""
+    target = node.target
+    if target is operator.getitem:
+        return _first(node, absent)
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        return None
+    derivative = "backward" in target._schema.name and _takes_gradient_first(target)
+    return _first(node, absent) if derivative or facts(target).kind is Kind.VIEW else None
+
+
+def _takes_gradient_first(op: OpOverload) -> bool:
+    return op._schema.arguments[0].name.startswith("grad")
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether a number or a tensor is nothing but zeros."""
+    while isinstance(value, Node) and value.target in _SAME_VALUE:
+        value = value.args[0]
+    if not isinstance(value, Node):
+        return type(value) in (int, float) and value == 0
+    if value.target in _ZEROS:
+        return True
+    at = _FILLS.get(value.target)
+    return at is not None and _is_zero(value.args[at])
+
+
+_SAME_VALUE: Final = {aten.expand.default, aten.view.default, aten.permute.default,
+                      aten.clone.default, aten._to_copy.default}  # fmt: skip
+_ZEROS: Final = {aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default}
+_FILLS: Final[dict[Any, int]] = {
+    aten.full.default: 1, aten.full_like.default: 1, aten.scalar_tensor.default: 0,
+    aten.new_full.default: 2,
+}  # fmt: skip
+
+_LINEAR: Final = (
+    "neg", "clone", "_to_copy", "sum", "mean", "div", "cumsum", "flip", "roll", "repeat", "index",
+    "gather", "index_select", "conj_physical", "_conj_physical", "tril", "triu", "split",
+    "split_with_sizes", "unbind", "chunk", "_unsafe_view", "reshape", "contiguous", "trace",
+    "diag_embed", "real", "imag", "_fft_c2c", "_fft_c2r", "_fft_r2c",
+)  # fmt: skip
+"""Operators that are linear in their first argument (by name)."""
+
+_RULES: Final[dict[str, Rule]] = {
+    **dict.fromkeys(_LINEAR, _first),
+    **dict.fromkeys(("mul", "mm", "bmm", "mv", "dot", "outer"), _product),
+    **dict.fromkeys(("add", "sub"), _sum),
+    **dict.fromkeys(("cat", "stack"), _whole_list),
+    "where": _chosen,
+    "masked_fill": _filled,
+    "constant_pad_nd": _padded,
+    "index_put": _written(2),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _written(3)),
+    **dict.fromkeys(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"),
+                    _written(1)),
+}  # fmt: skip
+"""By the operator's name."""
+
+
+def _rule(node: Node) -> Rule:
+    target = node.target
+    if not isinstance(target, OpOverload) or target.namespace != "aten":
+        return _other
+    return _RULES.get(target._schema.name.split("::")[1], _other)

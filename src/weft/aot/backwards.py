@@ -1,0 +1,158 @@
+"""The backward halves of one training graph: one for each pattern of tangents that turns up.
+
+Place in the pipeline: made by `training.py`, asked by `autograd_function.py` at every backward. A
+graph with one result has its backward at once. Which of several results get a tangent is only known
+when the backward comes, so it is compiled then, for exactly these; the same for gradients that
+nobody asks for (`torch.autograd.grad(loss, x)` with parameters that need gradients, too)::
+
+    loss, logits = compiled(x)
+    loss.backward()          # compiles the backward without the tangent of `logits`
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+from torch.fx import Graph, Node
+
+from weft._torch import DisableAutocast, DisableTorchFunction
+from weft.aot import graph as aten_graph
+from weft.aot.absent_tangents import remove_tangents
+from weft.aot.ambient import Boxed
+from weft.aot.nodes import copied_graph
+from weft.aot.prepare import Compiler, finish
+from weft.aot.python_code import compile_calls
+from weft.compiling import compiling
+from weft.config import config
+from weft.diagnostics.failures import handle
+from weft.passes.eliminate_dead_code import eliminate_dead_code
+
+Indices = frozenset[int]
+
+_MAX_PATTERNS: Final = 8
+"""Backward halves of one graph; further patterns get zeros for what is absent."""
+
+
+@final
+class Backward:
+    """A compiled backward: of which values it takes tangents, and whether it works with zeros."""
+
+    __slots__ = ("call", "given", "with_zeros")
+
+    def __init__(self, call: Boxed, given: Indices | None, with_zeros: bool) -> None:
+        self.call = call
+        self.given = given  # None: all
+        self.with_zeros = with_zeros
+
+
+@final
+class Backwards:
+    """The backward graph and what has been compiled of it.
+
+    `tangents`: the values that its last placeholders are the tangents of. `narrows`: whether it may
+    be compiled for some tangents and gradients only.
+    """
+
+    def __init__(
+        self, graph: Graph, tangents: list[int], compiler: Compiler, *, narrows: bool = True
+    ) -> None:
+        self.graph = graph
+        self.tangents = tangents
+        self.compiler = compiler
+        self.narrows = narrows
+        self.settings = dict(config.cache_key())
+        self.compiled: dict[tuple[Indices | None, Indices | None], Backward] = {}
+        if len(tangents) == 1 or not narrows:
+            self.compiled[None, None] = self._made(None, None, compiler)
+
+    def of(self, given: Indices | None, wanted: Indices | None) -> Backward:
+        """The backward for tangents of the values `given` and the gradients `wanted` (positions).
+
+        None: all.
+        """
+        found = self.compiled.get((given, wanted))
+        if found is None:
+            with compiling(), config.patch(self.settings):
+                found = self.compiled.get((given, wanted)) or self._new(given, wanted)
+        return found
+
+    def _new(self, given: Indices | None, wanted: Indices | None) -> Backward:
+        full = not self.narrows or len(self.compiled) >= _MAX_PATTERNS
+        if full and (given, wanted) != (None, None):
+            return self.of(None, None)
+        with DisableAutocast(), DisableTorchFunction():
+            try:
+                found = self._made(given, wanted, self.compiler)
+            except Exception as error:  # noqa: BLE001  the documented boundary: ATen instead
+                handle(error, during="compiling a backward")
+                found = self._made(given, wanted, compile_calls)
+        self.compiled[given, wanted] = found
+        return found
+
+    def _made(
+        self, given: Indices | None, wanted: Indices | None, compiler: Compiler
+    ) -> Backward:
+        graph = copied_graph(self.graph)
+        placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+        tangents = placeholders[len(placeholders) - len(self.tangents) :]
+        absent = [
+            n for n, k in zip(tangents, self.tangents, strict=True)
+            if given is not None and k not in given
+        ]  # fmt: skip
+        with_zeros = remove_tangents(graph, absent)
+        if wanted is not None:
+            _keep_gradients(graph, wanted)
+        gm = aten_graph.make(graph)
+        eliminate_dead_code(gm)
+        for node in absent:
+            graph.erase_node(node)
+        sources = _gradient_sources(graph, [n for n in tangents if n not in absent])
+        call = _with_sources(compiler(finish(gm)), sources)
+        return Backward(call, given, not all(n._erased for n in with_zeros))
+
+
+def _keep_gradients(graph: Graph, wanted: Indices) -> None:
+    output = aten_graph.output_node(graph)
+    results: Any = output.args[0]
+    output.args = (tuple(r if i in wanted else None for i, r in enumerate(results)),)
+
+
+# -- gradients that need no operator ---------------------------------------------------------------
+
+Source = tuple[str, int] | None
+
+
+def _gradient_sources(graph: Graph, tangents: list[Node]) -> list[Source]:
+    """Where each gradient comes from; the graph keeps only outputs that it computes."""
+    node = aten_graph.output_node(graph)
+    n_placeholders = sum(n.op == "placeholder" for n in graph.nodes)
+    first = n_placeholders - len(tangents)
+    outputs: dict[Node, int] = {}
+    sources: list[Source] = []
+    for gradient in node.args[0]:  # type: ignore[union-attr]
+        if not isinstance(gradient, Node):
+            sources.append(None)
+        elif gradient in tangents:
+            sources.append(("tangent", first + tangents.index(gradient)))
+        else:
+            sources.append(("output", outputs.setdefault(gradient, len(outputs))))
+    node.args = (tuple(outputs),)
+    return sources
+
+
+def _with_sources(backward: Boxed, sources: list[Source]) -> Boxed:
+    """`backward` with all gradients in place."""
+    tangents = {s[1] for s in sources if s is not None and s[0] == "tangent"}
+    plain = [("output", i) for i in range(len(sources))]
+    if sources == plain:
+        return backward
+
+    def call(inputs: list[Any]) -> list[Any]:
+        kept = {i: inputs[i] for i in tangents}
+        outputs = backward(inputs)
+        return [
+            None if s is None else kept[s[1]] if s[0] == "tangent" else outputs[s[1]]
+            for s in sources
+        ]
+
+    return call
