@@ -192,6 +192,18 @@ CHECK(check_py)
     return truth;
 }
 
+/* The memory of a tensor that is dense and on a CPU (as its "tensor" check said) holds these bytes. */
+CHECK(check_content)
+{
+    PyObject *bytes = PyTuple_GET_ITEM(check->operand, 0);
+    const void *data = tensor_data(value);
+    if (data != NULL)
+        return memcmp(data, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes)) == 0;
+    PyObject *answer = PyObject_CallOneArg(PyTuple_GET_ITEM(check->operand, 1), value);
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : answer == Py_True;
+}
+
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
 static bool extents_match(const TensorSpec *spec, const int64_t *sizes, const int64_t *strides)
@@ -410,6 +422,16 @@ static int prepare_tuple(PyObject *tuple, Py_ssize_t n_slots, Check *check)
     return prepare_object(tuple, n_slots, check);
 }
 
+static int prepare_content(PyObject *tuple, Py_ssize_t Py_UNUSED(n_slots), Check *check)
+{
+    if (!PyBytes_Check(PyTuple_GET_ITEM(tuple, 1))) {
+        PyErr_SetString(PyExc_TypeError, "content guard: bytes, and a function that compares");
+        return -1;
+    }
+    check->operand = PyTuple_GetSlice(tuple, 1, 3);
+    return check->operand == NULL ? -1 : 0;
+}
+
 static int prepare_number(PyObject *tuple, Py_ssize_t Py_UNUSED(n_slots), Check *check)
 {
     check->number = PyLong_AsSsize_t(PyTuple_GET_ITEM(tuple, 1));
@@ -446,6 +468,7 @@ static const CheckKind kinds[N_CHECK_KINDS] = {
     [CHECK_NO_ATTR] = {"no_attr", 1, prepare_object, check_no_attr},
     [CHECK_SAME_AS_SLOT] = {"same_as_slot", 1, prepare_slot, check_same_as_slot},
     [CHECK_PY] = {"py", 1, prepare_object, check_py},
+    [CHECK_CONTENT] = {"content", 2, prepare_content, check_content},
 };
 
 static const CheckKind *find_kind(PyObject *name)

@@ -66,6 +66,18 @@ void *tensor_impl(PyObject *tensor)
     return *(void **)((char *)tensor + access_.cdata);
 }
 
+const void *tensor_data(PyObject *tensor)
+{
+    typedef int32_t (*get_data_ptr_fn)(void *tensor, void **result);
+    static get_data_ptr_fn get_data_ptr;
+    if (get_data_ptr == NULL && access_.ready)
+        get_data_ptr = (get_data_ptr_fn)torch_symbol("aoti_torch_get_data_ptr");
+    void *data = NULL;
+    if (get_data_ptr == NULL || get_data_ptr((char *)tensor + access_.cdata, &data) != 0)
+        return NULL;
+    return data;
+}
+
 const void *tensor_storage(const void *impl)
 {
     return *(const void *const *)((const char *)impl + access_.storage);

@@ -35,6 +35,7 @@ bool tensor_access_ready(void);              /* calibrated: the two functions be
 bool tensor_access_calibrate(void);          /* import torch, find the offsets; false: no direct reads */
 PyObject *tensor_access_describe(void);      /* dict of the offsets found, for weft doctor */
 void *tensor_impl(PyObject *tensor);         /* of an object known to be a torch.Tensor */
+const void *tensor_data(PyObject *tensor);   /* of the same: its first element; NULL: cannot be told */
 void tensor_read(const void *impl, TensorMeta *meta);
 bool tensor_requires_grad(const void *impl);
 
@@ -68,7 +69,8 @@ int global_state_matches(PyObject *state);   /* 1, 0, or -1 with an exception */
 /* ---- guard_checks.c ---------------------------------------------------------------------------- */
 typedef enum { /* in the order of `kinds` in guard_checks.c */
     CHECK_TENSOR, CHECK_TYPE_IS, CHECK_EQ, CHECK_IS, CHECK_IS_NOT, CHECK_LEN, CHECK_DICT_KEYS,
-    CHECK_MISSING_KEY, CHECK_NO_ATTR, CHECK_SAME_AS_SLOT, CHECK_PY, N_CHECK_KINDS
+    CHECK_MISSING_KEY, CHECK_NO_ATTR, CHECK_SAME_AS_SLOT, CHECK_PY, CHECK_CONTENT,
+    N_CHECK_KINDS
 } CheckKindId;
 
 typedef struct Check Check;

@@ -132,3 +132,17 @@ def test_results_of_known_data_are_not_remembered_for_others(backend):
         for found, wanted in zip(compiled(torch.ones(1, 1, 4, 4), T(numbers)),
                                  f(torch.ones(1, 1, 4, 4), T(numbers)), strict=True):
             assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("make", [
+    lambda t: t, lambda t: t.t(), lambda t: t.to(torch.int16), lambda t: t > 2, lambda t: t[1:, 1:],
+    lambda t: t[:0],
+])
+def test_contents_of_any_layout_and_type_are_compared(make):
+    def f(x, grid):
+        return x + sum(1 for row in grid.tolist() for n in row if n > 2)
+
+    x, first = torch.ones(2), make(torch.arange(12).view(4, 3))
+    second = make(torch.ones(4, 3).long())
+    same = make(torch.arange(12).view(4, 3).clone())
+    check(f, (x, first), (x, same), (x, second), (x, first), breaks=None)

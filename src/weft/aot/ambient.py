@@ -78,14 +78,18 @@ class RandomState:
         cpu = torch.get_rng_state() if any(d.type == "cpu" for d in devices) else None
         return RandomState(cpu, {i: torch.cuda.get_rng_state(i) for i in cuda})
 
+    def restore(self) -> None:
+        """The generators go on from here."""
+        if self.cpu is not None:
+            torch.set_rng_state(self.cpu)
+        for index, state in self.cuda.items():
+            torch.cuda.set_rng_state(state, index)
+
     @contextmanager
     def replayed(self) -> Iterator[None]:
         """These states meanwhile, those of before afterwards."""
         with torch.random.fork_rng(devices=list(self.cuda)):
-            if self.cpu is not None:
-                torch.set_rng_state(self.cpu)
-            for index, state in self.cuda.items():
-                torch.cuda.set_rng_state(state, index)
+            self.restore()
             yield
 
 

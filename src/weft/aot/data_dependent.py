@@ -31,16 +31,29 @@ def data_symbols(gm: GraphModule, example_inputs: Sequence[Any]) -> Iterator[Sha
     """The context that makes symbols for what depends on data, while a graph is compiled."""
     context = gm.meta.get("shapes") or _context_of(gm, example_inputs) or ShapeContext()
     mode = Evaluator.current().mode
-    before = mode.symbols, context.assuming, context.fakes_are_tensors, context.asserts
+    before = mode.symbols, context.fakes_are_tensors, context.asserts, context.may_expect
     mode.symbols = context
-    context.assuming, context.fakes_are_tensors, context.asserts = True, False, []
+    context.fakes_are_tensors, context.asserts = False, []
+    context.assuming = context.may_expect = True
     context.unbacked_symbols.take_fresh()
     context.told_before = iter(())
     try:
         yield context
     finally:
         context.told_before = None
-        mode.symbols, context.assuming, context.fakes_are_tensors, context.asserts = before
+        context.assuming = False
+        mode.symbols, context.fakes_are_tensors, context.asserts, context.may_expect = before
+
+
+@contextmanager
+def expecting(symbols: ShapeContext) -> Iterator[None]:
+    """While the captured graph is traced: what its operators ask of data is answered by what is
+    expected, and tested."""
+    symbols.expects = True
+    try:
+        yield
+    finally:
+        symbols.expects = False
 
 
 def _context_of(gm: GraphModule, example_inputs: Sequence[Any]) -> ShapeContext | None:

@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 from weft.aot import training
 from weft.aot.ambient import generator_kept, without_autocast
 from weft.aot.control_flow import compile_stages, has_branches
-from weft.aot.data_dependent import data_symbols
+from weft.aot.data_dependent import data_symbols, expecting
 from weft.aot.expand import Lowered
 from weft.aot.joint import trace_backward
 from weft.aot.prepare import Compiler, finish, optimize
@@ -56,7 +56,7 @@ def _compile_traced(
 ) -> Callable[..., Any]:  # fmt: skip
     """A graph without branches: trace, optimise, compile, wrap."""
     try:
-        with events.stage("aot"):
+        with events.stage("aot"), expecting(symbols):
             tracer, traced = trace(gm, example_inputs)
             joint = trace_backward(tracer, traced)
         traced.assumes = bool(symbols.asserts)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar, final
 
 import torch
@@ -55,7 +56,9 @@ from weft.capture.resumption import Resumption, can_translate
 from weft.capture.shape_guards import add_shape_guards
 from weft.capture.skips import is_skipped_code, may_hold_tensors
 from weft.capture.state import no_saved_tensor_hooks
+from weft.capture.values.data_numbers import note_checks
 from weft.capture.values.known_data import rely_on
+from weft.capture.values.symbolic_numbers import number_node
 from weft.compiling import compiling
 from weft.config import CompileOptions, config
 from weft.diagnostics import events
@@ -294,7 +297,7 @@ class FrameCompiler:
             raise SkipFrame("nothing to compile", always=raised is None, counts=raised is None)
         graph, inputs = self._graph(tx, emit, code)
         if graph is not None and _may_rerun(tx.builder.graph, code):
-            emit.on_error = reporter(code)
+            emit.on_error = reporter(code, self.policy(code))
         if graph is not None and attempt.devices:
             graph = without_modes(graph)
         replacement, text = emit.finish(graph, inputs, code.co_qualname)
@@ -472,6 +475,7 @@ class Attempt:
 def _checks_in_vain(tx: Interpreter) -> bool:
     """Whether the graph tests conditions whose failure only the eager program can tell about, and
     cannot be followed by it."""
+    note_checks(tx, partial(number_node, tx))
     return bool(tx.checked_at) and changes_inputs(tx.builder.graph)
 
 

@@ -22,7 +22,6 @@ from torch import fx
 
 from weft._torch import set_grad_enabled
 from weft.capture.breaks import graph_break
-from weft.capture.reruns import version_of
 from weft.capture.source import Source
 from weft.errors import SourceLine
 
@@ -115,6 +114,13 @@ def drop_unused(graph: fx.Graph) -> None:
     for node in reversed(graph.nodes):
         if not node.users and node.op in ("call_function", "call_method") and not _has_effect(node):
             graph.erase_node(node)
+
+
+def version_of(value: object) -> int:
+    """How often a tensor was written; 0 where nobody counts."""
+    if not isinstance(value, torch.Tensor) or value.is_inference():
+        return 0
+    return value._version
 
 
 @cache

@@ -66,6 +66,7 @@ _TEXT: dict[str, Callable[[Guard], str]] = {
     "missing_key": lambda g: f"{g.args[0]!r} not in {g.source}",
     "same_as_slot": lambda g: f"{g.source} is the same object as before",
     "tensor": _tensor_text,
+    "content": lambda g: f"{g.source} {g.args[1]!r}",
     "shape": lambda g: str(g.args[0]),
     "absent": lambda g: f"{g.args[0]} not in {g.args[1]}",
     "distinct": lambda g: f"{', '.join(g.args)} are different objects",

@@ -93,6 +93,9 @@ class Interpreter:
         self.follows: dict[Any, bool] = {}
         """Which graph nodes are computed from those alone, as far as it was asked."""
         if data_dependent:
+            self.shapes.may_expect = policy.expects
+            self.shapes.note_expectation = lambda: None if (tx := this()) is None else (
+                tx.note_check())
             fakes.mode.symbols = self.shapes
             self.shapes.known_content = lambda fake: None if (tx := this()) is None else (
                 known_fake(tx, fake))

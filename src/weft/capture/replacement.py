@@ -36,9 +36,11 @@ from weft.capture.breaks import graph_break
 from weft.capture.device_modes import mode_changes
 from weft.capture.frame import frame_places
 from weft.capture.graph import GraphInput
+from weft.capture.reruns import kept_random
 from weft.capture.source import Source
 from weft.capture.tracebacks import Place, stand_for
 from weft.capture.values.base import LazyValue, SymbolicValue
+from weft.runtime.data_checks import AssumptionError
 from weft.stances import set_error_mode
 
 if TYPE_CHECKING:
@@ -253,6 +255,11 @@ class Emitter:
             signal, told = self.constant(RunEagerly), self.constant(self.on_error)
             stop = self.constant(StopRecomputation)
             lines = _guarded(lines, stop, ["raise"])  # a checkpoint around it has all that it needs
+            kept = kept_random(self.tx.builder.graph)
+            if kept is not None:
+                lines.insert(0, f"random = {self.constant(kept)}()")
+                lines += _handler(f"{self.constant(AssumptionError)} as error",
+                                  ["random.restore()", f"raise {signal}(error, {told})"])
             lines += _handler("Exception as error", [f"raise {signal}(error, {told})"])
         return lines
 

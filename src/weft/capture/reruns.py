@@ -16,14 +16,18 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import torch
 from torch import fx
 
 from weft import _frame
+from weft.aot.ambient import RandomState
+from weft.capture.graph import draws, version_of
 from weft.diagnostics.failures import handle
-from weft.runtime.data_checks import HOLDS
+from weft.runtime.data_checks import HOLDS, AssumptionError, hold_expected
+from weft.shapes.policy import DynamicPolicy
 
 _FAIL_ON_DATA: Final = (
     "index", "gather", "scatter", "embedding", "take", "getitem", "setitem", "loss", "entropy",
@@ -75,17 +79,30 @@ def _may_write_unseen(node: fx.Node) -> bool:
     return not node.meta.get("counted") and node.target not in _CHECKS
 
 
-def version_of(value: object) -> int:
-    """How often a tensor was written; 0 where nobody counts."""
-    if not isinstance(value, torch.Tensor) or value.is_inference():
-        return 0
-    return value._version
+def kept_random(graph: fx.Graph) -> Callable[[], RandomState] | None:
+    """What remembers the generators' states, for a graph that draws from them and may then find
+    data that is not as expected; None for others."""
+    expects = any(node.target is hold_expected for node in graph.nodes)
+    if not expects or not any(_draws(node) for node in graph.nodes):
+        return None
+    examples = (node.meta.get("example_value") for node in graph.nodes)
+    devices = {e.device for e in examples if isinstance(e, torch.Tensor)} | {torch.device("cpu")}
+    return partial(RandomState.of, devices)
 
 
-def reporter(code: types.CodeType) -> Callable[[Exception], None]:
+def _draws(node: fx.Node) -> bool:
+    target = node.target
+    return draws(target if isinstance(target, str) else getattr(target, "__name__", ""))
+
+
+def reporter(code: types.CodeType, policy: DynamicPolicy) -> Callable[[Exception], None]:
     """What is told when the graph of a frame raised, and the frame itself then did not."""
 
     def told(error: Exception) -> None:
+        if isinstance(error, AssumptionError):
+            if policy.disappointed():
+                _frame.clear(code)
+            return
         if isinstance(error, torch.OutOfMemoryError) or code.co_exceptiontable:
             return  # the second try had more room; or the program caught its error
         _frame.skip(code)

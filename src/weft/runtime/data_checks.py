@@ -18,7 +18,8 @@ from weft.errors import WeftError
 
 
 class AssumptionError(WeftError, RuntimeError):
-    """Data is not as the compiled graph assumed; the captured graph must run instead."""
+    """Data is not as the compiled graph assumed: the captured graph must run instead; or not as
+    capture expected: the program itself must."""
 
 
 def hold(condition: bool | torch.SymBool, message: str) -> None:
@@ -41,8 +42,14 @@ def hold_type(condition: bool | torch.SymBool, message: str) -> None:
     _hold(condition, message, TypeError)
 
 
+def hold_expected(condition: bool | torch.SymBool, message: str) -> None:
+    """As `hold`, of what capture expected of the data: the program itself does without."""
+    _hold(condition, message, AssumptionError)
+
+
 HOLDS: Final[dict[type[Exception], Callable[[bool | torch.SymBool, str], None]]] = {
     RuntimeError: hold, ValueError: hold_value, IndexError: hold_index, TypeError: hold_type,
+    AssumptionError: hold_expected,
 }  # fmt: skip
 
 

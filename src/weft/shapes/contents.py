@@ -12,6 +12,7 @@ another one comes the tensor counts as data for good::
 
 from __future__ import annotations
 
+import ctypes
 from typing import Final, final
 
 import torch
@@ -29,6 +30,12 @@ class SameContents:
 
     def __call__(self, tensor: torch.Tensor) -> bool:
         return bool(tensor.tolist() == self._numbers)
+
+    def raw(self, tensor: torch.Tensor) -> bytes | None:
+        """The memory of the tensor, if that is what C can compare (guards have its layout)."""
+        if tensor.device.type != "cpu" or not tensor.is_contiguous():
+            return None
+        return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
 
     def __repr__(self) -> str:
         return f"contains {self._numbers}"

@@ -102,6 +102,11 @@ class ShapeContext:
         self.in_operator = 0
         self.assuming = False
         """Whether running code can test what is assumed of data, and do without (aot can)."""
+        self.may_expect = False
+        """Whether running code can test and do without what is expected of data (`expect`)."""
+        self.note_expectation: Callable[[], None] = lambda: None
+        self.expects = False
+        """Whether such expectations answer what is asked at the moment: operators ask."""
         self.known_content: Callable[[torch.Tensor], torch.Tensor | None] = lambda fake: None
         """The real tensor that a fake stands for, where capture knows its data."""
         self.answers: list[Any] = []
@@ -333,12 +338,15 @@ class ShapeContext:
 
     def evaluate(self, condition: AnyCondition) -> bool:
         """The truth in this call; unless it follows from the facts, it becomes a guard."""
-        answer = self._evaluate(condition)
+        answer = self.truth(condition)
+        if answer is None and self.expects:
+            answer = self.expect(condition)
         if answer is None:
             raise UndecidedValue(condition, self.line())
         return answer
 
-    def _evaluate(self, condition: AnyCondition) -> bool | None:
+    def truth(self, condition: AnyCondition) -> bool | None:
+        """As `evaluate`; None where it depends on data."""
         decided = self.decide(condition)
         if decided is not None:
             return decided
@@ -365,6 +373,9 @@ class ShapeContext:
             return known
         hint = self.hint(value)
         if hint is None:
+            likely = self.unbacked_symbols.as_expected(known)
+            if isinstance(likely, int) and self.expect(relation(EQ, value - likely)):
+                return likely
             raise UndecidedValue(value, self.line())
         if not self._suppressed:
             self.guard(relation(EQ, value - hint), True)
@@ -382,15 +393,33 @@ class ShapeContext:
 
     def require(self, condition: AnyCondition) -> bool:
         """``torch._check``: a guard on sizes, an assertion at run time on data."""
-        answer = self._evaluate(condition)
+        answer = self.truth(condition)
         if answer is None:
-            if isinstance(condition, FloatRelation):
-                self._float_answers[condition] = True
-            else:
-                self.facts.learn(condition)
-            self.asserts.append(ShapeGuard(condition, self.line()))
+            self._assert(condition)
             return True
         return bool(answer)
+
+    def _assert(self, condition: AnyCondition, *, assumed: bool = False) -> None:
+        """From now on the condition on data holds, or running code stops."""
+        if isinstance(condition, FloatRelation):
+            self._float_answers[condition] = True
+        else:
+            self.facts.learn(condition)
+        self.asserts.append(ShapeGuard(condition, self.line(), assumed))
+
+    def expect(self, condition: AnyCondition) -> bool | None:
+        """An answer to what nobody can know: sizes have their likely values, or are neither 0 nor
+        1, and numbers are not negative. Running code tests it and does without where it is wrong.
+        None: that decides nothing, or may not be done."""
+        if not self.may_expect or self._suppressed or isinstance(condition, FloatRelation):
+            return None
+        expected = self.unbacked_symbols.as_expected
+        view = self.facts.view
+        answer = self.facts.decide(rewrite(condition, lambda value: expected(view(value))))
+        if answer is not None:
+            self._assert(condition if answer else not_(condition), assumed=True)
+            self.note_expectation()
+        return answer
 
     @contextmanager
     def suppress_guards(self) -> Iterator[None]:
@@ -408,7 +437,7 @@ class ShapeContext:
     ) -> bool | int | float:
         """torch: the node's value; ``fallback_value`` where it depends on data."""
         if fallback_value is not None and node.pytype is bool:
-            answer = self._evaluate(node.value)
+            answer = self.truth(node.value)
             return fallback_value if answer is None else answer
         return node.concrete()
 

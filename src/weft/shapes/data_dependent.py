@@ -173,6 +173,8 @@ def _bincount(
     low = least if type(least) is int else 0
     most = context.of_known(x, lambda data: max([0, *(data + 1).tolist()]))
     count = context.unbacked("bincount", lo=low) if most is None else max(low, most)
+    if most is None and low:  # as many bins as there are classes
+        context.unbacked_symbols.likely[symbol_of(count.node.value).name] = low
     dtype = torch.int64
     if weights is not None:
         dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64
@@ -239,7 +241,8 @@ def _slice(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mappin
     first = _bound(context, 0 if start is None else start, whole)
     last = _bound(context, whole if end is None else end, whole)
     if first is None or last is None:
-        count, offset = _count(context, "a slice", size), context.unbacked("a slice's start")
+        key = ("slice", whole, *(e if e is None else expr_of(e) for e in (start, end, step)))
+        count, offset = _count(context, "a slice", size, key), context.unbacked("a slice's start")
     else:
         length = last - first
         if not context.decide(ge(last, first)):

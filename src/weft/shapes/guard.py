@@ -40,10 +40,13 @@ Slots = Mapping[Expr, int]
 
 @dataclass(frozen=True, slots=True)
 class ShapeGuard:
-    """``condition`` must hold for the artifact to be used; the user's ``line`` asked for it."""
+    """``condition`` must hold for the artifact to be used; the user's ``line`` asked for it.
+
+    Of data: `assumed` where the program itself would do without."""
 
     condition: AnyCondition
     line: SourceLine | None
+    assumed: bool = False
 
     def __str__(self) -> str:
         where = f"  # {self.line}" if self.line is not None else ""

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from weft.dims import Declarations, Dim, DimRange, Mark
 from weft.shapes.contents import Contents
 from weft.shapes.intervals import INF
+
+_MOST_DISAPPOINTMENTS: Final = 16
+"""Calls that ran eagerly because data was not as expected, until graphs expect nothing."""
 
 
 @final
@@ -53,6 +56,9 @@ class DynamicPolicy:
         """Dimensions that were symbolic in the part of the program before this one."""
         self.breaks_on_data = False
         """Whether graphs end at what depends on data: such a graph could not be compiled."""
+        self.expects = True
+        """Whether captures may expect something of data (`ShapeContext.expect`)."""
+        self._disappointed = 0
         self.contents = Contents()
         self._last: dict[str, tuple[int, ...]] = {}
         self._before: dict[str, tuple[int, ...]] = {}
@@ -102,6 +108,12 @@ class DynamicPolicy:
         if said is not None and type(value) is int:
             said.check(name, value)
         return said
+
+    def disappointed(self) -> bool:
+        """Notes that data was not as expected; whether that was once too often."""
+        self._disappointed += 1
+        self.expects = self._disappointed < _MOST_DISAPPOINTMENTS
+        return not self.expects
 
     def _note(self, name: str, sizes: tuple[int, ...]) -> None:
         last = self._last.get(name)

@@ -23,7 +23,6 @@ import torch
 from weft._torch import FakeTensor, OpOverload
 from weft.shapes.expr import Expr, IntExpr, floor_div, lower_bound, mod, symbol_of
 from weft.shapes.relation import Condition, eq
-from weft.shapes.symnode import UndecidedValue
 
 aten = torch.ops.aten
 
@@ -131,10 +130,10 @@ def _guarded(condition: Condition, numbers: Sequence[Any]) -> bool:
     if isinstance(condition, bool):
         return condition
     context = next(n.node.shape_env for n in numbers if isinstance(n, torch.SymInt))
-    try:
-        return bool(context.evaluate(condition))
-    except UndecidedValue as error:
-        raise Unusual from error
+    answer: bool | None = context.truth(condition)
+    if answer is None:
+        raise Unusual
+    return answer
 
 
 def _require(condition: bool) -> None:

@@ -49,6 +49,7 @@ class Unbacked:
         self.origins: dict[str, tuple[str, SourceLine | None]] = {}
         self.fresh: list[str] = []
         self.exist = False  # also as sizes of inputs, which have no place here
+        self.likely: dict[str, int] = {}  # values that an operator's arguments suggest
 
     def add(
         self, made: Expr | FloatSymbol, name: str, what: str, line: SourceLine | None
@@ -73,6 +74,17 @@ class Unbacked:
             if limits.kind == "unbacked" and limits.lo < 2 and limits.hi != limits.lo:
                 large[one] = _at_least_two(limits)
         return subs(value, large) if large else value
+
+    def as_expected(self, value: IntExpr) -> IntExpr:
+        """The value where symbols have their likely values, and others but bools are large."""
+        if isinstance(value, int):
+            return value
+        names = {one: symbol_of(one).name for one in symbols(value)}
+        likely = {one: self.likely[name] for one, name in names.items() if name in self.likely}
+        value = subs(value, likely)
+        if any(symbol_of(one).hi == 1 for one in symbols(value)):
+            return value
+        return self.as_large(value)
 
     def told(self) -> Iterator[tuple[str, str]]:
         """For people: each symbol and where it comes from."""

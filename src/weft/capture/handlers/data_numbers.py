@@ -9,6 +9,7 @@ Place in the pipeline: see `handlers/__init__`. The numbers are unbacked symbols
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -36,7 +37,7 @@ from weft.capture.values.symbolic_numbers import (
 )
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
 from weft.shapes.guard import opposite
-from weft.shapes.symnode import certainly_equal
+from weft.shapes.symnode import UndecidedValue, certainly_equal
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -91,14 +92,22 @@ def _truncated(tx: Interpreter, number: SymbolicNumberValue) -> SymbolicValue:
 TRUNCATED.append(_truncated)
 
 
+def _settled(tx: Interpreter, size: Any) -> int | None:
+    """The size if it is known, or has a likely value."""
+    try:
+        return size if type(size) is int else tx.shapes.specialize(size.node.value)
+    except UndecidedValue:
+        return None
+
+
 def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A list of numbers."""
     known = tensor.known_data(tx)
     if known is not None:
         return tx.wrap_new(known.tolist())
-    sizes = tensor.example.shape
-    plain = all(type(n) is int for n in sizes)
-    _require(tx, tensor, "tolist", plain and sizes.numel() <= _LONGEST_LIST)
+    sizes = [_settled(tx, n) for n in tensor.example.shape]
+    short = math.prod(_LONGEST_LIST + 1 if n is None else n for n in sizes) <= _LONGEST_LIST
+    _require(tx, tensor, "tolist", short)
     if not sizes:
         return _item(tx, tensor, args, kwargs)
     value = run(tx, "call_method", "tolist", [tensor], {})

@@ -23,8 +23,8 @@ from weft._torch import (
     while_loop_operator,
 )
 from weft.capture.breaks import graph_break
+from weft.capture.graph import version_of
 from weft.capture.polyfills import attention, loops
-from weft.capture.reruns import version_of
 from weft.capture.subgraphs import Subgraph, SubgraphBuilder, capture_subgraph
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.functions import PartialValue, rule

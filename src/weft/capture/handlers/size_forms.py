@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.nn.functional as F
 
+from weft._torch import nn_functions
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import recurrent, sizes
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import ConstantValue
+from weft.capture.values.constant import NONE, ConstantValue
 from weft.capture.values.functions import rule
+from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TensorValue, run
 
@@ -30,13 +32,14 @@ _LONGEST_UNROLLED: Final = 32
 Applies = Callable[["Interpreter", Args, Kwargs], bool]
 
 
-def _form(function: Any, form: Any, applies: Applies) -> None:
+def _form(function: Any, *forms: tuple[Any, Applies]) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [tx.force(arg) for arg in args]
-        if applies(tx, args, kwargs):
-            return tx.wrap_fixed(form, form.__name__).call(tx, args[: form.__code__.co_argcount],
-                                                           kwargs)
+        for form, applies in forms:
+            if applies(tx, args, kwargs):
+                return tx.wrap_fixed(form, form.__name__).call(
+                    tx, args[: form.__code__.co_argcount], kwargs)
         return run(tx, "call_function", function, args, kwargs)
 
 
@@ -70,13 +73,35 @@ def _one_hot(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return tx.shapes.data_dependent and not empty
 
 
+def _one_hot_of(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """The number of classes is symbolic."""
+    given = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    index = given.get("tensor")
+    whole = isinstance(index, TensorValue) and index.example.dtype is torch.int64
+    return whole and isinstance(tx.force(given.get("num_classes", NONE)), SymbolicNumberValue)
+
+
+def _pad_sequence(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Tensors of one type and symbolic lengths."""
+    sequences = kwargs.get("sequences", args[0] if args else NONE)
+    if not isinstance(sequences, ListValue | TupleValue):
+        return False
+    items = [tx.force(item) for item in sequences.iterate(tx)]
+    fakes = [item.example for item in items if isinstance(item, TensorValue)]
+    if not fakes or len(fakes) < len(items) or not all(fake.dim() for fake in fakes):
+        return False
+    same = len({(fake.dtype, fake.device) for fake in fakes}) == 1
+    return same and any(type(fake.shape[0]) is not int for fake in fakes)
+
+
 def _has_symbolic_sizes(tensor: TensorValue) -> bool:
     return any(type(n) is not int for n in tensor.example.shape)
 
 
-_form(torch.linspace, sizes.linspace, _linspace)
-_form(torch.kron, sizes.kron, _kron)
-_form(F.one_hot, sizes.one_hot, _one_hot)
+_form(torch.linspace, (sizes.linspace, _linspace))
+_form(torch.kron, (sizes.kron, _kron))
+_form(F.one_hot, (sizes.one_hot, _one_hot), (sizes.one_hot_of, _one_hot_of))
+_form(nn_functions.pad_sequence, (sizes.pad_sequence, _pad_sequence))
 
 
 # -- loops over time ------------------------------------------------------------------------------

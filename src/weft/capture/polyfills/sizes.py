@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from weft._torch import check, check_is_size
 
@@ -36,6 +37,29 @@ def kron(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         left, right = left.unsqueeze(2 * dim + 1), right.unsqueeze(2 * dim)
     made = left * right
     return made.reshape([made.shape[2 * d] * made.shape[2 * d + 1] for d in range(rank)])
+
+
+def pad_sequence(
+    sequences: Any, batch_first: bool = False, padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> torch.Tensor:  # fmt: skip
+    """`torch.nn.utils.rnn.pad_sequence` of tensors of one type."""
+    longest = sequences[0].shape[0]
+    for one in sequences:
+        longest = torch.sym_max(longest, one.shape[0])
+    rows = []
+    for one in sequences:
+        missing = longest - one.shape[0]
+        ends = (0, missing) if padding_side == "right" else (missing, 0)
+        rows.append(F.pad(one, (0, 0) * (one.dim() - 1) + ends, value=padding_value))
+    return torch.stack(rows, 0 if batch_first else 1)
+
+
+def one_hot_of(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """`torch.nn.functional.one_hot` of a number of classes that is not plain."""
+    check(num_classes > 0, lambda: "Class values must be smaller than num_classes.")
+    made = index.new_zeros((*index.shape, num_classes))
+    return made.scatter_(-1, index.unsqueeze(-1), 1)
 
 
 def one_hot(index: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from weft.capture.breaks import graph_break
-from weft.runtime.data_checks import HOLDS
+from weft.runtime.data_checks import HOLDS, AssumptionError
 from weft.shapes.floats import FloatRelation
 from weft.shapes.guard import AnyCondition, python_text, sides
 from weft.shapes.relation import Junction, Relation
@@ -111,9 +111,13 @@ def note_checks(tx: Interpreter, number: Number) -> None:
     """Put what operators required of data since the last call into the graph."""
     asserts = tx.shapes.asserts
     while tx.n_checked < len(asserts):
-        condition = asserts[tx.n_checked].condition
+        one = asserts[tx.n_checked]
         tx.n_checked += 1
-        add_check(tx, condition, f"an operator needs {python_text(condition)}", number)
+        text = python_text(one.condition)
+        if one.assumed:
+            add_check(tx, one.condition, f"expected of data: {text}", number, AssumptionError)
+        else:
+            add_check(tx, one.condition, f"an operator needs {text}", number)
 
 
 def add_check(

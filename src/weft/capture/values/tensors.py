@@ -467,6 +467,7 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
     if op == "call_method":
         function = getattr(args[0], target)
         args = args[1:]
+    tx.shapes.expects = True
     try:
         return tx.fakes.mode.run(function, args, kwargs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -476,6 +477,8 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
             raise SkipFrame("an error that depends on how a view was made") from error
         raise graph_break("operator-failed",
                           f"{_name(target)}: {type(error).__name__}: {error}") from error
+    finally:
+        tx.shapes.expects = False
 
 
 def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -540,7 +543,8 @@ def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
         tx.guards.add(source, "tensor", *tensor_guard(obj))
         fake = tx.fakes.fake(obj)
     if same is not None:
-        tx.guards.add(source, "py", same)
+        raw = same.raw(obj)
+        tx.guards.add(source, *(("py", same) if raw is None else ("content", raw, same)))
         tx.relied_on.add(source)
     value = TensorValue(fake, None, source, obj)
     if obj.requires_grad:

@@ -1,0 +1,159 @@
+"""What operators ask of data is answered by what is expected of it, and tested when graphs run.
+
+Sizes are expected to be neither 0 nor 1, and `bincount(minlength=n)` to count n classes; a call
+with other data runs eagerly, before anything has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+import weft
+
+BACKENDS = ("eager", "aot_eager", "inductor")
+Tensor = torch.Tensor
+
+
+def ints(*numbers: int) -> Tensor:
+    return torch.tensor(numbers)
+
+
+def run(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Tensor]:
+    """The results and the gradients of floating inputs, or the error's type."""
+    given = [a.clone().requires_grad_(a.is_floating_point()) for a in args]
+    torch.manual_seed(3)
+    result = function(*given)
+    results = [r for r in (result if isinstance(result, tuple) else (result,))]
+    total = sum(((r * r).sum() for r in results if r.requires_grad), torch.zeros(()))
+    if total.requires_grad:
+        total.backward()
+    return [r.detach() for r in results] + [g.grad for g in given if g.grad is not None]
+
+
+def check(function: Callable[..., Any], backend: str, *calls: tuple[Any, ...], breaks: int = 0
+          ) -> None:
+    weft.reset()
+    compiled = weft.compile(function, backend=backend)
+    for args in calls:
+        for expected, found in zip(run(function, args), run(compiled, args), strict=True):
+            assert expected.shape == found.shape and expected.dtype == found.dtype
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    stats = weft.stats()
+    assert stats["graph_breaks"] == breaks
+    if not breaks:
+        assert (stats["graphs"], stats["recompiles"]) == (1, 0)
+
+
+X = torch.arange(32.0).reshape(8, 4) / 32
+W = torch.linspace(-1, 1, 60).reshape(3, 4, 5)
+EXPERTS = [(X, W, e) for e in (ints(0, 2, 1, 1, 0, 2, 2, 1), ints(*[0] * 8), ints(*[2] * 8),
+                               ints(0, 0, 0, 0, 0, 0, 0, 1), ints(1, 1, 1, 1, 1, 1, 1, 2))]
+COUNTS = [(X, c) for c in (ints(3, 2, 3), ints(8, 0, 0), ints(1, 1, 6), ints(0, 1, 7))]
+
+
+def slices_of_sorted_tokens(x: Tensor, w: Tensor, expert: Tensor) -> Tensor:
+    order = expert.argsort(stable=True)
+    outs, start = [], 0
+    for i, n in enumerate(torch.bincount(expert, minlength=3).tolist()):
+        outs.append(x[order][start : start + n] @ w[i])
+        start += n
+    return torch.zeros(8, 5).index_copy(0, order, torch.cat(outs))
+
+
+def split_by_counts(x: Tensor, w: Tensor, expert: Tensor) -> Tensor:
+    order = expert.argsort(stable=True)
+    parts = torch.split(x[order], torch.bincount(expert, minlength=3).tolist())
+    return torch.cat([p @ w[i] for i, p in enumerate(parts)])[order.argsort()]
+
+
+def slices_written_between_tensors(x: Tensor, w: Tensor, expert: Tensor) -> Tensor:
+    ends = torch.bincount(expert, minlength=3).cumsum(0)
+    ends = torch.cat([ends.new_zeros(1), ends])
+    x, out = x[expert.argsort(stable=True)], torch.zeros(8, 5)
+    for i in range(3):
+        start, end = ends[i], ends[i + 1]
+        out[start:end] = x[start:end] @ w[i]
+    return out
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "program", [slices_of_sorted_tokens, split_by_counts, slices_written_between_tensors])
+def test_experts_that_get_all_tokens_one_or_none(program: Any, backend: str) -> None:
+    check(program, backend, *EXPERTS)
+
+
+def padded_pieces(x: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    parts = x.split(counts.tolist())
+    return pad_sequence(parts, batch_first=True), torch.stack([p.sum(0) for p in parts])
+
+
+def stacked_pieces(x: Tensor, counts: Tensor) -> Tensor:
+    longest, start, rows = int(counts.max()), 0, []
+    for n in counts.tolist():
+        rows.append(F.pad(x[start : start + n], (0, 0, 0, longest - n)))
+        start += n
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [padded_pieces, stacked_pieces])
+def test_pieces_of_known_number_and_unknown_length(program: Any, backend: str) -> None:
+    check(program, backend, *COUNTS)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_narrow_from_a_number_in_a_tensor(backend: str) -> None:
+    def narrowed(x: Tensor, place: Tensor) -> Tensor:
+        start, length = place.tolist()
+        return x.narrow(0, start, length) * 2
+
+    places = ints(3, 2), ints(0, 0), ints(1, 1), ints(0, 8), ints(-3, 2)
+    check(narrowed, backend, *((X, place) for place in places))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_hot_of_as_many_classes_as_the_data_has(backend: str) -> None:
+    def shares(classes: Tensor) -> Tensor:
+        return F.one_hot(classes, int(classes.max()) + 1).float().mean(0)
+
+    check(shares, backend, (ints(0, 3, 1),), (ints(0, 0, 0),), (ints(5, 1, 1),))
+
+
+def test_other_data_than_expected_runs_eagerly_and_in_the_end_by_another_graph() -> None:
+    def counted(x: Tensor) -> list[int]:
+        return torch.bincount(x, minlength=2).tolist()
+
+    compiled = weft.compile(counted, backend="eager")
+    assert compiled(ints(0, 1, 1)) == [1, 2]
+    for n in range(2, 20):
+        assert compiled(ints(0, n, n)) == counted(ints(0, n, n))
+    assert weft.stats()["graph_breaks"] == 1
+    assert compiled(ints(0, 1, 1)) == [1, 2]
+
+
+def test_eager_run_draws_the_same_random_numbers() -> None:
+    def noisy(x: Tensor, classes: Tensor) -> Tensor:
+        x = F.dropout(x, 0.5)
+        return x + torch.tensor(torch.bincount(classes, minlength=3).tolist()).sum()
+
+    check(noisy, "eager", (X, ints(0, 2)), (X, ints(0, 5)), (X, ints(1, 1)))
+
+
+def test_nothing_is_expected_in_a_graph_that_writes_its_inputs() -> None:
+    def written(total: Tensor, classes: Tensor) -> Tensor:
+        total.add_(1)
+        return total + sum(torch.bincount(classes, minlength=3).tolist())
+
+    compiled = weft.compile(written, backend="eager")
+    for classes in (ints(0, 2), ints(4), ints(1, 1, 1)):
+        expected, found = torch.zeros(2), torch.zeros(2)
+        assert torch.equal(written(expected, classes), compiled(found, classes))
+        assert torch.equal(expected, found)
+    assert weft.stats()["graph_breaks"] >= 1
