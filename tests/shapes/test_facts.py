@@ -224,3 +224,19 @@ def test_rounded_floats_are_whole_number_formulas(program: Callable[..., float])
         wanted = [math.floor(program(*values)), math.ceil(program(*values))]
         assert [subs(f, env) for f in formulas] == wanted
     assert not context.guards
+
+
+def test_size_is_never_replaced_by_one_that_depends_on_data() -> None:
+    n, u = symbol("n", 2), symbol("u", 0, kind="unbacked")
+    facts = Facts()
+    facts.learn(eq(n, 512 * u))
+    assert facts.simplify(n) is n and facts.simplify(u) == n // 512
+    assert facts.decide(eq(n % 512, 0)) is True and facts.decide(eq(u * 512, n)) is True
+
+
+def test_least_of_two_sizes_is_no_larger_than_either() -> None:
+    n, m = symbol("n", 2, 2**31), symbol("m", 2, 2**31)
+    facts = Facts()
+    assert facts.decide(ge(n, ex.minimum(14, n))) is True
+    assert facts.decide(ge(ex.maximum(n, m) + 1, m)) is True
+    assert facts.decide(ge(n + m, 2 * ex.minimum(n, m))) is None

@@ -37,6 +37,7 @@ from weft.aot.independent import Groups
 from weft.aot.symbols import SymbolSource
 from weft.aot.views import stride_order
 from weft.errors import WeftError
+from weft.runtime.generated_code import load
 
 _VERSION: Final = attrgetter("_version")
 
@@ -159,9 +160,7 @@ def _forward(spec: FunctionSpec) -> Callable[..., Any]:
     """The function's forward: source for this graph, since it runs at every call."""
     scope: dict[str, Any] = {"run": spec.forward, "spec": spec, "others": _others}
     scope.update(random_state=RandomState.of, version=_VERSION)
-    exec(compile(_forward_text(spec), "<weft autograd forward>", "exec"), scope)
-    forward: Callable[..., Any] = scope["forward"]
-    return forward
+    return load(_forward_text(spec), "<weft autograd forward>", scope, "forward")
 
 
 def _forward_text(spec: FunctionSpec) -> str:

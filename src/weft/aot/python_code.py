@@ -19,6 +19,7 @@ from torch.fx.node import map_arg
 from weft.aot.graph import AtenGraph
 from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
 from weft.runtime.data_checks import assume
+from weft.runtime.generated_code import load
 from weft.runtime.strided_views import CALLS
 from weft.shapes.asserts import Asserts, binds
 
@@ -45,8 +46,7 @@ class _Writer:
     def compiled(self) -> Callable[[list[Any]], list[Any]]:
         """The callable."""
         text = self.text()
-        exec(compile(text, "<weft aten calls>", "exec"), self.scope)
-        call: Callable[[list[Any]], list[Any]] = self.scope["call"]
+        call = load(text, "<weft aten calls>", self.scope)
         call.boxed = True  # type: ignore[attr-defined]
         call.source = text  # type: ignore[attr-defined]
         return call

@@ -26,6 +26,7 @@ from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbo
 from weft.aot.trace import OutputSpec, Traced
 from weft.aot.views import ViewStep
 from weft.runtime.data_checks import AssumptionError
+from weft.runtime.generated_code import load
 from weft.runtime.strided_views import CALLS
 
 
@@ -74,8 +75,7 @@ class _Source:
     def compiled(self) -> Boxed:
         """The wrapper."""
         text = self.text()
-        exec(compile(text, "<weft runtime wrapper>", "exec"), self.scope)
-        call: Boxed = self.scope["call"]
+        call: Boxed = load(text, "<weft runtime wrapper>", self.scope)
         call.boxed = True  # type: ignore[attr-defined]
         call.source = text  # type: ignore[attr-defined]
         return call

@@ -45,9 +45,16 @@ def binary_operation(
         result = _compare_contents(tx, op, left, right)
     if result is None and op in ("eq", "ne") and not _has_own_equality(left, right):
         result = boolean(same_object(tx, left, right) is (op == "eq"))
+    if result is None and any(isinstance(v, SymbolicNumberValue) for v in (left, right)):
+        return binary_operation(tx, op, _fixed(left), _fixed(right))
     if result is None:
         result = _by_python(tx, op, left, right)
     return result  # type: ignore[no-any-return]
+
+
+def _fixed(value: SymbolicValue) -> SymbolicValue:
+    """A symbolic number as its value in this call, by a guard: what `[0] * n` needs."""
+    return ConstantValue(value.constant()) if isinstance(value, SymbolicNumberValue) else value
 
 
 def _compare_contents(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue) -> Any:
@@ -86,8 +93,10 @@ def _has_own_equality(*values: SymbolicValue) -> bool:
 
 def _is_library_constant(value: SymbolicValue) -> bool:
     """Whether the value is a constant of a C type of some library, such as Decimal."""
-    return isinstance(value, ConstantValue) and type(value.value).__module__ in ("decimal",
-                                                                                 "datetime")
+    return isinstance(value, ConstantValue) and type(value.value).__module__ in _LIBRARIES
+
+
+_LIBRARIES = ("decimal", "datetime", "numpy")
 
 
 def _right_first(op: str, left: SymbolicValue, right: SymbolicValue) -> bool:

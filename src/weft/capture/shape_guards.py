@@ -30,6 +30,7 @@ from weft.shapes.guard import (
     equal_postfix,
     postfix,
     python_text,
+    runs_in_c,
 )
 from weft.shapes.intervals import INF
 from weft.shapes.printing import python_text as expression_text
@@ -141,8 +142,8 @@ def _conditions(tx: Interpreter) -> Iterator[SizeCondition]:
     yield from (_link(source, value) for source, value in tx.shapes.bindings)
     for guard in tx.shapes.guards:
         program = None
-        if not isinstance(guard.condition, FloatRelation):
-            program = functools.partial(postfix, guard.condition)
+        if runs_in_c(guard.condition):
+            program = functools.partial(postfix, guard.condition)  # type: ignore[arg-type]
         yield SizeCondition(_symbols(guard.condition), python_text(guard.condition), guard.line,
                             program)
 

@@ -30,6 +30,8 @@ class CallSequence:
     lines: list[str] = field(default_factory=list)
     scope: dict[str, Any] = field(default_factory=dict)
     asserts: Asserts = field(default_factory=lambda: Asserts((), ()))
+    bound: dict[str, int] = field(default_factory=dict)
+    """The symbols whose values lines give, each with the number of lines up to there."""
     _names: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def text(self) -> str:

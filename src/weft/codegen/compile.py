@@ -26,6 +26,7 @@ from weft.codegen.schedule import Group, Schedule, device_of, make_schedule
 from weft.codegen.values import ExternCall
 from weft.codegen.wrapper import write_calls
 from weft.diagnostics import events
+from weft.runtime.generated_code import load
 from weft.shapes.symnode import expr_of, extents
 
 
@@ -63,7 +64,7 @@ def compile_graph(graph: GraphModule, *, options: Any = None) -> Artifact:
     with events.stage("codegen"):
         launchers = {g.id: (k, c) for (g, k), c in zip(kernels, compiled, strict=True)}
         sequence = write_calls(lowered, schedule, plan, launchers)  # the call sequence
-        call = _load(sequence.text(), sequence.scope)
+        call = load(sequence.text(), "<weft call sequence>", sequence.scope)
     _report(lowered, schedule, kernels, sequence.text())
     return Artifact(
         call, sequence.text(), [k for _, k in kernels], schedule.decisions, lowered.extern_ops
@@ -90,12 +91,6 @@ def _name(number: int, group: Group) -> str:
     """A kernel's name, as seen in the call sequence and in profiles: number and operators."""
     operators = dict.fromkeys(re.sub(r"\W", "", o.operator).strip("_") for o in group.origins)
     return "_".join([f"k{number}", *list(operators)[-3:]])
-
-
-def _load(source: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
-    exec(compile(source, "<weft call sequence>", "exec"), scope)
-    call: Callable[[list[Any]], list[Any]] = scope["call"]
-    return call
 
 
 def _report(

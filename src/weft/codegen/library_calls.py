@@ -66,6 +66,7 @@ def _bind(sequence: CallSequence, call: ExternCall, targets: list[str]) -> None:
         if binding.dim is not None:
             result = targets[binding.path[0] if binding.path else 0]
             sequence.lines.append(f"{binding.name} = {result}.size({binding.dim})")
+    sequence.bound.update((b.name, len(sequence.lines)) for b in call.binds)
     sequence.scope.update(assume=assume, math=math)
     sequence.lines.extend(sequence.asserts.bound(b.name for b in call.binds))
 

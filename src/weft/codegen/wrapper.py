@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections.abc import Iterator
 from typing import Any, Final
 
 from torch.autograd.graph import increment_version
@@ -28,10 +29,12 @@ from weft.codegen.lowering import GraphLowering
 from weft.codegen.memory import MemoryPlan, step_writes
 from weft.codegen.schedule import Group, Schedule
 from weft.codegen.values import Buffer, Shape, Value
+from weft.errors import InternalError
 from weft.shapes.asserts import Asserts
-from weft.shapes.expr import Expr, symbols
-from weft.shapes.floats import SYMBOLIC_FLOATS, FloatSymbol, text
+from weft.shapes.expr import Expr, IntExpr, symbols
+from weft.shapes.floats import SYMBOLIC_FLOATS, FloatSymbol, FloatValue, number_symbols, text
 from weft.shapes.printing import python_text
+from weft.shapes.unbacked import symbol_name
 
 
 def write_calls(
@@ -43,7 +46,6 @@ def write_calls(
     """The sequence; `kernels` has, for each group (by id), its kernel and the compiled callable."""
     sequence = CallSequence(scope=dict(lowered.constants))
     _unpack(sequence, lowered, plan)
-    bound_at = len(sequence.lines)
     for position, step in enumerate(schedule.steps):
         if isinstance(step, Group):
             _allocate(sequence, plan, step_writes(step, schedule.needed))
@@ -56,7 +58,7 @@ def write_calls(
     _bump_versions(sequence, plan)
     returned = [_result(sequence, v) for v in lowered.outputs]
     sequence.lines.append(f"return [{', '.join(returned)}]")
-    _bind_numbers(sequence, lowered, bound_at)
+    _bind_numbers(sequence, lowered)
     return sequence
 
 
@@ -81,6 +83,7 @@ def _unpack(sequence: CallSequence, lowered: GraphLowering, plan: MemoryPlan) ->
     unused = plan.dead_after.get(-1, [])
     if unused:
         sequence.lines.append(f"del {', '.join(unused)}")
+    sequence.bound = dict.fromkeys(bound, len(sequence.lines))
 
 
 def _bind_sizes(
@@ -94,19 +97,34 @@ def _bind_sizes(
                 sequence.lines.append(f"{value} = {name}.{method}({dim})")
 
 
-def _bind_numbers(sequence: CallSequence, lowered: GraphLowering, position: int) -> None:
+def _bind_numbers(sequence: CallSequence, lowered: GraphLowering) -> None:
     """Compute the quotients and floats that the sequence names, behind the sizes that they are
     made of."""
-    texts: dict[str, str] = {}
+    sequence.scope |= {"math": math, "bits_of": bits_of}
+    used = set(re.findall(r"\b[qf]\d+\b", "\n".join(sequence.lines)))
+    lines = [(_behind(sequence, value), f"{name} = {spelled}")
+             for name, value, spelled in _numbers(lowered) if name in used]
+    for position, line in sorted(lines, key=lambda item: item[0], reverse=True):
+        sequence.lines.insert(position, line)
+
+
+def _numbers(lowered: GraphLowering) -> Iterator[tuple[str, IntExpr | FloatValue, str]]:
+    """Names, values and how these are spelled."""
     if lowered.facts is not None:
-        texts |= {str(made): python_text(lowered.facts.simplify(value))
-                  for made, value in lowered.facts.quotients.items()}
-    if lowered.floats:
-        sequence.scope |= {"math": math, "bits_of": bits_of}
-        texts |= {str(made): f"bits_of({text(number)})" for made, number in lowered.floats.items()}
-    if texts:
-        used = set(re.findall(r"\b[qf]\d+\b", "\n".join(sequence.lines)))
-        sequence.lines[position:position] = [f"{n} = {t}" for n, t in texts.items() if n in used]
+        for made, quotient in lowered.facts.quotients.items():
+            value = lowered.facts.simplify(quotient)
+            yield str(made), value, python_text(value)
+    for bits, number in lowered.floats.items():
+        yield str(bits), number, f"bits_of({text(number)})"
+
+
+def _behind(sequence: CallSequence, value: IntExpr | FloatValue) -> int:
+    """The number of lines behind which all symbols of the value are known."""
+    names = list(map(symbol_name, number_symbols(value)))
+    unknown = [name for name in names if name not in sequence.bound]
+    if unknown:
+        raise InternalError(f"nothing defines {', '.join(unknown)}, of which {value!r} is made")
+    return max((sequence.bound[name] for name in names), default=0)
 
 
 def bits_of(number: float) -> int:

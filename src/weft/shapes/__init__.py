@@ -5,3 +5,5 @@ Core types: ``Expr`` (``expr.py``), ``Condition`` (``relation.py``), ``Facts`` (
 ``DynamicPolicy`` (``policy.py``), ``FakeContext`` (``fake.py``, on the ``MemoFakeMode`` of
 ``fake_mode.py``).
 """
+
+import weft.shapes.pickling  # noqa: F401  registers how expressions are copied

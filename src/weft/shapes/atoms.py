@@ -6,6 +6,8 @@ Place in the pipeline: below ``expr.py``, which makes them (one object for each)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
@@ -76,6 +78,30 @@ class Max(Atom):
 
     def __init__(self, args: frozenset[IntExpr]) -> None:
         self.args = args
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class IntFunction:
+    """A function from ints to an int. Functions of the same ``text`` are equal.
+
+    ``text`` is Python source over the module ``math`` with ``{0}``, ``{1}`` for the arguments;
+    ``limits`` gives an interval for the result from intervals for the arguments.
+    """
+
+    text: str
+    compute: Callable[..., int] = field(compare=False)
+    limits: Callable[..., tuple[int, int]] = field(compare=False)
+
+
+@final
+class Applied(Atom):
+    """``function(*args)``, of which no algebra is known."""
+
+    __slots__ = ("args", "function")
+
+    def __init__(self, function: IntFunction, args: tuple[IntExpr, ...]) -> None:
+        self.function, self.args = function, args
 
 
 Monomial = tuple[Atom, ...]

@@ -4,10 +4,11 @@ Place in the pipeline: below everything. Capture gives sizes of unknown value to
 code generator writes index maps; both are the same objects, so nothing is converted on the way.
 
 An expression is a polynomial with integer coefficients over *atoms*: symbols, ``a // b``,
-``a % b``, ``min`` and ``max``. Expressions are immutable and hash-consed: equal normal forms are
-the same object, so equality and hashing are by identity. **Constants are plain Python ints**:
-every function takes ``int | Expr`` and gives an ``int`` when the result is constant. All values
-are taken to fit in 64 bits; division and remainder floor as Python's do.
+``a % b``, ``min``, ``max`` and functions of no algebra (``functions.py``). Expressions are
+immutable and hash-consed: equal normal forms are the same object, so equality and hashing are by
+identity. **Constants are plain Python ints**: every function takes ``int | Expr`` and gives an
+``int`` when the result is constant. All values are taken to fit in 64 bits; division and
+remainder floor as Python's do.
 
     >>> i, j = symbol("i", 0, 127), symbol("j", 0, 7)
     >>> (8 * i + j) // 8 is i, (8 * i + j) % 8 is j
@@ -19,14 +20,23 @@ are taken to fit in 64 bits; division and remainder floor as Python's do.
 
 from __future__ import annotations
 
-import copyreg
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from math import gcd
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Monomial, Symbol
+from weft.shapes.atoms import (
+    Applied,
+    Atom,
+    FloorDiv,
+    IntFunction,
+    Max,
+    Min,
+    Mod,
+    Monomial,
+    Symbol,
+)
 from weft.shapes.intervals import FAR, INF, quotient_bounds
 from weft.shapes.polynomials import (
     polynomial_bounds,
@@ -150,9 +160,6 @@ class Expr:
     def __repr__(self) -> str:
         return render(self)
 
-    def __reduce__(self) -> tuple[Callable[..., IntExpr], tuple[object, ...]]:
-        return _from_terms, (self.const, [(m, c) for m, c in self.terms.items()])
-
 
 IntExpr = int | Expr
 """A plain int or a non-constant expression."""
@@ -163,7 +170,7 @@ _exprs: WeakValueDictionary[tuple[int, frozenset[tuple[Monomial, int]]], Expr] =
 _atoms: WeakValueDictionary[tuple[object, ...], Atom] = WeakValueDictionary()
 _memo: dict[tuple[object, ...], IntExpr] = {}
 
-_HAS_MOD, _HAS_DIV, _HAS_LOOP_BOUND = 1, 2, 4
+_HAS_MOD, _HAS_DIV, _HAS_LOOP_BOUND, _HAS_EXTREME = 1, 2, 4, 8
 
 
 # ------------------------------------------------------------------------------ construction
@@ -227,6 +234,8 @@ def _flags_of(terms: dict[Monomial, int]) -> int:
                 flags |= _HAS_DIV
             elif kind is Symbol and not isinstance(atom.hi, int):  # type: ignore[attr-defined]
                 flags |= _HAS_LOOP_BOUND
+            elif kind is Min or kind is Max:
+                flags |= _HAS_EXTREME
     return flags
 
 
@@ -243,33 +252,6 @@ def _memoised(function: Callable[..., IntExpr], left: IntExpr, right: IntExpr) -
             _memo.clear()
         found = _memo[key] = function(left, right)
     return found
-
-
-def _from_terms(const: int, terms: list[tuple[Monomial, int]]) -> IntExpr:
-    """Rebuild an unpickled expression (atoms rebuild themselves)."""
-    total: IntExpr = const
-    for monomial, coefficient in terms:
-        total = total + _product(monomial, coefficient)
-    return total
-
-
-def _reduce_symbol(atom: Symbol) -> tuple[Callable[..., Symbol], tuple[object, ...]]:
-    return _rebuild_symbol, (atom.name, atom.lo, atom.hi, atom.kind)
-
-
-def _reduce_composite(atom: Atom) -> tuple[Callable[..., Atom], tuple[object, ...]]:
-    return _rebuild_atom, (type(atom), operands(atom))
-
-
-def _rebuild_symbol(name: str, lo: int, hi: IntExpr, kind: str) -> Symbol:
-    return symbol_of(symbol(name, lo, hi, kind))
-
-
-def _rebuild_atom(kind: type[Atom], args: tuple[IntExpr, ...]) -> Atom:
-    """The atom of an operator on unpickled operands, which is in normal form already."""
-    made = _OPERATORS[kind](*args)
-    assert isinstance(made, Expr) and made.atom is not None
-    return made.atom
 
 
 # ------------------------------------------------------------------------------ polynomials
@@ -379,7 +361,7 @@ def lower_bound(value: IntExpr) -> int:
     if isinstance(value, int):
         return value
     lo = value.bounds[0]
-    if len(value.terms) == 1 or (lo > -INF and not value._flags & _HAS_LOOP_BOUND):
+    if len(value.terms) == 1 or (lo > -INF and value._flags < _HAS_LOOP_BOUND):
         return lo
     return max(lo, _memoised_bound(value))
 
@@ -405,7 +387,20 @@ def _structural_lower_bound(value: Expr) -> int:
     if isinstance(limited, int):
         return limited
     found = max(limited.bounds[0], shifted_lower_bound(limited))
+    if limited._flags & _HAS_EXTREME:
+        found = max(found, _bound_without_extremes(limited))
     return found if found > -INF else _bound_without_division(limited)
+
+
+def _bound_without_extremes(value: Expr) -> int:
+    """``n - min(n, 14)`` is no less than ``n - n``: each extreme at each of its arguments."""
+    for monomial, coefficient in value.terms.items():
+        atom = monomial[0]
+        if len(monomial) == 1 and isinstance(atom, Min | Max):
+            rest = value - coefficient * atom.expr
+            found = [lower_bound(rest + coefficient * arg) for arg in atom.args]
+            return max(found) if isinstance(atom, Min) is (coefficient < 0) else min(found)
+    return -INF
 
 
 def _bound_without_division(value: Expr) -> int:
@@ -725,15 +720,32 @@ def subs(value: IntExpr, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
 
 
 def _replace_operands(atom: Atom, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
-    return _OPERATORS[type(atom)](*(subs(operand, mapping) for operand in operands(atom)))
+    made = [subs(operand, mapping) for operand in operands(atom)]
+    if isinstance(atom, Applied):
+        return applied(atom.function, *made)
+    return OPERATORS[type(atom)](*made)
 
 
-_OPERATORS: Final[Mapping[type[Atom], Callable[..., IntExpr]]] = {
+def applied(function: IntFunction, *args: IntExpr) -> IntExpr:
+    """``function(*args)``: computed where all are constants, else an atom."""
+    if all(isinstance(arg, int) for arg in args):
+        return function.compute(*args)
+    key = (Applied, function, args)
+    atom = _atoms.get(key)
+    if atom is None:
+        atom = Applied(function, args)
+        atom.bounds = function.limits(*map(bounds, args))
+        _register(key, atom)
+    return atom.expr
+
+
+OPERATORS: Final[Mapping[type[Atom], Callable[..., IntExpr]]] = {
     FloorDiv: floor_div,
     Mod: mod,
     Min: minimum,
     Max: maximum,
 }
+"""The operators of all composite atoms but `Applied`."""
 
 
 def split_linear(value: IntExpr, variable: Expr) -> tuple[IntExpr, IntExpr] | None:
@@ -772,7 +784,7 @@ def operands(atom: Atom) -> tuple[IntExpr, ...]:
         return atom.left, atom.right
     if isinstance(atom, Min | Max):
         return tuple(sorted(atom.args, key=repr))
-    return ()
+    return atom.args if isinstance(atom, Applied) else ()
 
 
 def _atom_symbols(atom: Atom) -> frozenset[Expr]:
@@ -780,7 +792,3 @@ def _atom_symbols(atom: Atom) -> frozenset[Expr]:
         return frozenset((atom.expr,))
     return frozenset().union(*map(symbols, operands(atom)))
 
-
-copyreg.pickle(Symbol, _reduce_symbol)
-for _kind in _OPERATORS:
-    copyreg.pickle(_kind, _reduce_composite)

@@ -35,6 +35,7 @@ from weft.shapes.expr import (
     Expr,
     IntExpr,
     bounds,
+    floor_div,
     lower_bound,
     split_linear,
     subs,
@@ -43,6 +44,7 @@ from weft.shapes.expr import (
     symbols,
     upper_bound,
 )
+from weft.shapes.functions import has_functions, with_functions
 from weft.shapes.intervals import INF
 from weft.shapes.relation import EQ, GE, NE, Condition, Junction, Relation, relation, rewrite
 
@@ -54,6 +56,7 @@ class Facts:
     def __init__(self) -> None:
         self.equal: dict[Expr, IntExpr] = {}  # symbol -> what it equals, in the original symbols
         self.quotients: dict[Expr, IntExpr] = {}  # each with its value in the original symbols
+        self._functions: dict[Expr, Expr] = {}  # `Applied` -> its quotient
         self._multiples: list[tuple[Expr, IntExpr]] = []  # symbol -> divisor * quotient + rest
         self._whole: dict[Expr, Expr] = {}  # narrower symbol -> the original one
         self._view: dict[Expr, IntExpr] = {}
@@ -84,7 +87,21 @@ class Facts:
             known, product = self.simplify(variable), self.simplify(multiple)
             if isinstance(known, Expr) and known.atom and known not in symbols(product):
                 value = subs(value, {known: product})
-        return value
+        return self._named(value)
+
+    def _named(self, value: IntExpr) -> IntExpr:
+        """The value with a quotient symbol in place of each function that only Python computes."""
+        if isinstance(value, int) or not has_functions(value):
+            return value
+        return with_functions(value, self._named_function)
+
+    def _named_function(self, made: Expr) -> Expr:
+        known = self._functions.get(made)
+        if known is None:
+            known = symbol(f"q{len(self.quotients)}", *made.bounds, "quotient")
+            self._functions[made] = known
+            self.quotients[known] = subs(made, self.quotients)
+        return known
 
     def bounds(self, value: IntExpr) -> tuple[int, int]:
         """The interval that the facts leave to the value."""
@@ -188,6 +205,7 @@ class Facts:
         variable, value = solved
         limits = symbol_of(variable)
         self._replace(variable, value)
+        self.learn(relation(EQ, subs(fact.expr, {variable: value})))  # the division's remainder
         # What was known of the variable's range now holds for what it equals.
         if limits.lo > -INF:
             self.learn(relation(GE, value - limits.lo))
@@ -273,15 +291,28 @@ def _nonconstant(value: IntExpr) -> Expr:
 
 
 def _solve(expr: IntExpr) -> tuple[Expr, IntExpr] | None:
-    """``(symbol, value)`` with ``expr == 0`` exactly where ``symbol == value``, if there is one.
+    """``(symbol, value)`` with ``symbol == value`` where ``expr == 0``, if there is one.
 
-    The youngest symbol is replaced, so that the symbols of the first inputs survive.
+    The youngest symbol is replaced, so that the symbols of the first inputs survive; those that
+    depend on data before all others, which they never replace: inputs' sizes are known earlier.
     """
-    for variable in sorted(symbols(expr), key=lambda s: -symbol_of(s).id):
-        parts = split_linear(expr, variable)
-        if parts is not None and parts[0] in (1, -1):
-            return variable, -parts[1] * parts[0]
+    known = [s for s in symbols(expr) if not _depends_on_data(s)]
+    data = [s for s in symbols(expr) if _depends_on_data(s)]
+    for variable in sorted(data, key=_age) + ([] if data else sorted(known, key=_age)):
+        slope, rest = split_linear(expr, variable) or (None, 0)
+        if slope in (1, -1):
+            return variable, -rest * slope
+        if isinstance(slope, int) and len(data) == 1:
+            return variable, floor_div(-rest, slope)
     return None
+
+
+def _depends_on_data(variable: Expr) -> bool:
+    return symbol_of(variable).kind == "unbacked"
+
+
+def _age(variable: Expr) -> int:
+    return -symbol_of(variable).id
 
 
 def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:

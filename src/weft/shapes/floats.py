@@ -101,7 +101,8 @@ OPERATIONS: Final[dict[str, tuple[Callable[..., float], str]]] = {
         name: (getattr(math, name), f"math.{name}")
         for name in (
             *("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
-            *("asin", "acos", "atan"),
+            *("asin", "acos", "atan", "atan2", "log10", "log1p", "expm1", "fmod", "hypot"),
+            *("copysign", "fabs"),
         )
     },
 }
@@ -176,20 +177,20 @@ def _ratio(value: Number) -> tuple[IntExpr, IntExpr] | None:
     """Numerator and positive denominator of a value that Python computes without error, except
     perhaps for one division of whole numbers at the end."""
     if isinstance(value, FloatExpr) and value.op == "truediv":
-        over, under = (_exact_ratio(arg) for arg in value.args)
+        over, under = (exact_ratio(arg) for arg in value.args)
         if over is not None and under is not None and over[1] == under[1] == 1:
             return (over[0], under[0]) if lower_bound(under[0]) > 0 else None
-    return _exact_ratio(value)
+    return exact_ratio(value)
 
 
-def _exact_ratio(value: Number) -> _Ratio | None:
+def exact_ratio(value: Number) -> _Ratio | None:
     """For a value computed without error: numerator and denominator, a power of two."""
     if isinstance(value, int | float):
         found: _Ratio | None = value.as_integer_ratio() if math.isfinite(value) else None
     elif isinstance(value, Expr):
         found = value, 1
     elif isinstance(value, FloatExpr) and value.op in _EXACT:
-        parts = [_exact_ratio(arg) for arg in value.args]
+        parts = [exact_ratio(arg) for arg in value.args]
         found = None if None in parts else _EXACT[value.op](*parts)
     else:
         found = None
@@ -301,4 +302,5 @@ def _leaf_text(value: Number, names: Mapping[str, str]) -> str:
         return names.get(value.name, value.name)
     if isinstance(value, Expr):
         return f"({python_text(value, names)})"
-    return repr(value)
+    shown = repr(value)
+    return f"({shown})" if shown.startswith("-") else shown

@@ -29,6 +29,7 @@ from weft.errors import SourceLine
 from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
 from weft.shapes.expr import Expr, IntExpr, operands
 from weft.shapes.floats import FloatRelation, negation
+from weft.shapes.functions import has_functions
 from weft.shapes.relation import GE, Condition, Junction, Relation, not_
 from weft.shapes.rendering import render
 
@@ -90,6 +91,15 @@ def python_text(condition: AnyCondition) -> str:
 def _in_parentheses(condition: Condition) -> str:
     shown = python_text(condition)
     return f"({shown})" if isinstance(condition, Junction) else shown
+
+
+def runs_in_c(condition: AnyCondition) -> bool:
+    """Whether `postfix` can write it: no floats, nor functions that only Python computes."""
+    if isinstance(condition, Relation):
+        return not has_functions(condition.expr)
+    if isinstance(condition, Junction):
+        return all(map(runs_in_c, condition.parts))
+    return not isinstance(condition, FloatRelation)
 
 
 def postfix(condition: Condition, slots: Slots) -> Program:

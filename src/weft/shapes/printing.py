@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
+from weft.shapes.atoms import Applied, Atom, FloorDiv, Max, Min, Mod, Symbol
 from weft.shapes.expr import IntExpr, is_nonnegative, lower_bound
-from weft.shapes.rendering import Spelling, grouped, render
+from weft.shapes.rendering import Spelling, grouped, python_function, render
 
 _SMALL = 2**31
 
@@ -83,6 +83,8 @@ def _spelling(
         Min: nested(smallest),
         Max: nested(largest),
     }
+    if floors:  # kernels are given the values of such functions
+        table[Applied] = lambda atom: python_function(atom, text)
     return table
 
 

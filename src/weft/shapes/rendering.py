@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Monomial, Symbol
+from weft.shapes.atoms import Applied, Atom, FloorDiv, Max, Min, Mod, Monomial, Symbol
 
 if TYPE_CHECKING:
     from weft.shapes.expr import IntExpr
@@ -54,10 +54,16 @@ def _python_call(name: str) -> Callable[[Min | Max], str]:
     return lambda atom: f"{name}({', '.join(sorted(map(render, atom.args)))})"
 
 
+def python_function(atom: Applied, text: Callable[[IntExpr], str]) -> str:
+    """Python source of a function without algebra; ``text`` spells its arguments."""
+    return atom.function.text.format(*(grouped(arg, text(arg)) for arg in atom.args))
+
+
 PYTHON: Final[Spelling] = {
     Symbol: lambda atom: atom.name,
     FloorDiv: _python_binary("//"),
     Mod: _python_binary("%"),
     Min: _python_call("min"),
     Max: _python_call("max"),
+    Applied: lambda atom: python_function(atom, render),
 }

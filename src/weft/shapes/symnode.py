@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft.errors import SourceLine
-from weft.shapes import expr, floats, layout, relation
+from weft.shapes import expr, floats, functions, layout, relation, rounding
+from weft.shapes.atoms import IntFunction
 from weft.shapes.expr import Expr, IntExpr
 from weft.shapes.floats import FloatExpr, FloatRelation, FloatSymbol, FloatValue
 from weft.shapes.guard import AnyCondition
@@ -225,6 +226,10 @@ class SymNode:
 
     def sym_min(self, other: SymNode) -> SymNode:
         if self.pytype is int:
+            if self.shape_env.decide(relation.ge(other.value, self.value)):
+                return self
+            if self.shape_env.decide(relation.ge(self.value, other.value)):
+                return other
             return self.shape_env.int_node(expr.minimum(self.value, other.value))
         return self._float("min", other)
 
@@ -232,6 +237,10 @@ class SymNode:
         if self.pytype is int:
             if other.value == 1 and self.shape_env.in_operator:
                 return self  # of strides: they mean nothing where a size is 0
+            if self.shape_env.decide(relation.ge(self.value, other.value)):
+                return self
+            if self.shape_env.decide(relation.ge(other.value, self.value)):
+                return other
             return self.shape_env.int_node(expr.maximum(self.value, other.value))
         return self._float("max", other)
 
@@ -275,16 +284,20 @@ class SymNode:
         values = (self.value, *(other.value for other in others))
         return self.shape_env.float_node(floats.apply(op, *values))
 
-    # -------------------------------------------------------------------- bits (by value)
+    # -------------------------------------------------------------------- bits
 
     def bitwise_and(self, other: SymNode) -> SymNode:
-        return self.shape_env.int_node(self.guard_int() & other.guard_int())
+        return self._applied(functions.BIT_AND, other)
 
     def bitwise_or(self, other: SymNode) -> SymNode:
-        return self.shape_env.int_node(self.guard_int() | other.guard_int())
+        return self._applied(functions.BIT_OR, other)
 
     def bitwise_xor(self, other: SymNode) -> SymNode:
-        return self.shape_env.int_node(self.guard_int() ^ other.guard_int())
+        return self._applied(functions.BIT_XOR, other)
+
+    def _applied(self, function: IntFunction, *others: SymNode) -> SymNode:
+        values = (self.value, *(other.value for other in others))
+        return self.shape_env.int_node(expr.applied(function, *values))
 
     def lshift(self, other: SymNode) -> SymNode:
         return self.shape_env.int_node(self.value * (1 << other.guard_int()))
@@ -298,34 +311,34 @@ class SymNode:
         return self if self.pytype is float else self._float("float")
 
     def sym_int(self) -> SymNode:
-        return self._rounded(math.trunc)
+        return self._rounded("int")
 
     def trunc(self) -> SymNode:
-        return self._rounded(math.trunc)
+        return self._rounded("int")
 
     def floor(self) -> SymNode:
-        return self._rounded(math.floor)
+        return self._rounded("math.floor")
 
     def ceil(self) -> SymNode:
-        return self._rounded(math.ceil)
+        return self._rounded("math.ceil")
 
     def round(self, ndigits: int | None = None) -> SymNode:
         if ndigits is not None and self.pytype is float:
             return self.shape_env.float_node(float(round(self.guard_float(), ndigits)))
-        return self._rounded(round)
+        return self._rounded("round")
 
-    def _rounded(self, how: Callable[[float], int]) -> SymNode:
-        """An int from a float: computed where that is exact, else its value in this call, between
-        guards on the float."""
+    def _rounded(self, how: str) -> SymNode:
+        """An int from a float of sizes; from one of Python floats too that change between calls:
+        its value in this call, between guards on the float."""
         if self.pytype is int:
             return self
-        exact = _EXACT_ROUNDING[how](self.value) if how in _EXACT_ROUNDING else None
-        if exact is not None:
-            return self.shape_env.int_node(exact)
-        hint = self._hint
+        symbolic = rounding.rounded(how, self.value)
+        if symbolic is not None:
+            return self.shape_env.int_node(symbolic)
+        hint, function = self._hint, rounding.HOW[how]
         if hint is None:
-            return self.shape_env.int_node(how(self.guard_float()))
-        return self.shape_env.int_node(self._guarded_rounding(how, float(hint)))
+            return self.shape_env.int_node(function(self.guard_float()))
+        return self.shape_env.int_node(self._guarded_rounding(function, float(hint)))
 
     def _guarded_rounding(self, how: Callable[[float], int], hint: float) -> int:
         """All floats between the nearest integers round alike, whatever the direction."""
@@ -341,6 +354,9 @@ class SymNode:
         return result
 
     def is_integer(self) -> SymNode:
+        ratio = None if self.pytype is int else floats.exact_ratio(self.value)
+        if ratio is not None:
+            return self.shape_env.bool_node(relation.eq(expr.mod(*ratio), 0))
         whole = self.pytype is int or self.guard_float().is_integer()
         return self.shape_env.bool_node(whole)
 
@@ -479,11 +495,6 @@ _CONCRETE: Final[dict[type, Callable[[ShapeContext, Any], int | float | bool]]] 
     float: lambda context, value: context.specialize_float(value),
     bool: lambda context, value: context.evaluate(value),
 }
-
-
-_EXACT_ROUNDING: Final[dict[Callable[[float], int], Callable[[Any], IntExpr | None]]] = {
-    math.trunc: floats.truncated, math.floor: floats.rounded_down, math.ceil: floats.rounded_up,
-}  # fmt: skip
 
 
 def expr_of(size: int | torch.SymInt) -> IntExpr:

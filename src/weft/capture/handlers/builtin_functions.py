@@ -44,7 +44,7 @@ from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.objects import ObjectValue, checked_text
 from weft.capture.values.sequences import ListValue, TupleValue, sort_values
-from weft.capture.values.symbolic_numbers import extreme_number
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue, extreme_number
 from weft.capture.values.tensors import TensorValue, own_class, run
 from weft.capture.values.user_keys import UserKey
 
@@ -362,6 +362,8 @@ def _round(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if isinstance(args[0], TensorValue):
         named = {} if len(args) == 1 else {"decimals": args[1]}
         return args[0].method(tx, "round", [], named)
+    if isinstance(args[0], SymbolicNumberValue) and len(args) == 1 and not kwargs:
+        return args[0].method(tx, "__round__", [], {})
     objects = [python_object(tx, a) for a in args]
     if any(o is MISSING for o in objects):
         if not hasattr(args[0].python_type(), "__round__"):

@@ -53,6 +53,7 @@ from weft.capture.values.sequences import (
 )
 from weft.capture.values.sets import SetValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.symbolic_ranges import symbolic_range
 from weft.capture.values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -173,6 +174,9 @@ def _set(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
 def _range(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if any(isinstance(a, TensorValue) for a in args):
         raise graph_break("data-dependent-value", "a range whose bounds are tensors")
+    symbolic = symbolic_range(tx, args) if args else None
+    if symbolic is not None:
+        return symbolic
     return tx.wrap_new(evaluate(tx, lambda: range(*(a.constant() for a in args))))
 
 

@@ -16,6 +16,7 @@ import torch
 import weft.capture.handlers.torch_library  # noqa: F401  its rules are extended here
 from weft.capture import numpy_calls
 from weft.capture.breaks import graph_break
+from weft.capture.handlers.numpy_numbers import makes_array_of_size, of_numbers
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import wrap_builtin
@@ -55,6 +56,11 @@ def _register(paths: list[str], function: Any) -> None:
         if path in _NOT_PURE:
             raise graph_break("unknown-c-function", f"numpy.{path}")
         if not _has_arrays([*args, *kwargs.values()]):
+            symbolic = of_numbers(tx, function, args, kwargs)
+            if symbolic is not None:
+                return symbolic
+            if makes_array_of_size(tx, function, args):
+                return call_numpy(tx, path, args, kwargs)
             found = _evaluated(tx, function, args, kwargs)
             if found is not None:
                 return found
@@ -108,7 +114,7 @@ def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
     """`numpy.float32(x)`."""
     if _has_arrays(args) and len(args) == 1 and not kwargs:
         return call_numpy(tx, "asarray", [args[0], ConstantValue(numpy.dtype(cls))], {})
-    found = _evaluated(tx, cls, args, kwargs)
+    found = of_numbers(tx, cls, args, kwargs) or _evaluated(tx, cls, args, kwargs)
     if found is None:
         raise graph_break("unknown-operation", f"making a numpy.{cls.__name__}")
     return found

@@ -30,6 +30,7 @@ from weft.capture.values.constant import (
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import ListValue, SliceValue, TupleValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run, shape_value
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ class ArrayValue(SymbolicValue):
         return ListValue(rows).iter(tx)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if isinstance(other, SymbolicNumberValue):  # better than an artifact for each size
+            raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
         if not isinstance(other, (ArrayValue, ListValue, TupleValue)) and not _is_number(other):
             if other.is_constant and other.constant() is None and op in ("eq", "ne"):
                 return boolean(op == "ne") if self.scalar else None

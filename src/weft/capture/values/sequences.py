@@ -435,7 +435,8 @@ def sort_values(tx: Interpreter, items: list[SymbolicValue], kwargs: Kwargs) -> 
     descending = kwargs["reverse"].truth(tx) if "reverse" in kwargs else False
     by_default = key.is_constant and key.constant() is None
     keys = [item if by_default else tx.call(key, [item]) for item in items]
-    objects = [python_object(tx, k) for k in keys]
+    symbolic = any(not k.is_constant and k.python_type() in (int, float) for k in keys)
+    objects = [MISSING if symbolic else python_object(tx, k) for k in keys]
     if any(o is MISSING for o in objects):
         objects = [_Sortable(tx, k) for k in keys]
     order = evaluate(tx, lambda: sorted(range(len(items)), key=objects.__getitem__,

@@ -17,6 +17,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
 
+import numpy
 import torch
 from torch import fx
 
@@ -25,19 +26,25 @@ from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
 from weft.capture.values.data_numbers import condition_node, read_symbol
+from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
 from weft.dims import DimRange
-from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
-from weft.shapes.expr import Expr, operands, symbol_of, symbols
+from weft.shapes import functions
+from weft.shapes.atoms import Applied, Atom, FloorDiv, IntFunction, Max, Min, Mod, Symbol
+from weft.shapes.expr import Expr, lower_bound, operands, symbol_of, symbols
 from weft.shapes.floats import (
     FloatExpr,
     FloatSymbol,
+    apply,
+    is_nonnegative,
     number_symbols,
     rounded_down,
     text,
     truncated,
 )
 from weft.shapes.intervals import INF
+from weft.shapes.number_calls import number_call
+from weft.shapes.relation import ne
 from weft.shapes.symnode import UndecidedValue, expr_of, float_of
 
 if TYPE_CHECKING:
@@ -57,17 +64,20 @@ _TYPES: Final[Mapping[type, type]] = {
 class SymbolicNumberValue(SymbolicValue):
     """An int, float or bool that depends on sizes or numbers of the call."""
 
-    __slots__ = ("example", "tx")
+    __slots__ = ("example", "kind", "tx")
 
     def __init__(
-        self, tx: Interpreter, example: SymbolicNumber, source: Source | None = None
-    ) -> None:
+        self, tx: Interpreter, example: SymbolicNumber, source: Source | None = None,
+        kind: type | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(source)
         self.tx = tx
         self.example = example
+        self.kind = kind
+        """The NumPy type of the number; None: it is Python's."""
 
     def python_type(self) -> type:
-        return _TYPES[type(self.example)]
+        return self.kind or _TYPES[type(self.example)]
 
     def constant(self) -> int | float | bool:
         try:
@@ -75,7 +85,8 @@ class SymbolicNumberValue(SymbolicValue):
                 fixed = self._beyond()
                 if fixed is not None:
                     return fixed
-            return self.python_type()(self.example)  # type: ignore[no-any-return]
+            plain = _TYPES[type(self.example)](self.example)
+            return plain if self.kind is None else self.kind(plain)  # type: ignore[no-any-return]
         except UndecidedValue as error:
             raise graph_break("data-dependent-value", str(error)) from error
 
@@ -104,20 +115,26 @@ class SymbolicNumberValue(SymbolicValue):
             raise graph_break("data-dependent-branch", error.detail) from error
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name in _NAMED and _has_method(self.example, name):
+            return BoundBuiltin(self, name)
+        if name == "real" or (name == "numerator" and isinstance(self.example, torch.SymInt)):
+            return self
         return ConstantValue(self.constant()).getattr(tx, name)
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
         function = _METHODS.get(name)
         if name in ("__int__", "__trunc__") and _is_float_of_data(self.example):
             return TRUNCATED[0](tx, self)
-        if function is not None:
-            return tx.wrap_new(evaluate(tx, lambda: function(self.example)))
+        if function is not None and not args and _has_method(self.example, name):
+            made = tx.wrap_new(evaluate(tx, lambda: function(self.example)))
+            return made if name in _CONVERSIONS else self._of_kind(made, self.kind)
         return ConstantMethod(constant(self.constant()), name).call(tx, args, kwargs)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         right = operand(other)
         if right is None:
             return None
+        kind = self.kind or numpy_kind(other)
         if type(right) is int and abs(right) >= INF:
             known = constant(self.constant())
             pair_of_constants = (other, known) if reflected else (known, other)
@@ -125,8 +142,20 @@ class SymbolicNumberValue(SymbolicValue):
         function = getattr(operator, op)
         pair = (right, self.example) if reflected else (self.example, right)
         if op in _DIVISIONS:
+            if kind is not None and not _is_certainly_not_zero(pair[1]):
+                return None  # NumPy warns
             self._check_divisor(tx, pair[1])
-        return tx.wrap_new(evaluate(tx, lambda: function(*pair)))
+        return self._of_kind(tx.wrap_new(evaluate(tx, lambda: function(*pair))), kind)
+
+    @staticmethod
+    def _of_kind(value: SymbolicValue, kind: type | None) -> SymbolicValue:
+        """The result of an operation of which an operand was of that NumPy type (or none)."""
+        if kind is None:
+            return value
+        made = NUMPY_KINDS[value.python_type()]
+        if isinstance(value, SymbolicNumberValue):
+            return SymbolicNumberValue(value.tx, value.example, kind=made)
+        return ConstantValue(made(value.constant()))
 
     @staticmethod
     def _check_divisor(tx: Interpreter, divisor: Any) -> None:
@@ -152,6 +181,10 @@ class SymbolicNumberValue(SymbolicValue):
         return self.example
 
     def rebuild(self, emit: Emitter) -> str:
+        text = self._text(emit)
+        return text if self.kind is None else f"{emit.constant(self.kind)}({text})"
+
+    def _text(self, emit: Emitter) -> str:
         if isinstance(self.example, torch.SymBool):
             return self._condition_text(emit, self.example.node.value)
         value = _value_of(self.example)
@@ -163,7 +196,7 @@ class SymbolicNumberValue(SymbolicValue):
     def _condition_text(self, emit: Emitter, condition: Any) -> str:
         """A bool: constant (guarded) if this call decides it, else computed from the data."""
         if self.tx.shapes.condition_hint(condition) is not None:
-            return repr(self.constant())
+            return repr(bool(self.constant()))
         return emit.output(condition_node(self.tx, condition, _Nodes(self.tx).number))
 
     def __repr__(self) -> str:
@@ -185,8 +218,43 @@ _METHODS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "__index__": _as_int,
     "__trunc__": _as_int,
     "__float__": torch.sym_float,
+    "__round__": round,
+    "__invert__": lambda number: -number - 1,
+    "conjugate": operator.pos,
+    "bit_length": number_call(functions.BIT_LENGTH),
+    "is_integer": lambda number: torch.SymBool(number.node.is_integer()),
+    "item": operator.pos,
 }
 """Methods whose result stays symbolic."""
+_NAMED: Final = frozenset(name for name in _METHODS if not name.startswith("_")) | {"__round__"}
+_OF_INTS: Final = frozenset({"__index__", "__invert__", "bit_length"})
+_CONVERSIONS: Final = frozenset({"__int__", "__index__", "__trunc__", "__float__", "__round__",
+                                 "is_integer", "item"})
+"""Methods that give a Python number for NumPy's too."""
+
+NUMPY_KINDS: Final[Mapping[type, type]] = {
+    int: numpy.int64, float: numpy.float64, bool: numpy.bool_,
+    numpy.int64: numpy.int64, numpy.float64: numpy.float64, numpy.bool_: numpy.bool_,
+}
+"""The NumPy types that hold what Python's do, and compute alike."""
+
+
+def numpy_kind(value: SymbolicValue) -> type | None:
+    """The NumPy type of a number, if it has one."""
+    kind = value.python_type()
+    return kind if kind in (numpy.int64, numpy.float64, numpy.bool_) else None
+
+
+def _has_method(number: SymbolicNumber, name: str) -> bool:
+    if name in _OF_INTS:
+        return isinstance(number, torch.SymInt)
+    return not isinstance(number, torch.SymBool)
+
+
+def _is_certainly_not_zero(divisor: Any) -> bool:
+    if isinstance(divisor, torch.SymInt):
+        return divisor.node.shape_env.decide(ne(divisor.node.value, 0)) is True
+    return not isinstance(divisor, torch.SymFloat) and divisor != 0
 
 
 TRUNCATED: Final[list[Callable[[Any, SymbolicNumberValue], SymbolicValue]]] = []
@@ -203,48 +271,79 @@ def _is_float_of_data(number: SymbolicNumber) -> bool:
     return truncated(float_of(number)) is None
 
 
-def _function_of_math(name: str) -> Callable[[Any], Any]:
+def _function_of_math(name: str) -> Callable[..., Any]:
     """One that torch has no symbolic twin of."""
 
-    def function(number: Any) -> Any:
-        if not isinstance(number, torch.SymInt | torch.SymFloat):
-            return getattr(math, name)(number)
-        return torch.SymFloat(getattr(number.node, f"sym_{name}")())
+    def function(*numbers: Any) -> Any:
+        symbolic = [n for n in numbers if isinstance(n, torch.SymInt | torch.SymFloat)]
+        if not symbolic:
+            return getattr(math, name)(*numbers)
+        made = apply(name, *map(_expression, numbers))
+        return torch.SymFloat(symbolic[0].node.shape_env.float_node(made))
 
     function.__name__ = function.__qualname__ = name
     return function
 
 
-_OWN_TWINS: Final = {name: _function_of_math(name) for name in ("log", "exp")}
-_MATH: Final[Mapping[Any, Callable[[Any], Any]]] = {
+def _expression(number: Any) -> Any:
+    return number if isinstance(number, int | float) else _value_of(number)
+
+
+_OWN_TWINS: Final = {name: _function_of_math(name) for name in (
+    "log", "exp", "log10", "log1p", "expm1", "fabs", "fmod", "hypot", "atan2", "copysign")}
+_MATH: Final[Mapping[Any, Callable[..., Any]]] = {
     math.floor: math.floor, math.ceil: math.ceil, math.trunc: torch.sym_int,
     **{getattr(math, name): function for name, function in _OWN_TWINS.items()},
     **{getattr(math, name): getattr(torch, f"_sym_{name}")
        for name in ("sqrt", "log2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
                     "tanh")},
 }  # fmt: skip
+_OF_NATURALS: Final[Mapping[Any, IntFunction]] = {
+    math.gcd: functions.GCD, math.lcm: functions.LCM, math.isqrt: functions.ISQRT,
+    math.comb: functions.COMB,
+}  # fmt: skip
 
 
 def math_of_number(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
                    ) -> SymbolicValue | None:
     """`math.sqrt(x.shape[0])` and the like, which stay symbolic; None for other calls."""
-    if len(args) != 1 or kwargs or not isinstance(args[0], SymbolicNumberValue):
+    numbers = [operand(arg) for arg in args]
+    symbolic = [n for n in numbers if isinstance(n, torch.SymInt | torch.SymFloat)]
+    if kwargs or not symbolic or None in numbers:
         return None
-    symbolic, number = _MATH.get(function), args[0].example
-    if symbolic is None or isinstance(number, torch.SymBool):
-        return None
+    if function in _OF_NATURALS:
+        return _of_naturals(tx, _OF_NATURALS[function], numbers)
     if function in (math.floor, math.ceil, math.trunc):
-        if isinstance(number, torch.SymInt):
+        if isinstance(symbolic[0], torch.SymInt):
             return args[0]
-        if not number.node.has_hint() and rounded_down(float_of(number)) is None:
+        if not symbolic[0].node.has_hint() and rounded_down(float_of(symbolic[0])) is None:
             return None
-    return tx.wrap_new(evaluate(tx, lambda: symbolic(number)))
+    if function is math.log and len(numbers) == 2:
+        logarithms = [evaluate(tx, functools.partial(_OWN_TWINS["log"], n)) for n in numbers]
+        return tx.binary("truediv", *map(tx.wrap_new, logarithms))
+    if function is math.pow and all(is_nonnegative(_expression(n)) for n in numbers[:1]):
+        floats = [torch.sym_float(n) for n in numbers]
+        return tx.wrap_new(evaluate(tx, lambda: floats[0] ** floats[1]))
+    twin = _MATH.get(function)
+    return None if twin is None else tx.wrap_new(evaluate(tx, lambda: twin(*numbers)))
+
+
+def _of_naturals(tx: Interpreter, function: IntFunction, numbers: list[Any]
+                 ) -> SymbolicValue | None:
+    """Of ints that are certainly not negative: for others these functions may raise."""
+    whole = all(type(n) is int or isinstance(n, torch.SymInt) for n in numbers)
+    if not whole or any(lower_bound(_expression(n)) < 0 for n in numbers):
+        return None
+    call = number_call(function)
+    if function in (functions.GCD, functions.LCM):
+        return tx.wrap_new(evaluate(tx, lambda: functools.reduce(call, numbers)))
+    return tx.wrap_new(evaluate(tx, lambda: call(*numbers)))
 
 
 def extreme_number(tx: Interpreter, op: str, values: list[SymbolicValue]) -> SymbolicValue | None:
-    """The greatest (`op` "gt") or least of some ints, where data decides which it is."""
+    """The greatest (`op` "gt") or least of some ints, whichever it is."""
     numbers = [operand(value) for value in values]
-    if not any(isinstance(n, torch.SymInt) and not n.node.has_hint() for n in numbers):
+    if not any(isinstance(n, torch.SymInt) for n in numbers):
         return None
     if not all(type(n) is int or isinstance(n, torch.SymInt) for n in numbers):
         return None
@@ -256,9 +355,14 @@ def operand(value: SymbolicValue) -> Any:
     """The Python or symbolic number for arithmetic; None for other values."""
     if isinstance(value, SymbolicNumberValue):
         return value.example
-    if isinstance(value, ConstantValue) and type(value.value) in (int, float, bool):
-        return value.value
+    if isinstance(value, ConstantValue) and type(value.value) in _PLAIN:
+        return _PLAIN[type(value.value)](value.value)
     return None
+
+
+_PLAIN: Final[Mapping[type, type]] = {
+    int: int, float: float, bool: bool, numpy.int64: int, numpy.float64: float,
+}
 
 
 def _value_of(example: SymbolicNumber) -> Any:
@@ -337,6 +441,8 @@ class _Nodes:
         return result if coefficient == 1 else self.call(operator.mul, result, coefficient)
 
     def atom(self, atom: Atom) -> Any:
+        if isinstance(atom, Applied):
+            return self.call(number_call(atom.function), *map(self.number, atom.args))
         function = _ATOM_FUNCTIONS[type(atom)]
         first, *others = map(self.number, operands(atom))
         for other in others:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy
 import torch
 from torch import fx
 
@@ -264,7 +265,10 @@ class TensorValue(SymbolicValue):
 def _number(value: SymbolicValue) -> bool:
     if isinstance(value, SymbolicNumberValue):
         return True
-    return value.is_constant and isinstance(value.constant(), (int, float, complex))
+    return value.is_constant and isinstance(value.constant(), _NUMBERS)
+
+
+_NUMBERS = (int, float, complex, numpy.integer, numpy.floating)
 
 
 TENSOR_METHODS: dict[str, Any] = {}

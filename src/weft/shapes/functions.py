@@ -1,0 +1,112 @@
+"""Functions from ints to ints of which no algebra is known: they stay symbolic as they are.
+
+Place in the pipeline: beside ``expr.py``, which applies them. Python evaluates them (in guards, in
+call sequences); kernels are given their values. Rounded floats of sizes are such functions too
+(``floats.rounded``).
+
+    >>> from weft.shapes.expr import applied, symbol
+    >>> n = symbol("n", 2, 64)
+    >>> applied(GCD, n, 12), applied(GCD, 8, 12), applied(int_function("int({0}*0.3)"), n)
+    (math.gcd(n, 12), 4, int(n*0.3))
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Callable
+from typing import Final
+
+from weft.shapes.atoms import Applied, IntFunction, Symbol
+from weft.shapes.expr import OPERATORS, Expr, IntExpr, operands
+from weft.shapes.intervals import INF
+
+Interval = tuple[int, int]
+
+_made: dict[str, IntFunction] = {}
+
+
+def int_function(text: str, limits: Callable[..., Interval] | None = None) -> IntFunction:
+    """The function that Python computes by `text`; whoever comes first says its limits."""
+    found = _made.get(text)
+    if found is None:
+        found = _made[text] = IntFunction(text, _computed(text), limits or _anything)
+    return found
+
+
+def _anything(*args: Interval) -> Interval:
+    return -INF, INF
+
+
+def _computed(text: str) -> Callable[..., int]:
+    count = len({field for _, field, _, _ in string.Formatter().parse(text) if field is not None})
+    names = [f"a{i}" for i in range(count)]
+    source = f"lambda {', '.join(names)}: {text.format(*names)}"
+    function: Callable[..., int] = eval(source, {"math": math})
+    return function
+
+
+def has_functions(value: IntExpr) -> bool:
+    """Whether an `Applied` is anywhere in it."""
+    return isinstance(value, Expr) and any(
+        isinstance(atom, Applied) or any(map(has_functions, operands(atom)))
+        for atom in value.atoms())
+
+
+def with_functions(value: IntExpr, change: Callable[[Expr], IntExpr]) -> IntExpr:
+    """The value with ``change`` applied to each outermost `Applied` in it."""
+    if isinstance(value, int):
+        return value
+    total: IntExpr = value.const
+    for monomial, term in value.terms.items():
+        product: IntExpr = term
+        for atom in monomial:
+            if isinstance(atom, Applied):
+                product = product * change(atom.expr)
+            elif isinstance(atom, Symbol):
+                product = product * atom.expr
+            else:
+                made = (with_functions(operand, change) for operand in operands(atom))
+                product = product * OPERATORS[type(atom)](*made)
+        total = total + product
+    return total
+
+
+# ------------------------------------------------------------------------------ limits
+
+
+def _not_negative(*args: Interval) -> Interval:
+    return 0, INF
+
+
+def _divisor_limits(*args: Interval) -> Interval:
+    """Of a greatest common divisor: no larger than any argument that is certainly not zero."""
+    largest = [high for low, high in args if low > 0]
+    least = 1 if largest else 0
+    return least, min(largest, default=INF)
+
+
+def _root_limits(arg: Interval) -> Interval:
+    low, high = arg
+    return math.isqrt(max(low, 0)), INF if high >= INF else math.isqrt(max(high, 0))
+
+
+def _length_limits(arg: Interval) -> Interval:
+    return 0, 64
+
+
+def _bits_limits(*args: Interval) -> Interval:
+    """Of what sets no bit that no argument has, where none is negative."""
+    if any(low < 0 for low, _ in args):
+        return -INF, INF
+    return 0, min(INF, (1 << max(high for _, high in args).bit_length()) - 1)
+
+
+GCD: Final = int_function("math.gcd({0}, {1})", _divisor_limits)
+LCM: Final = int_function("math.lcm({0}, {1})", _not_negative)
+ISQRT: Final = int_function("math.isqrt({0})", _root_limits)
+COMB: Final = int_function("math.comb({0}, {1})", _not_negative)
+BIT_LENGTH: Final = int_function("({0}).bit_length()", _length_limits)
+BIT_AND: Final = int_function("({0} & {1})", _bits_limits)
+BIT_OR: Final = int_function("({0} | {1})", _bits_limits)
+BIT_XOR: Final = int_function("({0} ^ {1})", _bits_limits)

@@ -1,0 +1,39 @@
+"""Functions without algebra as nodes of captured graphs: on plain and on symbolic ints.
+
+Place in the pipeline: capture puts them into graphs for sizes such as ``int(n * 0.3)``; the graph
+runs them on ints, aot on symbols.
+
+    number_call(GCD)(12, 8)         # 4
+    number_call(GCD)(s0, 8)         # the SymInt math.gcd(s0, 8)
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from weft.shapes.atoms import IntFunction
+from weft.shapes.expr import applied
+from weft.shapes.symnode import expr_of
+
+
+@functools.cache
+def number_call(function: IntFunction) -> Callable[..., Any]:
+    """The function on numbers; always the same object."""
+
+    def call(*args: int | torch.SymInt) -> int | torch.SymInt:
+        symbolic = next((arg for arg in args if isinstance(arg, torch.SymInt)), None)
+        if symbolic is None:
+            return function.compute(*args)
+        made: int | torch.SymInt = symbolic.node.shape_env.as_int(
+            applied(function, *map(expr_of, args)))
+        return made
+
+    call.__name__ = call.__qualname__ = f"size_{zlib.crc32(function.text.encode()):08x}"
+    call.__doc__ = function.text
+    globals()[call.__name__] = call  # where the text of a graph module finds it
+    return call

@@ -1,0 +1,128 @@
+"""Ints from floats of sizes: ``int(n * 0.3)``, ``round(h / 7)``, ``math.ceil(n ** 0.5)``.
+
+Place in the pipeline: beside ``floats.py``. Where the float is exact the int is a polynomial with
+divisions; otherwise it is a function of the sizes, computed as Python would (`functions.py`).
+
+    >>> from weft.shapes.expr import symbol
+    >>> from weft.shapes.floats import apply
+    >>> n = symbol("n", 2, 100)
+    >>> rounded("int", apply("mul", n, 1.5)), rounded("int", apply("mul", n, 0.3))
+    (((3*n)//2), int((n * 0.3)))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from weft.shapes.expr import Expr, IntExpr, applied
+from weft.shapes.floats import (
+    OPERATIONS,
+    FloatExpr,
+    FloatSymbol,
+    Number,
+    number_symbols,
+    rounded_down,
+    rounded_up,
+    truncated,
+)
+from weft.shapes.functions import Interval, int_function
+from weft.shapes.intervals import INF
+
+HOW: Final[Mapping[str, Callable[[float], int]]] = {
+    "int": math.trunc, "math.floor": math.floor, "math.ceil": math.ceil, "round": round,
+}  # fmt: skip
+_EXACT: Final[Mapping[str, Callable[[Number], IntExpr | None]]] = {
+    "int": truncated, "math.floor": rounded_down, "math.ceil": rounded_up,
+}  # fmt: skip
+
+Range = tuple[float, float]
+_ANY: Final[Range] = (-math.inf, math.inf)
+
+
+def rounded(how: str, value: Number) -> IntExpr | None:
+    """``how(value)``; None where a Python float takes part that changes between calls."""
+    exact = _EXACT[how](value) if how in _EXACT else None
+    if exact is not None or any(isinstance(s, FloatSymbol) for s in number_symbols(value)):
+        return exact
+    leaves: dict[Expr, str] = {}
+    text = f"{how}({_with_holes(value, leaves)})"
+
+    def limits(*args: Interval) -> Interval:
+        return _rounded_range(how, _range(value, dict(zip(leaves, args, strict=True))))
+
+    return applied(int_function(text, limits), *leaves)
+
+
+def _with_holes(value: Number, leaves: dict[Expr, str]) -> str:
+    """Python source with ``{0}``, ``{1}`` for the integer expressions."""
+    if isinstance(value, Expr):
+        return leaves.setdefault(value, f"{{{len(leaves)}}}")
+    if isinstance(value, FloatExpr):
+        args = [_with_holes(arg, leaves) for arg in value.args]
+        spelling = OPERATIONS[value.op][1]
+        if spelling.isidentifier() or spelling.startswith("math."):
+            return f"{spelling}({', '.join(args)})"
+        return f"({spelling}{args[0]})" if len(args) == 1 else f"({args[0]} {spelling} {args[1]})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return f"({value!r})" if isinstance(value, int | float) and value < 0 else repr(value)
+
+
+# ------------------------------------------------------------------------------ ranges
+
+
+def _rounded_range(how: str, limits: Range) -> Interval:
+    low, high = limits
+    return (-INF if low <= -INF else HOW[how](low)), (INF if high >= INF else HOW[how](high))
+
+
+def _range(value: Number, ranges: Mapping[Expr, Interval]) -> Range:
+    """Floats that the value lies between: rounding keeps the order of what is rounded."""
+    if isinstance(value, Expr):
+        least, most = ranges[value]
+        return (-math.inf if least <= -INF else least), (math.inf if most >= INF else most)
+    if not isinstance(value, FloatExpr):
+        return (value, value) if isinstance(value, int | float) and value == value else _ANY
+    rule = _RANGE_RULES.get(value.op)
+    if rule is None:
+        return _ANY
+    try:
+        low, high = rule(*(_range(arg, ranges) for arg in value.args))
+    except (ArithmeticError, ValueError):
+        return _ANY
+    return (low, high) if low <= high else _ANY  # NaN: infinity times zero
+
+
+def _corners(function: Callable[[float, float], float]) -> Callable[[Range, Range], Range]:
+    def rule(left: Range, right: Range) -> Range:
+        found = [function(a, b) for a in left for b in right]
+        return _ANY if any(f != f for f in found) else (min(found), max(found))
+
+    return rule
+
+
+def _quotient(left: Range, right: Range) -> Range:
+    return _corners(lambda a, b: a / b)(left, right) if right[0] > 0 else _ANY
+
+
+def _power(base: Range, exponent: Range) -> Range:
+    if base[0] < 0 or exponent[0] != exponent[1]:
+        return _ANY
+    ends = [float(end) ** exponent[0] for end in base]
+    return min(ends), max(ends)
+
+
+_RANGE_RULES: Final[Mapping[str, Callable[..., Range]]] = {
+    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "mul": _corners(lambda a, b: a * b),
+    "truediv": _quotient,
+    "pow": _power,
+    "neg": lambda a: (-a[1], -a[0]),
+    "float": lambda a: a,
+    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "sqrt": lambda a: (math.sqrt(max(a[0], 0)), math.sqrt(a[1])),
+}

@@ -1,0 +1,134 @@
+"""What programs compute of sizes stays symbolic: one graph serves all sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import weft
+from weft.errors import InternalError
+from weft.runtime.generated_code import load
+from weft.shapes.expr import applied, symbol
+from weft.shapes.floats import apply
+from weft.shapes.functions import BIT_AND, GCD, ISQRT
+from weft.shapes.rounding import HOW, rounded
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+Program = Callable[[torch.Tensor], Any]
+
+ONE: dict[str, Program] = {
+    "int of a fraction": lambda x: x.topk(int(x.shape[1] * 0.3)).values * 2,
+    "round": lambda x: torch.zeros(x.shape[0], round(x.shape[1] / 3)) + round(x.shape[1] * 0.4),
+    "ceil of a root": lambda x: x + math.ceil(math.sqrt(x.shape[1])),
+    "common divisor": lambda x: x + math.gcd(*x.shape) + math.lcm(x.shape[0], 4),
+    "integer root": lambda x: x + math.isqrt(x.shape[0] * x.shape[1]),
+    "logarithms": lambda x: x + math.log(x.shape[1], 2) + math.log1p(x.shape[0]),
+    "power": lambda x: x * math.pow(x.shape[1], -0.5) + math.hypot(x.shape[0], x.shape[1]),
+    "bits": lambda x: x + (x.shape[1] & 3) + (x.shape[0] | 1) + (x.shape[0] ^ 1) + ~x.shape[1],
+    "length in bits": lambda x: x + (x.shape[1] - 1).bit_length(),
+    "sorted": lambda x: x + sorted([x.shape[0], 30, x.shape[1]], reverse=True)[1],
+    "extremes": lambda x: x * min(x.shape[1], 14) + max(x.shape[0], 5) + min(x.shape),
+    "parts of a number": lambda x: x + x.shape[0].numerator + x.shape[1].real,
+    "numpy product": lambda x: x.reshape(int(np.prod(x.shape))) * 2,
+    "numpy root": lambda x: x / np.sqrt(x.shape[1]) + int(np.ceil(x.shape[1] / 2)),
+    "numpy scalar": lambda x: x + x.shape[1] % np.int64(4) + np.int64(100) // x.shape[1],
+    "numpy extremes": lambda x: x + np.maximum(x.shape[0], 5) + np.int64(x.shape[0]) * 2,
+    "scale of an interpolation": lambda x: F.interpolate(x[:, None], scale_factor=0.7) + 1,
+    "chunk of the whole": lambda x: [x[:, i:] * 2 for i in range(0, x.shape[1], x.shape[1])],
+    "window of a range": lambda x: [x[:, i] * i for i in range(x.shape[1] - 3, x.shape[1])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", ONE)
+def test_one_graph_serves_all_sizes(name: str, backend: str) -> None:
+    program = ONE[name]
+    compiled = weft.compile(program, backend=backend, dynamic=True)
+    for rows, columns in ((4, 16), (6, 22), (3, 13)):
+        x = torch.randn(rows, columns)
+        torch.testing.assert_close(compiled(x), program(x))
+    assert weft.stats()["graphs"] == 1 and weft.stats()["graph_breaks"] == 0
+
+
+@pytest.mark.parametrize("root", [math.sqrt, lambda n: n**0.5, math.isqrt])
+def test_side_of_a_square_is_computed_at_each_size(root: Callable[[int], float]) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        side = int(root(x.shape[1]))
+        return (x.view(x.shape[0], side, side, -1).permute(0, 3, 1, 2) * 2).contiguous()
+
+    compiled = weft.compile(program, backend="inductor", dynamic=True)
+    for side in (4, 5, 6, 7):
+        x = torch.randn(2 + side, side * side, 8)
+        torch.testing.assert_close(compiled(x), program(x))
+    assert weft.stats()["graphs"] == 1
+    with pytest.raises(RuntimeError):
+        compiled(torch.randn(4, 17, 8))
+
+
+SPECIALISED: dict[str, Program] = {
+    "list times size": lambda x: x + len([1] * x.shape[0]) + len(x.shape[0] * (2,)),
+    "text times size": lambda x: x + len("ab" * x.shape[0]),
+    "narrower numpy types": lambda x: x * (np.float32(2) * x.shape[0]) + np.int8(9) % x.shape[0],
+    "numpy scalar equals size": lambda x: x * 2 if np.int64(4) == x.shape[0] else x * 3,
+    "numpy bool": lambda x: x + np.bool_(True) * x.shape[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPECIALISED)
+def test_operation_without_a_rule_fixes_the_size_instead_of_breaking(name: str) -> None:
+    program = SPECIALISED[name]
+    compiled = weft.compile(program, backend="eager", dynamic=True)
+    for rows in (4, 6, 3):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(compiled(x), program(x))
+    assert weft.stats()["graph_breaks"] == 0
+
+
+def test_numpy_numbers_made_of_sizes_keep_their_type() -> None:
+    def program(x: torch.Tensor) -> tuple[Any, ...]:
+        n = x.shape[1]
+        root, half = np.sqrt(n), n / np.float64(2)
+        return np.prod(x.shape), root, np.int64(2) * n, np.ceil(n / 3), half, root > 2
+
+    compiled = weft.compile(program, backend="eager", dynamic=True)
+    for columns in (16, 5):
+        x = torch.randn(3, columns)
+        given, wanted = compiled(x), program(x)
+        assert given == wanted and list(map(type, given)) == list(map(type, wanted))
+
+
+def test_rounded_floats_lie_in_their_bounds() -> None:
+    n, m = symbol("n", 2, 40), symbol("m", 1, 9)
+    for how in HOW:
+        for value in (apply("mul", n, 0.37), apply("truediv", n, apply("mul", m, 1.1)),
+                      apply("sub", apply("sqrt", n), apply("float", m)), apply("pow", n, -0.5)):
+            made = rounded(how, value)
+            assert made is not None and not isinstance(made, int)
+            for i in range(2, 41):
+                for j in range(1, 10):
+                    assert made.lo <= _value(how, value, {n: i, m: j}) <= made.hi
+
+
+def _value(how: str, value: Any, env: Any) -> int:
+    from weft.shapes.floats import evaluate
+
+    return HOW[how](evaluate(value, env))
+
+
+def test_functions_are_computed_on_constants_and_bounded_on_symbols() -> None:
+    n = symbol("n", 2, 64)
+    assert applied(GCD, 12, 18) == 6 and applied(ISQRT, 17) == 4
+    assert applied(BIT_AND, n, 7).bounds == (0, 127) and applied(GCD, n, 12).bounds == (1, 12)  # type: ignore[union-attr]
+    assert applied(GCD, n, 12) is applied(GCD, n, 12)
+
+
+def test_name_that_nothing_defines_is_an_error_when_code_is_written() -> None:
+    with pytest.raises(InternalError, match="nothing defines u0"):
+        load("def call(args):\n    return args[0] + u0", "<test>", {})
