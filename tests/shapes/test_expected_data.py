@@ -130,6 +130,7 @@ def test_other_data_than_expected_runs_eagerly_and_in_the_end_by_another_graph()
     def counted(x: Tensor) -> list[int]:
         return torch.bincount(x, minlength=2).tolist()
 
+    weft.reset()
     compiled = weft.compile(counted, backend="eager")
     assert compiled(ints(0, 1, 1)) == [1, 2]
     for n in range(2, 20):
@@ -151,9 +152,60 @@ def test_nothing_is_expected_in_a_graph_that_writes_its_inputs() -> None:
         total.add_(1)
         return total + sum(torch.bincount(classes, minlength=3).tolist())
 
+    weft.reset()
     compiled = weft.compile(written, backend="eager")
     for classes in (ints(0, 2), ints(4), ints(1, 1, 1)):
         expected, found = torch.zeros(2), torch.zeros(2)
         assert torch.equal(written(expected, classes), compiled(found, classes))
         assert torch.equal(expected, found)
     assert weft.stats()["graph_breaks"] >= 1
+
+
+def rows_of_each_class(x: Tensor, label: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for k in range(3):
+        rows = (label == k).nonzero().squeeze(-1)
+        if rows.numel() == 0:
+            continue
+        out[rows] = x[rows] * (k + 1)
+    return out
+
+
+def loss_of_positive_rows(x: Tensor, label: Tensor) -> Tensor:
+    rows = torch.nonzero(label == 1).flatten()
+    if not len(rows):
+        return x.sum() * 0
+    return F.smooth_l1_loss(x[rows], x[rows] * 2) / len(rows)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [rows_of_each_class, loss_of_positive_rows])
+def test_branch_on_there_being_no_rows(program: Any, backend: str) -> None:
+    labels = ints(0, 1, 1, 2, 2, 0, 0, 1), ints(*[1] * 8), ints(*[2] * 8), ints(1, *[0] * 7)
+    check(program, backend, *((X, label) for label in labels))
+
+
+def test_loop_that_a_data_dependent_size_ends_breaks() -> None:
+    def suppressed(x: Tensor, near: Tensor) -> Tensor:
+        left, kept = torch.arange(len(x)), []
+        while left.numel() > 0:
+            kept.append(left[0])
+            left = left[1:][~near[left[0], left[1:]]]
+        return x[torch.stack(kept)]
+
+    weft.reset()
+    compiled = weft.compile(suppressed, backend="eager")
+    for near in (torch.eye(8) > 1, torch.ones(8, 8) > 0, torch.ones(8, 8).triu() > 0):
+        assert torch.equal(compiled(X, near), suppressed(X, near))
+    assert 1 <= weft.stats()["graph_breaks"] <= 4
+
+
+def test_scattered_into_a_tensor_whose_stride_depends_on_data() -> None:
+    def padded(x: Tensor, lengths: Tensor) -> Tensor:
+        longest = int(lengths.max())
+        mask = torch.arange(longest)[None] < lengths[:, None]
+        out = x.new_zeros(len(lengths), longest, x.shape[1])
+        out[mask] = x
+        return out
+
+    check(padded, "eager", *COUNTS)

@@ -98,7 +98,7 @@ class Restart(Signal):
 
 @final
 class StartOver(Signal):
-    """Interpret again: what the program found outside has changed meanwhile."""
+    """Interpret again: what is known of the program has changed meanwhile."""
 
 
 @final

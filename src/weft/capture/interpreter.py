@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any, Final, final
 
 import torch
@@ -30,11 +32,12 @@ from weft.capture.state import GlobalState, Step
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant
+from weft.capture.values.data_numbers import note_checks
 from weft.capture.values.exceptions import link_context, new_exception, note_passed
 from weft.capture.values.known_data import known_fake
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.registry import IDENTITY, wrapper_of
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue, wrap_number
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_node, wrap_number
 from weft.config import config
 from weft.errors import SourceLine
 from weft.interrupts import checkpoint
@@ -95,7 +98,7 @@ class Interpreter:
         if data_dependent:
             self.shapes.may_expect = policy.expects
             self.shapes.note_expectation = lambda: None if (tx := this()) is None else (
-                tx.note_check())
+                tx.note_expectation())
             fakes.mode.symbols = self.shapes
             self.shapes.known_content = lambda fake: None if (tx := this()) is None else (
                 known_fake(tx, fake))
@@ -123,6 +126,10 @@ class Interpreter:
         self.retained: list[tuple[Any, int]] = []
         """Tensors made inside that keep their gradients, and the steps that said so."""
         self.checked_at: list[int] = []
+        self.expected_at: Counter[Hashable] = Counter()
+        """How often branches were expected to go one way, by code and instruction (and turn)."""
+        self.turns = 0
+        """How often `for` loops went on."""
         """The steps of branches that became checks in the graph."""
         self.made_classes: dict[type, SymbolicValue] = {}
         """Models of the classes made inside, and how to make them (`values/made_classes.py`)."""
@@ -250,6 +257,12 @@ class Interpreter:
     def note_check(self) -> None:
         """The branch under way became a check in the graph."""
         self.checked_at.append(self.breaking_step())
+
+    def note_expectation(self) -> None:
+        """The answer to a question about data became a check: before all that relies on it."""
+        self.note_check()
+        if not self.shapes.expects:  # else the operator's node comes first
+            note_checks(self, partial(number_node, self))
 
     def raised_at(self, error: ObservedException) -> int:
         """The step at which an exception was first raised, as far in as a continuation can go."""

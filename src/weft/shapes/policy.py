@@ -13,7 +13,7 @@ none but marked ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -58,6 +58,8 @@ class DynamicPolicy:
         """Whether graphs end at what depends on data: such a graph could not be compiled."""
         self.expects = True
         """Whether captures may expect something of data (`ShapeContext.expect`)."""
+        self.unexpected: set[Hashable] = set()
+        """Branches of which nothing is expected: they end loops."""
         self._disappointed = 0
         self.contents = Contents()
         self._last: dict[str, tuple[int, ...]] = {}

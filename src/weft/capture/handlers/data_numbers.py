@@ -23,8 +23,8 @@ from weft._torch import (
     check_value,
     check_with,
 )
-from weft.capture.breaks import graph_break
-from weft.capture.opcodes.control import CHECK_DATA
+from weft.capture.breaks import StartOver, graph_break
+from weft.capture.opcodes.control import CHECK_DATA, EXPECT_DATA
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant
 from weft.capture.values.data_numbers import add_check
@@ -40,10 +40,16 @@ from weft.shapes.guard import opposite
 from weft.shapes.symnode import UndecidedValue, certainly_equal
 
 if TYPE_CHECKING:
+    from weft.capture.frame import Frame
     from weft.capture.interpreter import Interpreter
 
 _LONGEST_LIST: Final = 256
 """Numbers in a list that becomes part of the graph; a loop over more is better run by Python."""
+
+_MOST_TURNS: Final = 4
+_MOST_TIMES: Final = 128
+"""How often a branch may be expected to go one way, within a turn of a `for` loop and in all: a
+`while` loop may wait for the other."""
 
 
 def _require(tx: Interpreter, tensor: TensorValue, name: str, possible: bool) -> None:
@@ -212,6 +218,27 @@ def _check_number(tx: Interpreter, value: SymbolicNumberValue, wanted: bool) -> 
     return True
 
 
+def _expected_truth(tx: Interpreter, frame: Frame, value: SymbolicValue) -> bool | None:
+    """`if rows.numel() == 0` is taken not to be so, unless that is what ends a loop."""
+    if not isinstance(value, SymbolicNumberValue) or value.python_type() is float:
+        return None
+    place = (frame.code, frame.current.offset)
+    if not tx.shapes.may_expect or place in tx.policy.unexpected:
+        return None
+    condition = value if isinstance(value.example, torch.SymBool) else tx.binary(
+        "ne", value, constant(0))
+    if not _depends_on_data(tx, condition):
+        return None
+    expected = tx.shapes.expect(condition.example.node.value)  # type: ignore[attr-defined]
+    if expected is not None:
+        tx.expected_at[place] += 1
+        tx.expected_at[place, tx.turns] += 1
+        if tx.expected_at[place, tx.turns] > _MOST_TURNS or tx.expected_at[place] > _MOST_TIMES:
+            tx.policy.unexpected.add(place)
+            raise StartOver
+    return expected
+
+
 def _check_divisor(tx: Interpreter, divisor: Any) -> None:
     """The graph tests that it is not zero; where it is, the program raises."""
     _hold(tx, (divisor != 0).node.value, "division by zero", RuntimeError)
@@ -220,6 +247,7 @@ def _check_divisor(tx: Interpreter, divisor: Any) -> None:
 
 DIVISORS.append(_check_divisor)
 CHECK_DATA.append(_check_truth)
+EXPECT_DATA.append(_expected_truth)
 
 
 @rule(check_is_size)

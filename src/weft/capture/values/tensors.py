@@ -45,6 +45,8 @@ from weft.capture.values.sequences import (
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_node
 from weft.capture.values.symbolic_tensors import symbolic_fake
 from weft.capture.values.unknown import unknown
+from weft.shapes.relation import eq
+from weft.shapes.symnode import expr_of
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -442,8 +444,16 @@ def _check_writable(target: Any, written: list[torch.Tensor]) -> None:
     """Kernels refuse to write to a tensor whose items share memory; fakes do not notice."""
     for fake in written:
         layout = zip(fake.shape, fake.stride(), strict=True)
-        if any(type(n) is int and n > 1 and stride == 0 for n, stride in layout):
+        if any(type(n) is int and n > 1 and _is_zero(stride) for n, stride in layout):
             raise graph_break("operator-failed", f"{_name(target)} on an expanded tensor")
+
+
+def _is_zero(stride: Any) -> bool:
+    """Whether a stride is 0 in this call; not where only a size that depends on data could be."""
+    if type(stride) is int:
+        return stride == 0
+    answer: bool | None = stride.node.shape_env.truth(eq(expr_of(stride), 0))
+    return answer is True
 
 
 def _in_place(target: Any) -> bool:
