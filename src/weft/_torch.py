@@ -30,6 +30,9 @@ from torch import _check_with as check_with
 # shapes.fake_mode: the module whose decorator keeps functions out of torch.compile.
 from torch import _compile as compile_markers
 
+# aot: writes to inputs, all in one call.
+from torch import _foreach_copy_ as foreach_copy_
+
 # aot: which dispatch keys an operator has kernels for.
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey
 from torch._C import _are_functorch_transforms_active as are_functorch_transforms_active
@@ -195,6 +198,7 @@ __all__ = [
     "enter_dual_level",
     "exit_dual_level",
     "forbid_data_access",
+    "foreach_copy_",
     "foreach_scaled",
     "forward_ad_level",
     "function_spaces",

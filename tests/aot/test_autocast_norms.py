@@ -100,3 +100,27 @@ def test_a_region_without_autocast_within_autocast(name: str, backend: str) -> N
             return [y.detach(), x.grad, call(x)]
 
     torch.testing.assert_close(seen(weft.compile(region, backend=backend)), seen(region))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("tracked", [True, False])
+def test_batch_norm_of_half_types_is_fused(
+    dtype: torch.dtype, affine: bool, tracked: bool
+) -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(8, affine=affine, track_running_stats=tracked).to(dtype)
+    eager, x = copy.deepcopy(norm), torch.randn(4, 8, 6, 6).to(dtype)
+    weft.reset()
+    compiled = weft.compile(lambda x: norm(x).relu(), fullgraph=True)
+    given = [x.clone().requires_grad_() for _ in range(2)]
+    results = [compiled(given[0]), eager(given[1]).relu()]
+    for result in results:
+        (result.float() * torch.linspace(-1, 1, x.numel()).view(x.shape)).sum().backward()
+    assert weft.stats()["extern_calls"] == 0
+    pairs = [tuple(results), (given[0].grad, given[1].grad)]
+    pairs += zip(norm.buffers(), eager.buffers(), strict=True)
+    pairs += [(p.grad, q.grad) for p, q in zip(norm.parameters(), eager.parameters(), strict=True)]
+    for found, wanted in pairs:
+        assert found.dtype == wanted.dtype
+        torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)

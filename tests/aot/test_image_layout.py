@@ -13,6 +13,7 @@ from weft.aot import image_layout
 from weft.aot.evaluate import Evaluator
 from weft.aot.graph import AtenGraph
 from weft.diagnostics import events
+from weft.runtime import image_speed
 
 
 class Net(nn.Module):
@@ -51,7 +52,7 @@ def step(model: nn.Module, call: nn.Module, x: torch.Tensor) -> list[torch.Tenso
 @pytest.fixture(params=[False, True], ids=["mkl", "onednn"])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_layout, "MIN_PRODUCTS", 0)
-    monkeypatch.setattr(image_layout, "onednn_is_faster", lambda: request.param)
+    monkeypatch.setattr(image_speed, "onednn_is_faster", lambda: request.param)
 
 
 @pytest.mark.usefixtures("products")
@@ -84,7 +85,7 @@ def test_images_are_copied_once_and_products_replace_small_kernels() -> None:
     convolutions = [n for n in forward.graph.nodes if n.target is aten.convolution.default]
     layouts = [n.args[0].meta["val"].is_contiguous() for n in convolutions]
     assert layouts.count(True) == 1  # the one that is mostly weight
-    as_products = image_layout.onednn_is_faster()
+    as_products = image_speed.onednn_is_faster()
     assert len(convolutions) == (5 if as_products else 6)
     backwards = [n for n in backward.graph.nodes if n.target is aten.convolution_backward.default]
     assert len(backwards) == len(convolutions)

@@ -4,6 +4,7 @@ promised.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -176,3 +177,56 @@ def test_attention_with_a_broadcast_mask_stays_fused() -> None:
     mask = torch.ones(197, 1, dtype=torch.bool, device="cuda").expand(4, 1, 197, 197)
     check(lambda q: F.scaled_dot_product_attention(q, q, q, mask) + 1, query, tolerance=2e-2)
     assert weft.stats()["extern_calls"] <= 2
+
+
+class Images(nn.Module):
+    """Convolutions of all kinds, some as products, with norms, pooling and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 7, stride=2, padding=3)
+        self.narrow = nn.Conv2d(64, 48, 1)
+        self.depthwise = nn.Conv2d(48, 48, 5, padding=2, groups=48)
+        self.grouped = nn.Conv2d(48, 48, 3, padding=1, groups=2)
+        self.eights = nn.Conv2d(48, 64, 3, padding=1, groups=2, bias=False)
+        self.norm = nn.BatchNorm2d(64)
+        self.up = nn.ConvTranspose2d(64, 16, 2, stride=2)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = F.max_pool2d(F.relu(self.stem(x)), 3, 2, 1)
+        y = self.grouped(F.gelu(self.depthwise(self.narrow(x))))
+        y = F.relu(self.norm(self.eights(y)) + x)
+        z = F.silu(self.up(y))
+        return self.head(z.mean((2, 3))), z
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_convolutions_in_any_layout(
+    dtype: torch.dtype, memory_format: torch.memory_format, dynamic: bool | None
+) -> None:
+    net = Images().cuda().to(dtype)
+    peer = copy.deepcopy(net).double()
+    compiled = weft.compile(net, dynamic=dynamic)
+    limit = 2e-2 if dtype == torch.float32 else 6e-2  # TF32; of the largest element
+    for batch in (8, 6):
+        x = rand(batch, 3, 96, 96, dtype=dtype).to(memory_format=memory_format)
+        with torch.no_grad():
+            plain, wanted = compiled(x), net(x)
+        assert [t.stride() for t in plain] == [t.stride() for t in wanted]
+        results = []
+        for call, model, given in ((compiled, net, x), (peer, peer, x.double())):
+            model.zero_grad()
+            out, image = call(given)
+            ((out.square().sum() + image.sin().sum()) / batch).backward()
+            results.append([out, image, *(p.grad for p in model.parameters())])
+        for found, exact in zip(*results, strict=True):
+            assert (found.double() - exact).abs().max() <= limit * exact.abs().max()
+
+
+def test_biases_of_convolutions_are_fused_with_what_follows() -> None:
+    layers = nn.Sequential(nn.Conv1d(8, 16, 3), nn.GELU()).cuda()
+    with torch.no_grad():
+        check(layers, rand(2, 8, 50), tolerance=1e-2, kernels=1)

@@ -129,3 +129,46 @@ def foreach_addcmul(xs: Any, ones: Any, twos: Any, value: Any = 1) -> list[Any]:
     """x + value * one * two, at each position."""
     values = _per_item(value, len(xs))
     return [x + v * (a * b) for x, a, b, v in zip(xs, ones, twos, values, strict=True)]
+
+
+@decomposition(aten._native_batch_norm_legit_functional.default)
+def batch_norm_with_new_statistics(
+    x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
+    momentum: float, eps: float,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Batch norm, the batch's mean and inverse deviation, and the new running statistics.
+
+    All of it in float32 for half types, as ATen's kernels compute.
+    """
+    if not training:
+        raise NotImplementedError("the running statistics are used: another operator")
+    result, mean, var, inverse = _normalized_batch(x, weight, bias, eps)
+    count = x.numel() // x.size(1)
+    new_mean = momentum * mean + (1 - momentum) * running_mean
+    new_var = momentum * (var * (count / (count - 1))) + (1 - momentum) * running_var
+    return result, mean, inverse, new_mean, new_var
+
+
+@decomposition(aten._native_batch_norm_legit.no_stats)
+def batch_norm_without_statistics(
+    x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    """Batch norm, the batch's mean and inverse deviation."""
+    result, mean, _, inverse = _normalized_batch(x, weight, bias, eps)
+    return result, mean, inverse
+
+
+def _normalized_batch(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any, Any]:
+    """The affine result in x's type; mean, variance and inverse deviation of each channel."""
+    wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    dims = [d for d in range(x.dim()) if d != 1]
+    columns = [1, -1, *(1,) * (x.dim() - 2)]
+    values = x.to(wide)
+    var, mean = torch.var_mean(values, dims, correction=0, keepdim=True)
+    inverse = torch.rsqrt(var + eps)
+    result = (values - mean) * inverse
+    if weight is not None:
+        result = result * weight.to(wide).view(columns)
+    if bias is not None:
+        result = result + bias.to(wide).view(columns)
+    return (result.to(x.dtype), *(t.squeeze(dims) for t in (mean, var, inverse)))

@@ -199,7 +199,11 @@ def _outputs(result: Any, expected: Any, recorder: Recorder) -> Any:
 def _output(result: Any, expected: Any, recorder: Recorder) -> Node | None:
     if not isinstance(expected, FakeTensor):
         return None
-    if not isinstance(result, torch.Tensor) or result.dtype != expected.dtype:
+    if not isinstance(result, torch.Tensor):
+        raise Unsupported("a decomposition with a result that is no tensor")
+    if _is_wider(result.dtype, expected.dtype):
+        result = result.to(expected.dtype)
+    if result.dtype != expected.dtype:
         raise Unsupported("a decomposition with a result of another dtype than its operator")
     if not certainly_equal(result.size(), expected.size()):
         raise Unsupported("a decomposition with a result of other sizes than its operator")
@@ -210,6 +214,10 @@ def _output(result: Any, expected: Any, recorder: Recorder) -> Node | None:
     if not _same_strides(node.meta["val"], expected):
         raise Unsupported("a decomposition with a result of other strides than its operator")
     return node
+
+
+def _is_wider(a: torch.dtype, b: torch.dtype) -> bool:
+    return a.is_floating_point and b.is_floating_point and a.itemsize > b.itemsize
 
 
 def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:

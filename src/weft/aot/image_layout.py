@@ -1,7 +1,8 @@
-"""Convolutions in training work on channels-last memory, and those by 1 x 1 kernels are products.
+"""Convolutions work on channels-last memory, and those by 1 x 1 kernels are products.
 
-Place in the pipeline: `training.py`, on the joint graph before it is split (graphs without a
-backward are laid out by `codegen/lowering/convolution.py`). float32 on CPUs only.
+Place in the pipeline: `training.py`, on the joint graph before it is split, and `pipeline.py` for
+graphs without a backward on GPUs (on CPUs `codegen/lowering/convolution.py` lays those out).
+`runtime/image_speed.py` knows for which convolutions it pays.
 
     y = convolution(x, w)             x' = copy of x as NHWC;  y = convolution(x', w)
     z = relu(y)                       z = relu(y)                      # NHWC like its operand
@@ -28,7 +29,7 @@ from weft.aot.graph import AtenGraph
 from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.views import restride, stride_order
-from weft.runtime.gemm_speed import onednn_is_faster
+from weft.runtime.image_speed import nhwc_is_faster, product_is_faster
 
 aten = torch.ops.aten
 
@@ -52,34 +53,41 @@ VIEWS: Final = frozenset(
 """Views that mean the same elements in any layout, or fail."""
 
 
-def use_channels_last(gm: AtenGraph) -> bool:
-    """Lay the graph's images out as NHWC, in place; whether that was done."""
+def use_channels_last(gm: AtenGraph, device: str | None = None) -> bool:
+    """Lay the graph's images out as NHWC, in place; whether that was done.
+
+    device: only where the convolutions are on devices of this type.
+    """
     convolutions = [n for n in gm.graph.nodes if n.target is aten.convolution.default]
-    suitable = [n for n in convolutions if _is_suitable(n)]
+    if device is not None:
+        convolutions = [n for n in convolutions if n.meta["val"].device.type == device]
+    trained = any(n.target is aten.convolution_backward.default for n in gm.graph.nodes)
+    suitable = [n for n in convolutions if _is_suitable(n, trained)]
     if not suitable or sum(map(_products, suitable)) < MIN_PRODUCTS:
         return False
-    _Layout(gm.graph).run()
+    _Layout(gm.graph, trained).run()
     return True
 
 
-def _is_suitable(node: Node) -> bool:
-    """Is it a plain 2-D convolution of float32 images of known sizes on the CPU?"""
-    x, weight, _, _, _, _, transposed = node.args[:7]
-    tensors = [a.meta["val"] for a in (x, weight) if isinstance(a, Node)]
-    return (
-        not transposed
-        and bool(torch.backends.mkldnn.enabled)
-        and all(_is_plain_image(t) for t in tensors)
-        and all(type(n) is int for n in node.meta["val"].size())
-    )
+def _is_suitable(node: Node, trained: bool) -> bool:
+    """Is it a plain 2-D convolution, or the gradient of one, that is faster on NHWC?"""
+    backward = node.target is aten.convolution_backward.default
+    operands, rest = (node.args[:3], node.args[7:]) if backward else (node.args[:2], node.args[6:])
+    images = [a.meta["val"] for a in operands if isinstance(a, Node)]
+    if not backward:
+        images.append(node.meta["val"])
+    transposed, groups = rest[0], rest[2]
+    if transposed or not all(map(_is_plain_image, images)):
+        return False
+    weight: Any = operands[-1]
+    size = weight.meta["val"].size()
+    return nhwc_is_faster(images[0].device, images[0].dtype, size, groups, trained)  # type: ignore[arg-type]
 
 
 def _is_plain_image(value: Any) -> bool:
     return (
         isinstance(value, FakeTensor)
         and value.dim() == 4
-        and value.dtype == torch.float32
-        and value.device.type == "cpu"
         and all(type(n) is int for n in value.size())
     )
 
@@ -96,8 +104,8 @@ def _products(node: Node) -> int:
 class _Layout:
     """One walk over the graph: nodes get new operands and metadata as layouts change."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, trained: bool) -> None:
+        self.graph, self.trained = graph, trained
         self.evaluator = Evaluator.current()
         self.traced: dict[Node, Any] = {}  # changed nodes: the metadata they were traced with
         self.restored: dict[Node, Node] = {}
@@ -113,9 +121,9 @@ class _Layout:
                 self._visit(node)
 
     def _visit(self, node: Node) -> None:
-        if node.target is aten.convolution.default and _is_suitable(node):
+        if node.target is aten.convolution.default and _is_suitable(node, self.trained):
             self._convolution(node)
-        elif node.target is aten.convolution_backward.default and self._is_image_gradient(node):
+        elif node.target is aten.convolution_backward.default and _is_suitable(node, self.trained):
             self._convolution_backward(node)
         elif not self.traced.keys().isdisjoint(node.all_input_nodes):
             self._follow(node)
@@ -128,7 +136,7 @@ class _Layout:
             node.args = map_arg(node.args, self._restored)
             return
         image = self._image(x)
-        if _is_product(weight, options) and onednn_is_faster():
+        if _is_product(weight, options):
             self._replace(node, self._product(image, weight, bias))
             return
         node.args = (image, self._restored(weight), bias, *options)
@@ -145,18 +153,13 @@ class _Layout:
         )  # fmt: skip
         return self._as_image(product, (batch, height, width))
 
-    def _is_image_gradient(self, node: Node) -> bool:
-        gradient, x, weight, _, _, _, _, transposed = node.args[:8]
-        tensors = [a.meta["val"] for a in (gradient, x, weight) if isinstance(a, Node)]
-        return not transposed and all(_is_plain_image(t) for t in tensors)
-
     def _convolution_backward(self, node: Node) -> None:
         gradient, x, weight, sizes, *options = node.args
         if _is_mostly_weight(weight, x, gradient):
             node.args = map_arg(node.args, self._restored)
             return
         gradient, image = self._image(gradient), self._image(x)
-        if _is_product(weight, options) and onednn_is_faster():
+        if _is_product(weight, options):
             self._product_backward(node, gradient, image, weight)
             return
         node.args = (gradient, image, self._restored(weight), sizes, *options)
@@ -284,18 +287,20 @@ def _plain(value: Any) -> Any:
 
 
 def _is_product(weight: Any, options: Sequence[Any]) -> bool:
-    """Is a convolution by this kernel a matrix product of all pixels?"""
+    """Is a convolution by this kernel a matrix product of all pixels, and faster as one?"""
     stride, padding, _, _, _, groups = options[:6]
+    value = weight.meta["val"]
     whole = all(s == 1 for s in stride) and all(p == 0 for p in padding)
-    return whole and groups == 1 and tuple(weight.meta["val"].size()[2:]) == (1, 1)
+    plain = whole and groups == 1 and tuple(value.size()[2:]) == (1, 1)
+    return plain and product_is_faster(value.device, value.dtype)
 
 
 def _is_mostly_weight(weight: Any, *images: Any) -> bool:
-    """Is the kernel (larger than 1 x 1) larger than the images? Its gradient is then slow to bring
-    into order from channels-last memory.
+    """Is the kernel (larger than 1 x 1) larger than the images, on a CPU? Its gradient is then slow
+    to bring into order from channels-last memory.
     """
     size = weight.meta["val"].size()
-    if tuple(size[2:]) == (1, 1):
+    if tuple(size[2:]) == (1, 1) or weight.meta["val"].device.type != "cpu":
         return False
     return bool(size.numel() > sum(i.meta["val"].numel() for i in images))
 

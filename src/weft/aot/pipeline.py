@@ -20,6 +20,7 @@ from weft.aot.ambient import generator_kept, without_autocast
 from weft.aot.control_flow import compile_stages, has_branches
 from weft.aot.data_dependent import data_symbols, expecting
 from weft.aot.expand import Lowered
+from weft.aot.image_layout import use_channels_last
 from weft.aot.joint import trace_backward
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.runtime_wrapper import wrap
@@ -68,6 +69,8 @@ def _compile_traced(
         events.record("perf", text=f"graph runs without aot: {reason}")
         return run_captured(gm)
     aten_gm = optimize(traced.graph, lowered)
+    if lowered is not None:
+        use_channels_last(aten_gm, "cuda")
     artifact = compiler(finish(aten_gm, _writable(traced)))
     return wrap(traced, without_autocast(artifact), run_captured(gm))
 

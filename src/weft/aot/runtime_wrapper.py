@@ -20,7 +20,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from weft._frame import distinct_storages
-from weft._torch import tree_unflatten
+from weft._torch import foreach_copy_, tree_unflatten
 from weft.aot.ambient import Boxed
 from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbolic_leaves
 from weft.aot.trace import OutputSpec, Traced
@@ -44,16 +44,16 @@ def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     apart = [(t, v) for t, v in zip(targets, values, strict=True) if t is not v]
     if len(apart) < len(targets):
         increment_version([t for t, v in zip(targets, values, strict=True) if t is v])
-    with torch.no_grad():
-        for target, value in apart:
-            target.copy_(value)
+    if apart:
+        with torch.no_grad():
+            foreach_copy_([t for t, _ in apart], [v for _, v in apart])
 
 
 def store_silently(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     """As `store`, where eager would not count the write in the tensors' versions."""
-    for target, value in zip(targets, values, strict=True):
-        if target is not value:
-            target.data.copy_(value)
+    apart = [(t.data, v) for t, v in zip(targets, values, strict=True) if t is not v]
+    if apart:
+        foreach_copy_([t for t, _ in apart], [v for _, v in apart])
 
 
 class _Source:

@@ -43,7 +43,7 @@ def compile_joint(
     leaves = _leaf_inputs(tracer)
     joint_gm = optimize(joint.graph, lowered)
     if lowered is not None:
-        use_channels_last(joint_gm)  # images of convolutions on CPUs
+        use_channels_last(joint_gm)
     with events.stage("partition"):
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")

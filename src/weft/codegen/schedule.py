@@ -29,6 +29,7 @@ from weft._torch import OpOverload
 from weft.codegen.access import Access, analyse
 from weft.codegen.domain import Domain, Refinement, refine
 from weft.codegen.lowering import GraphLowering
+from weft.codegen.occupancy import leaves_gpu_idle
 from weft.codegen.step_order import StepOrder
 from weft.codegen.values import (
     Buffer,
@@ -345,7 +346,10 @@ class _Fusion:
         joint = refine(left.domain, right.domain)
         if joint is None:
             return "different domains"
-        return _join(left, right, joint)
+        merged = _join(left, right, joint)
+        if isinstance(merged, Group) and device_of(left).type != "cpu" and _idles(merged):
+            return "one kernel would leave most of the GPU idle"
+        return merged
 
     def _buffers_of(self, left: Group, right: Group, first: int, second: int) -> int:
         """How many buffers a kernel of both would have.
@@ -479,6 +483,20 @@ def _join(left: Group, right: Group, joint: Refinement) -> Group | str:
     return Group(
         left.id, joint.domain, members, all_reads, writes[0] | writes[1], operators, position
     )
+
+
+def _idles(group: Group) -> bool:
+    """Does a group read a few reductions' results at every point of long rows again?"""
+    members = [
+        (
+            m.access.definition.reduction is not None,
+            m.access.definition.buffer.name,
+            m.access.reads.keys(),
+            m.variables.values(),
+        )
+        for m in group.members
+    ]
+    return leaves_gpu_idle(group.domain, members, group.reads)
 
 
 def _moved(

@@ -1,4 +1,4 @@
-"""2-D convolutions in channels-last memory, and pooling between them.
+"""Convolutions: channels-last memory on CPUs, with the pooling between them; biases on GPUs.
 
 Place in the pipeline: part of `lowering/`. ATen's float32 convolutions of row-major (NCHW) tensors
 reorder them inside; on channels-last (NHWC) memory they are faster, and those by 1 x 1 kernels are
@@ -9,6 +9,8 @@ elements lie, so only the layouts of buffers change:
 
 Outputs of the graph are laid out as eager's again. A graph that returns many of its activations
 (the forward half of training) is left alone: each would be copied.
+
+On GPUs ATen adds the bias in a kernel of its own; here it is fused with what follows.
 """
 
 from __future__ import annotations
@@ -53,17 +55,36 @@ def convolution(
     output_padding: Sequence[int], groups: int,
 ) -> Value:  # fmt: skip
     """ATen's convolution on channels-last memory, or a matrix product, where that pays."""
+    options = (stride, padding, dilation, transposed, output_padding, groups)
+    if x.device.type == "cuda" and bias is not None:
+        return _with_bias_added(cx, x, weight, bias, options)
     if transposed or not _is_suitable(cx, x, weight, bias):
         raise NotLowered
     x = channels_last_copy(cx, x)
     if _is_product(weight, stride, padding, groups) and onednn_is_faster():
         return _as_product(cx, x, weight, bias)
     cx.layouts[0] = channels_last_strides(cx.shape)
-    options = (stride, padding, dilation, transposed, output_padding, groups)
+    return _library_call(cx, x, weight, bias, options)
+
+
+def _library_call(
+    cx: LoweringContext, x: Value, weight: Value, bias: Value | None, options: tuple[Any, ...]
+) -> Value:
     [result] = call_aten(cx, (x, weight, bias, *options), {}, [0], False)
     cx.graph.extern_ops.append(str(cx.target))
     assert result is not None
     return result
+
+
+def _with_bias_added(
+    cx: LoweringContext, x: Value, weight: Value, bias: Value, options: tuple[Any, ...]
+) -> Value:
+    """The convolution, then its bias as a pointwise addition."""
+    result = _library_call(cx, x, weight, None, options)
+    spatial = len(weight.shape) - 2
+    column = _reshaped(bias, (*bias.shape, *(1,) * spatial),
+                       (*bias.realize().strides, *(0,) * spatial))  # fmt: skip
+    return cx.pointwise(lambda em, a, b: em.op("add", a, b), result, column)
 
 
 def _is_product(

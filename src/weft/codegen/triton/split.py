@@ -33,11 +33,10 @@ from weft.codegen.loop_ir import (
     Scalar,
     operands,
 )
+from weft.codegen.occupancy import ENOUGH_PROGRAMS
 from weft.codegen.triton.tiling import Measure, Tiling, stride_along
 from weft.shapes.expr import Expr, IntExpr, loop_index, subs
 
-ENOUGH_PROGRAMS: Final = 264
-"""Two programs for each of an H200's 132 multiprocessors."""
 SHORTEST_CHUNK: Final = 256
 SPLITTABLE: Final = frozenset({"sum", "prod", "max", "min", "any", "all"})
 

@@ -22,13 +22,13 @@ from typing import Final, final
 
 from weft.codegen.dtypes import ITEM_SIZE
 from weft.codegen.loop_ir import Kernel, Load, LoopVar
+from weft.codegen.occupancy import OUTER_REDUCTION_COLUMNS
 from weft.shapes.expr import Expr
 
 POINTWISE_BLOCK: Final = 1024
 TRANSPOSE_BLOCK: Final = 64
 LARGEST_PERSISTENT_ROW: Final = 16384
 LOOPED_BLOCK: Final = 4096
-OUTER_REDUCTION_COLUMNS: Final = 64
 ELEMENTS_PER_WARP: Final = 32 * 16
 """Sixteen elements a thread keep enough loads in flight without spilling."""
 

@@ -1,0 +1,73 @@
+"""Would a fused kernel leave most of a GPU idle?
+
+Place in the pipeline: asked by `schedule.py` before it merges groups on a GPU. A reduction with few
+results and long rows is computed by two kernels (`triton/split.py`), but not where a third member
+reads its results at every point of the rows again (a batch norm of 64 channels, normalised in the
+same kernel): each row is then one program's work.
+
+    leaves_gpu_idle(domain, members)    # [(written buffer, accesses, ...)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from weft.codegen.domain import Domain
+from weft.codegen.values import product
+from weft.shapes.expr import Expr, IntExpr, symbols
+
+ENOUGH_PROGRAMS: Final = 264
+"""Two programs for each of an H200's 132 multiprocessors."""
+OUTER_REDUCTION_COLUMNS: Final = 64
+"""Neighbouring results that one program computes where they lie side by side in memory."""
+WORTH_A_KERNEL: Final = 8_000_000
+"""Elements by which reading is delayed, beyond which two more launches are cheaper (~10 µs)."""
+
+Member = tuple[bool, str, Collection[str], Iterable[IntExpr]]
+"""Is it a reduction; the buffer that it writes; those that it reads; its loop variables."""
+
+
+def leaves_gpu_idle(
+    domain: Domain, members: Sequence[Member], reads: Mapping[str, Collection[IntExpr]]
+) -> bool:
+    """For a kernel over `domain` with these members, in order, and these accesses."""
+    if not domain.is_reduction or not _reads_results_again(domain, members):
+        return False
+    flags = list(zip(domain.extents, domain.inner, strict=True))
+    results = product([n for n, inner in flags if not inner])
+    row = product([n for n, inner in flags if inner])
+    if not isinstance(results, int) or not isinstance(row, int):
+        return False
+    columns = OUTER_REDUCTION_COLUMNS if _contiguous_along_results(domain, reads) else 1
+    programs = -(-results // columns)
+    return results * row * (ENOUGH_PROGRAMS / programs - 1) > WORTH_A_KERNEL
+
+
+def _reads_results_again(domain: Domain, members: Sequence[Member]) -> bool:
+    """Does a member compute at every point of a row with what a reduction of the row gave?"""
+    row = {s for s, inner in zip(domain.symbols(), domain.inner, strict=True) if inner}
+    late: set[str] = set()
+    for reduces, written, read, variables in members:
+        depends = not late.isdisjoint(read)
+        if depends and any(not row.isdisjoint(symbols(v)) for v in variables):
+            return True
+        if depends or reduces:
+            late.add(written)
+    return False
+
+
+def _contiguous_along_results(domain: Domain, reads: Mapping[str, Collection[IntExpr]]) -> bool:
+    """Are more reads contiguous along the last result's dimension than along the row's last?"""
+    symbols_of = list(zip(domain.symbols(), domain.inner, strict=True))
+    outer = [s for s, inner in symbols_of if not inner]
+    row = [s for s, inner in symbols_of if inner]
+    if not outer:
+        return False
+    indices = [e for found in reads.values() for e in found if isinstance(e, Expr)]
+    along = sum(e.coeff(outer[-1]) == 1 for e in indices if not _is_without(e, row))
+    return along > sum(e.coeff(row[-1]) == 1 for e in indices)
+
+
+def _is_without(index: Expr, variables: Sequence[Expr]) -> bool:
+    return symbols(index).isdisjoint(variables)

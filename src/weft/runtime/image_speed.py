@@ -1,0 +1,54 @@
+"""Which convolutions are faster on channels-last (NHWC) memory, and which as matrix products.
+
+Place in the pipeline: asked by `aot/image_layout.py`. A convolution is told by its operands.
+
+On CPUs ATen reorders row-major float32 images inside oneDNN; by 1 x 1 kernels oneDNN's product is
+up to four times as fast. On GPUs the tensor cores' kernels of cuDNN are written for NHWC and
+convert other images at each call. On an H100 with bfloat16, NHWC over NCHW: 3 x 3 kernels 0.5 to
+0.7, depthwise 0.25 to 0.5, groups whose channels are no power of two 1.9; 1 x 1 kernels with a
+bias are 0.4 as products. With float32 the backward of depthwise convolutions is up to 5 times
+slower on NHWC.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from weft.runtime.gemm_speed import onednn_is_faster
+
+_HALF = (torch.bfloat16, torch.float16)
+_FEW_CHANNELS = 8
+"""Channels of a group below which the gradient is slow on NHWC."""
+
+
+def nhwc_is_faster(
+    device: torch.device, dtype: torch.dtype, weight: torch.Size, groups: int, trained: bool
+) -> bool:
+    """For a 2-D convolution; weight: its shape (outputs, channels of a group, height, width);
+    trained: is its gradient computed too?
+    """
+    if device.type == "cpu":
+        return dtype == torch.float32 and bool(torch.backends.mkldnn.enabled)
+    if not _has_tensor_cores(device, dtype):
+        return False
+    channels = weight[1]
+    if groups == 1:
+        return True
+    if channels == 1:  # depthwise
+        return dtype in _HALF or not trained
+    return channels & (channels - 1) == 0 and (channels >= _FEW_CHANNELS or not trained)
+
+
+def product_is_faster(device: torch.device, dtype: torch.dtype) -> bool:
+    """Is a convolution by a 1 x 1 kernel faster as a product of pixels and weight?"""
+    return onednn_is_faster() if device.type == "cpu" else dtype in _HALF
+
+
+def _has_tensor_cores(device: torch.device, dtype: torch.dtype) -> bool:
+    """Does cuDNN use tensor cores for this type? (float32: as TF32, where the user lets it.)"""
+    if device.type != "cuda" or torch.version.hip is not None or not torch.backends.cudnn.enabled:
+        return False
+    major, _ = torch.cuda.get_device_capability(device)
+    if dtype in _HALF:
+        return major >= 7
+    return dtype == torch.float32 and major >= 8 and bool(torch.backends.cudnn.allow_tf32)
