@@ -42,6 +42,10 @@ ONE: dict[str, Program] = {
     "numpy extremes": lambda x: x + np.maximum(x.shape[0], 5) + np.int64(x.shape[0]) * 2,
     "scale of an interpolation": lambda x: F.interpolate(x[:, None], scale_factor=0.7) + 1,
     "chunk of the whole": lambda x: [x[:, i:] * 2 for i in range(0, x.shape[1], x.shape[1])],
+    "floats counted down from a size": lambda x: x + torch.arange(x.shape[1], 0, -1.0),
+    "diagonals that are sizes": lambda x: x.triu(x.shape[1] // 2) + x.tril(x.shape[0]),
+    "slopes that are sizes": lambda x: F.softplus(x, x.shape[0]) + F.elu(x, x.shape[1]),
+    "pooling of sequences": lambda x: F.max_pool1d(x, (3,), 2, 1) + F.max_pool1d(x * 2, 3, 2, 1),
     "window of a range": lambda x: [x[:, i] * i for i in range(x.shape[1] - 3, x.shape[1])],
 }  # fmt: skip
 

@@ -258,6 +258,12 @@ class KernelBuilder:
             self.nodes.append(node)
         return node
 
+    def number(self, value: Scalar | Expr, dtype: DType) -> Node:
+        """A literal, or the value of a size of the call."""
+        if isinstance(value, Expr):
+            return self.cast(self.index(value), dtype)
+        return self.const(value, dtype)
+
     def index(self, expr: IntExpr) -> Node:
         """The value of an index expression, as i64."""
         if isinstance(expr, int):

@@ -94,11 +94,17 @@ def _pad_sequence(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return same and any(type(fake.shape[0]) is not int for fake in fakes)
 
 
+def _max_pool1d(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    x = args[0] if args else kwargs.get("input")
+    return isinstance(x, TensorValue) and _has_symbolic_sizes(x)
+
+
 def _has_symbolic_sizes(tensor: TensorValue) -> bool:
     return any(type(n) is not int for n in tensor.example.shape)
 
 
 _form(torch.linspace, (sizes.linspace, _linspace))
+_form(torch.max_pool1d, (sizes.max_pool1d, _max_pool1d))
 _form(torch.kron, (sizes.kron, _kron))
 _form(F.one_hot, (sizes.one_hot, _one_hot), (sizes.one_hot_of, _one_hot_of))
 _form(nn_functions.pad_sequence, (sizes.pad_sequence, _pad_sequence))

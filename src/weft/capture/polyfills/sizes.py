@@ -68,3 +68,19 @@ def one_hot(index: torch.Tensor) -> torch.Tensor:
     classes = index.max().item() + 1
     check_is_size(classes)
     return (index.unsqueeze(-1) == torch.arange(classes, device=index.device)).to(torch.int64)
+
+
+def max_pool1d(
+    input: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """`torch.max_pool1d`: of images of one row."""
+    kernel, step, pad, gap = map(_only, (kernel_size, stride or kernel_size, padding, dilation))
+    rows = input.unsqueeze(-2)
+    pooled = torch.max_pool2d(rows, (1, kernel), (1, step), (0, pad), (1, gap), ceil_mode)
+    return pooled.squeeze(-2)
+
+
+def _only(number: Any) -> Any:
+    """A number, or the one number of a sequence."""
+    return number[0] if isinstance(number, (tuple, list)) else number

@@ -90,8 +90,8 @@ def iota(cx: LoweringContext, start: Any, step: Any) -> Value:
         if not isinstance(start, float) and not isinstance(step, float):
             return em.cast(em.index(index[0] * step + start), scalar)
         position = em.cast(em.index(index[0]), "f64")
-        scaled = em.op("mul", position, em.const(step, "f64"))
-        return em.cast(em.op("add", scaled, em.const(start, "f64")), scalar)
+        scaled = em.op("mul", position, em.number(step, "f64"))
+        return em.cast(em.op("add", scaled, em.number(start, "f64")), scalar)
 
     return cx.lazy(cx.shape, cx.dtype, formula, 1)
 
@@ -111,7 +111,7 @@ def _triangle(name: str) -> Any:
         def formula(em: Emitter, index: Index) -> Node:
             node = x.at(em, index)
             gap: IntExpr = index[-1] - index[-2]
-            inside = em.op(name, em.index(gap), em.const(diagonal, "i64"))
+            inside = em.op(name, em.index(gap), em.number(diagonal, "i64"))
             return em.op("where", inside, node, em.const(0, node.dtype))
 
         return cx.lazy(cx.shape, cx.dtype, formula, getattr(x.impl, "cost", 0) + 2,

@@ -97,7 +97,7 @@ def scatter_one(cx: LoweringContext, x: Value, dim: int, indices: Value, source:
         at = [0 if d == dim else i for d, i in enumerate(index)]
         chosen = em.indirect(indices.at(em, at), x.shape[dim], wrap=False, check=True)
         here = em.op("eq", em.index(index[dim]), em.index(chosen))
-        new = source.at(em, at) if isinstance(source, Value) else em.const(source, scalar)
+        new = source.at(em, at) if isinstance(source, Value) else em.number(source, scalar)
         return em.op("where", here, em.cast(new, scalar), x.at(em, index))
 
     values = [x, indices, *([source] if isinstance(source, Value) else [])]
@@ -244,7 +244,7 @@ def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) 
             return x.at(em, index)
         with em.masked(inside, 0):
             node = x.at(em, at)
-        return em.op("where", inside, node, em.const(value, node.dtype))
+        return em.op("where", inside, node, em.number(value, node.dtype))
 
     cost, reads = _cost(x)
     return cx.lazy(cx.shape, cx.dtype, formula, cost + 2 * len(padded), reads, cx.layouts[0])

@@ -54,8 +54,8 @@ def is_float(node: Node) -> bool:
     return node.dtype in FLOAT_TYPES
 
 
-def _const(b: Emitter, value: float, like: Node) -> Node:
-    return b.const(value, like.dtype)
+def _const(b: Emitter, value: float | Expr, like: Node) -> Node:
+    return b.number(value, like.dtype)
 
 
 def _float_only(name: str) -> Body:
@@ -514,6 +514,9 @@ def elu(
 
 @lowering(aten.softplus.default)
 def softplus(cx: LoweringContext, x: Value, beta: float = 1, threshold: float = 20) -> Value:
+    if not isinstance(beta, (int, float)):
+        raise NotLowered("a symbolic slope")
+
     def body(b: Emitter, u: Node) -> Node:
         scaled = b.op("mul", u, _const(b, beta, u))
         curved = b.op("mul", b.op("log1p", b.op("exp", scaled)), _const(b, 1 / beta, u))

@@ -27,7 +27,7 @@ from weft.codegen.values import (
     contiguous_strides,
     product,
 )
-from weft.shapes.expr import IntExpr
+from weft.shapes.expr import Expr, IntExpr
 
 aten = torch.ops.aten
 
@@ -207,10 +207,10 @@ def variance(
     return spread, average
 
 
-def _count_less(b: Emitter, count: IntExpr, correction: float, like: Node) -> Node:
-    if isinstance(count, int):
+def _count_less(b: Emitter, count: IntExpr, correction: float | Expr, like: Node) -> Node:
+    if isinstance(count, int) and not isinstance(correction, Expr):
         return b.const(max(count - correction, 0), like.dtype)
-    less = b.op("sub", b.cast(b.index(count), like.dtype), b.const(correction, like.dtype))
+    less = b.op("sub", b.number(count, like.dtype), b.number(correction, like.dtype))
     return b.op("maximum", less, b.const(0, like.dtype))
 
 
