@@ -408,12 +408,12 @@ static PyObject *frame_freeze(PyObject *Py_UNUSED(module), PyObject *code)
     Py_RETURN_NONE;
 }
 
-static PyObject *frame_is_skipped(PyObject *Py_UNUSED(module), PyObject *code)
+static PyObject *frame_is_settled(PyObject *Py_UNUSED(module), PyObject *code)
 {
     if (require_code(code) < 0)
         return NULL;
     CodeCache *cache = code_cache_find(code);
-    return PyBool_FromLong(cache != NULL && cache->skip);
+    return PyBool_FromLong(cache != NULL && (cache->skip || cache->frozen));
 }
 
 static void forget(CodeCache *cache)
@@ -487,7 +487,8 @@ static PyMethodDef functions[] = {
      PyDoc_STR("skip(code)\n\nLeave the code to the interpreter from now on.")},
     {"freeze", frame_freeze, METH_O,
      PyDoc_STR("freeze(code)\n\nKeep using the entries, but ask for no more.")},
-    {"is_skipped", frame_is_skipped, METH_O, PyDoc_STR("is_skipped(code) -> bool")},
+    {"is_settled", frame_is_settled, METH_O,
+     PyDoc_STR("is_settled(code) -> bool\n\nWhether no more entries are asked for.")},
     {"clear", frame_clear, METH_VARARGS,
      PyDoc_STR("clear(code=None)\n\nForget the entries of one code object, or all. Skipped code stays\n"
                "skipped; frozen code may be compiled again.")},

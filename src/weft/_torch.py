@@ -220,6 +220,7 @@ __all__ = [
     "is_legacy_batchedtensor",
     "is_torch_function_enabled",
     "is_torch_function_mode_enabled",
+    "kernel_choices",
     "lazy_load_decompositions",
     "log_api_usage_once",
     "make_subclass",
@@ -231,6 +232,7 @@ __all__ = [
     "peek_interpreter_stack",
     "pop_saved_tensors_default_hooks",
     "pop_torch_function_mode",
+    "precision_settings",
     "push_saved_tensors_default_hooks",
     "push_torch_function_mode",
     "python_dispatcher",
@@ -291,6 +293,32 @@ def is_executed(node: Any) -> bool | None:
     except RuntimeError:
         return None
 
+
+def _setting_pairs(*names: str) -> list[tuple[Callable[..., Any], Callable[..., Any]]]:
+    """What reads and what writes settings, by the common ends of their names ("a/b": they differ).
+
+    PyTorch versions have them or not."""
+    ends = [name.partition("/") for name in names]
+    pairs = [(f"_get_{get}", f"_set_{put or get}") for get, _, put in ends]
+    return [(getattr(torch._C, get), getattr(torch._C, put)) for get, put in pairs
+            if hasattr(torch._C, get) and hasattr(torch._C, put)]
+
+
+kernel_choices = _setting_pairs(
+    "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_depthwise_kernel",
+    "mkldnn_enabled", "mkldnn_deterministic", "nnpack_enabled", "sdp_priority_order",
+    "flash_sdp_enabled/sdp_use_flash", "mem_efficient_sdp_enabled/sdp_use_mem_efficient",
+    "math_sdp_enabled/sdp_use_math", "cudnn_sdp_enabled/sdp_use_cudnn",
+    "overrideable_sdp_enabled/sdp_use_overrideable", "fa3_sdp_enabled/sdp_use_fa3")
+"""capture: settings of the libraries below torch that choose a kernel, not what it computes."""
+
+precision_settings = _setting_pairs(
+    "cudnn_allow_tf32", "cublas_allow_tf32", "onednn_allow_tf32",
+    "float32_matmul_precision", "cublas_allow_fp16_reduced_precision_reduction",
+    "cublas_allow_bf16_reduced_precision_reduction", "cublas_allow_fp16_accumulation",
+    "math_sdp_allow_fp16_bf16_reduction",
+    "fp32_precision_getter/fp32_precision_setter")
+"""capture: those that change results."""
 
 cond_operator = torch.ops.higher_order.cond
 while_loop_operator = torch.ops.higher_order.while_loop

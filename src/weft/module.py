@@ -22,7 +22,13 @@ from weft._torch import has_global_module_hooks
 Caller = Callable[..., Any]
 Recompile = Callable[[torch.nn.Module], tuple[Caller, Caller]]
 
-_OWN: Final = frozenset({"_orig_mod", "_compiled_forward", "_compiled_call", "_compile"})
+_OWN: Final = frozenset({"_orig_mod", "_compiled_forward", "_compiled_call", "_compile",
+                         "_forwards"})
+
+
+def _forwards(module: torch.nn.Module) -> tuple[Any, Any]:
+    """Where the module's `forward` comes from: its own attribute, its class's."""
+    return module.__dict__.get("forward"), getattr(type(module), "forward", None)
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
@@ -51,7 +57,13 @@ class CompiledModule(torch.nn.Module):
         del own["_orig_mod"]
         self._modules["_orig_mod"] = module
         own["_compile"] = compile_parts
-        own["_compiled_forward"], own["_compiled_call"] = compile_parts(module)
+        self._compile_now(module)
+
+    def _compile_now(self, module: torch.nn.Module) -> None:
+        """Compiles what the module's `forward` is now."""
+        own = self.__dict__
+        own["_forwards"] = _forwards(module)
+        own["_compiled_forward"], own["_compiled_call"] = own["_compile"](module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The original's call, compiled."""
@@ -59,6 +71,8 @@ class CompiledModule(torch.nn.Module):
         module = own["_modules"]["_orig_mod"]
         if type(module).__call__ is not torch.nn.Module.__call__ or has_hooks(module):
             return own["_compiled_call"](*args, **kwargs)
+        if own["_forwards"] != _forwards(module):  # the program has put another one there
+            self._compile_now(module)
         return own["_compiled_forward"](*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

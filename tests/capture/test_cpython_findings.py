@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import collections
 import collections.abc
+import copy
 import enum
 import functools
 import threading
@@ -727,3 +728,62 @@ def test_bool_of_what_is_none() -> None:
             return x + 1, str(error)
 
     check(f, (X,), graphs=1)
+
+
+def test_list_that_is_emptied_or_filled_while_it_is_sorted() -> None:
+    def f(x: Any, items: list[int], act: Any) -> Any:
+        def key(item: int) -> int:
+            act(items)
+            return item
+
+        try:
+            items.sort(key=key)
+        except ValueError as error:
+            return x + 1, str(error), items
+        return x, items
+
+    def append_and_pop(items: list[int]) -> None:
+        items.append(1)
+        items.pop()
+
+    acts = [list.clear, append_and_pop, lambda items: items.append(7)]
+    check(f, *[(X, [3, 1, 2], act) for act in acts], (X, [], list.clear))
+
+
+def test_copy_of_an_object_that_denies_how_it_is_copied() -> None:
+    class Denying:
+        def __getattribute__(self, name: str) -> Any:
+            if name.startswith("__reduce"):
+                raise AttributeError(name)
+            return object.__getattribute__(self, name)
+
+    def f(x: Any) -> Any:
+        try:
+            return x, copy.copy(Denying())
+        except copy.Error as error:
+            return x + 1, str(error).partition("<")[0]
+
+    check(f, (X,), breaks=None)
+
+
+class Activation(enum.Enum):
+    RELU = "relu"
+    TANH = "tanh"
+
+    def __call__(self, x: Any) -> Any:
+        return getattr(torch, self.function)(x)
+
+    @property
+    def function(self) -> str:
+        return self.value
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        return cls.RELU if value == "default" else None
+
+
+def test_code_of_an_enumeration_is_captured() -> None:
+    def f(x: Any, kind: Activation) -> Any:
+        return kind(x), kind.function, Activation("default")(x), Activation(kind.value) is kind
+
+    check(f, (X, Activation.RELU), (X, Activation.TANH), graphs=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+import types
 from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import weft
 from weft.diagnostics import events
@@ -375,3 +378,113 @@ def test_forward_replaced_on_the_class():
     assert f(X)[0] == 2
     M.forward = lambda self, x: x + 5
     assert f(X)[0] == 6
+
+
+class _Settings:
+    factor = 2.0
+    block = nn.Identity
+
+
+class _Narrow(_Settings):
+    pass
+
+
+def _read_settings(x, it, cls):
+    late = getattr(it, "late", 0) + hasattr(cls, "later")
+    return x * it.factor * cls.factor + late, it.block.__name__, type(it).block.__name__
+
+
+@pytest.mark.parametrize("change", [
+    (_Narrow, "factor", 3.0), (_Narrow, "block", nn.ReLU), (_Settings, "block", nn.ReLU),
+    (_Narrow, "late", 5), (_Settings, "later", 1)], ids=str)
+def test_class_attribute_that_appears_in_front_of_another(change):
+    cls, name, value = change
+    f = compiled(_read_settings)
+    first = _read_settings(X, _Narrow(), _Narrow)
+    assert str(f(X, _Narrow(), _Narrow)) == str(first)
+    old = cls.__dict__.get(name)
+    setattr(cls, name, value)
+    try:
+        changed = _read_settings(X, _Narrow(), _Narrow)
+        assert str(f(X, _Narrow(), _Narrow)) == str(changed) != str(first)
+    finally:
+        delattr(cls, name)
+        if old is not None:
+            setattr(cls, name, old)
+    assert str(f(X, _Narrow(), _Narrow)) == str(first)
+
+
+def test_attribute_that_a_module_gets_later():
+    space = types.ModuleType("space")
+    f = compiled(lambda x: x + getattr(space, "scale", 1) + hasattr(space, "other"))
+    assert f(X)[0] == 2
+    space.scale = 5
+    assert f(X)[0] == 6
+    space.other = None
+    assert f(X)[0] == 7
+
+
+def test_forward_that_is_replaced_after_compiling():
+    module = nn.Linear(3, 3)
+    f = compiled(module)
+    assert torch.equal(f(X), module(X))
+    module.forward = lambda x: x * 7
+    assert torch.equal(f(X), X * 7)
+    del module.forward
+    assert torch.equal(f(X), module(X))
+
+
+def test_attributes_of_a_thread():
+    local = threading.local()
+    local.scale = 2.0
+    f = compiled(lambda x: x * local.scale + getattr(local, "more", 0))
+    assert f(X)[0] == 2
+    local.scale = 3.0
+    assert f(X)[0] == 3
+    found = []
+
+    def elsewhere():
+        local.scale, local.more = 5.0, 1
+        found.append(f(X)[0].item())
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [6] and f(X)[0] == 3
+
+
+def test_settings_of_libraries_below_torch():
+    weights = torch.ones(1, 1, 2)
+
+    def f(x):
+        with torch.backends.cudnn.flags(enabled=False):
+            inside = torch.backends.cudnn.enabled
+            y = nn.functional.conv1d(x.view(1, 1, 3), weights)
+        with sdpa_kernel(SDPBackend.MATH):
+            z = nn.functional.scaled_dot_product_attention(y, y, y)
+        return z, inside, torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark
+
+    g = compiled(f)
+    first = f(X)
+    assert str(g(X)) == str(first) and first[1:] == (False, True, False)
+    torch.backends.cudnn.benchmark = True
+    try:
+        assert str(g(X)) == str(f(X)) != str(first)
+    finally:
+        torch.backends.cudnn.benchmark = False
+    assert str(g(X)) == str(first)
+    assert (weft.stats()["graph_breaks"], recompiles()) == (0, 1)
+
+
+def test_setting_of_a_library_that_stays_set():
+    def f(x, on):
+        torch.backends.cudnn.benchmark = on
+        return x + torch.backends.cudnn.benchmark
+
+    g = compiled(f)
+    for on in (True, False, False, True):
+        try:
+            assert g(X, on)[0] == 1 + on and torch.backends.cudnn.benchmark is on
+        finally:
+            torch.backends.cudnn.benchmark = False
+    assert weft.stats()["graph_breaks"] == 0

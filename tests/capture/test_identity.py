@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -148,3 +149,32 @@ def test_an_empty_tuple_is_itself() -> None:
         return x + (rest is tuple([]))
 
     assert weft.compile(f, backend="eager")(X) == 1
+
+
+def test_other_keys_of_a_weak_dictionary() -> None:
+    known: Any = weakref.WeakKeyDictionary()
+
+    def f(x: Any, key: Any) -> Any:
+        if key in known:
+            return x * known[key]
+        known[key] = 3
+        return x * 100
+
+    first, second, third = Mark(), Mark(), Mark()
+    known[first] = 2
+    compiled = weft.compile(f, backend="eager")
+    assert [int(compiled(X + 1, key)) for key in (first, second, second, third, first)] == [
+        2, 100, 3, 100, 2]
+    assert len(known) == 3
+
+
+def test_a_number_that_is_no_number_is_itself() -> None:
+    def f(x: Any, a: float, b: float) -> Any:
+        found = [[a] == [b], a in [b], a in (a,), a is b, (a,) == (a,), [a].count(b), a == a]
+        return x, found, {a: 1}.get(b)
+
+    weft.reset()
+    compiled = weft.compile(f, backend="eager")
+    one, other = float("nan"), float("nan")
+    for a, b in ((one, one), (one, other), (other, other), (one, one)):
+        assert compiled(X, a, b)[1:] == f(X, a, b)[1:]

@@ -67,7 +67,7 @@ def test_runs_eagerly_when_there_is_nothing_to_use() -> None:
     assert not frame.is_hooked() and not frame.is_installed()
     frame.skip(f.__code__)
     assert compiled(5) == 6 and len(asked) == 2
-    assert frame.is_skipped(f.__code__)
+    assert frame.is_settled(f.__code__)
 
 
 def test_entry_whose_guards_do_not_hold_runs_eagerly() -> None:

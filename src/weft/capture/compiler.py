@@ -142,7 +142,7 @@ class FrameCompiler:
             return None
         with compiling(), self.options.scope():
             made_meanwhile = fitting_entry(code, locals, cells, globals)
-            if made_meanwhile is not None or _frame.is_skipped(code):
+            if made_meanwhile is not None or _frame.is_settled(code):
                 return made_meanwhile
             if self._over_limit(code, locals, cells, globals):
                 return None

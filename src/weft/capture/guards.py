@@ -11,6 +11,7 @@ that the C extension evaluates (contract 1). A guard knows its text and the line
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -74,6 +75,10 @@ _TEXT: dict[str, Callable[[Guard], str]] = {
 }
 
 
+def _itself(obj: Any) -> Any:
+    return obj
+
+
 @final
 class GuardSet:
     """The guards of one capture, each once."""
@@ -109,10 +114,12 @@ class GuardSet:
         if not all(map(_is_fixed, sources)):
             self.distinct(sources)
 
-    def absent(self, key: Source, owner: Source) -> None:
-        """Require that an object is none of the keys of a dictionary, or items of a set."""
+    def absent(self, key: Source, owner: Source, *, weakly: bool) -> None:
+        """Require that an object is none of the keys of a dictionary, or items of a set; `weakly`:
+        nor a weak reference to it."""
         at, place = key.collect(), owner.collect()
-        self._distinct.append(("shape", lambda v: v[at] not in v[place], len(self.all)))
+        kept = weakref.ref if weakly else _itself
+        self._distinct.append(("shape", lambda v: kept(v[at]) not in v[place], len(self.all)))
         self.all.append(Guard(None, "absent", (str(key), str(owner)), self.stack()))
 
     def same(self, first: Source, second: Source) -> None:

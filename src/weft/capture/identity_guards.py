@@ -10,6 +10,7 @@ dictionary's keys, has to be guarded::
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -50,9 +51,10 @@ class IdentityGuards:
         """`key` was looked for in an outside dictionary or set, which has these keys."""
         if key.__class__ is tuple and key[:1] == (WEAK,):  # it may be taken out again meanwhile
             raise graph_break("unknown-operation", "a weak reference as a key outside")
-        source = self._sources.get(id(key))
+        weakly = key.__class__ is weakref.ref
+        source = self._sources.get(id(key() if weakly else key))
         if source is not None and key not in keys:
-            self._guards.absent(source, owner)
+            self._guards.absent(source, owner, weakly=weakly)
             return
         for part in _parts(key):
             source = self._sources.get(id(part))
@@ -71,4 +73,4 @@ def _parts(key: Any) -> Iterator[Any]:
         for part in key:
             yield from _parts(part)
     else:
-        yield key
+        yield key() if key.__class__ is weakref.ref else key

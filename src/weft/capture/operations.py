@@ -123,6 +123,8 @@ def same_object(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> b
         return True
     if _is_one_constant(left) and _is_one_constant(right):
         a, b = left.constant(), right.constant()
+        if _is_nan(left) and _is_nan(right):
+            return _same_nan(tx, left, right)
         if isinstance(a, (str, int, float)) and isinstance(b, type(a)) and type(a) is type(b):
             return bool(a == b)
         return a is b
@@ -135,6 +137,18 @@ def same_object(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> b
     return same
 
 
+def _is_nan(value: SymbolicValue) -> bool:
+    return isinstance(value, ConstantValue) and value.is_nan
+
+
+def _same_nan(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> bool:
+    """Whether two numbers that equal nothing are one object."""
+    same = left.constant() is right.constant()
+    if not same and left.source is not None and right.source is not None:
+        tx.guards.distinct([left.source, right.source])
+    return same
+
+
 def equal_values(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> bool:
     """`left is right or left == right`, as containers compare their items."""
     left, right = tx.force(left), tx.force(right)
@@ -142,6 +156,8 @@ def equal_values(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> 
         return True
     if isinstance(left.python_type().__eq__, types.FunctionType):
         tx.identities.different(left, right)
+    elif _is_nan(left) and _is_nan(right):
+        return _same_nan(tx, left, right)
     return binary_operation(tx, "eq", left, right).truth(tx)
 
 

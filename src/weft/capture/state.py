@@ -6,6 +6,7 @@ state; while capturing they take effect too, so that fakes see what the program 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,10 +111,19 @@ class GlobalState:
     def __init__(self) -> None:
         self.before = tuple(mode.now() for mode in _MODES)
         self.nesting = _autocast_nesting()
+        self.settings: dict[Mode, Any] = {}
+        """Settings of libraries that the program asked for, as they were."""
         self.levels = functorch.get_dynamic_layer_stack_depth()
         self.error_mode = error_mode()
         self.dual_levels: list[int] = []
         """Levels of torch.autograd.forward_ad that the program is in."""
+
+    def note(self, mode: Mode) -> bool:
+        """The program asks for a setting or sets it: whether that is the first time."""
+        if mode in self.settings:
+            return False
+        self.settings[mode] = mode.now()
+        return True
 
     @contextmanager
     def saved(self) -> Iterator[None]:
@@ -137,7 +147,8 @@ class GlobalState:
         """What puts the modes back to what they were, and what from there to what they are now."""
         undo: list[Step] = []
         redo: list[Step] = []
-        for mode, before in zip(_MODES, self.before, strict=True):
+        known = zip(_MODES, self.before, strict=True)
+        for mode, before in itertools.chain(known, self.settings.items()):
             now = mode.now()
             if now != before:
                 undo.append((mode.write, (*mode.where, before)))

@@ -186,9 +186,11 @@ def _ask(tx: Interpreter, value: ObjectValue, names: tuple[str, ...]) -> None:
         try:
             found = value.getattr(tx, name)
         except ObservedException as error:
-            if expected is MISSING and issubclass(error.value.python_type(), AttributeError):
+            if not issubclass(error.value.python_type(), AttributeError):
+                raise
+            if expected is MISSING:
                 continue
-            raise
+            raise graph_break("unknown-operation", f"{value!r} without {name}") from None
         what = found.function.real() if isinstance(found, BoundMethodValue) else found
         if what is not expected:
             raise graph_break("unknown-operation", f"{name} of {value!r}")

@@ -58,35 +58,33 @@ class SpecValue(SymbolicValue):
         found = getattr(self.spec, name, MISSING)
         if found is MISSING:
             raise tx.error(AttributeError, name)
-        if name == "unflatten":
-            return UnflattenMethod(self.spec)
         if callable(found) and not isinstance(found, type):
-            result = found() if name in ("is_leaf", "children") else MISSING
-            if result is MISSING:
-                raise graph_break("unknown-operation", f"TreeSpec.{name}")
-            return tx.wrap_new(result)
+            return SpecMethod(self.spec, name)
         return tx.wrap_new(found)
-
-    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if name in ("is_leaf", "children"):
-            return tx.wrap_new(getattr(self.spec, name)())
-        return self.getattr(tx, name).call(tx, args, kwargs)
 
     def rebuild(self, emit: Emitter) -> str:
         return emit.constant(self.spec)
 
 
 @final
-class UnflattenMethod(SymbolicValue):
-    """`spec.unflatten`."""
+class SpecMethod(SymbolicValue):
+    """`spec.unflatten`, ..."""
 
-    __slots__ = ("spec",)
+    __slots__ = ("name", "spec")
 
-    def __init__(self, spec: Any) -> None:
+    def __init__(self, spec: Any, name: str) -> None:
         super().__init__()
         self.spec = spec
+        self.name = name
+
+    def rebuild(self, emit: Emitter) -> str:
+        return f"{emit.constant(self.spec)}.{self.name}"
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if self.name in ("is_leaf", "children"):
+            return tx.wrap_new(getattr(self.spec, self.name)())
+        if self.name != "unflatten":
+            raise graph_break("unknown-operation", f"TreeSpec.{self.name}")
         return _to_values(tx, self.spec.unflatten([Marker(v) for v in tx.unpack(args[0])]))
 
 

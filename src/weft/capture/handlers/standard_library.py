@@ -122,7 +122,7 @@ class WeakReferenceValue(SymbolicValue):
         obj = self.target.real()
         if obj is MISSING or isinstance(type(obj).__eq__, types.FunctionType):
             return (WEAK, self.target.dict_key(tx))
-        return weakref.ref(obj)
+        return weakref.ref(tx.identities.key(self.target, obj))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op not in ("eq", "ne") or not isinstance(other, WeakReferenceValue):
@@ -137,7 +137,7 @@ class WeakReferenceValue(SymbolicValue):
         return emit.bind(self, f"{emit.constant(weakref.ref)}({', '.join(parts)})")
 
     def python_type(self) -> type:
-        return weakref.ref
+        return weakref.ref if self.reference is MISSING else type(self.reference)
 
     def real(self) -> Any:
         return self.reference
@@ -168,11 +168,11 @@ def _dereference(reference: Any) -> Any:
     return reference()
 
 
-@wraps(weakref.ref)
+@wraps(weakref.ref, weakref.KeyedRef)
 def _wrap_reference(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is None:
         raise graph_break("unknown-value", "a weak reference made inside")
-    tx.guards.add(source, "type_is", weakref.ref)
+    tx.guards.add(source, "type_is", type(obj))
     return WeakReferenceValue(obj, source)
 
 

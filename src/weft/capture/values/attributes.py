@@ -16,7 +16,7 @@ from weft._torch import InstanceMethod
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.values.base import MISSING, SymbolicValue
-from weft.capture.values.constant import constant
+from weft.capture.values.constant import MEMBER_ATTRIBUTE, ConstantValue, constant
 from weft.capture.values.functions import BoundMethodValue
 
 if TYPE_CHECKING:
@@ -47,17 +47,15 @@ def is_data_descriptor(attribute: Any) -> bool:
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
-_GUARDED = (types.FunctionType, staticmethod, classmethod, property)
+_GUARDED = (types.FunctionType, staticmethod, classmethod, property, type)
 _LIBRARY = frozenset({"torch", *sys.stdlib_module_names})
 
 
 def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> None:
-    """Notices when a class's function is replaced, or one in front of it appears.
+    """Notices when a class's function is replaced, or an attribute in front of it appears.
 
-    Classes of torch and the standard library are taken to be fixed.
+    Classes of torch and the standard library are taken to be fixed. Data has its own guards.
     """
-    if not isinstance(attribute, _GUARDED):
-        return
     for base in cls.__mro__:
         if base in tx.made_classes:
             if name in base.__dict__:
@@ -69,7 +67,8 @@ def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> No
             continue
         source = tx.tree.object(base, base.__qualname__).instance_dict()
         if name in base.__dict__:
-            tx.guards.add(source.dict_item(name), "is", attribute)
+            if isinstance(attribute, _GUARDED):
+                tx.guards.add(source.dict_item(name), "is", attribute)
             return
         tx.guards.add(source, "missing_key", name)
 
@@ -267,3 +266,15 @@ def _bind_c_class_method(tx: Interpreter, owner: SymbolicValue, cls: type, name:
 def _bind_c_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
                    ) -> SymbolicValue:
     return BoundMethodValue(owner, tx.wrap_fixed(attribute, f"{cls.__name__}.{name}"))
+
+
+def _of_member(tx: Interpreter, member: ConstantValue, name: str) -> SymbolicValue | None:
+    """A method or property that the program's enumeration has; None for what `enum` gives it."""
+    cls = type(member.value)
+    attribute = type_lookup(cls, name)
+    if not isinstance(attribute, _GUARDED) or getattr(attribute, "__module__", "") == "enum":
+        return None
+    return None if isinstance(attribute, type) else bind(tx, member, cls, name, attribute)
+
+
+MEMBER_ATTRIBUTE.append(_of_member)

@@ -127,8 +127,15 @@ class ClassValue(SymbolicValue):
             raise graph_break("unknown-operation", f"a member of {self.cls.__name__} of {args!r}")
         finder = getattr(type_lookup(self.cls, "_missing_"), "__func__", None)
         if getattr(finder, "__module__", None) != "enum" and not _is_member(self.cls, *objects):
-            raise graph_break("unknown-operation", f"{self.cls.__name__}, which looks for members")
+            return self._found_member(tx, args)
         return tx.wrap_new(evaluate(tx, lambda: self.cls(*objects)))
+
+    def _found_member(self, tx: Interpreter, args: Args) -> SymbolicValue:
+        """The member that the program's `_missing_` finds for a value that is none's."""
+        found = tx.force(self.getattr(tx, "_missing_").call(tx, args, {}))
+        if found.is_constant and isinstance(found.constant(), self.cls):
+            return found
+        raise graph_break("unknown-operation", f"{self.cls.__name__}, which looks for members")
 
     def _new(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         maker = type_lookup(self.cls, "__new__")
@@ -172,6 +179,7 @@ class ClassValue(SymbolicValue):
         attribute = type_lookup(self.cls, name)
         if attribute is not MISSING:
             return self._bind_own(tx, name, attribute)
+        guard_attribute(tx, self.cls, name, attribute)
         if meta is not MISSING:
             return bind(tx, self, type(self.cls), name, meta)
         hook = type_lookup(type(self.cls), "__getattr__")

@@ -47,6 +47,11 @@ class ConstantValue(SymbolicValue):
         super().__init__(source)
         self.value = value
 
+    @property
+    def is_nan(self) -> bool:
+        """Whether it is a number that equals nothing."""
+        return type(self.value) is float and self.value != self.value
+
     def python_type(self) -> type:
         return type(self.value)
 
@@ -57,7 +62,7 @@ class ConstantValue(SymbolicValue):
         return self.value
 
     def dict_key(self, tx: Interpreter) -> Any:
-        return self.value
+        return tx.identities.key(self, self.value) if self.is_nan else self.value
 
     def truth(self, tx: Interpreter) -> bool:
         return bool(self.value)
@@ -66,6 +71,10 @@ class ConstantValue(SymbolicValue):
         return len(evaluate(tx, lambda: [None] * len(self.value)))
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if isinstance(self.value, enum.Enum):
+            own: SymbolicValue | None = MEMBER_ATTRIBUTE[0](tx, self, name)
+            if own is not None:
+                return own
         found = evaluate(tx, lambda: getattr(self.value, name))
         if isinstance(found, _BOUND):
             return ConstantMethod(self, name)
@@ -77,6 +86,11 @@ class ConstantValue(SymbolicValue):
         if isinstance(self.value, enum.Enum):
             return self.getattr(tx, name).call(tx, args, kwargs)
         return ConstantMethod(self, name).call(tx, args, kwargs)
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if isinstance(self.value, enum.Enum) and callable(self.value):
+            return self.method(tx, "__call__", args, kwargs)
+        return super().call(tx, args, kwargs)
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         obj = python_object(tx, key)
@@ -125,6 +139,11 @@ def _is_interned(text: str) -> bool:
 
 METHODS: Final[dict[tuple[type, str], Callable[[Any, ConstantValue], SymbolicValue]]] = {}
 """Methods of constants with an effect: what the interpreter does instead of running them."""
+
+
+MEMBER_ATTRIBUTE: Final[list[Callable[[Any, ConstantValue, str], SymbolicValue | None]]] = []
+"""What an enumeration's own code defines for its members; set by `attributes` (which is higher up).
+"""
 
 
 LISTED: Final[list[Callable[[Any, Any], SymbolicValue]]] = []
@@ -240,7 +259,11 @@ def _wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
         return symbolic
     if source is not None:
         tx.guards.add(source, "eq", obj)
-    return ConstantValue(obj)
+    if obj == obj:
+        return ConstantValue(obj)
+    value = ConstantValue(obj, source)  # NaN equals nothing: which one it is may matter
+    tx.remember(obj, value)
+    return value
 
 
 @wraps(*_BY_IDENTITY)
@@ -251,7 +274,7 @@ def _wrap_identity(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
     return ConstantValue(obj)
 
 
-@wraps(torch.device, torch.finfo, torch.iinfo)
+@wraps(torch.device, torch.finfo, torch.iinfo, torch.nn.attention.SDPBackend)
 def _wrap_equal(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None:
         tx.guards.add(source, "py", operator.methodcaller("__eq__", obj))

@@ -15,7 +15,7 @@ from torch.nn.modules import module as torch_module
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source
-from weft.capture.values.attributes import type_lookup
+from weft.capture.values.attributes import bind, class_value, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import FRESH
 from weft.capture.values.mapping import DictValue
@@ -139,16 +139,35 @@ class PythonModuleValue(SymbolicValue):
         if name == "__dict__":
             return tx.globals_of(self.module.__dict__)
         if type(self.module) is types.ModuleType and name not in _VOLATILE:
-            found = tx.globals_of(self.module.__dict__).lookup(tx, name)
+            namespace = tx.globals_of(self.module.__dict__)
+            found = namespace.lookup(tx, name)
             if found is not None:
                 return found
+            if name not in self.module.__dict__ and namespace.source is not None:
+                tx.guards.add(namespace.source, "missing_key", name)
+        described = self._described(name, "__get__")
+        if described is not None:
+            return bind(tx, self, type(self.module), name, described[0])
         obj = getattr(self.module, name, MISSING)
         if obj is MISSING:
             raise tx.error(AttributeError,
                            f"module '{self._name()}' has no attribute '{name}'")
         return tx.wrap(obj, tx.tree.object(self.module, self._name()).attribute(name))
 
+    def _described(self, name: str, method: str) -> tuple[Any, types.FunctionType] | None:
+        """The attribute of a module's own class that is a descriptor with that method, and it."""
+        cls = type(self.module)
+        attribute = MISSING if cls is types.ModuleType else type_lookup(cls, name)
+        found = MISSING if attribute is MISSING else type_lookup(type(attribute), method)
+        return (attribute, found) if isinstance(found, types.FunctionType) else None
+
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        described = self._described(name, "__set__")
+        if described is not None:
+            attribute, setter = described
+            descriptor = class_value(tx, type(self.module), name, attribute)
+            tx.wrap_fixed(setter, name).call(tx, [descriptor, self, value], {})
+            return
         if type(self.module) is not types.ModuleType or name in _VOLATILE:
             raise graph_break("unknown-operation", f"setting {name!r} of {self!r}")
         from_name = tx.wrap_new(name)

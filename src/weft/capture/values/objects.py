@@ -8,6 +8,7 @@ derived from list, dict, ... has its items in `contents`. Changes are journalled
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from weft.capture.source import Source
 from weft.capture.values.attributes import (
     bind,
     class_value,
+    guard_attribute,
     is_data_descriptor,
     property_error,
     type_lookup,
@@ -50,8 +52,9 @@ _LIBRARY = ("torch", "weft")
 
 def instance_dict(obj: Any) -> dict[str, Any] | None:
     """The object's attributes, without running code of its class."""
+    reader = threading.local if issubclass(type(obj), threading.local) else object
     try:
-        found = object.__getattribute__(obj, "__dict__")
+        found = reader.__getattribute__(obj, "__dict__")
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None
@@ -93,7 +96,9 @@ class ObjectValue(SymbolicValue):
         namespace = instance_dict(self.original) if self.source is not None else None
         if self.source is None or namespace is None:
             return DictValue()
-        made = DictValue(self.source.instance_dict(), namespace)
+        one_each = issubclass(self.cls, threading.local)  # a dictionary for each thread
+        place = self.source.attribute("__dict__") if one_each else self.source.instance_dict()
+        made = DictValue(place, namespace)
         made.owner_type = self.cls
         return made
 
@@ -162,6 +167,7 @@ class ObjectValue(SymbolicValue):
             return written
         if attribute is not MISSING:
             return self._bind(tx, name, attribute)
+        guard_attribute(tx, self.cls, name, attribute)
         error = self._missing(tx, name)
         if not fallback:
             raise error

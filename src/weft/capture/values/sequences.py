@@ -11,7 +11,7 @@ import functools
 import operator
 import types
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, final
 
 import torch
 
@@ -400,16 +400,17 @@ class ListValue(GrowingValue):
     def m_sort(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if args:
             raise tx.error(TypeError, "sort() takes no positional arguments")
-        items, self.items = self.all(tx), []  # what the program sees of it meanwhile
+        items, seen = self.all(tx), _SeenWhileSorting()
+        self.items = seen
         try:
             done = sort_values(tx, items, kwargs)
         except Signal:
             self.items = items
             raise
-        if self.items:
-            self.items = done
-            raise tx.error(ValueError, "list modified during sort")
+        touched = self.items is not seen or seen.touched
         self.items = done
+        if touched:
+            raise tx.error(ValueError, "list modified during sort")
         self.changed(tx)
         return NONE
 
@@ -427,6 +428,25 @@ class ListValue(GrowingValue):
         self.items = tx.unpack(args[0]) if args else []
         self.changed(tx)
         return NONE
+
+
+@final
+class _SeenWhileSorting(list[SymbolicValue]):
+    """What the program sees of a list that it sorts: empty, until something is put in."""
+
+    touched = False
+
+    def extend(self, items: Iterable[SymbolicValue]) -> None:
+        super().extend(items)
+        self.touched = self.touched or bool(self)
+
+    def insert(self, index: SupportsIndex, item: SymbolicValue) -> None:
+        self.touched = True
+        super().insert(index, item)
+
+    def __setitem__(self, at: Any, items: Any) -> None:
+        super().__setitem__(at, items)
+        self.touched = self.touched or bool(self)
 
 
 def sort_values(tx: Interpreter, items: list[SymbolicValue], kwargs: Kwargs) -> list[SymbolicValue]:

@@ -507,7 +507,7 @@ def _wrap_symbolic(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
 def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue | None:
     """A Python number from outside, if it is one that changes between calls."""
     if source is None or type(obj) not in (int, float) or (
-            type(obj) is int and abs(obj) >= INF):
+            type(obj) is int and abs(obj) >= INF) or obj != obj:
         return None
     known = tx.numbers.get(source)
     if known is not None:

@@ -1,0 +1,78 @@
+"""Settings of the libraries below torch: `torch.backends.cudnn.enabled`, `sdpa_kernel(...)`, ...
+
+Place in the pipeline: see `handlers/__init__`. What is read is guarded. Setting one that only
+chooses between kernels is a node of the graph and takes effect while capturing, and so is to allow
+less precision, which no backend must make use of; to forbid it ends the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from weft._torch import kernel_choices, precision_settings
+from weft.capture.breaks import graph_break
+from weft.capture.state import Mode
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import NONE
+from weft.capture.values.functions import rule
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+@cache
+def _asking(where: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """Calls a function for its value there: what guards do."""
+    return operator.methodcaller("__call__", *where)
+
+
+def _note(tx: Interpreter, mode: Mode) -> None:
+    """The capture depends on what the setting was when the frame began."""
+    if tx.state.note(mode):
+        name = mode.read.__name__
+        source = tx.tree.object(mode.read, name).call(_asking(mode.where), f"{name}()")
+        tx.guards.add(source, "eq", mode.now())
+
+
+def _constants(tx: Interpreter, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
+    objects = tx.constants(args)
+    if objects is None or kwargs:
+        raise graph_break("state", "a setting of a library by values that are no constants")
+    return tuple(objects)
+
+
+def _setting(read: Callable[..., Any], write: Callable[..., Any], *, chooses: bool) -> None:
+    """The rules of a setting; `chooses` if results are the same with every value of it."""
+
+    @rule(read)
+    def reading(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        mode = Mode(read, write, _constants(tx, args, kwargs))
+        _note(tx, mode)
+        return tx.wrap_new(mode.now())
+
+    @rule(write)
+    def writing(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        *where, value = _constants(tx, args, kwargs)
+        mode = Mode(read, write, tuple(where))
+        _note(tx, mode)
+        if value == mode.now():
+            return NONE
+        if not (chooses or value is True or value == tx.state.settings[mode]):
+            raise graph_break("state", "a function that changes state outside of graphs")
+        node = tx.builder.call("call_function", write, (*where, value), {}, None, tx.stack())
+        node.meta["effect"] = True
+        tx.builder.n_calls -= 1
+        with warnings.catch_warnings():  # the graph's call gives them
+            warnings.simplefilter("ignore")
+            write(*where, value)
+        return NONE
+
+
+for _pair in kernel_choices:
+    _setting(*_pair, chooses=True)
+for _pair in precision_settings:
+    _setting(*_pair, chooses=False)
