@@ -43,7 +43,7 @@ def check(function: Callable[..., Any], backend: str, *calls: tuple[Any, ...], b
     for args in calls:
         for expected, found in zip(run(function, args), run(compiled, args), strict=True):
             assert expected.shape == found.shape and expected.dtype == found.dtype
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
     stats = weft.stats()
     assert stats["graph_breaks"] == breaks
     if not breaks:
@@ -209,3 +209,27 @@ def test_scattered_into_a_tensor_whose_stride_depends_on_data() -> None:
         return out
 
     check(padded, "eager", *COUNTS)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_of_a_mean_over_nothing(backend: str) -> None:
+    def loss(x: Tensor, label: Tensor) -> Tensor:
+        return F.mse_loss(x[label == 1], x[label == 1] * 2)
+
+    labels = ints(0, 1, 1, 2, 2, 0, 0, 1), ints(*[0] * 8), ints(1, *[0] * 7)
+    check(loss, backend, *((X, label) for label in labels))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_of_what_is_written_at_a_mask(backend: str) -> None:
+    def written(x: Tensor, label: Tensor) -> Tensor:
+        out = torch.zeros(2, 8, 4)
+        out[torch.stack([label == 0, label != 0])] = x
+        return out.cumsum(1)
+
+    check(written, backend, (X, ints(0, 1, 1, 0, 0, 0, 0, 1)), (X, ints(*[0] * 8)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_of_a_loss_of_an_empty_tensor(backend: str) -> None:
+    check(F.mse_loss, backend, (X[:0], X[:0]))

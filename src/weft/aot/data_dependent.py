@@ -23,6 +23,7 @@ from weft._torch import FakeTensor
 from weft.aot.evaluate import Evaluator
 from weft.shapes.asserts import binds
 from weft.shapes.context import ShapeContext
+from weft.shapes.data_dependent import is_mask
 from weft.shapes.symnode import extents
 
 
@@ -66,6 +67,22 @@ def _context_of(gm: GraphModule, example_inputs: Sequence[Any]) -> ShapeContext 
                 context: ShapeContext = size.node.shape_env
                 return context
     return None
+
+
+def with_positions(args: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """The arguments of `target[key] = value` with positions in place of masks: the value's gradient
+    is what the backward finds there, and how many there are is better known before."""
+    target, key, value = args
+    if not isinstance(value, torch.Tensor) or not value.requires_grad or not value.dim():
+        return target, key, value
+    items = key if isinstance(key, tuple) else (key,)
+    if not any(is_mask(item) and item.dim() for item in items):
+        return target, key, value
+    found: list[Any] = []
+    for item in items:
+        mask = is_mask(item) and item.dim()
+        found += torch.nonzero(item, as_tuple=True) if mask else [item]
+    return target, tuple(found), value
 
 
 def bound_names(graph: Graph) -> dict[str, Node]:

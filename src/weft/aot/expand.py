@@ -96,7 +96,7 @@ class _Expander:
         """The template for a call, or None if it is better kept."""
         try:
             template = _record(node, decomposition, self.evaluator)
-        except (Unsupported, NotImplementedError, UndecidedValue):
+        except (Unsupported, NotImplementedError, UndecidedValue, ZeroDivisionError):
             return None
         if bound_names(template.graph):
             return None  # every copy would need symbols of its own

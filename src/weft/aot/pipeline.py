@@ -63,7 +63,7 @@ def _compile_traced(
         traced.assumes = bool(symbols.asserts)
         if joint is not None:
             return training.compile_joint(gm, tracer, traced, joint, compiler, lowered)
-    except (Unsupported, UndecidedValue) as reason:
+    except (Unsupported, UndecidedValue, ZeroDivisionError) as reason:  # the last: mean of nothing
         if "shapes" in gm.meta:
             raise  # capture can do without what depends on data
         events.record("perf", text=f"graph runs without aot: {reason}")

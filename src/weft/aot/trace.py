@@ -11,6 +11,7 @@ of what the caller must see besides: which inputs were mutated, which outputs al
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -30,7 +31,7 @@ from weft._torch import (
 from weft.aot import record_special  # noqa: F401  (registers its rules)
 from weft.aot.attention import FUNCTIONS
 from weft.aot.control_flow import check_node
-from weft.aot.data_dependent import bound_names
+from weft.aot.data_dependent import bound_names, with_positions
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Alias, Base, Functionalizer, require_fake
 from weft.aot.record import Recorder
@@ -236,6 +237,8 @@ class Tracer:
         kwargs = _resolve(node.kwargs, env)
         if node.op == "call_function":
             check_node(node)
+            if node.target is operator.setitem:
+                args = with_positions(args)
             own = FUNCTIONS.get(node.target)
             if own is not None:
                 return own(node, args, kwargs)

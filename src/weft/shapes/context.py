@@ -39,7 +39,9 @@ from weft.shapes.layout import Layout
 from weft.shapes.named import NamedSizes
 from weft.shapes.relation import (
     EQ,
+    GE,
     Condition,
+    Relation,
     condition_symbols,
     not_,
     relation,
@@ -47,7 +49,7 @@ from weft.shapes.relation import (
     substitute,
 )
 from weft.shapes.symnode import SymNode, UndecidedValue, expr_of
-from weft.shapes.unbacked import Unbacked
+from weft.shapes.unbacked import Unbacked, is_difference
 
 Hint = int | float
 COMMON_LIMIT: Final = 2**31 - 1
@@ -409,13 +411,17 @@ class ShapeContext:
 
     def expect(self, condition: AnyCondition) -> bool | None:
         """An answer to what nobody can know: sizes have their likely values, or are neither 0 nor
-        1, and numbers are not negative. Running code tests it and does without where it is wrong.
-        None: that decides nothing, or may not be done."""
+        1, those that are compared are equal, and numbers are not negative. Running code tests it
+        and does without where it is wrong. None: that decides nothing, or may not be done."""
         if not self.may_expect or self._suppressed or isinstance(condition, FloatRelation):
             return None
         expected = self.unbacked_symbols.as_expected
         view = self.facts.view
-        answer = self.facts.decide(rewrite(condition, lambda value: expected(view(value))))
+        if isinstance(condition, Relation) and condition.kind != GE and (
+                is_difference(view(condition.expr))):
+            answer: bool | None = condition.kind == EQ  # sizes that are compared are equal
+        else:
+            answer = self.facts.decide(rewrite(condition, lambda value: expected(view(value))))
         if answer is not None:
             self._assert(condition if answer else not_(condition), assumed=True)
             self.note_expectation()

@@ -292,7 +292,16 @@ def text(value: Number, names: Mapping[str, str] | None = None) -> str:
         return f"{spelling}({', '.join(args)})"
     if len(args) == 1:
         return f"({spelling}{args[0]})"
-    return f"({args[0]} {spelling} {args[1]})"
+    divided = f"({args[0]} {spelling} {args[1]})"
+    if value.op == "truediv" and _may_be_zero(value.args[1]):  # operators do, and get inf
+        return f"({divided} if {args[1]} else {args[0]} * math.inf)"
+    return divided
+
+
+def _may_be_zero(divisor: Number) -> bool:
+    if isinstance(divisor, int | float):
+        return divisor == 0
+    return not isinstance(divisor, Expr) or lower_bound(divisor) < 1
 
 
 def _leaf_text(value: Number, names: Mapping[str, str]) -> str:

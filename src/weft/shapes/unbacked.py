@@ -92,6 +92,14 @@ class Unbacked:
             yield name, f"from {what}" + ("" if line is None else f" at {line}")
 
 
+def is_difference(value: IntExpr) -> bool:
+    """Whether it is one such symbol less another one."""
+    if isinstance(value, int) or value.const or len(value.symbols) != 2:
+        return False
+    atoms = [symbol_of(one) for one in value.symbols]
+    return sorted(value.terms.values()) == [-1, 1] and all(a.kind == "unbacked" for a in atoms)
+
+
 def _at_least_two(limits: Symbol) -> IntExpr:
     high = limits.hi
     if isinstance(high, int) and high <= 2:

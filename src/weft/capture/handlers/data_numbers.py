@@ -24,13 +24,14 @@ from weft._torch import (
     check_with,
 )
 from weft.capture.breaks import StartOver, graph_break
-from weft.capture.opcodes.control import CHECK_DATA, EXPECT_DATA
+from weft.capture.opcodes.control import CHECK_DATA
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant
 from weft.capture.values.data_numbers import add_check
 from weft.capture.values.functions import rule
 from weft.capture.values.symbolic_numbers import (
     DIVISORS,
+    EXPECTED,
     TRUNCATED,
     SymbolicNumberValue,
     number_node,
@@ -40,7 +41,6 @@ from weft.shapes.guard import opposite
 from weft.shapes.symnode import UndecidedValue, certainly_equal
 
 if TYPE_CHECKING:
-    from weft.capture.frame import Frame
     from weft.capture.interpreter import Interpreter
 
 _LONGEST_LIST: Final = 256
@@ -218,12 +218,12 @@ def _check_number(tx: Interpreter, value: SymbolicNumberValue, wanted: bool) -> 
     return True
 
 
-def _expected_truth(tx: Interpreter, frame: Frame, value: SymbolicValue) -> bool | None:
+def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
     """`if rows.numel() == 0` is taken not to be so, unless that is what ends a loop."""
-    if not isinstance(value, SymbolicNumberValue) or value.python_type() is float:
+    if value.python_type() is float or not tx.shapes.may_expect or tx.frame is None:
         return None
-    place = (frame.code, frame.current.offset)
-    if not tx.shapes.may_expect or place in tx.policy.unexpected:
+    place = (tx.frame.code, tx.frame.current.offset)
+    if place in tx.policy.unexpected:
         return None
     condition = value if isinstance(value.example, torch.SymBool) else tx.binary(
         "ne", value, constant(0))
@@ -247,7 +247,7 @@ def _check_divisor(tx: Interpreter, divisor: Any) -> None:
 
 DIVISORS.append(_check_divisor)
 CHECK_DATA.append(_check_truth)
-EXPECT_DATA.append(_expected_truth)
+EXPECTED.append(_expected_truth)
 
 
 @rule(check_is_size)

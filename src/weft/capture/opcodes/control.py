@@ -41,9 +41,6 @@ def pop_jump_if_false(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
         frame.pc = ins.target
 
 
-EXPECT_DATA: Final[list[Callable[[Any, Frame, SymbolicValue], bool | None]]] = []
-"""What the truth of a number is expected to be that depends on data; None: nothing."""
-
 CHECK_DATA: Final[list[Callable[[Any, SymbolicValue, bool], bool]]] = []
 """Puts a check into the graph that a value is true (or false), if its truth depends on data."""
 
@@ -64,9 +61,6 @@ def truth_at(tx: Interpreter, frame: Frame, ins: Instruction, value: SymbolicVal
         wanted = _truth_without_raising(frame, ins, jumps_if)
         if wanted is not None and CHECK_DATA[0](tx, value, wanted):
             return wanted
-        expected = EXPECT_DATA[0](tx, frame, value)
-        if expected is not None:
-            return expected
     return value.truth(tx)
 
 

@@ -112,7 +112,10 @@ class SymbolicNumberValue(SymbolicValue):
         try:
             return evaluate(tx, lambda: bool(self.example))  # type: ignore[no-any-return]
         except GraphBreak as error:
-            raise graph_break("data-dependent-branch", error.detail) from error
+            expected = EXPECTED[0](tx, self)
+            if expected is None:
+                raise graph_break("data-dependent-branch", error.detail) from error
+            return expected
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name in _NAMED and _has_method(self.example, name):
@@ -260,6 +263,9 @@ def _is_certainly_not_zero(divisor: Any) -> bool:
 TRUNCATED: Final[list[Callable[[Any, SymbolicNumberValue], SymbolicValue]]] = []
 """What `int` of a float that depends on data is (registered by `handlers/data_numbers.py`)."""
 
+
+EXPECTED: Final[list[Callable[[Any, Any], bool | None]]] = []
+"""What the truth of a number is expected to be that depends on data; None: nothing."""
 
 DIVISORS: Final[list[Callable[[Any, Any], None]]] = []
 """Checks that a divisor that depends on data is not zero."""
