@@ -131,6 +131,9 @@ from torch._subclasses.fake_tensor import (
 )
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager as in_kernel_invocation
 
+# capture: what a distribution's lazy property is when it is read from the class.
+from torch.distributions.utils import _lazy_property_and_property as lazy_property_of_class
+
 # aot: a GraphModule that generates its Python code only when asked for it.
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
@@ -222,6 +225,7 @@ __all__ = [
     "is_torch_function_mode_enabled",
     "kernel_choices",
     "lazy_load_decompositions",
+    "lazy_property_of_class",
     "log_api_usage_once",
     "make_subclass",
     "map_function",

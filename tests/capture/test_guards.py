@@ -488,3 +488,55 @@ def test_setting_of_a_library_that_stays_set():
         finally:
             torch.backends.cudnn.benchmark = False
     assert weft.stats()["graph_breaks"] == 0
+
+
+@pytest.mark.parametrize("special", ["__getattr__", "__getattribute__", "__len__", "__bool__",
+                                     "__add__", "__contains__", "__setattr__"])
+def test_special_method_that_a_class_gets_later(special):
+    class Plain:
+        def __init__(self):
+            self.kept = 1
+
+        def __iter__(self):
+            return iter((1, 2))
+
+    def f(x, it):
+        it.kept = 2
+        found = [getattr(it, "scale", 3), bool(it), 1 in it, hasattr(it, "__len__")]
+        try:
+            found.append(it + 1)
+        except TypeError:
+            pass
+        return x + it.kept, found
+
+    g = compiled(f)
+    first = f(X, Plain())
+    assert str(g(X, Plain())) == str(first)
+    it = Plain()
+    setattr(Plain, special, lambda self, *args: False)
+    assert str(g(X, it)) == str(f(X, it)) != str(first)
+    delattr(Plain, special)
+    assert str(g(X, it)) == str(f(X, it))
+
+
+def test_global_that_hides_a_builtin():
+    f = compiled(lambda x: x * len([1, 2]))
+    assert f(X)[0] == 2
+    globals()["len"] = lambda items: 10
+    try:
+        assert f(X)[0] == 10
+    finally:
+        del globals()["len"]
+    assert f(X)[0] == 2 and recompiles() == 1
+
+
+def test_forward_of_a_library_layer_that_is_replaced():
+    f = compiled(nn.Sequential(nn.ReLU()))
+    assert f(-X)[0] == 0
+    old = nn.ReLU.forward
+    nn.ReLU.forward = lambda self, x: x * 5
+    try:
+        assert f(-X)[0] == -5
+    finally:
+        nn.ReLU.forward = old
+    assert f(-X)[0] == 0

@@ -9,7 +9,7 @@ import enum
 import functools
 import sys
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -357,3 +357,40 @@ def test_unpacking_what_is_no_iterable() -> None:
             return x + 1, str(error)
 
     check(f, (X,))
+
+
+class Registry(type):
+    known: ClassVar[dict[str, Any]] = {}
+
+    def __init__(cls, name: str, bases: Any, namespace: Any) -> None:
+        super().__init__(name, bases, namespace)
+        cls.known[name.lower()] = cls
+
+    def __len__(cls) -> int:
+        return len(cls.known)
+
+    def __getitem__(cls, name: str) -> Any:
+        return cls.known[name]
+
+    def __iter__(cls) -> Any:
+        return iter(cls.known)
+
+    def __contains__(cls, name: object) -> bool:
+        return name in cls.known
+
+
+class Layer(metaclass=Registry):
+    factor = 1
+
+
+class Double(Layer):
+    factor = 2
+
+
+def test_special_methods_of_a_metaclass() -> None:
+    def f(x: Any, name: str) -> Any:
+        if name not in Layer:
+            raise KeyError(name)
+        return x * Layer[name].factor * len(Layer), list(Layer)
+
+    check(f, (X, "double"), (X, "layer"), (X, "other"), breaks=None)

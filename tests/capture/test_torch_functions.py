@@ -196,3 +196,11 @@ def test_imported_behind_pytorchs_testing_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "1.0", done.stderr
+
+
+def test_distribution_with_lazy_attributes_is_one_graph():
+    def f(logits, chosen):
+        made = torch.distributions.Categorical(logits=logits, validate_args=True)
+        return made.log_prob(chosen), made.entropy(), made.probs
+
+    check(f, (torch.randn(4, 3), torch.tensor([0, 1, 2, 0])), graphs=1, breaks=0)

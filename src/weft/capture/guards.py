@@ -87,6 +87,7 @@ class GuardSet:
         self.tree = tree
         self.all: list[Guard] = []
         self.stack: Callable[[], tuple[SourceLine, ...]] = tuple
+        self._seen: set[tuple[int, str]] = set()
         self._distinct: list[tuple[Any, ...]] = []
         self._known_distinct: set[tuple[Source, ...]] = set()
         self._same: list[tuple[Source, Source]] = []
@@ -98,6 +99,12 @@ class GuardSet:
             return
         source.checks[key] = (kind, *args, len(self.all))
         self.all.append(Guard(source, kind, args, self.stack()))
+
+    def seen(self, cls: type, name: str) -> bool:
+        """Whether a class's attribute was asked about before."""
+        known = (id(cls), name) in self._seen
+        self._seen.add((id(cls), name))
+        return known
 
     def distinct(self, sources: Sequence[Source]) -> None:
         """Require that the sources' objects are pairwise different."""

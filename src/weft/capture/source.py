@@ -12,6 +12,7 @@ would write::
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any, Final, final
@@ -155,6 +156,15 @@ def describe(obj: Any) -> str:
     if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
         return str(obj.__name__)
     return f"<{type(obj).__name__} object>"
+
+
+_LIBRARY: Final = frozenset({"torch", *sys.stdlib_module_names})
+
+
+def is_library(module: object) -> bool:
+    """Whether a module of that name is part of torch or of the standard library, which are taken to
+    be fixed."""
+    return str(module).partition(".")[0] in _LIBRARY
 
 
 def _hashable(key: Any) -> Any:

@@ -25,6 +25,7 @@ from weft._torch import (
     is_forward_grad_enabled,
     is_torch_function_enabled,
     is_torch_function_mode_enabled,
+    lazy_property_of_class,
     log_api_usage_once,
     pop_torch_function_mode,
     push_torch_function_mode,
@@ -271,6 +272,15 @@ def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @constructor(torch.Tensor)
 def _make_tensor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("unknown-operation", f"making a {cls.__name__}")
+
+
+@constructor(lazy_property_of_class)
+def _lazy_property(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Read only to see of what type it is (`Distribution.__init__`)."""
+    wrapped = args[0].real()
+    if wrapped is MISSING:
+        raise graph_break("unknown-operation", f"making a {cls.__name__}")
+    return tx.wrap_fixed(lazy_property_of_class(wrapped), wrapped.__name__)
 
 
 # -- tensor methods with a rule of their own ------------------------------------------------------

@@ -7,7 +7,6 @@ defines; `bind` does what `__get__` would do.
 from __future__ import annotations
 
 import functools
-import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from weft._torch import InstanceMethod
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
+from weft.capture.source import is_library
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import MEMBER_ATTRIBUTE, ConstantValue, constant
 from weft.capture.values.functions import BoundMethodValue
@@ -48,20 +48,22 @@ def is_data_descriptor(attribute: Any) -> bool:
 
 
 _GUARDED = (types.FunctionType, staticmethod, classmethod, property, type)
-_LIBRARY = frozenset({"torch", *sys.stdlib_module_names})
 
 
 def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> None:
     """Notices when a class's function is replaced, or an attribute in front of it appears.
 
-    Classes of torch and the standard library are taken to be fixed. Data has its own guards.
+    Classes of torch and the standard library are taken to be fixed, but for what layers compute.
+    Data has its own guards.
     """
+    if tx.guards.seen(cls, name):
+        return
     for base in cls.__mro__:
         if base in tx.made_classes:
             if name in base.__dict__:
                 return
             continue
-        if str(getattr(base, "__module__", "")).partition(".")[0] in _LIBRARY:
+        if name != "forward" and is_library(getattr(base, "__module__", "")):
             if name in base.__dict__:
                 return
             continue

@@ -223,7 +223,19 @@ class ClassValue(SymbolicValue):
             return constant((self is other) is (op == "eq"))
         return None
 
+    def _by_metaclass(self, tx: Interpreter, name: str, *args: SymbolicValue
+                      ) -> SymbolicValue | None:
+        """What a special method of the program's metaclass gives, if it has one."""
+        hook = type_lookup(type(self.cls), name)
+        if not isinstance(hook, types.FunctionType) or issubclass(self.cls, enum.Enum):
+            return None
+        guard_attribute(tx, type(self.cls), name, hook)
+        return tx.force(tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, *args], {}))
+
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        found = self._by_metaclass(tx, "__getitem__", key)
+        if found is not None:
+            return found
         if issubclass(self.cls, enum.Enum) and key.is_constant:
             return tx.wrap_new(evaluate(tx, lambda: self.cls[key.constant()]))  # type: ignore[index]
         if key.is_constant and hasattr(self.cls, "__class_getitem__"):
@@ -235,15 +247,22 @@ class ClassValue(SymbolicValue):
     def iter(self, tx: Interpreter) -> SymbolicValue:
         if issubclass(self.cls, enum.Enum):
             return tx.wrap_new(tuple(self.cls)).iter(tx)
-        return super().iter(tx)
+        found = self._by_metaclass(tx, "__iter__")
+        return super().iter(tx) if found is None else found
 
     def length(self, tx: Interpreter) -> int:
+        found = self._by_metaclass(tx, "__len__")
+        if found is not None and type(python_object(tx, found)) is int:
+            return int(found.constant())
         return len(self.cls) if issubclass(self.cls, enum.Enum) else super().length(tx)
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         if issubclass(self.cls, enum.Enum) and item.is_constant:
             members: Any = self.cls
             return bool(evaluate(tx, lambda: item.constant() in members))
+        found = self._by_metaclass(tx, "__contains__", item)
+        if found is not None:
+            return found.truth(tx)
         return super().contains(tx, item)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, graph_break
-from weft.capture.source import Source, describe
+from weft.capture.source import Source, describe, is_library
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, python_object
 from weft.capture.values.identities import RunTimeKey
@@ -103,10 +103,14 @@ class DictValue(MethodTable):
         return value
 
     def _guard_missing(self, tx: Interpreter, key: Any) -> None:
-        if self.keys_guarded or self.is_namespace:
+        if self.keys_guarded or (self.is_namespace and self._is_of_library()):
             return
         assert self.source is not None
         tx.guards.add(self.source, "missing_key", key)
+
+    def _is_of_library(self) -> bool:
+        """Whether these are the globals of a module that nobody gives a `len` of its own."""
+        return is_library(self.original.get("__name__", ""))
 
     def guard_keys(self, tx: Interpreter) -> None:
         """Requires that the outside dictionary keeps exactly its keys and their order."""

@@ -129,9 +129,15 @@ class ObjectValue(SymbolicValue):
 
     # -- attributes -------------------------------------------------------------------------------
 
-    def _hook(self, name: str) -> Any:
+    def _defined(self, tx: Interpreter, name: str) -> Any:
+        """What the class defines under a name, guarded: nothing may appear in front of it."""
+        found = type_lookup(self.cls, name)
+        guard_attribute(tx, self.cls, name, found)
+        return found
+
+    def _hook(self, tx: Interpreter, name: str) -> Any:
         """A special method of attribute access, if the program's class has its own."""
-        hook = type_lookup(self.cls, name)
+        hook = self._defined(tx, name)
         if isinstance(hook, types.FunctionType) or hook is MISSING:
             return hook
         if isinstance(hook, types.WrapperDescriptorType) and hook.__name__ == name:
@@ -139,7 +145,7 @@ class ObjectValue(SymbolicValue):
         raise graph_break("unknown-operation", f"{name} of {self!r}")
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        hook = self._hook("__getattribute__")
+        hook = self._hook(tx, "__getattribute__")
         if hook is not MISSING:
             return self._hooked_getattr(tx, hook, name)
         return self.generic_getattr(tx, name)
@@ -189,7 +195,7 @@ class ObjectValue(SymbolicValue):
     def missing_attribute(self, tx: Interpreter, name: str, error: ObservedException
                           ) -> SymbolicValue:
         """What `__getattr__` gives, if the class has one."""
-        hook = self._hook("__getattr__")
+        hook = self._hook(tx, "__getattr__")
         if hook is MISSING:
             raise error
         return tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name)], {})
@@ -221,7 +227,7 @@ class ObjectValue(SymbolicValue):
         return tx.error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        hook = self._hook("__setattr__")
+        hook = self._hook(tx, "__setattr__")
         if hook is not MISSING:
             tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name), value], {})
         else:
@@ -229,7 +235,7 @@ class ObjectValue(SymbolicValue):
 
     def generic_setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         """`object.__setattr__`."""
-        attribute = type_lookup(self.cls, name)
+        attribute = self._defined(tx, name)
         if attribute is not MISSING and is_data_descriptor(attribute):
             self._set_descriptor(tx, name, attribute, value)
         elif not _has_dict(self.cls):
@@ -282,7 +288,7 @@ class ObjectValue(SymbolicValue):
         self.set_slot(tx, name, _DELETED)
 
     def delattr(self, tx: Interpreter, name: str) -> None:
-        hook = self._hook("__delattr__")
+        hook = self._hook(tx, "__delattr__")
         if hook is not MISSING:
             tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name)], {})
         else:
@@ -330,13 +336,13 @@ class ObjectValue(SymbolicValue):
         return method.call(tx, args, kwargs)
 
     def truth(self, tx: Interpreter) -> bool:
-        if type_lookup(self.cls, "__bool__") is not MISSING:
+        if self._defined(tx, "__bool__") is not MISSING:
             answer = tx.force(self._special(tx, "__bool__"))
             if answer.python_type() is not bool:
                 kind = answer.python_type().__name__
                 raise tx.error(TypeError, f"__bool__ should return bool, returned {kind}")
             return answer.truth(tx)
-        if type_lookup(self.cls, "__len__") is not MISSING:
+        if self._defined(tx, "__len__") is not MISSING:
             return self.length(tx) != 0
         return True
 
@@ -355,7 +361,7 @@ class ObjectValue(SymbolicValue):
         """`dict.__getitem__` of an instance of a subclass of dict."""
         contents = self.contents
         assert isinstance(contents, DictValue)
-        hook = type_lookup(self.cls, "__missing__")
+        hook = self._defined(tx, "__missing__")
         if hook in (MISSING, defaultdict.__missing__) or contents.contains(tx, key):
             return contents.getitem(tx, key)
         return self._special(tx, "__missing__", key)
@@ -367,12 +373,12 @@ class ObjectValue(SymbolicValue):
         self._special(tx, "__delitem__", key)
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
-        if type_lookup(self.cls, "__contains__") is not MISSING:
+        if self._defined(tx, "__contains__") is not MISSING:
             return self._special(tx, "__contains__", item).truth(tx)
         return super().contains(tx, item)
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
-        if type_lookup(self.cls, "__iter__") is not MISSING:
+        if self._defined(tx, "__iter__") is not MISSING:
             made = tx.force(self._special(tx, "__iter__"))
             if not hasattr(made.python_type(), "__next__"):
                 kind = made.python_type().__name__
@@ -396,7 +402,7 @@ class ObjectValue(SymbolicValue):
 
     def next_item(self, tx: Interpreter) -> SymbolicValue:
         """`next(self)`; raises StopIteration at the end."""
-        if type_lookup(self.cls, "__next__") is MISSING:
+        if self._defined(tx, "__next__") is MISSING:
             raise tx.error(TypeError, f"'{self.cls.__name__}' object is not an iterator")
         return self._special(tx, "__next__")
 
@@ -415,7 +421,7 @@ class ObjectValue(SymbolicValue):
         if reflected:
             names = [_REFLECTED.get(op) or f"__r{dunder(plain_operator(op))}__"]
         for name in names:
-            attribute = type_lookup(self.cls, name)
+            attribute = self._defined(tx, name)
             if attribute is MISSING or attribute in _DEFAULT_COMPARISONS:
                 continue
             result = bind(tx, self, self.cls, name, attribute).call(tx, [other], {})
