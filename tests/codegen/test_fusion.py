@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.codegen.compiling import check, compiled
+from weft.codegen.domain import Domain, refine
 from weft.codegen.loop_ir import Load
 from weft.config import config
 
@@ -158,3 +159,8 @@ def test_constants_of_bool_are_stored_as_ones() -> None:
     call, _ = compiled(program, torch.randn(4, 8))
     inside = call([torch.randn(4, 8)])
     assert inside.view(torch.uint8).tolist() == [0, 1, 1, 0]
+
+
+def test_loops_without_points_are_not_divided_by() -> None:
+    full, empty = Domain((6, 4), (False, False)), Domain((6, 0), (False, False))
+    assert refine(full, empty) is None and refine(empty, full) is None
