@@ -133,6 +133,18 @@ def test_functions_are_computed_on_constants_and_bounded_on_symbols() -> None:
     assert applied(GCD, n, 12) is applied(GCD, n, 12)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_float_of_a_size_that_was_fixed_later_is_spelled_with_the_fixed_size(backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x = x * x.shape[1] ** 0.5
+        return torch.cat([x[:, i : i + 1] * i for i in range(x.shape[1])], 1)
+
+    compiled = weft.compile(program, backend=backend, dynamic=True)
+    for columns in (3, 5):
+        x = torch.randn(2, columns)
+        torch.testing.assert_close(compiled(x), program(x))
+
+
 def test_name_that_nothing_defines_is_an_error_when_code_is_written() -> None:
     with pytest.raises(InternalError, match="nothing defines u0"):
         load("def call(args):\n    return args[0] + u0", "<test>", {})

@@ -18,9 +18,10 @@ import torch
 
 from weft._torch import FakeTensor
 from weft.shapes.expr import symbol_of, symbols
+from weft.shapes.floats import text as number_text
 from weft.shapes.guard import python_text as condition_text
 from weft.shapes.printing import python_text
-from weft.shapes.symnode import expr_of, extents
+from weft.shapes.symnode import condition_of, expr_of, extents, float_of
 from weft.shapes.unbacked import names_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -82,8 +83,10 @@ def plain_name(size: Any) -> str | None:
 def size_text(size: Any) -> str:
     """A symbolic number as Python over the symbols' names."""
     if isinstance(size, torch.SymBool):
-        return f"({condition_text(size.node.value)})"
-    return python_text(expr_of(size)) if isinstance(size, torch.SymInt) else str(size)
+        return f"({condition_text(condition_of(size))})"
+    if isinstance(size, torch.SymInt):
+        return python_text(expr_of(size))
+    return number_text(float_of(size)) if isinstance(size, torch.SymFloat) else str(size)
 
 
 def symbolic_leaves(value: Any) -> Iterator[Any]:
@@ -101,6 +104,10 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
 
 def names_in(size: Any) -> list[str]:
     """The names of the symbols in a symbolic integer."""
+    if isinstance(size, torch.SymFloat):
+        return sorted(names_of(float_of(size)))
+    if isinstance(size, torch.SymBool):
+        return sorted(names_of(condition_of(size)))
     if not isinstance(size, torch.SymInt):
         return sorted(names_of(size))
     expression = expr_of(size)

@@ -549,3 +549,13 @@ def float_of(number: float | torch.SymFloat) -> FloatValue:
     result = floats.rewrite(node.value, node.shape_env.facts.simplify)
     assert not isinstance(result, Expr)
     return result
+
+
+def condition_of(flag: torch.SymBool) -> AnyCondition:
+    """The condition of a symbolic bool; equal symbols are merged."""
+    value: AnyCondition = flag.node.value
+    simplify = flag.node.shape_env.facts.simplify
+    if not isinstance(value, FloatRelation):
+        return relation.rewrite(value, simplify)
+    left, right = (floats.rewrite(side, simplify) for side in (value.left, value.right))
+    return floats.compare(value.op, left, right, value.negated)
