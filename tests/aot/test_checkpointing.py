@@ -198,3 +198,32 @@ def test_running_statistics_are_updated_again_in_the_backward(backend: str) -> N
         torch.testing.assert_close(found, gradients_of(lambda x: call(peer, x), peer))
     torch.testing.assert_close(list(modules.buffers()), list(peer.buffers()))
     assert int(modules[1].num_batches_tracked) == 4
+
+
+class Attending(Layer):
+    """The operator of attention draws numbers, but not without dropout."""
+
+    def block(self, x):
+        q, k = self.a(x)[None, None], x[None, None]
+        return F.scaled_dot_product_attention(q, k, k)[0, 0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_attention_without_dropout_runs_again(backend: str) -> None:
+    """It counted as drawn in the forward, its parts as made again: there was no way to cut."""
+    forward, backward = check(Attending(), backend)
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    found = [sum(name in str(n.target) for n in gm.graph.nodes) for gm in (forward, backward)]
+    assert found == [1, 2]  # again, and its derivative
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_drawn_numbers_with_several_results_are_kept(backend: str) -> None:
+    """`rrelu` and fused dropout return what they drew beside the result."""
+
+    class Dropping(Layer):
+        def block(self, x):
+            return torch.ops.aten.native_dropout(self.a(x).sin(), 0.5, True)[0].cos()
+
+    with weft.config.patch(fallback_random=True):
+        check(Dropping(), backend)

@@ -13,6 +13,7 @@ node; writing to an alias undoes them.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, final
 
 import torch
@@ -61,6 +62,17 @@ class Alias:
         self.silent = False  # made by `.data`: writes to it are not counted
 
 
+def _draws_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws random numbers; attention without dropout does not."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    for i, argument in enumerate(op._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)
+            return given != 0
+    return True
+
+
 @final
 class Functionalizer:
     """Keeps the value of every tensor met while recording, and appends operators to the graph."""
@@ -85,7 +97,7 @@ class Functionalizer:
     ) -> tuple[Node, Result]:
         """Appends `op`; its node and result."""
         result = self.evaluator.run(op, args, kwargs)
-        make = self._drawn if torch.Tag.nondeterministic_seeded in op.tags else self.append_known
+        make = self._drawn if _draws_numbers(op, args, kwargs) else self.append_known
         node = make(op, args, kwargs, result.value)
         if result.binds:
             node.meta["binds"] = result.binds
@@ -119,8 +131,8 @@ class Functionalizer:
     def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
         """Appends an operator whose result's metadata is known."""
         meta = {"val": value, "stack": self.stack, "phase": self.phase}
-        if self.runs_again():
-            meta["runs_again"] = True
+        if self.runs_again() and not (op is operator.getitem and "runs_again" not in args[0].meta):
+            meta["runs_again"] = True  # unless it is a part of what the forward drew
         return add_node(self.graph, op, args, kwargs, meta)
 
     def placeholder(self, name: str, value: Any) -> Node:
