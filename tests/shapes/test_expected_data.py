@@ -233,3 +233,13 @@ def test_gradient_of_what_is_written_at_a_mask(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradient_of_a_loss_of_an_empty_tensor(backend: str) -> None:
     check(F.mse_loss, backend, (X[:0], X[:0]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_squeezed_dimension_that_has_one_element_in_some_calls(backend: str) -> None:
+    def squeezed(x: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        rows = x[label == 1]
+        return rows.squeeze() * 2, rows.squeeze(0).sum(-1)
+
+    labels = ints(0, 1, 1, 2, 2, 0, 0, 1), ints(1, *[0] * 7), ints(*[0] * 8)
+    check(squeezed, backend, *((X, label) for label in labels))

@@ -275,6 +275,19 @@ def _is_positive(context: ShapeContext, value: IntExpr) -> bool | None:
     return context.evaluate(condition)
 
 
+@_rule(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+def _squeeze(
+    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Whether a size is 1 decides about the result's rank: PyTorch's rule takes it not to be."""
+    x = args[0]
+    given = args[1] if len(args) > 1 else kwargs.get("dim", range(x.dim()))
+    for dim in given if isinstance(given, Sequence) else [given]:
+        if x.dim() and _any_unbacked(context, x.size(dim)):
+            context.evaluate(eq(expr_of(x.size(dim)), 1))
+    return NotImplemented
+
+
 @_rule(aten.expand.default)
 def _expand(
     mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
