@@ -394,3 +394,14 @@ def test_special_methods_of_a_metaclass() -> None:
         return x * Layer[name].factor * len(Layer), list(Layer)
 
     check(f, (X, "double"), (X, "layer"), (X, "other"), breaks=None)
+
+
+def test_property_made_with_none_for_its_text_has_its_getters() -> None:
+    def getter(self: Any) -> None:
+        """of the getter"""
+
+    def f(x: Any) -> Any:
+        made = property(getter, None, None, None), property(getter, None, None, "own"), property()
+        return x + 1, [each.__doc__ for each in made]
+
+    check(f, (X,), graphs=1)

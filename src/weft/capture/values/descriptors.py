@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, final
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import constructor
-from weft.capture.values.constant import NONE, constant
+from weft.capture.values.constant import NONE, constant, is_none
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -52,7 +52,8 @@ class DescriptorValue(SymbolicValue):
         if name == "__doc__":
             own = self.parts[-1] if self.kind is property else NONE
             first = self.parts[0]
-            return own if own is not NONE or first is NONE else first.getattr(tx, "__doc__")
+            inherits = is_none(own) and not is_none(first)
+            return first.getattr(tx, "__doc__") if inherits else own
         return super().getattr(tx, name)
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
