@@ -15,6 +15,9 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 import weft
+from weft.shapes.expr import symbol
+from weft.shapes.facts import Facts
+from weft.shapes.relation import eq
 
 BACKENDS = ("eager", "aot_eager", "inductor")
 Tensor = torch.Tensor
@@ -243,3 +246,11 @@ def test_squeezed_dimension_that_has_one_element_in_some_calls(backend: str) -> 
 
     labels = ints(0, 1, 1, 2, 2, 0, 0, 1), ints(1, *[0] * 7), ints(*[0] * 8)
     check(squeezed, backend, *((X, label) for label in labels))
+
+
+def test_a_symbol_stands_for_later_ones_never_for_earlier_ones() -> None:
+    younger = symbol("u91", 0, 77, "unbacked")
+    older, other = symbol("u90", 0, 77, "unbacked"), symbol("u89", 0, 77, "unbacked")
+    facts = Facts()
+    facts.learn(eq(older + other, younger))
+    assert facts.simplify(younger) == older + other and facts.simplify(older) is older

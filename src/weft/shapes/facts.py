@@ -311,8 +311,13 @@ def _depends_on_data(variable: Expr) -> bool:
     return symbol_of(variable).kind == "unbacked"
 
 
-def _age(variable: Expr) -> int:
-    return -symbol_of(variable).id
+def _age(variable: Expr) -> tuple[int, int]:
+    """Least for the youngest. Symbols of data count in their names, in the order in which running
+    code knows them; ids are the process's."""
+    found = symbol_of(variable)
+    number = found.name[1:]
+    counts = found.kind == "unbacked" and number.isdigit()
+    return (-int(number) if counts else 0), -found.id
 
 
 def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:
