@@ -405,3 +405,19 @@ def test_property_made_with_none_for_its_text_has_its_getters() -> None:
         return x + 1, [each.__doc__ for each in made]
 
     check(f, (X,), graphs=1)
+
+
+def test_method_with_the_name_of_a_variable_around_its_class() -> None:
+    def f(x: Any) -> Any:
+        name = "variable"
+
+        class Made:
+            def name(self) -> str:
+                return "method"
+
+            def other(self) -> str:
+                return name
+
+        return x + 1, Made().name(), Made().other()
+
+    check(f, (X,))

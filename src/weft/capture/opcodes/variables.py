@@ -51,10 +51,9 @@ def return_const(tx: Interpreter, frame: Frame, ins: Instruction) -> SymbolicVal
 def read_local(tx: Interpreter, frame: Frame, name: str) -> SymbolicValue:
     """The value in a local slot, looked at; raises what Python raises if there is none."""
     value = frame.locals.get(name)
+    if name in frame.cells and (value is None or name not in frame.code.co_varnames):
+        return frame.cells[name]  # 3.13 loads the cells of a closure like this; class bodies too
     if value is None:
-        # 3.13 loads the cells of a closure like this.
-        if name in frame.cells:
-            return frame.cells[name]
         raise tx.error(UnboundLocalError, _NO_VALUE.format(name))
     if value.__class__ is LazyValue:
         value = frame.locals[name] = tx.force(value)
