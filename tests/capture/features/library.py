@@ -9,6 +9,7 @@ import json
 import math
 import statistics
 import types
+import typing
 import weakref
 
 import torch
@@ -687,3 +688,20 @@ def _mul(a, b):
 @program
 def registry(x, n):
     return REG["mul"](x, n), "mul" in REG, [k for k in REG]
+
+
+T = typing.TypeVar("T")
+
+
+class Box(typing.Generic[T]):
+    def __init__(self, content):
+        self.content = content
+
+
+@program
+def generic_types_made_inside(x, n):
+    parts: typing.List[Tensor] = torch.jit.annotate(typing.List[Tensor], [])
+    parts.append(x * Box[int](n).content)
+    made = (typing.Dict[str, typing.List[int]], typing.Optional[int], typing.Literal["a"],
+            typing.Callable[[int], str], typing.Annotated[int, "x"], int | None, list[int])
+    return parts[0], made, typing.get_args(made[0]), made[0].__origin__

@@ -21,7 +21,7 @@ from weft.capture.identity_guards import WEAK
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue, constructor
-from weft.capture.values.constant import NONE, constant, evaluate
+from weft.capture.values.constant import NONE, constant, evaluate, python_object
 from weft.capture.values.exceptions import new_exception, nothing_handled_outside, traceback_of
 from weft.capture.values.functions import (
     MARKED,
@@ -383,6 +383,16 @@ class OpaqueValue(SymbolicValue):
             raise tx.error(AttributeError, name)
         return tx.wrap_fixed(found, name)
 
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        """`typing.List[int]`: computed now; typing reads the frames that call it."""
+        given = python_object(tx, key)
+        if given is MISSING or not isinstance(self.object, _TYPING):
+            return super().getitem(tx, key)
+        try:
+            return tx.wrap_fixed(self.object[given], "generic")
+        except TypeError as error:
+            raise tx.error(TypeError, str(error)) from None
+
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         origin = typing.get_origin(self.object)
         if isinstance(origin, type):
@@ -393,10 +403,15 @@ class OpaqueValue(SymbolicValue):
         return emit.constant(self.object)
 
 
-_OPAQUE = (types.GenericAlias, types.UnionType, types.CodeType, type(list[int]),
-           type(typing.Any), type(typing.Optional[int])  # noqa: UP045  its type is what is meant
-          , typing.TypeVar, type(sys.flags),
-           type(threading.Lock()), type(typing.Callable))
+def _with_subclasses(cls: type) -> set[type]:
+    return {cls}.union(*map(_with_subclasses, cls.__subclasses__()))
+
+
+_FORMS = sorted(_with_subclasses(typing._Final), key=lambda cls: cls.__name__)  # type: ignore[attr-defined]
+_TYPING = (types.GenericAlias, types.UnionType, *_FORMS)
+"""Classes of what is written in annotations: `Union`, `List`, `List[int]`."""
+_OPAQUE = (*_TYPING, type(typing.Any), typing.TypeVar, typing.ParamSpec, types.CodeType,
+           type(sys.flags), type(threading.Lock()))
 
 
 @wraps(*_OPAQUE)
