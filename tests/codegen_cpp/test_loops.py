@@ -5,6 +5,7 @@ indices.
 from __future__ import annotations
 
 import random
+from math import prod
 
 import pytest
 import torch
@@ -466,3 +467,36 @@ def random_case(rng: random.Random) -> tuple[Kernel, Buffers]:
         buffers[name] = zeros(size, "f32")
         b.store(name, "f32", flat(chosen), value, inner=inner_store)
     return b.build("random"), buffers
+
+
+def test_neighbouring_columns_are_reduced_row_by_row() -> None:
+    """A gradient and its column sums: more rows than one partial sum holds, ends of every kind."""
+
+    def case(
+        n: IntExpr, rows: tuple[int, ...], columns: IntExpr, dtype: str, size: int
+    ) -> tuple[Kernel, Buffers]:
+        b = builder([n, columns], rows)
+        (k, i), inner = (v.symbol for v in b.outer), flat(b.inner)
+        index = (k * prod(rows) + inner) * columns + i
+        x = b.load("x", dtype, index)
+        y = b.op("mul", b.op("exp", b.op("neg", b.op("mul", x, x))), b.load("w", dtype, i))
+        b.store("y", dtype, index, y)
+        b.store("s", dtype, k * columns + i, b.op("mul", b.reduce("sum", y), b.load("w", dtype, i)))
+        b.store("m", dtype, k * columns + i, b.reduce("max", y))
+        kernel = b.build("columns")
+        assert "accs" in source_of(kernel)
+        width, height = size // 2, 2 * prod(rows)
+        return kernel, {
+            "x": values(width * height, dtype), "w": values(width, dtype),
+            "y": zeros(width * height, dtype), "s": zeros(2 * width, dtype),
+            "m": zeros(2 * width, dtype),
+        }  # fmt: skip
+
+    check_all([
+        case(2, (3,), 40, "f32", 80), case(2, (600,), 17, "f32", 34),
+        case(2, (5, 130), 300, "f32", 600), case(2, (7,), 256, "f64", 512),
+        case(2, (2, 3), 1030, "f32", 2060),
+    ])  # fmt: skip
+    columns = symbol("s0", 1)
+    for width in (1, 16, 700):
+        check_all([case(2, (300,), columns, "f32", 2 * width)], {"s0": width})

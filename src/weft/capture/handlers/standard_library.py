@@ -385,11 +385,11 @@ class OpaqueValue(SymbolicValue):
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         """`typing.List[int]`: computed now; typing reads the frames that call it."""
-        given = python_object(tx, key)
+        given, form = python_object(tx, key), self.object
         if given is MISSING or not isinstance(self.object, _TYPING):
             return super().getitem(tx, key)
         try:
-            return tx.wrap_fixed(self.object[given], "generic")
+            return tx.wrap_fixed(form[given], "generic")
         except TypeError as error:
             raise tx.error(TypeError, str(error)) from None
 
@@ -407,7 +407,7 @@ def _with_subclasses(cls: type) -> set[type]:
     return {cls}.union(*map(_with_subclasses, cls.__subclasses__()))
 
 
-_FORMS = sorted(_with_subclasses(typing._Final), key=lambda cls: cls.__name__)  # type: ignore[attr-defined]
+_FORMS = sorted(_with_subclasses(typing._Final), key=lambda cls: cls.__name__)
 _TYPING = (types.GenericAlias, types.UnionType, *_FORMS)
 """Classes of what is written in annotations: `Union`, `List`, `List[int]`."""
 _OPAQUE = (*_TYPING, type(typing.Any), typing.TypeVar, typing.ParamSpec, types.CodeType,

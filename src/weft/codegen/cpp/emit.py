@@ -301,7 +301,10 @@ class KernelWriter(StageWriter):
             lanes()
             return
         self.outer_nodes(lambda n: not plan.varies(n) and not plan.stage_of[n.id])
-        self.vector_loop(plan.vector, *self.block_bounds(), lanes, plan.segments)
+        if plan.swept:
+            self.sweep(plan.vector, plan.stages[0], *self.block_bounds())
+        else:
+            self.vector_loop(plan.vector, *self.block_bounds(), lanes, plan.segments)
 
     def block_bounds(self) -> tuple[str, str]:
         """The part of a vectorised outer loop that belongs to one point."""

@@ -5,16 +5,17 @@ Place in the pipeline: between `nodes.py` (statements) and `emit.py` (the transl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from math import prod
 
 from weft.codegen.cpp.nodes import NodeWriter, name_of
-from weft.codegen.cpp.plan import STRIP_TRIPS, Stage, position_type
+from weft.codegen.cpp.plan import STRIP_TRIPS, Stage, position_type, trips
 from weft.codegen.cpp.segments import Segment, is_cut
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION
 from weft.codegen.dtypes import FLOAT_TYPES
-from weft.codegen.loop_ir import Const, LoopVar, Node, Reduce, stride
-from weft.shapes.expr import IntExpr
+from weft.codegen.loop_ir import Const, Load, LoopVar, Node, Reduce, stride
+from weft.shapes.expr import IntExpr, subs
 
 
 class StageWriter(NodeWriter):
@@ -138,6 +139,77 @@ class StageWriter(NodeWriter):
         for reduction in stage.reductions:
             self.accumulate(reduction)
         self.stores(stage.stores)
+
+    # -- row by row ----------------------------------------------------------------------------
+
+    def sweep(self, columns: LoopVar, stage: Stage, low: str, high: str) -> None:
+        """All rows of neighbouring columns, row by row; then what follows their reductions."""
+        saved = set(self.done)
+        position = f"({self.vector_name} - ({low})) / S"
+        count = -(-(self.plan.block or trips(columns.extent)) // self.plan.step)
+        flushed = [r for r in stage.reductions if self.is_flushed(r)]
+        for r, name in [(r, f"accs{r.id}") for r in stage.reductions] + [
+            (r, f"totals{r.id}") for r in flushed
+        ]:
+            self.line(f"alignas(64) decltype({self.begin(r)}) {name}[{count}];")
+            self.line(f"for (auto& one : {name}) one = {self.begin(r)};")
+        if flushed:
+            self.line("int64_t rows = 0;")
+        with ExitStack() as loops:
+            for loop in self.plan.loops:
+                name, (first, last) = self.names[name_of(loop)], self.bounds(loop)
+                text = f"for (int64_t {name} = {first}; {name} < {last}; ++{name})"
+                loops.enter_context(self.block(text))
+            with self.columns(columns, low, high):
+                for r in stage.reductions:
+                    self.line(f"auto& acc{r.id} = accs{r.id}[{position}];")
+                self.prefetch(stage)
+                self.stage_body(stage)
+            if flushed:
+                self.flush(flushed, count)
+        self.done = set(saved)
+        with self.columns(columns, low, high):
+            for r in stage.reductions:
+                sums = f"accs{r.id}[{position}]"
+                total = f"Sum::combine(totals{r.id}[{position}], {sums})"
+                self.finish(r, total if r in flushed else sums)
+            self.outer_nodes(lambda n: True)
+            self.stores([s for s in self.kernel.stores if not s.inner])
+        self.done = saved
+
+    def prefetch(self, stage: Stage) -> None:
+        """Long computations leave few loads in flight: those of the next row are announced."""
+        if self.plan.parts > 1 or not self.plan.loops:
+            return
+        row = self.plan.loops[-1].symbol
+        for node in stage.nodes:
+            if not isinstance(node, Load) or node.indirect or not self.plan.varies(node):
+                continue
+            following = subs(node.index, {row: row + 1})
+            if following != node.index:
+                where = f"{self.buffers[node.buffer]} + ({self.index(following)})"
+                self.line(f"__builtin_prefetch({where});")
+
+    def flush(self, flushed: list[Reduce], count: int) -> None:
+        """Keeps long float sums accurate: the partial sums begin anew."""
+        with (
+            self.block(f"if (++rows % {STRIP_TRIPS} == 0)"),
+            self.block(f"for (int64_t k = 0; k < {count}; ++k)"),
+        ):
+            for r in flushed:
+                self.line(f"totals{r.id}[k] = Sum::combine(totals{r.id}[k], accs{r.id}[k]);")
+                self.line(f"accs{r.id}[k] = {self.begin(r)};")
+
+    @contextmanager
+    def columns(self, variable: LoopVar, low: str, high: str) -> Iterator[None]:
+        """The vectorised loop over a block of columns, with what is known of each column."""
+        name = f"[[maybe_unused]] int64_t {self.vector_name}, [[maybe_unused]] auto n"
+        extent = variable.extent
+        whole = isinstance(extent, int) and extent % self.plan.step == 0
+        loop = "full_loop" if whole else "vector_loop"
+        with self.block(f"{loop}<S>({low}, {high}, [&]({name}) LAMBDA", ");"):
+            self.outer_nodes(lambda n: not self.plan.stage_of[n.id])
+            yield
 
     # -- row buffers ---------------------------------------------------------------------------
 
