@@ -301,15 +301,17 @@ def is_executed(node: Any) -> bool | None:
 def _setting_pairs(*names: str) -> list[tuple[Callable[..., Any], Callable[..., Any]]]:
     """What reads and what writes settings, by the common ends of their names ("a/b": they differ).
 
-    PyTorch versions have them or not."""
+    PyTorch versions have them or not; some have them where it was built for GPUs only."""
     ends = [name.partition("/") for name in names]
-    pairs = [(f"_get_{get}", f"_set_{put or get}") for get, _, put in ends]
+    pairs = [(f"{prefix}_get_{get}", f"{prefix}_set_{put or get}")
+             for get, _, put in ends for prefix in ("", "_cuda")]  # fmt: skip
     return [(getattr(torch._C, get), getattr(torch._C, put)) for get, put in pairs
             if hasattr(torch._C, get) and hasattr(torch._C, put)]
 
 
 kernel_choices = _setting_pairs(
-    "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "cudnn_depthwise_kernel",
+    "cudnn_enabled", "cudnn_benchmark", "cudnn_benchmark_limit", "cudnn_deterministic",
+    "cudnn_depthwise_kernel",
     "mkldnn_enabled", "mkldnn_deterministic", "nnpack_enabled", "sdp_priority_order",
     "flash_sdp_enabled/sdp_use_flash", "mem_efficient_sdp_enabled/sdp_use_mem_efficient",
     "math_sdp_enabled/sdp_use_math", "cudnn_sdp_enabled/sdp_use_cudnn",
