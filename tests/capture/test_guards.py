@@ -453,6 +453,14 @@ def test_attributes_of_a_thread():
     assert found == [6] and f(X)[0] == 3
 
 
+@pytest.fixture
+def settable(monkeypatch):
+    """PyTorch's own test package, which another test may have imported, forbids plain settings."""
+    settings = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(settings, "__allow_nonbracketed_mutation_flag", True)
+
+
+@pytest.mark.usefixtures("settable")
 def test_settings_of_libraries_below_torch():
     weights = torch.ones(1, 1, 2)
 
@@ -476,6 +484,7 @@ def test_settings_of_libraries_below_torch():
     assert (weft.stats()["graph_breaks"], recompiles()) == (0, 1)
 
 
+@pytest.mark.usefixtures("settable")
 def test_setting_of_a_library_that_stays_set():
     def f(x, on):
         torch.backends.cudnn.benchmark = on
