@@ -107,8 +107,7 @@ def calls_of(case: Case, names: list[str], train: bool) -> Iterator[tuple[str, C
     """Each compiler's step, built when it is asked for."""
     import torch
 
-    from benchmarks.training_sweep import tensors
-    from benchmarks.worker import COMPILERS
+    from benchmarks.worker import COMPILERS, tensors
 
     case.model.train(train)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+
+from benchmarks.worker import tensors
 
 TOLERANCE = 2e-3
 """Of a gradient's largest element, and a tenth of that of the largest gradient of all."""
@@ -48,18 +50,6 @@ def step(call: Any, model: torch.nn.Module, kwargs: dict[str, Any]) -> dict[str,
     found: dict[str, Any] = {f"output {i}": t.detach() for i, t in enumerate(outputs)}
     found |= {f"gradient {n}": p.grad for n, p in model.named_parameters()}
     return found | {f"buffer {n}": b.clone() for n, b in model.named_buffers()}
-
-
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a model's output, in order."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors(item)
 
 
 def compare(found: dict[str, Any], wanted: dict[str, Any]) -> str:

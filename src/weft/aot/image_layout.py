@@ -29,12 +29,9 @@ from weft.aot.graph import AtenGraph
 from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.views import restride, stride_order
-from weft.runtime.image_speed import nhwc_is_faster, product_is_faster
+from weft.runtime.image_speed import MIN_PRODUCTS, nhwc_is_faster, product_is_faster
 
 aten = torch.ops.aten
-
-MIN_PRODUCTS: Final = 1 << 22
-"""Multiplications of all convolutions together below which the layout does not matter."""
 
 ANY_LAYOUT: Final = frozenset(
     {

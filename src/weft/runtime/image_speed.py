@@ -1,6 +1,6 @@
 """Which convolutions are faster on channels-last (NHWC) memory, and which as matrix products.
 
-Place in the pipeline: asked by `aot/image_layout.py`. A convolution is told by its operands.
+Place in the pipeline: asked by `aot/image_layout.py` and `codegen/lowering/convolution.py`.
 
 On CPUs ATen reorders row-major float32 images inside oneDNN; by 1 x 1 kernels oneDNN's product is
 up to four times as fast. On GPUs the tensor cores' kernels of cuDNN are written for NHWC and
@@ -12,10 +12,15 @@ slower on NHWC.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from weft.runtime.gemm_speed import onednn_is_faster
 
+MIN_PRODUCTS: Final = 1 << 22
+"""Multiplications (of a convolution, or of all of a training graph) below which the layout does not
+matter, and calls of oneDNN cost more."""
 _HALF = (torch.bfloat16, torch.float16)
 _FEW_CHANNELS = 8
 """Channels of a group below which the gradient is slow on NHWC."""

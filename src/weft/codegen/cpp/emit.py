@@ -354,11 +354,6 @@ class KernelWriter(StageWriter):
             self.stage(stage)
         self.after_stages()
 
-    def after_stages(self) -> None:
-        """What follows the inner loops: the rest of the outer level and its stores."""
-        self.outer_nodes(lambda n: True)
-        self.stores([s for s in self.kernel.stores if not s.inner])
-
 
 def _headers(plan: Plan) -> set[str]:
     kernel, found = plan.kernel, {"core.h"}

@@ -5,8 +5,8 @@ Place in the pipeline: between `nodes.py` (statements) and `emit.py` (the transl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from math import prod
 
 from weft.codegen.cpp.nodes import NodeWriter, name_of
@@ -28,6 +28,11 @@ class StageWriter(NodeWriter):
             if node.inner or node.id in self.done or isinstance(node, Reduce) or not wanted(node):
                 continue
             self.node(node)
+
+    def after_stages(self) -> None:
+        """What follows the inner loops: the rest of the outer level and its stores."""
+        self.outer_nodes(lambda n: True)
+        self.stores([s for s in self.kernel.stores if not s.inner])
 
     # -- inner loops ---------------------------------------------------------------------------
 
@@ -160,22 +165,34 @@ class StageWriter(NodeWriter):
                 name, (first, last) = self.names[name_of(loop)], self.bounds(loop)
                 text = f"for (int64_t {name} = {first}; {name} < {last}; ++{name})"
                 loops.enter_context(self.block(text))
-            with self.columns(columns, low, high):
-                for r in stage.reductions:
-                    self.line(f"auto& acc{r.id} = accs{r.id}[{position}];")
-                self.prefetch(stage)
-                self.stage_body(stage)
+            self.vector_segment(columns.extent, low, high, lambda: self.swept_row(stage, position))
             if flushed:
                 self.flush(flushed, count)
         self.done = set(saved)
-        with self.columns(columns, low, high):
-            for r in stage.reductions:
-                sums = f"accs{r.id}[{position}]"
-                total = f"Sum::combine(totals{r.id}[{position}], {sums})"
-                self.finish(r, total if r in flushed else sums)
-            self.outer_nodes(lambda n: True)
-            self.stores([s for s in self.kernel.stores if not s.inner])
+        sums = {r: f"accs{r.id}[{position}]" for r in stage.reductions}
+        for r in flushed:
+            sums[r] = f"Sum::combine(totals{r.id}[{position}], {sums[r]})"
+        self.vector_segment(columns.extent, low, high, lambda: self.swept_results(sums))
         self.done = saved
+
+    def swept_row(self, stage: Stage, position: str) -> None:
+        """What one row does to one vector of columns."""
+        self.column_nodes()
+        for r in stage.reductions:
+            self.line(f"auto& acc{r.id} = accs{r.id}[{position}];")
+        self.prefetch(stage)
+        self.stage_body(stage)
+
+    def swept_results(self, sums: dict[Reduce, str]) -> None:
+        """What follows the reductions of one vector of columns."""
+        self.column_nodes()
+        for reduction, text in sums.items():
+            self.finish(reduction, text)
+        self.after_stages()
+
+    def column_nodes(self) -> None:
+        """What is known of columns before all rows."""
+        self.outer_nodes(lambda n: not self.plan.stage_of[n.id])
 
     def prefetch(self, stage: Stage) -> None:
         """Long computations leave few loads in flight: those of the next row are announced."""
@@ -199,17 +216,6 @@ class StageWriter(NodeWriter):
             for r in flushed:
                 self.line(f"totals{r.id}[k] = Sum::combine(totals{r.id}[k], accs{r.id}[k]);")
                 self.line(f"accs{r.id}[k] = {self.begin(r)};")
-
-    @contextmanager
-    def columns(self, variable: LoopVar, low: str, high: str) -> Iterator[None]:
-        """The vectorised loop over a block of columns, with what is known of each column."""
-        name = f"[[maybe_unused]] int64_t {self.vector_name}, [[maybe_unused]] auto n"
-        extent = variable.extent
-        whole = isinstance(extent, int) and extent % self.plan.step == 0
-        loop = "full_loop" if whole else "vector_loop"
-        with self.block(f"{loop}<S>({low}, {high}, [&]({name}) LAMBDA", ");"):
-            self.outer_nodes(lambda n: not self.plan.stage_of[n.id])
-            yield
 
     # -- row buffers ---------------------------------------------------------------------------
 

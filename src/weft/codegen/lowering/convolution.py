@@ -16,7 +16,7 @@ On GPUs ATen adds the bias in a kernel of its own; here it is fused with what fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -29,12 +29,10 @@ from weft.codegen.lowering.registry import (
     lowering,
 )
 from weft.codegen.values import ExternCall, Shape, Strided, Value
-from weft.runtime.gemm_speed import onednn_is_faster, onednn_linear
+from weft.runtime.gemm_speed import onednn_linear
+from weft.runtime.image_speed import MIN_PRODUCTS, product_is_faster
 
 aten = torch.ops.aten
-
-MIN_PRODUCTS: Final = 1 << 22
-"""Multiplications below which the layout does not matter and a call of oneDNN costs more."""
 
 
 def prefers_channels_last(gm: GraphModule) -> bool:
@@ -61,7 +59,8 @@ def convolution(
     if transposed or not _is_suitable(cx, x, weight, bias):
         raise NotLowered
     x = channels_last_copy(cx, x)
-    if _is_product(weight, stride, padding, groups) and onednn_is_faster():
+    plain = _is_product(weight, stride, padding, groups)
+    if plain and product_is_faster(x.device, x.dtype):
         return _as_product(cx, x, weight, bias)
     cx.layouts[0] = channels_last_strides(cx.shape)
     return _library_call(cx, x, weight, bias, options)
