@@ -10,7 +10,7 @@ Never here: torch._dynamo, torch._inductor, AOTAutograd, proxy_tensor, the Shape
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -198,6 +198,7 @@ __all__ = [
     "dispatch_mode_depth",
     "dynamo_allows",
     "dynamo_substitute",
+    "engine_gradients",
     "enter_dual_level",
     "exit_dual_level",
     "forbid_data_access",
@@ -277,6 +278,16 @@ pop_torch_function_mode = torch._C._pop_torch_function_stack
 torch_function_modes = torch._C._len_torch_function_stack
 torch_function_mode_at = torch._C._get_function_stack_at
 """capture: the stack of modes that see every torch call."""
+
+
+def engine_gradients(
+    values: Sequence[Any], tangents: Sequence[Any], inputs: Sequence[Any]
+) -> tuple[Any, ...]:
+    """aot: `torch.autograd.grad` without its checks in Python, which load sympy (0.5 s)."""
+    return torch.autograd.Variable._execution_engine.run_backward(  # type: ignore[no-any-return]
+        tuple(values), tuple(tangents), False, False, tuple(inputs),
+        allow_unreachable=True, accumulate_grad=False,
+    )  # fmt: skip
 
 
 def forward_ad_level() -> int:

@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch.fx import Graph, Node
 
-from weft._torch import DisableAutocast, FakeTensor, current_autograd_node
+from weft._torch import DisableAutocast, FakeTensor, current_autograd_node, engine_gradients
 from weft.aot.evaluate import Evaluator
 from weft.aot.independent import Groups, independent_groups
 from weft.aot.trace import Traced, Tracer
@@ -104,7 +104,7 @@ def _run_backward(
     tracer.recorder.locate = _Locator(tracer)
     try:
         with DisableAutocast(), tracer.recorder:
-            gradients = torch.autograd.grad(values, primals, tangents, allow_unused=True)
+            gradients = engine_gradients(values, tangents, primals)
     except RuntimeError as error:  # eager would raise too, but not before the backward is run
         raise Unsupported(f"the backward fails: {error}") from error
     return list(gradients)
