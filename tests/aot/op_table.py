@@ -8,19 +8,24 @@
     python tests/aot/op_table.py --through dynamic                # ... with symbolic sizes
     python tests/aot/op_table.py --errors                         # calls that eager refuses
     python tests/aot/op_table.py --peer --every 6                 # torch.compile's table beside
+    python tests/aot/op_table.py --jobs 15 --out rows.jsonl       # goes on where it was stopped
 
-One line per entry that is not equal to eager, then a table: a row per backend and dtype, a column
-per outcome. Each sample is one function of the sample's tensors.
+One line per entry that is not equal to eager, then a table: a row per backend, dtype and way
+through, a column per outcome. Each sample is one function of the sample's tensors. Entries run in
+processes of their own: one that crashes costs one entry.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Any
+from itertools import islice, product
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from comparing import RUNNERS, Outcome, Runner, compare, copies, kind_of
@@ -29,6 +34,7 @@ from module_table import module_outcomes
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
 from variants import VARIANTS, changed
+from worker_processes import Died, in_processes
 
 import weft
 
@@ -60,43 +66,106 @@ def _samples(op: Any, dtype: torch.dtype) -> Iterable[Any]:
     return op.sample_inputs("cpu", dtype, requires_grad=gradient)  # type: ignore[no-any-return]
 
 
-def entries(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """Names and entries of the chosen database."""
+class Task(NamedTuple):
+    """One entry in one configuration."""
+
+    through: str
+    backend: str
+    dtype: str
+    name: str
+
+    def row(self) -> str:
+        """The table's row that it counts in."""
+        if self.through == "peer":
+            return f"torch {self.backend} {self.dtype}"
+        return f"weft {self.backend} {self.dtype}" + " dynamic" * (self.through == "dynamic")
+
+
+class Found(NamedTuple):
+    """What became of a task: the worst of its samples' outcomes."""
+
+    worst: str
+    text: str
+    bad: int
+    samples: int
+
+
+def named_entries(options: argparse.Namespace) -> dict[str, Any]:
+    """The chosen entries of the chosen database."""
     only = set(options.only.split(",")) - {""}
+    chosen = {}
     for entry in (module_db if options.modules else op_db)[options.start :: options.every]:
         variant = getattr(entry, "variant_test_name", "")
         name = entry.name + (f".{variant}" if variant else "")
         if not only or entry.name in only or name in only:
-            yield name, entry
+            chosen[name] = entry
+    return chosen
 
 
-def table(options: argparse.Namespace, backend: str, dtype: str, through: str) -> Counter[str]:
-    """Prints what is not equal; counts entries by their worst outcome."""
-    counts: Counter[str] = Counter()
-    runner = RUNNERS[through](backend)
-    variants = VARIANTS if options.variants == "all" else options.variants.split(",")
-    variants = [v for v in variants if v]
-    for name, entry in entries(options):
-        kind = getattr(torch, dtype)
+def run(task: Task, entry: Any, options: argparse.Namespace) -> Found:
+    """A task's outcomes, counted by the worst."""
+    warnings.simplefilter("ignore")
+    runner, dtype = RUNNERS[task.through](task.backend), getattr(torch, task.dtype)
+    with weft.config.patch(strict=True):
         if options.errors:
             found = list(error_outcomes(entry, runner))
         elif options.modules:
-            found = list(module_outcomes(entry, kind, runner, options.samples))
+            found = list(module_outcomes(entry, dtype, runner, options.samples))
         else:
-            found = list(outcomes(entry, kind, runner, options.samples, variants))
-        bad = [o for o in found if o != "equal"]
-        worst = min((kind_of(o) for o in bad), default="equal", key=_RANK.get)  # type: ignore[arg-type]
-        counts[worst if found else "no samples"] += 1
-        if bad:
-            shown = next(o for o in bad if kind_of(o) == worst)
-            print(f"  {name}: {shown} ({len(bad)}/{len(found)})", flush=True)
-    return counts
+            found = list(outcomes(entry, dtype, runner, options.samples, _variants(options)))
+    weft.reset()
+    if not found:
+        return Found("no samples", "", 0, 0)
+    worst = min(found, key=lambda outcome: _RANK[kind_of(outcome)])
+    return Found(kind_of(worst), worst, sum(o != "equal" for o in found), len(found))
+
+
+def _variants(options: argparse.Namespace) -> list[str]:
+    if options.variants == "all":
+        return list(VARIANTS)
+    return [v for v in options.variants.split(",") if v]
 
 
 _RANK = {k: i for i, k in enumerate(
-    ("output", "gradient", "input", "random", "raises", "fallback", "eager", "equal")
+    ("died", "output", "gradient", "input", "random", "raises", "fallback", "eager", "equal")
 )}  # fmt: skip
 """From wrong to right."""
+
+
+def all_found(options: argparse.Namespace) -> dict[Task, Found]:
+    """What is found of all tasks, those of earlier runs (`--out`) included; prints what differs."""
+    chosen = named_entries(options)
+    through = [*options.through.split(","), *["peer"] * options.peer]
+    tasks = [Task(*t) for t in product(
+        through, options.backends.split(","), options.dtypes.split(","), chosen
+    )]  # fmt: skip
+    out = Path(options.out) if options.out else None
+    found = {task: f for task, f in _read(out) if task in set(tasks)}
+    until = time.monotonic() + options.budget_s
+
+    def left() -> Iterator[Task]:
+        for task in tasks:
+            if task not in found and time.monotonic() < until:
+                yield task
+
+    def work(task: Task) -> Found:
+        return run(task, chosen[task.name], options)
+
+    done = in_processes(work, left(), jobs=options.jobs, limit_s=options.limit_s)
+    for task, answer in done:
+        row = Found("died", f"died: {answer.reason}", 1, 1) if isinstance(answer, Died) else answer
+        found[task] = row
+        if row.bad:
+            print(f"{task.row()}  {task.name}: {row.text} ({row.bad}/{row.samples})", flush=True)
+        if out is not None:
+            with out.open("a") as file:
+                print(json.dumps([task, row]), file=file)
+    return found
+
+
+def _read(out: Path | None) -> list[tuple[Task, Found]]:
+    lines = out.read_text().splitlines() if out is not None and out.exists() else []
+    return [(Task(*task), Found(*found)) for task, found in map(json.loads, lines)]
 
 
 def main() -> None:
@@ -107,7 +176,7 @@ def main() -> None:
     parser.add_argument("--backends", default="inductor")
     parser.add_argument("--dtypes", default="float32")
     parser.add_argument("--modules", action="store_true", help="module_db instead of op_db")
-    parser.add_argument("--through", default="graph", choices=["graph", "compile", "dynamic"])
+    parser.add_argument("--through", default="graph", help="graph, compile, dynamic; or several")
     parser.add_argument("--variants", default="", help="layouts of the inputs, or 'all'")
     parser.add_argument("--errors", action="store_true", help="calls that eager refuses")
     parser.add_argument("--only", default="", help="comma-separated names")
@@ -115,25 +184,25 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="take each N-th entry")
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--peer", action="store_true", help="torch.compile's table beside ours")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--out", help="file of rows (JSON): what it holds is not run again")
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="of the run")
+    parser.add_argument("--limit-s", type=float, default=300, help="of one entry")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    rows: list[tuple[str, Counter[str]]] = []
-    with weft.config.patch(strict=True):
-        for backend in options.backends.split(","):
-            for dtype in options.dtypes.split(","):
-                for through in [options.through, "peer"] if options.peer else [options.through]:
-                    row = f"{'torch' if through == 'peer' else 'weft'} {backend} {dtype}"
-                    print(row, flush=True)
-                    rows.append((row, table(options, backend, dtype, through)))
-    print(markdown(rows))
+    if options.jobs > 1:
+        torch.set_num_threads(1)
+    print(markdown(all_found(options)))
 
 
-def markdown(rows: list[tuple[str, Counter[str]]]) -> str:
-    """A row per backend and dtype, a column per outcome."""
-    kinds = sorted({k for _, counts in rows for k in counts}, key=lambda k: -_RANK.get(k, 9))
+def markdown(found: dict[Task, Found]) -> str:
+    """A row per configuration, a column per outcome."""
+    counts: dict[str, Counter[str]] = {}
+    for task, row in found.items():
+        counts.setdefault(task.row(), Counter())[row.worst] += 1
+    kinds = sorted({k for c in counts.values() for k in c}, key=lambda k: -_RANK.get(k, 9))
     lines = [f"| | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     lines += [
-        f"| {row} | {' | '.join(str(counts[k]) for k in kinds)} |" for row, counts in rows
+        f"| {row} | {' | '.join(str(c[k]) for k in kinds)} |" for row, c in sorted(counts.items())
     ]
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
 """A part of PyTorch's operator database, forward and gradients (`op_table.py` prints all of it)."""
 
+import os
 import warnings
 
 import pytest
@@ -8,6 +9,7 @@ from comparing import RUNNERS
 from error_inputs import error_outcomes
 from op_table import outcomes
 from torch.testing._internal.common_methods_invocations import op_db
+from worker_processes import Died, in_processes
 
 import weft
 
@@ -45,3 +47,15 @@ def test_what_eager_refuses_is_refused(name: str, capfd: pytest.CaptureFixture[s
     for outcome in error_outcomes(op, RUNNERS["compile"]("inductor")):
         assert outcome.startswith("equal") or outcome == "eager passes", outcome
     assert "failed while attempting" not in capfd.readouterr().err
+
+
+def test_an_entry_that_crashes_ended_the_table() -> None:
+    """Eager's own crash in one operator cost all that came after it."""
+
+    def work(item: int) -> int:
+        if item == 1:
+            os._exit(3)
+        return item * item
+
+    found = dict(in_processes(work, range(4), jobs=2, limit_s=60))
+    assert found == {0: 0, 1: Died("process ended with 3"), 2: 4, 3: 9}
