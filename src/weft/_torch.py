@@ -284,7 +284,7 @@ def engine_gradients(
     values: Sequence[Any], tangents: Sequence[Any], inputs: Sequence[Any]
 ) -> tuple[Any, ...]:
     """aot: `torch.autograd.grad` without its checks in Python, which load sympy (0.5 s)."""
-    return torch.autograd.Variable._execution_engine.run_backward(  # type: ignore[no-any-return]
+    return torch.autograd.Variable._execution_engine.run_backward(
         tuple(values), tuple(tangents), False, False, tuple(inputs),
         allow_unreachable=True, accumulate_grad=False,
     )  # fmt: skip
