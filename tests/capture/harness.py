@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 import weft
@@ -63,6 +64,8 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         return (a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad
                 and torch.allclose(a.detach(), b.detach(), equal_nan=True))
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
     if isinstance(a, (list, tuple, collections.deque)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):

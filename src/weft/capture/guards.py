@@ -196,6 +196,8 @@ def _key(value: Any) -> Any:
 
 
 def _lower(source: Source) -> tuple[Any, ...] | None:
+    if source.is_drawn:
+        return (("object", None), (), source.collect(), ())
     children = tuple(n for n in map(_lower, source.children()) if n is not None)
     checks = tuple(sorted(source.checks.values(), key=lambda c: _ORDER.get(c[0], 5)))
     if not children and not checks and source.slot < 0:

@@ -102,6 +102,8 @@ class Interpreter:
             fakes.mode.symbols = self.shapes
             self.shapes.known_content = lambda fake: None if (tx := this()) is None else (
                 known_fake(tx, fake))
+        self.draws: list[Any] = []
+        """What the program draws from Python's and NumPy's random generators, in order."""
         self.policy = policy
         self.numbers: dict[Source, SymbolicValue] = {}
         """Python numbers from outside that are symbolic."""

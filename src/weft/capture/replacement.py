@@ -40,6 +40,7 @@ from weft.capture.reruns import kept_random
 from weft.capture.source import Source
 from weft.capture.tracebacks import Place, stand_for
 from weft.capture.values.base import LazyValue, SymbolicValue
+from weft.capture.values.random_generators import draw_lines
 from weft.runtime.data_checks import AssumptionError
 from weft.stances import set_error_mode
 
@@ -199,7 +200,7 @@ class Emitter:
     def finish(self, graph: Callable[..., Any] | None, inputs: list[GraphInput], title: str
                ) -> tuple[Callable[[list[Any]], Any], str]:
         """The function and its source; call the graph first, then the emitted lines."""
-        body = [*self._graph_call(graph, inputs), *self.lines]
+        body = [*draw_lines(self), *self._graph_call(graph, inputs), *self.lines]
         if self.goes_on:
             body = drop_dead_names(body)
         names = ", ".join(["graph", *self.constants])
@@ -255,12 +256,13 @@ class Emitter:
             signal, told = self.constant(RunEagerly), self.constant(self.on_error)
             stop = self.constant(StopRecomputation)
             lines = _guarded(lines, stop, ["raise"])  # a checkpoint around it has all that it needs
+            undo = ["restore_drawn()"] if self.tx.draws else []
             kept = kept_random(self.tx.builder.graph)
             if kept is not None:
                 lines.insert(0, f"random = {self.constant(kept)}()")
                 lines += _handler(f"{self.constant(AssumptionError)} as error",
-                                  ["random.restore()", f"raise {signal}(error, {told})"])
-            lines += _handler("Exception as error", [f"raise {signal}(error, {told})"])
+                                  [*undo, "random.restore()", f"raise {signal}(error, {told})"])
+            lines += _handler("Exception as error", [*undo, f"raise {signal}(error, {told})"])
         return lines
 
 

@@ -135,8 +135,8 @@ class SizeCondition:
 
 
 def _conditions(tx: Interpreter) -> Iterator[SizeCondition]:
-    for symbol, (_, *others) in tx.shapes.sources.items():
-        if isinstance(symbol, Expr):
+    for symbol, (first, *others) in tx.shapes.sources.items():
+        if isinstance(symbol, Expr) and not (isinstance(first, Source) and first.is_drawn):
             yield from _range(symbol)
         yield from (_link(source, symbol) for source in others)
     yield from (_link(source, value) for source, value in tx.shapes.bindings)

@@ -74,6 +74,11 @@ class Source:
         """`function(value)`: any other way to get from one value to another."""
         return self.child(("call", function), ("call", id(function)), name)
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the replacement fills the place: no guard can look at it."""
+        return self.accessor == ("drawn",)
+
     # -- use --------------------------------------------------------------------------------------
 
     def collect(self) -> int:
@@ -128,6 +133,10 @@ class SourceTree:
         """A fixed object: a module's globals, a class found while capturing."""
         self._kept.append(value)
         return self._root(("object", value), ("object", id(value)), name)
+
+    def drawn(self, name: str) -> Source:
+        """A place that the replacement fills itself, before it calls the graph."""
+        return self._root(("drawn",), ("drawn", len(self._roots)), name)
 
     def roots(self) -> Iterator[Source]:
         return iter(self._roots.values())

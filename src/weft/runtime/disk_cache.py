@@ -37,6 +37,8 @@ _DIGEST_SIZE: Final = 32
 _TOUCH_INTERVAL: Final = 3600.0  # seconds between two updates of a file's time of use
 _TRIM_TO: Final = 0.8  # of the size limit
 _PUTS_BETWEEN_TRIMS: Final = 64
+_DICE: Final = random.Random()
+"""Not the program's generator, whose state is to stay as eager leaves it."""
 _KEY: Final = re.compile("[0-9a-f]{64}")
 
 
@@ -129,7 +131,7 @@ class DiskCache:
 
     def _trim_sometimes(self) -> None:
         """One put in many looks at all files: by chance, as processes are often short."""
-        if random.randrange(_PUTS_BETWEEN_TRIMS) == 0:
+        if _DICE.randrange(_PUTS_BETWEEN_TRIMS) == 0:
             trim()
 
 

@@ -87,7 +87,7 @@ class ShapeContext:
         self.asserts: list[ShapeGuard] = []  # conditions on data, to be checked when running
         self.sources: dict[Expr | FloatSymbol, list[Hashable]] = {}
         self.hints: dict[object, Hint] = {}
-        self.examples: dict[object, int] = {}  # sizes in this call that decide nothing
+        self.examples: dict[object, Hint] = {}  # sizes in this call that decide nothing
         self.fake_tensor_cache: dict[object, object] = {}
         self.marked: set[Expr] = set()  # sizes that the user says change
         self.dims = NamedSizes()
@@ -188,6 +188,14 @@ class ShapeContext:
         self.sources[made] = [source]
         self.examples[made] = example
         return self.sym_int(made)
+
+    def drawn_number(self, example: float, source: Hashable) -> torch.SymFloat:
+        """A float of the call that no guard may look at; `example` decides nothing."""
+        made = FloatSymbol(f"r{self._next('r')}")
+        self.unbacked_symbols.exist = True
+        self.sources[made] = [source]
+        self.examples[made] = example
+        return torch.SymFloat(self.float_node(made))
 
     def unbacked(self, what: str = "data", *, lo: int = 0, hi: int = INF) -> torch.SymInt:
         """An integer that only the running program knows (of `what`); it has no hint."""

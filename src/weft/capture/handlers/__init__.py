@@ -28,7 +28,7 @@ from weft.capture.handlers import (
     tensor_index,
     torch_library,
 )
-from weft.capture.values import deques, getters, namespaces, tensor_subclasses
+from weft.capture.values import deques, getters, namespaces, random_generators, tensor_subclasses
 
 __all__ = [
     "autograd_functions",
@@ -50,6 +50,7 @@ __all__ = [
     "optimizer_library",
     "python_twins",
     "pytree_library",
+    "random_generators",
     "size_forms",
     "standard_library",
     "tensor_index",

@@ -38,6 +38,9 @@ class SymbolicValue:
     has_parts = False
     """Whether `constant()` makes the object again: an equal one, but not the same."""
 
+    has_rules = False
+    """Whether `method` has rules for methods that are written in Python too."""
+
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
 

@@ -23,6 +23,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant, evaluate, is_none
 from weft.capture.values.mapping import DictValue
+from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
 
@@ -496,7 +497,10 @@ def _wrap_method(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
         source = tx.tree.object(obj, obj.__qualname__)
     tx.guards.add(source, "type_is", types.MethodType)
     function = tx.wrap(obj.__func__, source.attribute("__func__"))
-    return BoundMethodValue(tx.wrap(obj.__self__, source.attribute("__self__")), function, source)
+    owner = tx.wrap(obj.__self__, source.attribute("__self__"))
+    if owner.has_rules:
+        return BoundBuiltin(owner, obj.__name__)
+    return BoundMethodValue(owner, function, source)
 
 
 @wraps(functools.partial)

@@ -31,6 +31,9 @@ DERIVED: dict[type, Wrapper] = {}
 IDENTITY: dict[int, tuple[Any, Callable[[], SymbolicValue]]] = {}
 """Single objects with a value of their own, by id."""
 
+BY_NAME: dict[str, Wrapper] = {}
+"""Types of modules that are not imported before the program does, by qualified name."""
+
 _found: dict[type, Wrapper] = {}
 
 
@@ -46,6 +49,16 @@ def wraps(*types: type, subclasses: bool = False) -> Callable[[Wrapper], Wrapper
     return register
 
 
+def wraps_named(*names: str) -> Callable[[Wrapper], Wrapper]:
+    """The same for types that cannot be named without importing their modules."""
+
+    def register(wrapper: Wrapper) -> Wrapper:
+        BY_NAME.update(dict.fromkeys(names, wrapper))
+        return wrapper
+
+    return register
+
+
 def wrapper_of(kind: type) -> Wrapper:
     """The wrapper for objects of exactly this type."""
     found = _found.get(kind)
@@ -55,7 +68,7 @@ def wrapper_of(kind: type) -> Wrapper:
 
 
 def _search(kind: type) -> Wrapper:
-    exact = EXACT.get(kind)
+    exact = EXACT.get(kind) or BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
     if exact is not None:
         return exact
     return next(DERIVED[base] for base in kind.__mro__ if base in DERIVED)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy
@@ -34,6 +35,7 @@ from weft.shapes.atoms import Applied, Atom, FloorDiv, IntFunction, Max, Min, Mo
 from weft.shapes.expr import Expr, lower_bound, operands, symbol_of, symbols
 from weft.shapes.floats import (
     FloatExpr,
+    FloatRelation,
     FloatSymbol,
     apply,
     is_nonnegative,
@@ -42,9 +44,10 @@ from weft.shapes.floats import (
     text,
     truncated,
 )
+from weft.shapes.guard import AnyCondition, python_text
 from weft.shapes.intervals import INF
 from weft.shapes.number_calls import number_call
-from weft.shapes.relation import ne
+from weft.shapes.relation import condition_symbols, ne
 from weft.shapes.symnode import UndecidedValue, expr_of, float_of
 
 if TYPE_CHECKING:
@@ -197,9 +200,14 @@ class SymbolicNumberValue(SymbolicValue):
         return text(value, names) if plain else f"({text(value, names)})"
 
     def _condition_text(self, emit: Emitter, condition: Any) -> str:
-        """A bool: constant (guarded) if this call decides it, else computed from the data."""
+        """A bool: constant (guarded) if this call decides it, else computed from what is drawn or
+        from the data."""
         if self.tx.shapes.condition_hint(condition) is not None:
             return repr(bool(self.constant()))
+        of_data = self.tx.shapes.unbacked_symbols.names
+        if all(_name(s) not in of_data for s in _symbols_of(condition)):
+            names = {_name(s): _place(self.tx, emit, s) for s in _symbols_of(condition)}
+            return f"({_NAME.sub(lambda m: names.get(m[0], m[0]), python_text(condition))})"
         return emit.output(condition_node(self.tx, condition, _Nodes(self.tx).number))
 
     def __repr__(self) -> str:
@@ -369,6 +377,15 @@ def operand(value: SymbolicValue) -> Any:
 _PLAIN: Final[Mapping[type, type]] = {
     int: int, float: float, bool: bool, numpy.int64: int, numpy.float64: float,
 }
+
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+
+
+def _symbols_of(condition: AnyCondition) -> Iterable[Any]:
+    if isinstance(condition, FloatRelation):
+        return number_symbols(condition)
+    return () if isinstance(condition, bool) else condition_symbols(condition)
 
 
 def _value_of(example: SymbolicNumber) -> Any:

@@ -1,0 +1,221 @@
+"""Generators of Python's `random` and of `numpy.random`: what they draw are inputs of the graph.
+
+Place in the pipeline: a value family. What a method gives depends on its arguments and on the
+generator's state alone, so the replacement draws before it calls the graph, in the program's order
+(`draw_lines`); the state is left as eager leaves it, and each call draws anew::
+
+    scale = random.uniform(0.5, 2)              v[3] = c0.uniform(0.5, 2)
+    return x * scale + np.random.rand(3)        v[5] = c2(c1.rand(3))
+                                                out0, = graph(v[0], v[3], v[5])
+
+Of the result capture knows type and sizes, from a generator of its own. Where Python needs the
+number the graph ends. What the methods in `_OTHER` give is not known so: they break the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy
+import torch
+
+from weft.capture import numpy_calls
+from weft.capture.breaks import graph_break
+from weft.capture.graph import GraphBuilder
+from weft.capture.source import Source
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import NONE, evaluate, python_object
+from weft.capture.values.methods import BoundBuiltin
+from weft.capture.values.numpy_arrays import ArrayValue
+from weft.capture.values.registry import wraps, wraps_named
+from weft.capture.values.symbolic_numbers import NUMPY_KINDS, SymbolicNumberValue
+from weft.capture.values.tensors import TensorValue
+from weft.shapes.intervals import INF
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+_OTHER: Final = frozenset({
+    "bytes", "choices", "get_state", "getstate", "jumpahead", "permuted", "randbytes", "sample",
+    "set_state", "setstate", "shuffle", "spawn",
+})  # fmt: skip
+"""Methods that give other things than numbers and arrays, or change their arguments."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One call of a generator's method: the place of what it gives, and how to make that."""
+
+    place: Source
+    owner: SymbolicValue
+    name: str
+    args: Args
+    kwargs: Kwargs
+    is_array: bool
+
+    def line(self, emit: Emitter) -> str:
+        given = [_text(emit, arg) for arg in self.args]
+        given += [f"{name}={_text(emit, arg)}" for name, arg in self.kwargs.items()]
+        text = f"{emit.value(self.owner)}.{self.name}({', '.join(given)})"
+        if self.is_array:
+            text = f"{emit.constant(torch.from_numpy)}({text})"
+        return f"v[{self.place.collect()}] = {text}"
+
+
+@final
+class RandomGeneratorValue(SymbolicValue):
+    """A `random.Random`, `numpy.random.RandomState` or `numpy.random.Generator` from outside."""
+
+    __slots__ = ("original",)
+    has_rules = True
+
+    def __init__(self, original: Any, source: Source) -> None:
+        super().__init__(source)
+        self.original = original
+
+    def python_type(self) -> type:
+        return type(self.original)
+
+    def real(self) -> Any:
+        return self.original
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return tx.identities.key(self, self.original)
+
+    def __repr__(self) -> str:
+        return f"a {type(self.original).__name__}"
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        if name == "__class__":
+            return tx.wrap_fixed(self.python_type(), self.python_type().__name__)
+        if name.startswith("_") or not callable(getattr(type(self.original), name, None)):
+            return super().getattr(tx, name)
+        return BoundBuiltin(self, name)
+
+    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if name in _OTHER or name.startswith("_") or name in _own(self.original) or "out" in kwargs:
+            raise graph_break("unknown-c-function", f"{name} of {self!r}")
+        if not isinstance(tx.builder, GraphBuilder):
+            raise graph_break("unknown-operation", f"{name} of {self!r} in an operator's function")
+        given = [_model_of(tx, arg) for arg in args]
+        named = {key: _model_of(tx, arg) for key, arg in kwargs.items()}
+        if any(o is MISSING for o in (*given, *named.values())):
+            raise graph_break("data-dependent-value", f"{name} of {self!r} on these values")
+        kind: Any = type(self.original)
+        other = _another(kind)
+        model = evaluate(tx, lambda: getattr(other, name)(*given, **named))
+        place = tx.tree.drawn(f"{name}()")
+        value = _drawn(tx, model, place, _limits(name, args, kwargs))
+        is_array = isinstance(value, ArrayValue)
+        if is_array and any(map(_is_symbolic, (*args, *kwargs.values()))):
+            raise graph_break("unknown-operation", f"{name} of {self!r} of a symbolic size")
+        tx.draws.append(Draw(place, self, name, args, kwargs, is_array))
+        return value
+
+
+def _own(generator: Any) -> Any:
+    """Attributes that the program may have set on a generator itself."""
+    return getattr(generator, "__dict__", ())
+
+
+@functools.cache
+def _another(kind: Any) -> Any:
+    """A generator of that type, to try calls on."""
+    return kind(0) if kind.__name__ != "Generator" else numpy.random.default_rng(0)
+
+
+def _is_symbolic(value: SymbolicValue) -> bool:
+    return isinstance(value, SymbolicNumberValue)
+
+
+def _model_of(tx: Interpreter, value: SymbolicValue) -> Any:
+    """What an argument may be; MISSING if it is not known ahead of the graph."""
+    value = tx.force(value)
+    if isinstance(value, SymbolicNumberValue):
+        known = getattr(value.example.node, "hint", None)
+        return MISSING if known is None else known
+    return python_object(tx, value)
+
+
+def _text(emit: Emitter, value: SymbolicValue) -> str:
+    value = emit.tx.force(value)
+    if isinstance(value, SymbolicNumberValue):
+        return emit.value(value)
+    return emit.constant(python_object(emit.tx, value))
+
+
+_BETWEEN: Final = frozenset({"choice", "integers", "randint", "random_integers", "randrange"})
+"""Methods whose result lies between their first two arguments, or 0 and the first."""
+
+
+def _limits(name: str, args: Args, kwargs: Kwargs) -> tuple[int, int]:
+    """Between which numbers an integer lies that the method gives."""
+    ends = [arg.constant() for arg in args[:2] if arg.is_constant]
+    if name not in _BETWEEN or kwargs or len(ends) < min(len(args), 2) or not ends or not all(
+            type(end) is int for end in ends):
+        return (-INF, INF)
+    return (min(ends) if len(ends) > 1 else 0, max(ends))
+
+
+def _drawn(tx: Interpreter, model: Any, place: Source, limits: tuple[int, int]) -> SymbolicValue:
+    """The value of what is drawn, which `model` is like."""
+    if model is None:  # of `seed`
+        return NONE
+    kind = type(model)
+    if isinstance(model, numpy.ndarray) and numpy_calls.tensor_of(model) is not None:
+        tensor = numpy_calls.tensor_of(model)
+        assert tensor is not None
+        return ArrayValue(TensorValue(tx.fakes.fake(tensor), None, place, tensor))
+    if kind in (float, numpy.float64):
+        number: Any = tx.shapes.drawn_number(float(model), place)
+    elif kind in (int, numpy.int64) and abs(int(model)) < INF:
+        number = tx.shapes.unbacked_size(int(model), place, lo=limits[0], hi=limits[1])
+    else:
+        raise graph_break("unknown-c-function", f"a random {kind.__name__}")
+    return SymbolicNumberValue(tx, number, place, kind if kind in NUMPY_KINDS else None)
+
+
+def draw_lines(emit: Emitter) -> list[str]:
+    """The statements that draw what the program draws; if the frame may be run eagerly after all,
+    it finds the generators as they were."""
+    draws: list[Draw] = emit.tx.draws
+    lines = [draw.line(emit) for draw in draws]
+    if draws and emit.on_error is not None:
+        owners = ", ".join(dict.fromkeys(emit.value(draw.owner) for draw in draws))
+        lines.insert(0, f"restore_drawn = {emit.constant(kept)}({owners})")
+    return lines
+
+
+def kept(*generators: Any) -> Callable[[], None]:
+    """What takes the generators back to where they are now."""
+    steps = [_kept(generator) for generator in generators]
+
+    def restore() -> None:
+        for step in steps:
+            step()
+
+    return restore
+
+
+def _kept(generator: Any) -> Callable[[], None]:
+    if isinstance(generator, random.Random):
+        return partial(generator.setstate, generator.getstate())
+    if hasattr(generator, "set_state"):
+        return partial(generator.set_state, generator.get_state())
+    return partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
+
+
+@wraps(random.Random)
+@wraps_named("numpy.random.mtrand.RandomState", "numpy.random._generator.Generator")
+def _wrap_generator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is None:
+        source = tx.tree.object(obj, type(obj).__name__)
+    tx.guards.add(source, "type_is", type(obj))
+    return RandomGeneratorValue(obj, source)

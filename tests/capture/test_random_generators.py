@@ -1,0 +1,126 @@
+"""Numbers drawn by Python's `random` and by `numpy.random` inside captured programs."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from tests.capture.harness import same
+
+_RNG = np.random.default_rng(0)
+_RANDOM = random.Random(0)
+
+
+def _restart() -> None:
+    random.seed(0)
+    _RANDOM.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    _RNG.bit_generator.state = np.random.default_rng(5).bit_generator.state
+
+
+def _state() -> Any:
+    numpys = np.random.get_state()
+    return (random.getstate(), _RANDOM.getstate(), numpys[1].tolist(), numpys[2:],
+            _RNG.bit_generator.state)
+
+
+def _outcomes(function: Any, calls: list[torch.Tensor]) -> tuple[Any, Any]:
+    _restart()
+    results: list[Any] = []
+    for x in calls:
+        try:
+            results.append(function(x))
+        except Exception as error:
+            results.append(type(error))
+    return results, _state()
+
+
+def _crop(x: torch.Tensor) -> Any:
+    i, j = random.randint(0, x.shape[0] - 4), random.randrange(4)
+    return x[i: i + 4, j: j + 4] * 2
+
+
+def _mixup(x: torch.Tensor) -> Any:
+    lam = np.random.beta(0.4, 0.4)
+    return lam * x + (1 - lam) * x[torch.randperm(x.shape[0])]
+
+
+def _arrays(x: torch.Tensor) -> Any:
+    noise = np.random.normal(0, 0.1, size=(8, 8))
+    order = torch.as_tensor(_RNG.permutation(8))
+    return x[order] + torch.from_numpy(noise).float(), noise, _RNG.integers(3)
+
+
+def _own_generator(x: torch.Tensor) -> Any:
+    return x * _RANDOM.gauss(0, 1), _RANDOM.getrandbits(8)
+
+
+def _seeded(x: torch.Tensor) -> Any:
+    random.seed(5)
+    return x * random.random()
+
+
+def _rows(x: torch.Tensor) -> Any:
+    n = random.randint(2, 5)
+    return x.new_zeros(n) + x.sum(), torch.arange(n)
+
+
+def _raising(x: torch.Tensor) -> Any:
+    return x[torch.tensor([99])] * random.random()
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: (x * random.uniform(0, 2), random.random()),
+    _crop, _mixup, _arrays, _own_generator, _seeded, _rows, _raising,
+])  # fmt: skip
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_each_call_draws_anew_and_leaves_the_state_as_eager(program: Any, backend: str) -> None:
+    calls = [torch.randn(8, 8) for _ in range(5)]
+    weft.reset()
+    compiled = weft.compile(program, backend=backend, options={"fallback_random": True})
+    actual, expected = _outcomes(compiled, calls), _outcomes(program, calls)
+    assert same(expected[0], actual[0])
+    assert expected[1] == actual[1]
+    stats = weft.stats()
+    assert (stats["graphs"], stats["graph_breaks"], stats["recompiles"]) == (1, 0, 0), stats
+
+
+def _branch(x: torch.Tensor) -> Any:
+    return x + 1 if np.random.rand() < 0.5 else x - 1
+
+
+def _shuffled(x: torch.Tensor) -> Any:
+    order = list(range(8))
+    random.shuffle(order)
+    return x * random.choice(order)
+
+
+@pytest.mark.parametrize(("program", "breaks"), [(_branch, 1), (_shuffled, 1)])
+def test_a_drawn_number_that_python_needs_ends_the_graph(program: Any, breaks: int) -> None:
+    calls = [torch.randn(8, 8) for _ in range(8)]
+    weft.reset()
+    compiled = weft.compile(program, backend="eager")
+    actual, expected = _outcomes(compiled, calls), _outcomes(program, calls)
+    assert same(expected[0], actual[0])
+    assert expected[1] == actual[1]
+    assert weft.stats()["graph_breaks"] >= breaks
+
+
+def test_a_replaced_function_of_random_is_called() -> None:
+    program = weft.compile(lambda x: x * random.random(), backend="eager")
+    program(torch.ones(2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random, "random", lambda: 3.0)
+        assert program(torch.ones(2)).tolist() == [3.0, 3.0]
+
+
+def test_compiling_draws_nothing_from_the_programs_generators() -> None:
+    before = _state()
+    weft.compile(lambda x: torch.relu(x) + 1)(torch.ones(31, 3))
+    assert _state() == before
