@@ -333,7 +333,7 @@ class Interpreter:
         if known is None:
             self.remember(original, namespace)
         elif known[1] is not namespace:
-            owner.attributes = known[1]
+            owner.use_namespace(known[1])
             self._same(known[1], namespace.source)
 
     def wrap_symbolic_number(self, obj: Any, source: Source | None) -> SymbolicValue | None:

@@ -35,6 +35,10 @@ class SideEffects:
         """The values of the changed objects."""
         return list(self._touched.values())
 
+    def changed(self, value: object) -> bool:
+        """Whether the object behind `value` was changed."""
+        return id(value) in self._touched
+
     def __len__(self) -> int:
         return len(self._touched)
 

@@ -228,7 +228,7 @@ def _is_plain_key(key: Any) -> bool:
 def _default_hash(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     """`object.__hash__`"""
     if value.real() is MISSING:
-        return RunTimeNumber(hash, [value])
+        return RunTimeNumber(object.__hash__, [value])
     _id(tx, [value], {})
     return constant(object.__hash__(value.real()))
 

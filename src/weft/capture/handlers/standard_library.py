@@ -16,9 +16,10 @@ import typing
 import weakref
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.breaks import ObservedException, SkipFrame, graph_break
 from weft.capture.identity_guards import WEAK
 from weft.capture.source import Source
+from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue, constructor
 from weft.capture.values.constant import NONE, constant, evaluate, python_object
@@ -388,16 +389,25 @@ class OpaqueValue(SymbolicValue):
         given, form = python_object(tx, key), self.object
         if given is MISSING or not isinstance(self.object, _TYPING):
             return super().getitem(tx, key)
-        try:
-            return tx.wrap_fixed(form[given], "generic")
-        except TypeError as error:
-            raise tx.error(TypeError, str(error)) from None
+        return tx.wrap_fixed(evaluate(tx, lambda: form[given]), "generic")
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        """`Node[int](3)`: an instance that knows what it was made by."""
+        kind = type(self.object)
+        caller = type_lookup(kind, "__call__")
+        if isinstance(caller, types.FunctionType):
+            return tx.wrap_fixed(caller, caller.__qualname__).call(tx, [self, *args], kwargs)
+        if kind is not types.GenericAlias:
+            return super().call(tx, args, kwargs)
         origin = typing.get_origin(self.object)
-        if isinstance(origin, type):
-            return tx.wrap_fixed(origin, origin.__name__).call(tx, args, kwargs)
-        return super().call(tx, args, kwargs)
+        made = tx.force(tx.wrap_fixed(origin, "origin").call(tx, args, kwargs))
+        if isinstance(made, ObjectValue):
+            try:
+                made.setattr(tx, "__orig_class__", self)
+            except ObservedException as error:
+                if not issubclass(error.value.python_type(), (AttributeError, TypeError)):
+                    raise
+        return made
 
     def rebuild(self, emit: Emitter) -> str:
         return emit.constant(self.object)
@@ -459,20 +469,22 @@ def _exception(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(inspect.signature)
 def _signature(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Of functions that exist outside: a fixed object."""
-    function, *before = _real_callable(args[0])
-    name = tx.frame.current.argval if tx.frame is not None else ""
-    if function is MISSING or kwargs or before:
-        raise graph_break("unknown-operation", f"inspecting {args[0]!r} {name}")
-    return tx.wrap_fixed(inspect.signature(function), "signature")
+    function = _real_callable(tx, args[0])
+    if function is MISSING or kwargs:
+        raise graph_break("unknown-operation", f"inspecting {args[0]!r}")
+    return tx.wrap_fixed(evaluate(tx, lambda: inspect.signature(function)), "signature")
 
 
-def _real_callable(value: SymbolicValue) -> list[Any]:
+def _real_callable(tx: Interpreter, value: SymbolicValue) -> Any:
+    """The callable as it is outside, if the program has not changed it meanwhile."""
     if isinstance(value, BoundMethodValue):
-        owner, function = value.owner.real(), value.function.real()
-        if owner is MISSING or function is MISSING:
-            return [MISSING]
-        return [types.MethodType(function, owner)]
-    return [value.real()]
+        owner, function = value.owner.real(), _real_callable(tx, value.function)
+        return MISSING if MISSING in (owner, function) else types.MethodType(function, owner)
+    if isinstance(value, ClassValue) and not tx.made_classes.keys().isdisjoint(value.cls.__mro__):
+        return MISSING
+    if tx.effects.changed(getattr(value, "attributes", None)):
+        return MISSING
+    return value.real()
 
 
 @rule(threading.current_thread)
@@ -493,6 +505,18 @@ def _exc_info(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return TupleValue([NONE, NONE, NONE])
     kind = handled.python_type()
     return TupleValue([tx.wrap_fixed(kind, kind.__name__), handled, traceback_of(tx, handled)])
+
+
+@rule(typing._caller)  # type: ignore[attr-defined]
+def _module_of_caller(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """The module that the frame `depth` levels above the one that asks belongs to."""
+    depth = [*args, *kwargs.values()]
+    frame = tx.frame
+    for _ in range(depth[0].constant() if depth else 1):
+        frame = None if frame is None else frame.caller
+    if frame is None:
+        raise SkipFrame("asks which module calls it", always=True)
+    return constant(frame.globals.original.get("__name__", "__main__"))
 
 
 @rule(typing.cast)

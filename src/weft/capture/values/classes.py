@@ -117,13 +117,13 @@ class ClassValue(SymbolicValue):
         if issubclass(self.cls, enum.Enum):
             return self._enum_member(tx, args, kwargs)
         made = self._new(tx, args, kwargs)
-        if issubclass(made.python_type(), self.cls):
+        if self.cls in made.python_type().__mro__:  # `issubclass` may be code of a metaclass
             self._init(tx, made, args, kwargs)
         return made
 
     def _enum_member(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         objects = [python_object(tx, arg) for arg in args]
-        if any(o is MISSING for o in objects) or kwargs:
+        if any(o is MISSING for o in objects) or kwargs or not vars(self.cls)["_member_names_"]:
             raise graph_break("unknown-operation", f"a member of {self.cls.__name__} of {args!r}")
         finder = getattr(type_lookup(self.cls, "_missing_"), "__func__", None)
         if getattr(finder, "__module__", None) != "enum" and not _is_member(self.cls, *objects):
@@ -241,7 +241,11 @@ class ClassValue(SymbolicValue):
         if key.is_constant and hasattr(self.cls, "__class_getitem__"):
             if self.cls in tx.made_classes or holds_made_class(tx, key):
                 raise graph_break("unknown-operation", "parameters of a class made inside")
-            return tx.wrap_new(self.cls.__class_getitem__(key.constant()))
+            getter = type_lookup(self.cls, "__class_getitem__")
+            if _is_written_by_user(getter):
+                return self.getattr(tx, "__class_getitem__").call(tx, [key], {})
+            return tx.wrap_new(evaluate(tx, lambda: getattr(self.cls, "__class_getitem__")(  # noqa: B009
+                key.constant())))
         return super().getitem(tx, key)
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
@@ -271,6 +275,13 @@ def _is_member(cls: type[enum.Enum], value: Any, *others: Any) -> bool:
         return not others and (isinstance(value, cls) or value in cls._value2member_map_)
     except TypeError:
         return False
+
+
+def _is_written_by_user(method: Any) -> bool:
+    """Whether a class method is Python code that is not the standard library's."""
+    function = getattr(method, "__func__", None)
+    return isinstance(function, types.FunctionType) and function.__module__ not in (
+        "typing", "typing_extensions", "collections.abc", "_collections_abc", "ctypes")
 
 
 def holds_made_class(tx: Interpreter, value: SymbolicValue) -> bool:

@@ -78,14 +78,16 @@ def has_slot(obj: Any, name: str) -> bool:
 class ObjectValue(SymbolicValue):
     """An instance of `cls`."""
 
-    __slots__ = ("attributes", "cls", "contents", "original", "slots", "slots_written",
-                 "weakly_held")
+    __slots__ = ("attributes", "cls", "contents", "namespace", "original", "slots",
+                 "slots_written", "weakly_held")
 
     def __init__(self, cls: type, source: Source | None = None, original: Any = MISSING) -> None:
         super().__init__(source)
         self.cls = cls
         self.original = original
         self.attributes = self._make_dict()
+        self.namespace: SymbolicValue | None = None
+        """What the program set as `__dict__`; the object itself, if it is a dictionary, may be."""
         self.slots: dict[str, SymbolicValue] = {}
         self.slots_written: dict[str, None] = {}
         self.contents: SymbolicValue | None = None
@@ -183,7 +185,7 @@ class ObjectValue(SymbolicValue):
         if name == "__class__" and isinstance(attribute, types.GetSetDescriptorType):
             return tx.wrap_fixed(self.cls, self.cls.__name__)
         if name == "__dict__" and isinstance(attribute, types.GetSetDescriptorType):
-            return self.attributes
+            return self.namespace or self.attributes
         try:
             return bind(tx, self, self.cls, name, attribute)
         except ObservedException as error:
@@ -243,6 +245,13 @@ class ObjectValue(SymbolicValue):
         else:
             self.attributes.store(tx, name, constant(name), value)
 
+    def use_namespace(self, value: SymbolicValue) -> None:
+        """From now on the attributes are the items of another dictionary."""
+        found = attributes_of(value)
+        if found is None:
+            raise graph_break("unknown-operation", f"{value!r} as attributes of {self!r}")
+        self.attributes, self.namespace = found, value
+
     def _no_place(self, tx: Interpreter, name: str) -> ObservedException:
         """What setting or deleting an attribute raises where there is no dictionary."""
         return self._error_of(tx, name, lambda it: object.__setattr__(it, name, None))
@@ -265,6 +274,8 @@ class ObjectValue(SymbolicValue):
             tx.wrap_fixed(attribute.fset, name).call(tx, [self, value], {})
         elif _is_slot(attribute):
             self.set_slot(tx, name, value)
+        elif name == "__dict__" and self.source is None and attributes_of(value) is not None:
+            self.use_namespace(value)
         else:
             setter = type_lookup(type(attribute), "__set__")
             if not isinstance(setter, types.FunctionType):
@@ -470,7 +481,11 @@ class ObjectValue(SymbolicValue):
         namespace = f"{name}.__dict__"
         if isinstance(type_lookup(self.cls, "__getattribute__"), types.FunctionType):
             namespace = f"{emit.constant(object.__getattribute__)}({name}, '__dict__')"
-        self.attributes.fill(emit, f"{namespace}[{{}}] = {{}}")
+        if self.namespace is None:
+            self.attributes.fill(emit, f"{namespace}[{{}}] = {{}}")
+        else:
+            emit.line(f"{emit.constant(object.__setattr__)}({name}, '__dict__', "
+                      f"{emit.value(self.namespace)})")
         self._write_slots(emit, name)
 
     def _fill(self, emit: Emitter, name: str, base: type) -> None:
@@ -482,6 +497,12 @@ class ObjectValue(SymbolicValue):
             items = (self.contents.items if isinstance(self.contents, ListValue)
                      else self.contents.entries.values())
             emit.line(f"{adder}({name}, [{', '.join(emit.value(i) for i in items)}])")
+
+
+def attributes_of(value: SymbolicValue) -> DictValue | None:
+    """The items of what may be set as an object's `__dict__`: a dictionary, also of a subclass."""
+    found = value.contents if isinstance(value, ObjectValue) else value
+    return found if isinstance(found, DictValue) else None
 
 
 _DEFAULT_COMPARISONS = tuple(

@@ -1,0 +1,71 @@
+"""Objects whose `__dict__` is another dictionary: configurations, shared state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.capture.harness import check
+
+X = torch.ones(2)
+
+
+class Config(dict):  # type: ignore[type-arg]
+    """A dictionary whose items are its attributes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+
+class Shared:
+    """All instances have the same attributes."""
+
+    state = {"count": 1}
+
+    def __init__(self) -> None:
+        self.__dict__ = self.state
+
+
+def test_a_dictionary_that_is_its_own_namespace_is_made_inside() -> None:
+    def f(x: Any) -> Any:
+        made = Config(scale=x, shift=2)
+        made.more = 5
+        made["last"] = made.shift + 1
+        return made.scale + made.last, sorted(made), made["more"], made, vars(made) is made
+
+    check(f, (X,), breaks=0)
+
+
+def test_a_dictionary_that_is_its_own_namespace_is_read_and_written() -> None:
+    def f(x: Any, config: Any) -> Any:
+        config.turn += 1
+        config["name"] = "b"
+        return x * config.scale + config["turn"], config.name, len(config)
+
+    check(f, (X, Config(scale=3.0, turn=1, name="a")), breaks=0)
+
+
+def test_instances_that_share_their_attributes() -> None:
+    def f(x: Any) -> Any:
+        one, other = Shared(), Shared()
+        one.count = 3  # type: ignore[attr-defined]
+        return x * other.count, one.__dict__ is other.__dict__, one is other  # type: ignore[attr-defined]
+
+    check(f, (X,), breaks=0)
+
+
+def test_the_hash_of_an_object_is_that_of_when_it_was_asked() -> None:
+    def f(x: Any) -> Any:
+        class Key:
+            pass
+
+        key = Key()
+        before = hash(key)
+        Key.__hash__ = lambda self: 42  # type: ignore[method-assign]
+        between = hash(key)
+        del Key.__hash__
+        return x + 1, before == object.__hash__(key), between
+
+    check(f, (X,), breaks=None)

@@ -1,0 +1,115 @@
+"""What programs do with `typing` while they run: generic classes called, forms made and refused."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable
+from typing import (  # noqa: UP035
+    Annotated,
+    Any,
+    Generic,
+    List,
+    NamedTuple,
+    NewType,
+    Protocol,
+    TypedDict,
+    TypeVar,
+)
+
+import torch
+
+from tests.capture.harness import check
+
+X = torch.ones(2)
+T = TypeVar("T")
+
+
+class Node(Generic[T]):
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
+class Items(list):  # type: ignore[type-arg]
+    pass
+
+
+class Units:
+    """A class of the program's own that takes parameters."""
+
+    asked: list[str] = []
+
+    def __class_getitem__(cls, name: str) -> str:
+        cls.asked.append(name)
+        return f"<{name}>"
+
+
+class Goes(Protocol):
+    def go(self) -> int: ...
+
+
+def refused(make: Callable[[], Any]) -> str:
+    try:
+        return f"no error: {make()!r}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_a_call_of_a_generic_alias_tells_its_instance() -> None:
+    def f(x: Any) -> Any:
+        node, items = Node[int](3), Items[int]((1, 2))  # type: ignore[misc]
+        return x + node.value, node.__orig_class__, items.__orig_class__, items  # type: ignore[attr-defined]
+
+    check(f, (X,), breaks=0)
+
+
+def test_forms_that_cannot_be_made_or_called_raise_what_typing_raises() -> None:
+    def f(x: Any) -> Any:
+        return (
+            x + 1,
+            refused(lambda: List[int]()),  # noqa: UP006
+            refused(lambda: Annotated[int]),
+            refused(lambda: Generic[int]),  # type: ignore[misc,index]
+            refused(lambda: Node[int, str]),  # type: ignore[misc]
+            refused(lambda: List["/T"]),  # type: ignore[syntax]  # noqa: F722, UP006
+            refused(lambda: Goes()),  # type: ignore[misc]
+        )
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_class_getitem_of_the_program_runs_in_each_call() -> None:
+    def f(x: Any) -> Any:
+        before = len(Units.asked)
+        return x + 1, Units["cm"], len(Units.asked) - before  # type: ignore[misc,name-defined]
+
+    check(f, (X,), breaks=0)
+
+
+def test_types_made_by_functions_belong_to_the_module_that_makes_them() -> None:
+    def f(x: Any) -> Any:
+        shape = NamedTuple("shape", [("rows", int)])  # noqa: UP014
+        options = TypedDict("options", {"rows": int})  # noqa: UP013
+        identity, color = NewType("identity", int), enum.Enum("color", "RED BLUE")
+        modules = {kind.__module__ for kind in (shape, options, identity, color)}
+        return x + shape(2).rows, modules, options(rows=1), str(color(2))  # type: ignore[call-arg]
+
+    check(f, (X,), breaks=None)
+
+
+def plain(a: int, b: int = 1) -> int:
+    return a + b
+
+
+def test_signatures_are_those_of_the_moment_and_refused_as_by_python() -> None:
+    def f(x: Any) -> Any:
+        class Made:
+            def __init__(self, a: int = 1, *rest: int) -> None: ...
+
+        vars(plain)["__text_signature__"] = "($self, q)"
+        told = str(inspect.signature(plain))
+        del vars(plain)["__text_signature__"]
+        signatures = (told, str(inspect.signature(plain)), str(inspect.signature(Made)))
+        return x + 1, signatures, refused(lambda: inspect.signature(42))  # type: ignore[arg-type]
+
+    check(f, (X,), breaks=None)
