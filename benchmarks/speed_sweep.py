@@ -3,9 +3,10 @@
     python -m benchmarks.speed_sweep --device cuda --jobs 12           # inference
     python -m benchmarks.speed_sweep --device cuda --train --only timm:densenet121,hf:roberta
     python -m benchmarks.speed_sweep --compilers eager,weft            # without torch.compile
+    python -m benchmarks.speed_sweep --programs --jobs 2               # operator_programs.py
 
 Models of timm (where it is installed) and of transformers, random weights, of the sizes that their
-configurations have by default, transformers with few layers. Every case has a process of its own
+configurations have by default, transformers with few layers; or small programs. Every case has a process of its own
 and empty caches; several may compile at a time, but only the holder of a lock measures, so that
 nothing else runs on the device then.
 """
@@ -45,30 +46,51 @@ HUGGING_FACE = (
     "xglm", "xlnet", "dinov2", "segformer", "wav2vec2",
 )  # fmt: skip
 LAYERS = 4
+GPU_SCALE = 16  # of programs
 BATCH, TOKENS, IMAGES = 8, 256, 16
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the keyword arguments of its call."""
+    """A module and the keyword arguments of its call."""
 
     model: Any
     kwargs: dict[str, Any]
 
 
-def build(name: str, device: str) -> Case:
-    """The model of a name such as `timm:dla34` or `hf:bert`, in bfloat16 on a GPU."""
+def build(name: str, device: str, train: bool) -> Case:
+    """The case of a name such as `timm:dla34`, `hf:bert` or `program:rotary`.
+
+    In bfloat16 on a GPU. Floating-point arguments of programs need gradients to train."""
     import torch
 
     torch.manual_seed(0)
     source, _, kind = name.partition(":")
-    model, kwargs = _timm(kind) if source == "timm" else _hugging_face(kind)
+    makers = {"timm": _timm, "hf": _hugging_face, "program": _program}
+    model, kwargs = makers[source](kind, device)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     moved = {k: v.to(device, dtype if v.is_floating_point() else None) for k, v in kwargs.items()}
+    if train and source == "program":
+        moved = {k: v.requires_grad_(v.is_floating_point()) for k, v in moved.items()}
     return Case(model.to(device, dtype), moved)
 
 
-def _timm(kind: str) -> tuple[Any, dict[str, Any]]:
+def _program(name: str, device: str) -> tuple[Any, dict[str, Any]]:
+    from torch import nn
+
+    from benchmarks.operator_programs import PROGRAMS
+
+    function, make = PROGRAMS[name]
+
+    class Program(nn.Module):
+        def forward(self, **kwargs: Any) -> Any:
+            return function(*kwargs.values())
+
+    arguments = make(GPU_SCALE if device == "cuda" else 1)
+    return Program(), {f"x{i}": argument for i, argument in enumerate(arguments)}
+
+
+def _timm(kind: str, device: str) -> tuple[Any, dict[str, Any]]:
     import timm
     import torch
 
@@ -77,7 +99,7 @@ def _timm(kind: str) -> tuple[Any, dict[str, Any]]:
     return model, {"x": torch.randn(2 * IMAGES, *size)}
 
 
-def _hugging_face(kind: str) -> tuple[Any, dict[str, Any]]:
+def _hugging_face(kind: str, device: str) -> tuple[Any, dict[str, Any]]:
     import torch
     import transformers
 
@@ -115,7 +137,7 @@ def calls_of(case: Case, names: list[str], train: bool) -> Iterator[tuple[str, C
         if not train:
             with torch.no_grad():
                 return fn(**case.kwargs)
-        for p in case.model.parameters():
+        for p in (*case.model.parameters(), *case.kwargs.values()):
             p.grad = None
         found = next(t for t in tensors(fn(**case.kwargs)) if t.requires_grad)
         found.float().square().mean().backward()
@@ -136,7 +158,7 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     from weft.diagnostics.timing import interleaved, ratio, waiter
 
     device: str = arguments.device
-    case, wait = build(name, device), waiter(device)
+    case, wait = build(name, device, arguments.train), waiter(device)
     calls, first = {}, {}
     for compiler, call in calls_of(case, arguments.compilers.split(","), arguments.train):
         start = time.perf_counter()
@@ -174,8 +196,13 @@ def worker(arguments: argparse.Namespace) -> None:
 
 def sweep(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each case."""
-    names = arguments.only.split(",") if arguments.only else (
-        [f"hf:{kind}" for kind in HUGGING_FACE] + [f"timm:{kind}" for kind in TIMM])  # fmt: skip
+    names = [f"hf:{kind}" for kind in HUGGING_FACE] + [f"timm:{kind}" for kind in TIMM]
+    if arguments.only:
+        names = arguments.only.split(",")
+    elif arguments.programs:
+        from benchmarks.operator_programs import PROGRAMS
+
+        names = [f"program:{name}" for name in PROGRAMS]
     with tempfile.TemporaryDirectory() as folder:
         arguments.lock = str(Path(folder) / "measuring")
         with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -233,7 +260,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--compilers", default="eager,torch,weft")
     parser.add_argument("--train", action="store_true", help="forward and backward")
-    parser.add_argument("--only", help="comma-separated names: hf:TYPE, timm:NAME")
+    parser.add_argument("--programs", action="store_true", help="small programs, not models")
+    parser.add_argument("--only", help="comma-separated: hf:TYPE, timm:NAME, program:NAME")
     parser.add_argument("--jobs", type=int, default=1, help="processes that may compile at a time")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--timeout", type=float, default=300, help="seconds for one case")
