@@ -108,3 +108,21 @@ def test_data_of_written_tensors_is_known_and_that_of_random_ones_not():
         return x - 1 if torch.rand(1) > 2 else x * 2
 
     check(f, (torch.ones(2),), breaks=1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_what_an_operator_asks_of_its_data_and_refuses_otherwise_is_answered(backend):
+    window = torch.hann_window(16)
+
+    def f(x, window):
+        parts = torch.stft(x, 16, 4, window=window, return_complex=True)
+        return torch.istft(parts * 2, 16, 4, window=window)
+
+    weft.reset()
+    compiled = weft.compile(f, backend=backend)
+    x = torch.randn(2, 64)
+    assert torch.allclose(compiled(x, window), f(x, window), atol=1e-5)
+    with pytest.raises(RuntimeError, match="window overlap add min"):
+        compiled(x, window * 0)
+    stats = weft.stats()
+    assert (stats["graphs"], stats["graph_breaks"]) == (1, 0)

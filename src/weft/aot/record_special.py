@@ -275,11 +275,6 @@ def _mkldnn_rnn(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
     return rec.fresh(rec.emit(wanted, *(rec.nodes(a) for a in args)))
 
 
-@_handles(aten.equal.default)
-def _value_read(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    raise Unsupported(f"{op} reads a tensor's value")
-
-
 # -- results whose sizes depend on data ------------------------------------------------------------
 
 
@@ -289,6 +284,20 @@ def _once(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, 
     if kwargs:
         return rec.functional(facts(op), args, kwargs)
     return rec.fresh(rec.tensors.once(op, *map(rec.nodes, args)))
+
+
+@_handles(aten.equal.default)
+def _equal(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The number that tells whether all items are equal."""
+    if not certainly_equal(args[0].size(), args[1].size()):
+        raise Unsupported(f"{op} of sizes that differ")
+    same = rec.emit(aten.all.default, rec.emit(aten.eq.Tensor, *map(rec.node, args)))
+    symbols = rec.evaluator.mode.symbols
+    assert symbols is not None
+    told, symbols.told_before = symbols.told_before, iter(())  # what is told is of `equal`
+    answer = rec.fresh(rec.emit(aten._local_scalar_dense.default, same))
+    symbols.told_before = told
+    return answer
 
 
 @_handles(aten.index.Tensor)

@@ -117,6 +117,8 @@ class ShapeContext:
         """When a captured graph is run again: what capture told the operators of a node."""
         self.n_told = 0
         """How often an operator used known data: its result is not to be remembered."""
+        self.bool_answer: bool | None = None
+        """What operators are told of bools that depend on data, while that is tried."""
         self.known_counts: dict[Hashable, Any] = {}
         self.kept: list[object] = []
 
@@ -421,7 +423,12 @@ class ShapeContext:
         """An answer to what nobody can know: sizes have their likely values, or are neither 0 nor
         1, those that are compared are equal, and numbers are not negative. Running code tests it
         and does without where it is wrong. None: that decides nothing, or may not be done."""
-        if not self.may_expect or self._suppressed or isinstance(condition, FloatRelation):
+        if self._suppressed or isinstance(condition, FloatRelation):
+            return None
+        if isinstance(condition, Relation) and any(
+                symbol_of(one).hi == 1 for one in condition_symbols(condition)):
+            return self._told_of_bool(condition)
+        if not self.may_expect:
             return None
         expected = self.unbacked_symbols.as_expected
         view = self.facts.view
@@ -433,6 +440,18 @@ class ShapeContext:
         if answer is not None:
             self._assert(condition if answer else not_(condition), assumed=True)
             self.note_expectation()
+        return answer
+
+    def _told_of_bool(self, condition: Relation) -> bool | None:
+        """The answer with which an operator goes on. It raises for the other one itself; ATen
+        graphs have no such operator, and test the answer."""
+        if self.told_before is None:
+            if self.bool_answer is not None:
+                self.answers.append(self.bool_answer)
+            return self.bool_answer
+        answer: bool | None = next(self.told_before, None)
+        if answer is not None:
+            self._assert(condition if answer else not_(condition), assumed=True)
         return answer
 
     @contextmanager

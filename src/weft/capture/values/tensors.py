@@ -6,11 +6,12 @@ Place in the pipeline: the family that all of capture is about. Metadata (shape,
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy
 import torch
@@ -46,11 +47,13 @@ from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_nod
 from weft.capture.values.symbolic_tensors import symbolic_fake
 from weft.capture.values.unknown import unknown
 from weft.shapes.relation import eq
-from weft.shapes.symnode import expr_of
+from weft.shapes.symnode import UndecidedValue, expr_of
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
+
+_R = TypeVar("_R")
 
 METADATA: Final = frozenset({
     "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_sparse", "is_quantized", "is_meta",
@@ -483,7 +486,7 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
         args = args[1:]
     tx.shapes.expects = True
     try:
-        return tx.fakes.mode.run(function, args, kwargs)
+        return _run_checked(tx, lambda: tx.fakes.mode.run(function, args, kwargs))
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise graph_break("data-dependent-shape", f"{_name(target)}: {error}") from error
     except Exception as error:
@@ -493,6 +496,26 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
                           f"{_name(target)}: {type(error).__name__}: {error}") from error
     finally:
         tx.shapes.expects = False
+
+
+def _run_checked(tx: Interpreter, run: Callable[[], _R]) -> _R:
+    """Runs an operator. One that asks a bool of its data and raises for one of the answers is told
+    the other: it asks again when the graph runs."""
+    shapes = tx.shapes
+    try:
+        return run()
+    except UndecidedValue:
+        passing: list[tuple[_R, list[Any]]] = []
+        for shapes.bool_answer in (True, False):
+            shapes.answers.clear()
+            with contextlib.suppress(RuntimeError):
+                passing.append((run(), list(shapes.answers)))
+        if len(passing) != 1:
+            raise
+        [(result, shapes.answers[:])] = passing
+        return result
+    finally:
+        shapes.bool_answer = None
 
 
 def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
