@@ -325,7 +325,7 @@ def test_lazy_module():
         return nn.Sequential(nn.LazyLinear(3), nn.ReLU())
 
     torch.manual_seed(0)
-    check(None, (torch.ones(2, 5),), breaks=None, make=make, repeat=3)
+    check(None, (torch.ones(2, 5),), breaks=0, make=make, repeat=3)
 
 
 def test_what_is_only_written_is_not_guarded(fresh):

@@ -21,7 +21,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.overrides import TorchFunctionMode, get_default_nowrap_functions
 
 from weft._torch import DisableTorchFunctionSubclass, disabled_torch_function
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.guards import tensor_guard
 from weft.capture.polyfills import contexts
 from weft.capture.source import Source
@@ -326,14 +326,14 @@ TENSOR_METHODS["as_subclass"] = _as_subclass
 
 
 def _is_written_in_python(cls: type) -> bool:
-    if issubclass(cls, (UninitializedParameter, UninitializedBuffer)):
-        return False
     hidden = cls.__torch_dispatch__ is not _NO_DISPATCH  # type: ignore[attr-defined]
     return not hidden and cls.__torch_function__ is not disabled_torch_function  # type: ignore[attr-defined]
 
 
 def _wrap_subclass(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     cls = type(obj)
+    if issubclass(cls, (UninitializedParameter, UninitializedBuffer)):
+        raise SkipFrame("parameters that the first call makes", counts=False)
     if not _is_written_in_python(cls):
         return unknown(tx, obj, source)
     if source is None:
