@@ -62,3 +62,15 @@ def test_same_seed_same_numbers_and_right_distribution() -> None:
     assert torch.equal(first, compiled(ones)) and not torch.equal(first, second)
     assert abs(float((first == 0).float().mean()) - 0.3) < 0.01
     assert abs(float(first.mean()) - 1) < 0.02
+
+
+@pytest.mark.parametrize("layout", [(1, 0), (2, 0, 1)], ids=str)
+def test_dropout_of_a_transposed_tensor_drew_row_by_row(layout: tuple[int, ...]) -> None:
+    """Eager draws in memory order."""
+    x = torch.ones((4, 5, 6)[: len(layout)]).permute(layout)
+    with weft.config.patch(strict=True, fallback_random=True):
+        torch.manual_seed(0)
+        wanted = F.dropout(x, 0.5)
+        torch.manual_seed(0)
+        found = weft.compile(F.dropout)(x, 0.5)
+    assert torch.equal(found, wanted) and found.stride() == wanted.stride()

@@ -5,6 +5,9 @@ A backward graph reads what its forward graph saved by the strides of the metada
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 
 import weft
@@ -36,3 +39,29 @@ def test_copy_with_gaps_or_expanded_dimensions() -> None:
         made = laid_out(source, strides)
         assert list(made.stride()) == strides
         assert torch.equal(made, source)
+
+
+F = torch.nn.functional
+
+
+@pytest.mark.parametrize("factor", [2, 2.4], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, factor: F.batch_norm(x, None, None, training=True) * factor,
+        lambda x, factor: F.interpolate(x, scale_factor=factor, mode="nearest"),
+        lambda x, factor: F.interpolate(x, scale_factor=factor, mode="nearest-exact"),
+    ],
+    ids=["batch_norm", "nearest", "nearest-exact"],
+)
+def test_operators_that_know_few_layouts(
+    function: Callable[..., torch.Tensor], factor: float
+) -> None:
+    """Their forms in Python kept the layout of a transposed input, and of two rows enlarged
+    2.4 times took others than the kernels.
+    """
+    for x in (torch.randn(4, 3, 2).permute(2, 1, 0), torch.randn(2, 3, 2, 4)):
+        wanted = function(x, factor)
+        found = weft.compile(function, dynamic=False)(x, factor)
+        torch.testing.assert_close(found, wanted)
+        assert found.stride() == wanted.stride()

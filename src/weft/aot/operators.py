@@ -16,7 +16,7 @@ from typing import Any, Final, final
 
 import torch
 
-from weft._torch import DispatchKey, OpOverload
+from weft._torch import OpOverload, has_dispatch_kernel
 from weft.aot.made_functional import functional_form
 
 aten = torch.ops.aten
@@ -92,10 +92,12 @@ def _kind(
 
 
 def is_composite(op: OpOverload) -> bool:
-    """Whether PyTorch defines `op`, for every backend, by calling other operators."""
-    return op.namespace == "aten" and op.has_kernel_for_dispatch_key(
-        DispatchKey.CompositeImplicitAutograd
-    )
+    """Whether PyTorch defines `op`, for every backend, by calling other operators.
+
+    What is registered in C++ counts: the forms in Python of `upsample_nearest2d`, say, give results
+    of another layout than the kernels.
+    """
+    return op.namespace == "aten" and has_dispatch_kernel(op.name(), "CompositeImplicitAutograd")
 
 
 def _lost_defaults(

@@ -61,6 +61,18 @@ def _fill_tensor(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dic
     return _copy(rec, op, args, kwargs)
 
 
+@_handles(aten.bernoulli_.float)
+def _bernoulli(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Drawn in memory order; the functional form draws row by row, whatever the layout."""
+    live = rec.live(args[0])
+    order = stride_order(live.stride())
+    if order == sorted(order):
+        return rec.mutation(facts(op), args, kwargs)
+    drawn = rec.view_step(live, ViewStep(aten.permute.default, (order,)))
+    rec.mutation(facts(op), (drawn, *args[1:]), kwargs)
+    return args[0]
+
+
 @_handles(aten.resize_.default, aten.resize_as_.default)
 def _resize(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Nothing where the sizes stay; uninitialised memory is not expressed."""

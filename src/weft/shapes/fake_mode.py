@@ -268,8 +268,8 @@ class MemoFakeMode(FakeTensorMode):
                 return corrected(func, args, result, self._cast)
         return self._by_pytorch(func, types, args, kwargs)
 
-    def _cast(self, fake: Any, dtype: torch.dtype) -> Any:
-        return self.dispatch(torch.ops.aten._to_copy.default, (), (fake,), {"dtype": dtype})
+    def _cast(self, fake: Any, **form: Any) -> Any:
+        return self.dispatch(torch.ops.aten._to_copy.default, (), (fake,), form)
 
     def run(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]

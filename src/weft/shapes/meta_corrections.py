@@ -1,4 +1,4 @@
-"""Where PyTorch's meta kernels promise another type than the CPU kernels give.
+"""Where PyTorch's meta kernels promise another type or layout than the CPU kernels give.
 
 Place in the pipeline: asked by `MemoFakeMode` about each newly computed result. A norm whose input
 is in half precision while its parameters are in float32 - the usual case under autocast on a CPU -
@@ -6,6 +6,7 @@ returns its statistics in float32; the meta kernels say they have the input's ty
 statistics (a kernel of the backward) would take the bytes of one type for another.
 
     mean of native_layer_norm(bfloat16 x, float32 weight)    meta: bfloat16    CPU: float32
+    batch_norm(x.transpose(1, 2))                            meta: as x        CPU: row-major
 """
 
 from __future__ import annotations
@@ -41,26 +42,41 @@ _RUNNING: Final[dict[OpOverload, tuple[int, int]]] = {
 """Position of the running mean among the arguments, and of its new value among the results."""
 
 
-def corrected(
-    func: OpOverload, args: Sequence[Any], result: Any, cast: Callable[[Any, torch.dtype], Any]
-) -> Any:
-    """`result` with the types that a CPU gives; `cast` converts a fake.
+_IMAGES: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
-    The statistics of a norm of mixed types are float32, new running statistics of the old ones'
-    type.
-    """
-    positions = _PARAMETERS.get(func)
-    if positions is None:
+Cast = Callable[..., Any]
+
+
+def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> Any:
+    """`result` with the types and layouts that a CPU gives; `cast` is `_to_copy` of a fake."""
+    if func not in _PARAMETERS:
         return result
+    result = _with_types(func, args, result, cast)
+    if "batch_norm" in func.name() and args[0].device.type == "cpu":
+        result = (_known_layout(result[0], cast), *result[1:])
+    return result
+
+
+def _known_layout(result: torch.Tensor, cast: Cast) -> torch.Tensor:
+    """The kernels write row-major memory, and that of images."""
+    known = {torch.contiguous_format, _IMAGES.get(result.dim(), torch.contiguous_format)}
+    if any(result.is_contiguous(memory_format=form) for form in known):
+        return result
+    return cast(result, memory_format=torch.contiguous_format)  # type: ignore[no-any-return]
+
+
+def _with_types(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> Any:
+    """The statistics of a norm of mixed types are float32, new running ones of the old ones' type.
+    """
     wanted: dict[int, torch.dtype] = {}
     if func in _RUNNING:
         given, made = _RUNNING[func]
         wanted.update({made + k: args[given + k].dtype for k in (0, 1)})
-    if _is_mixed(args, positions):
+    if _is_mixed(args, _PARAMETERS[func]):
         wanted.update(dict.fromkeys((1, 2), torch.float32))
     if all(result[k].dtype == dtype for k, dtype in wanted.items()):
         return result
-    return tuple(cast(v, wanted.get(k, v.dtype)) for k, v in enumerate(result))
+    return tuple(cast(v, dtype=wanted.get(k, v.dtype)) for k, v in enumerate(result))
 
 
 def _is_mixed(args: Sequence[Any], positions: Sequence[int]) -> bool:

@@ -250,10 +250,9 @@ def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) 
     return cx.lazy(cx.shape, cx.dtype, formula, cost + 2 * len(padded), reads, cx.layouts[0])
 
 
-@lowering(
-    aten.upsample_nearest2d.default, aten.upsample_nearest1d.default, aten.upsample_nearest2d.vec
-)
-def upsample_nearest(cx: LoweringContext, x: Value, *_: Any) -> Value:
+@lowering(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default)
+def upsample_nearest(cx: LoweringContext, x: Value, size: Any, *scales: Any) -> Value:
+    """By whole factors; a scale like 2.4 picks other rows than the sizes say."""
     spatial = range(2, len(x.shape))
     ratios: list[int] = []
     for d in spatial:
@@ -262,6 +261,8 @@ def upsample_nearest(cx: LoweringContext, x: Value, *_: Any) -> Value:
         if not isinstance(ratio, int) or not ratio or ratio * size != out:
             raise NotLowered("upsampling by a fraction")
         ratios.append(ratio)
+    if any(scale not in (None, ratio) for scale, ratio in zip(scales, ratios, strict=False)):
+        raise NotLowered("upsampling by a scale that is not that of the sizes")
 
     def formula(em: Emitter, index: Index) -> Node:
         return x.at(em, [*index[:2], *(i // r for i, r in zip(index[2:], ratios, strict=True))])
