@@ -248,3 +248,24 @@ def test_what_follows_from_ranges_leaves_no_guards() -> None:
     assert a * b * c >= b * c
     assert torch.sym_float(a) ** 0.5 / torch.sym_sqrt(b) >= 0
     assert not shapes.guards
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+@pytest.mark.parametrize("run", [
+    lambda x: F.max_pool1d(x.mT, 2),
+    lambda x: F.batch_norm(x.mT, None, None, training=True),
+    lambda x: F.pad(x.mT, (0, -x.shape[1] % 4)).reshape(-1, 4).view(x.shape[0], 3, -1),
+    lambda x: F.pad(x.mT, (0, x.shape[1] % 2)),
+])
+def test_results_of_transposed_inputs_lie_as_eagers_do(run, dynamic):
+    compiled = weft.compile(run, backend="aot_eager", dynamic=dynamic)
+    for n in (8, 5, 6, 7, 16):
+        x = torch.randn(2, n, 3)
+        assert compiled(x).stride() == run(x).stride()
+
+
+def test_images_without_pixels_are_refused():
+    compiled = weft.compile(lambda x: F.interpolate(x, scale_factor=0.5), dynamic=True)
+    assert compiled(torch.ones(1, 2, 6)).shape == (1, 2, 3)
+    with pytest.raises(RuntimeError, match="greater than 0"):
+        compiled(torch.ones(1, 2, 1))

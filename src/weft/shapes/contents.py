@@ -2,23 +2,28 @@
 
 Place in the pipeline: part of a code object's `DynamicPolicy`. Sizes of images, lengths of
 sequences, strides in buffers: where a program's control flow needs such numbers, capture ends in a
-graph break, or is made for this content. As with Python numbers one content is served so; when
-another one comes the tensor counts as data for good::
+graph break, or is made for this content. A few contents are served so; when yet another one comes
+the tensor counts as data for good::
 
     contents.learn("grid", grid)        # captures may rely on it from now on
     contents.known("grid", grid)        # SameContents, the predicate of the guard
-    contents.known("grid", other)       # None, and it may not be learned again
+    contents.known("grid", other)       # as much for another content, at first
+    contents.known("grid", one_more)    # None, and it may not be learned again
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from typing import Final, final
 
 import torch
 
 LARGEST: Final = 256
 """Numbers in a tensor that a guard compares."""
+
+_MOST: Final = 3
+"""Contents of a tensor that programs are captured for."""
 
 
 @final
@@ -47,24 +52,27 @@ class Contents:
 
     def __init__(self) -> None:
         self._known: dict[str, SameContents] = {}
-        self._changed: set[str] = set()
+        self._counts: Counter[str] = Counter()
 
     def may_learn(self, name: str) -> bool:
-        """Whether the content is not known to change."""
-        return name not in self._changed
+        """Whether the content has not changed too often."""
+        return self._counts[name] < _MOST
 
     def learn(self, name: str, tensor: torch.Tensor) -> None:
         """Rely on the tensor's content."""
+        self._counts[name] += 1
         self._known[name] = SameContents(tensor)
 
     def known(self, name: str, tensor: torch.Tensor) -> SameContents | None:
-        """The predicate for a tensor that captures rely on, if it still holds those numbers."""
+        """The predicate for a tensor that captures rely on, if they still may."""
         same = self._known.get(name)
         if same is None or (may_be_known(tensor) and same(tensor)):
             return same
         del self._known[name]
-        self._changed.add(name)
-        return None
+        if not may_be_known(tensor) or not self.may_learn(name):
+            return None
+        self.learn(name, tensor)
+        return self._known[name]
 
 
 def may_be_known(tensor: torch.Tensor) -> bool:

@@ -95,8 +95,10 @@ def _pad_sequence(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _max_pool1d(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Symbolic sizes, or a layout that eager would not keep."""
     x = args[0] if args else kwargs.get("input")
-    return isinstance(x, TensorValue) and _has_symbolic_sizes(x)
+    return isinstance(x, TensorValue) and (
+        _has_symbolic_sizes(x) or not x.example.is_contiguous())
 
 
 def _has_symbolic_sizes(tensor: TensorValue) -> bool:

@@ -74,8 +74,11 @@ def max_pool1d(
     input: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """`torch.max_pool1d`: of images of one row."""
+    """`torch.max_pool1d`: of images of one row; without gradients CPUs write plain rows."""
     kernel, step, pad, gap = map(_only, (kernel_size, stride or kernel_size, padding, dilation))
+    differentiable = input.requires_grad and torch.is_grad_enabled()
+    if input.device.type == "cpu" and not differentiable:
+        input = input.contiguous()
     rows = input.unsqueeze(-2)
     pooled = torch.max_pool2d(rows, (1, kernel), (1, step), (0, pad), (1, gap), ceil_mode)
     return pooled.squeeze(-2)

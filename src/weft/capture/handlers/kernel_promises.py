@@ -1,0 +1,76 @@
+"""Rules for operators whose kernels give other strides than their meta kernels say, or an error.
+
+Place in the pipeline: see `handlers/__init__`. Capture writes into the graph what eager's kernel
+does by itself, so that each later stage sees the layout that the program would.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from weft._torch import nn_functions
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import constant, evaluate
+from weft.capture.values.functions import rule
+from weft.capture.values.sequences import ListValue, TupleValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.tensors import TensorValue, run
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+@rule(nn_functions.pad)
+def _pad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """By nothing it is a copy that lies as the input does, else rows or channels-last."""
+    args = [tx.force(arg) for arg in args]
+    mode = args[2] if len(args) > 2 else kwargs.get("mode", constant("constant"))
+    plain = len(args) > 1 and mode.is_constant and mode.constant() == "constant"
+    if plain and _is_scattered(args[0]) and _pads_nothing(tx, args[1]):
+        return run(tx, "call_method", "clone", args[:1], {})
+    return run(tx, "call_function", nn_functions.pad, args, kwargs)
+
+
+def _is_scattered(x: SymbolicValue) -> bool:
+    return isinstance(x, TensorValue) and not x.example.is_contiguous()
+
+
+def _pads_nothing(tx: Interpreter, widths: SymbolicValue) -> bool:
+    """Whether all widths are zero in this call, guarded where some depend on sizes."""
+    if not isinstance(widths, TupleValue | ListValue):
+        return False
+    numbers = [tx.force(width) for width in widths.iterate(tx)]
+    return not any(map(_depends_on_data, numbers)) and not any(n.truth(tx) for n in numbers)
+
+
+def _depends_on_data(number: SymbolicValue) -> bool:
+    return isinstance(number, SymbolicNumberValue) and not number.example.node.has_hint()
+
+
+_RESIZING: Final = (
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d",
+    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+)  # fmt: skip
+
+
+def _resizing(function: Any) -> None:
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        """The kernels refuse images without pixels."""
+        made = run(tx, "call_function", function, args, kwargs)
+        if isinstance(made, TensorValue) and not evaluate(tx, lambda: _has_pixels(made.example)):
+            raise graph_break("operator-failed", f"{function.__name__} of {made!r}")
+        return made
+
+
+def _has_pixels(image: torch.Tensor) -> bool:
+    return all(n > 0 for n in image.shape[2:])
+
+
+for _name in _RESIZING:
+    _resizing(getattr(nn_functions, _name))
