@@ -223,3 +223,48 @@ def test_quotients_by_a_number_of_the_call_are_exact(dtype: torch.dtype) -> None
         torch.testing.assert_close(
             compiled(x, number)[0], x / number, rtol=0, atol=0, equal_nan=True)
     assert weft.stats()["graphs"] == 2
+
+
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_gradient_of_an_affine_grid_of_symbolic_sizes(rank: int, align_corners: bool) -> None:
+    """PyTorch's derivative takes plain sizes: the graph ran operator by operator."""
+
+    def grid(theta: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        return F.affine_grid(theta, image.size(), align_corners=align_corners)
+
+    compiled = weft.compile(grid, dynamic=True)
+    for batch, *space in ((6, 5, 7, 8), (7, 8, 9, 5)):
+        theta = torch.randn(batch, rank, rank + 1, requires_grad=True)
+        image = torch.empty(batch, 3, *space[:rank])
+        found, wanted = compiled(theta, image), grid(theta, image)
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+        weights = torch.randn_like(wanted)
+        torch.testing.assert_close(
+            torch.autograd.grad(found, theta, weights), torch.autograd.grad(wanted, theta, weights))
+    assert weft.stats()["graphs"] == 1
+
+
+LOSSES = {
+    "sum over a size": lambda x: x.sum() / x.size(0),
+    "smooth_l1": lambda x: F.smooth_l1_loss(x, x.detach() * 2 + 0.1),
+    "kl_div": lambda x: F.kl_div(F.log_softmax(x, -1), x.detach().softmax(-1),
+                                 reduction="batchmean"),
+    "constant over a size": lambda x: (x * (torch.ones(()) / x.size(0))).sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_constant_divided_by_a_symbolic_size_is_not_folded(name: str, backend: str) -> None:
+    """The gradient of a mean in a captured step was made of NaN, or of a size that no call had."""
+
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        loss = LOSSES[name](x)
+        return loss, *torch.autograd.grad(loss, x)
+
+    compiled = weft.compile(step, backend=backend, dynamic=True)
+    for rows in (5, 8):
+        x = torch.randn(rows, 7, requires_grad=True)
+        torch.testing.assert_close(compiled(x), step(x))
+    assert weft.stats()["graphs"] == 1

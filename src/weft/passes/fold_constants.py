@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch.fx import GraphModule, Node
 
-from weft._torch import FakeTensor, OpOverload
+from weft._torch import FakeTensor, OpOverload, tree_flatten
 
 aten = torch.ops.aten
 
@@ -65,7 +65,13 @@ def _foldable(node: Node, uniform: dict[Node, Any]) -> bool:
     target = node.target
     if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
         return False
-    return torch.Tag.pointwise in target.tags or target in _VIEWS
+    return target in _VIEWS or (torch.Tag.pointwise in target.tags and not _is_symbolic(node))
+
+
+def _is_symbolic(node: Node) -> bool:
+    """Whether a node computes with sizes that are known at each call only."""
+    leaves, _ = tree_flatten((node.args, node.kwargs))
+    return any(isinstance(v, torch.SymInt | torch.SymFloat | torch.SymBool) for v in leaves)
 
 
 def _fold(gm: GraphModule, node: Node, uniform: dict[Node, Any]) -> Node | None:

@@ -101,6 +101,13 @@ def _max_pool1d(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
         _has_symbolic_sizes(x) or not x.example.is_contiguous())
 
 
+def _affine_grid(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    if len(args) != 3 or not isinstance(args[0], TensorValue):
+        return False
+    size = args[1].items if isinstance(args[1], ListValue | TupleValue) else ()
+    return any(isinstance(tx.force(n), SymbolicNumberValue) for n in size)
+
+
 def _has_symbolic_sizes(tensor: TensorValue) -> bool:
     return any(type(n) is not int for n in tensor.example.shape)
 
@@ -110,6 +117,7 @@ _form(torch.max_pool1d, (sizes.max_pool1d, _max_pool1d))
 _form(torch.kron, (sizes.kron, _kron))
 _form(F.one_hot, (sizes.one_hot, _one_hot), (sizes.one_hot_of, _one_hot_of))
 _form(nn_functions.pad_sequence, (sizes.pad_sequence, _pad_sequence))
+_form(torch.affine_grid_generator, (sizes.affine_grid_generator, _affine_grid))
 
 
 # -- loops over time ------------------------------------------------------------------------------

@@ -87,3 +87,25 @@ def max_pool1d(
 def _only(number: Any) -> Any:
     """A number, or the one number of a sequence."""
     return number[0] if isinstance(number, (tuple, list)) else number
+
+
+def affine_grid_generator(
+    theta: torch.Tensor, size: list[int], align_corners: bool
+) -> torch.Tensor:  # fmt: skip
+    """`torch.affine_grid_generator`: its derivative takes plain sizes only."""
+    batch, space = size[0], list(size[2:])
+    rank = len(space)
+    columns = [torch.ones(space, dtype=theta.dtype, device=theta.device)]
+    for dim in range(rank):  # the innermost dimension comes first
+        shape = [space[d] if d == dim else 1 for d in range(rank)]
+        columns.insert(0, _centres(theta, space[dim], align_corners).view(shape).expand(space))
+    points = torch.stack(columns, -1).view(1, -1, rank + 1).expand(batch, -1, -1)
+    return points.bmm(theta.transpose(1, 2)).view([batch, *space, rank])
+
+
+def _centres(like: torch.Tensor, steps: int, align_corners: bool) -> torch.Tensor:
+    """Positions between -1 and 1: of both ends, or of the middles of equal parts."""
+    if steps <= 1:
+        return torch.zeros(1, dtype=like.dtype, device=like.device)
+    ends = torch.linspace(-1, 1, steps, dtype=like.dtype, device=like.device)
+    return ends if align_corners else ends * ((steps - 1) / steps)
