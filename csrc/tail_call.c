@@ -12,13 +12,15 @@ typedef struct {
     PyObject_VAR_HEAD
     PyObject *target;
     PyObject *on_miss; /* the hook that was on in the replacement; or NULL */
+    bool gives;        /* the target takes its arguments out of this object, one by one */
+    Py_ssize_t given;
     PyObject *args[1];
 } TailCall;
 
 PyTypeObject *TailCall_Type;
 PyObject *RunEagerly;
 
-static PyObject *make(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n)
+static PyObject *make(PyObject *const *args, Py_ssize_t n, bool gives)
 {
     if (n < 1)
         return PyErr_SetString(PyExc_TypeError, "tail_call: what is to be called?"), NULL;
@@ -27,9 +29,31 @@ static PyObject *make(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssi
         return NULL;
     self->target = Py_NewRef(args[0]);
     self->on_miss = Py_XNewRef(hook_current());
+    self->gives = gives && n > 1;
+    self->given = 0;
     for (Py_ssize_t i = 1; i < n; i++)
         self->args[i - 1] = Py_NewRef(args[i]);
     return (PyObject *)self;
+}
+
+static PyObject *tail_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n)
+{
+    return make(args, n, false);
+}
+
+static PyObject *giving_tail_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n)
+{
+    return make(args, n, true);
+}
+
+static PyObject *give_next(PyObject *object)
+{
+    TailCall *self = (TailCall *)object;
+    if (self->given >= Py_SIZE(self) - 1)
+        return NULL;
+    PyObject *arg = self->args[self->given];
+    self->args[self->given++] = NULL;
+    return arg;
 }
 
 static PyObject *finish(PyObject *Py_UNUSED(module), PyObject *object)
@@ -55,7 +79,9 @@ static PyObject *call(TailCall *self)
     if (Py_IS_TYPE(self->target, CompiledFunction_Type))
         return compiled_call_once(self->target, self->args, n, NULL, true);
     PyObject *previous = hook_swap(Py_XNewRef(self->on_miss));
-    PyObject *result = PyObject_Vectorcall(self->target, self->args, (size_t)n, NULL);
+    PyObject *itself = (PyObject *)self;
+    PyObject *result = self->gives ? PyObject_CallOneArg(self->target, itself)
+                                   : PyObject_Vectorcall(self->target, self->args, (size_t)n, NULL);
     Py_XDECREF(hook_swap(previous));
     return result;
 }
@@ -96,6 +122,8 @@ PyObject *rerun_done(PyObject *result, PyObject *signal)
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)PyDoc_STR("What a replacement returns to go on elsewhere; see tail_call.")},
     {Py_tp_dealloc, tail_call_dealloc},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, give_next},
     {0, NULL},
 };
 
@@ -108,9 +136,13 @@ static PyType_Spec spec = {
 };
 
 static PyMethodDef functions[] = {
-    {"tail_call", _PyCFunction_CAST(make), METH_FASTCALL,
+    {"tail_call", _PyCFunction_CAST(tail_call), METH_FASTCALL,
      PyDoc_STR("tail_call(function, *args)\n--\n\n"
                "For replacements: `return tail_call(f, x)` returns f(x), without this frame.")},
+    {"giving_tail_call", _PyCFunction_CAST(giving_tail_call), METH_FASTCALL,
+     PyDoc_STR("giving_tail_call(function, *args)\n--\n\n"
+               "As tail_call; the function is called with an iterator that gives each argument "
+               "and lets go of it.")},
     {"finish", finish, METH_O,
      PyDoc_STR("finish(result)\n--\n\nThe value of a tail call; other objects are given back.")},
     {NULL, NULL, 0, NULL},

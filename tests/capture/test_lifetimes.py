@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import weft
+from tests.capture.harness import check
 
 SEEN: list[weakref.ref[torch.Tensor]] = []
 
@@ -149,3 +150,58 @@ def test_a_weak_set_forgets_what_was_made_for_it() -> None:
     kept: Any = weakref.WeakSet()
     weft.compile(f, backend="eager")(torch.ones(1), kept)
     assert len(kept) == 0
+
+
+class Resource:
+    pass
+
+
+def watched(log: list[str]) -> Any:
+    made = Resource()
+    return weakref.ref(made, lambda _: log.append("freed"))
+
+
+def test_what_is_to_happen_when_an_object_is_freed_happens_then() -> None:
+    def f(x: Any) -> Any:
+        log: list[str] = []
+        y = x * 2
+        one, other = Resource(), Resource()
+        reference = weakref.ref(one, lambda _: log.append("callback"))
+        final = weakref.finalize(other, log.append, "finalizer")
+        before = [*log, reference() is one, final.alive]
+        del one, other
+        watched(log)
+        inner = watched(log)
+        return y + 1, before, log, reference() is None, final.alive, inner() is None
+
+    check(f, (torch.ones(2),), breaks=None)
+
+
+def test_weak_dictionaries_forget_what_the_program_deletes() -> None:
+    def f(x: Any) -> Any:
+        by_key: Any = weakref.WeakKeyDictionary()
+        by_number: Any = weakref.WeakValueDictionary()
+        made = [Resource() for _ in range(3)]
+        for number, resource in enumerate(made):
+            by_key[resource] = number
+            by_number[number] = resource
+        counts = [len(by_key), len(by_number)]
+        del resource
+        made.pop()
+        counts += [len(by_key), len(by_number)]
+        del made
+        return x + 1, counts, len(by_key), len(by_number)
+
+    check(f, (torch.ones(2),), breaks=None)
+
+
+def test_a_finalizer_runs_when_its_object_is_deleted_behind_a_break() -> None:
+    def f(x: Any) -> Any:
+        log: list[str] = []
+        made = Resource()
+        final = weakref.finalize(made, log.append, "finalizer")
+        before = final.alive
+        del made
+        return x + 1, before, final.alive, log
+
+    check(f, (torch.ones(2),), breaks=None)

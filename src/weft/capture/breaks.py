@@ -53,6 +53,11 @@ _KINDS: Final = (
     BreakKind("recursion", "Calls are nested too deeply.", "raise weft.config.inline_depth_limit"),
     BreakKind("state", "A change of global state that cannot be part of a graph.",
               "move it out of the compiled function"),
+    BreakKind("watched-object",
+              "Something is to happen when an object made here is freed (a weak reference's "
+              "callback, weakref.finalize, weak dictionaries): the rest of the function runs as "
+              "plain Python, whose variables hold it exactly as long.",
+              "make the object outside of the compiled function"),
     BreakKind("unrolled-loop", "The operator is a loop over a length that is symbolic or long.",
               "accept the break: eager's loop runs between the graphs"),
     BreakKind("user", "The program asked for a graph break.", "remove the request"),
@@ -80,6 +85,11 @@ class GraphBreak(Signal):
         self.error_mode = error_mode()
         self.outward = True
         """Whether the next frame outwards is the first that could end the graph."""
+
+    @property
+    def leaves_rest(self) -> bool:
+        """Whether all frames go on as plain Python."""
+        return self.kind.id == "watched-object"
 
     @property
     def reason(self) -> str:

@@ -73,6 +73,8 @@ class _State:
     cells: tuple[str, ...]
     suspended: bool = False
     """Whether the code is a generator's, resumed where a `yield` gives what it was sent."""
+    given: bool = False
+    """Whether the arguments come as one iterator, so that no caller holds them."""
 
 
 @final
@@ -101,18 +103,22 @@ def resume_function(
     globals: dict[str, Any],
     closure: tuple[CellType, ...] | None = None,
     name: str | None = None,
+    given: bool = False,
 ) -> FunctionType:
     """The function that goes on in `code` at the instruction at byte `offset`.
 
     It is called with positional arguments only: the stack items from bottom to top (`stack` names
     their kinds; "n" and "l" take no argument; a number means that many values), the values of
     `locals_present` in that order, then the cell objects of `cells` in that order. Locals in
-    neither list are unbound. `closure` is that of the function `code` belongs to.
+    neither list are unbound. `closure` is that of the function `code` belongs to. If it is to be
+    `given` its arguments, it is called with one iterator over them: the only place where they are.
 
     Raises CannotResumeError if the frame cannot be resumed there.
     """
     shape = VALUE * stack if isinstance(stack, int) else stack
-    state = _State(offset, shape, tuple(locals_present), tuple(cells))
+    arguments = not _WITHOUT_ARGUMENT.issuperset(shape) or locals_present or cells
+    state = _State(offset, shape, tuple(locals_present), tuple(cells),
+                   given=given and bool(arguments))
     code, state = _original(code, state)
     resumed = resume_code(code, state)
     return FunctionType(resumed, globals, name or resumed.co_name, None, closure)
@@ -188,7 +194,7 @@ def _build(code: CodeType, state: _State) -> CodeType:
         instructions,
         exceptions,
         code,
-        co_argcount=len(slots.parameters),
+        co_argcount=1 if state.given else len(slots.parameters),
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
         co_varnames=slots.varnames,
@@ -295,6 +301,11 @@ def _prologue(
         emit("RETURN_GENERATOR")
         emit("POP_TOP")
     emit("RESUME")
+    if state.given:
+        take(0)
+        emit("UNPACK_SEQUENCE", len(slots.parameters))
+        for parameter in range(len(slots.parameters)):
+            emit("STORE_FAST", parameter)
     parameter = 0
     for kind in state.stack:
         if kind == NULL:

@@ -244,5 +244,13 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     return not issubclass(type(obj), _LONG_LIVED) and weakref.getweakrefcount(obj) > 0
 
 
+def is_watched(value: SymbolicValue) -> bool:
+    """Whether something happens when an outside object is freed: a weak reference calls back."""
+    found = getattr(value, "object", None)
+    obj = value.real() if found is None else found
+    return not issubclass(type(obj), _LONG_LIVED) and any(
+        reference.__callback__ is not None for reference in weakref.getweakrefs(obj))
+
+
 _LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)
 """What weak references are made to for other reasons; a tensor is to be freed early."""

@@ -36,6 +36,7 @@ from weft.capture.values.data_numbers import note_checks
 from weft.capture.values.exceptions import link_context, new_exception, note_passed
 from weft.capture.values.known_data import known_fake
 from weft.capture.values.mapping import DictValue
+from weft.capture.values.reachability import Watch
 from weft.capture.values.registry import IDENTITY, wrapper_of
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_node, wrap_number
 from weft.config import config
@@ -160,7 +161,8 @@ class Interpreter:
         self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
         self._generators: list[tuple[Any, int]] = []
         self._step_limit = config.step_limit
-        self._stop_at = break_at if break_at >= 0 else _IDLE_STEPS
+        self._pause_at = self._stop_at = break_at if break_at >= 0 else _IDLE_STEPS
+        self._watch = Watch()
         self._depth_limit = config.inline_depth_limit
 
     # -- frames -----------------------------------------------------------------------------------
@@ -206,21 +208,39 @@ class Interpreter:
     def tick(self) -> None:
         """Counts one turn of a loop that a single instruction makes."""
         self.step += 1
-        if self.step > self._stop_at:
+        if self.step > self._pause_at:
             self._go_on()
 
     def _stop(self, frame: Frame) -> None:
-        """The step to break at was reached, or many steps."""
+        """The step to break at was reached, or many steps; or there is something to watch."""
         if self.step == self.break_at:
             raise BreakHere(frame)
-        self._go_on()
+        if self._watch:
+            self._look_after(frame)
+        if self.step >= self._pause_at:
+            self._go_on()
+
+    def watch(self, value: SymbolicValue) -> None:
+        """Something is to happen when the object, made inside, is freed: the graph is to end
+        before it is let go."""
+        self._watch.add(value)
+        self._stop_at = 0
+
+    def _look_after(self, frame: Frame) -> None:
+        if not self._watch.all_held(self):
+            raise Restart(self._watch.step, self.graph_break(
+                "watched-object", "an object that is watched is let go"))
+        while frame.caller is not None:
+            frame = frame.caller
+        self._watch.step = frame.step
 
     def _go_on(self) -> None:
         """After many steps: going on is only worth it for tensors, and not without end."""
         worthwhile = _IDLE_STEPS + _STEPS_PER_CALL * self.builder.n_calls
         if self.step >= min(worthwhile, self._step_limit):
             raise SkipFrame("too many instructions", always=True)
-        self._stop_at = min(worthwhile, self._step_limit)
+        self._pause_at = min(worthwhile, self._step_limit)
+        self._stop_at = 0 if self._watch else self._pause_at
 
     def _note_break(self, signal: GraphBreak, frame: Frame) -> None:
         """Attributes a break to the innermost instruction that a continuation can follow."""
@@ -231,7 +251,7 @@ class Interpreter:
         if signal.outward:
             signal.step = frame.step
         # An inner frame whose caller cannot take its result as is: break at the caller instead.
-        signal.outward = not frame.resumable
+        signal.outward = signal.leaves_rest or not frame.resumable
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:
         """Goes on at the exception's handler in this frame, or raises it to the caller."""

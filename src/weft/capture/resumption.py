@@ -221,7 +221,7 @@ class Resumption:
         values = [*kept, *([None] * suffix.count("v")), *(frame.locals[n] for n in plain)]
         target = self._callable(frame, code, offset, shape + suffix, plain, boxes, make, values)
 
-        tail = self.emit.constant(_frame.tail_call)
+        tail = self.emit.constant(_frame.giving_tail_call if eager else _frame.tail_call)
 
         def call(*pushed: str) -> str:
             return f"{tail}({', '.join([target, *before, *filter(None, pushed), *after])})"
@@ -259,7 +259,8 @@ class Resumption:
         globals = frame.globals.original
         closure = tuple(types.CellType() for _ in code.co_freevars)
         function = resume_function(
-            code, offset, shape, plain, boxes, globals=globals, closure=closure or None
+            code, offset, shape, plain, boxes, globals=globals, closure=closure or None,
+            given=compiled is None,
         )
         if compiled is None:  # on code of its own: the shared one may have compiled entries
             function.__code__ = function.__code__.replace()

@@ -22,7 +22,7 @@ from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue, constructor
-from weft.capture.values.constant import NONE, constant, evaluate, python_object
+from weft.capture.values.constant import NONE, constant, evaluate, is_none, python_object
 from weft.capture.values.exceptions import new_exception, nothing_handled_outside, traceback_of
 from weft.capture.values.functions import (
     MARKED,
@@ -154,9 +154,15 @@ class WeakReferenceValue(SymbolicValue):
         return tx.wrap(self.reference(), self.source.call(_dereference, name))
 
 
-@constructor(weakref.ref)
+@constructor(weakref.ref, weakref.KeyedRef)
 def _make_reference(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     target = args[0]
+    watched = target.source is None and len(args) > 1 and not is_none(args[1])
+    if cls is not weakref.ref:
+        raise graph_break("watched-object" if watched else "unknown-operation",
+                          f"a {cls.__name__} to {target!r}")
+    if watched:
+        tx.watch(target)
     if (target.is_constant and target.real() is MISSING) or not hasattr(
             target.python_type(), "__weakref__"):
         raise graph_break("unknown-operation", f"a weak reference to {target!r}")

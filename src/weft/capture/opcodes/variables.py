@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, Instruction, opcode
+from weft.capture.continuation import is_continuation
+from weft.capture.frame import Frame, Instruction, is_watched, opcode
 from weft.capture.values.base import NULL, LazyValue, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant, evaluate
@@ -87,8 +88,11 @@ def store_fast(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("DELETE_FAST")
 def delete_fast(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    if frame.locals.pop(ins.argval, None) is None:
+    value = frame.locals.pop(ins.argval, None)
+    if value is None:
         raise tx.error(UnboundLocalError, _NO_VALUE.format(ins.argval))
+    if frame.caller is None and is_continuation(frame.code) and is_watched(value):
+        raise graph_break("watched-object", f"deleting {ins.argval}")
 
 
 @opcode("LOAD_FAST_AND_CLEAR")

@@ -7,7 +7,7 @@ frees an object with its last reference, so what matters is who in the frames un
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.frame import Frame
 from weft.capture.values.base import SymbolicValue
@@ -24,6 +24,55 @@ def is_held(tx: Interpreter, value: SymbolicValue) -> bool:
     return _reaches([*_frames(tx.frame), *tx.effects.touched()], value)
 
 
+_PATIENCE: Final = 200_000
+"""Objects looked at for all that is watched, after which it counts as let go."""
+
+
+@final
+class Watch:
+    """Objects made while capturing of which the program wants to know when they are freed."""
+
+    def __init__(self) -> None:
+        self._objects: dict[int, tuple[SymbolicValue, Any, str]] = {}
+        self._looked = 0
+        self.step = 0
+        """The outermost frame's step when all of them were held the last time."""
+
+    def __bool__(self) -> bool:
+        return bool(self._objects)
+
+    def add(self, value: SymbolicValue) -> None:
+        """Watch a further object."""
+        self._objects[id(value)] = (value, None, "")
+
+    def all_held(self, tx: Interpreter) -> bool:
+        """Whether none was let go by the last instruction."""
+        return self._looked < _PATIENCE and all(
+            self._holds(tx, frame, name, value) or self._find(tx, value)
+            for value, frame, name in list(self._objects.values()))
+
+    def _holds(self, tx: Interpreter, frame: Frame | None, name: str, value: SymbolicValue
+               ) -> bool:
+        """Whether the variable that held the object still does."""
+        if frame is None or not any(frame is other for other in _frames(tx.frame)):
+            return False
+        return self._leads(frame.locals.get(name), value)
+
+    def _find(self, tx: Interpreter, value: SymbolicValue) -> bool:
+        for frame in _frames(tx.frame):
+            for name, held in frame.locals.items():
+                if self._leads(held, value):
+                    self._objects[id(value)] = (value, frame, name)
+                    return True
+        return self._leads([*_frames(tx.frame), *tx.effects.touched()], value)
+
+    def _leads(self, start: Any, value: SymbolicValue) -> bool:
+        seen: set[int] = set()
+        found = _reaches([start], value, seen)
+        self._looked += len(seen)
+        return found
+
+
 def holds_itself(value: SymbolicValue) -> bool:
     """Whether the value is in a reference cycle, which the collector frees at some time."""
     return _reaches(list(_parts(value)), value)
@@ -35,8 +84,8 @@ def _frames(frame: Frame | None) -> Iterator[Frame]:
         frame = frame.caller
 
 
-def _reaches(todo: list[Any], wanted: SymbolicValue) -> bool:
-    seen: set[int] = set()
+def _reaches(todo: list[Any], wanted: SymbolicValue, seen: set[int] | None = None) -> bool:
+    seen = set() if seen is None else seen
     while todo:
         one = todo.pop()
         if one is wanted:
