@@ -502,3 +502,59 @@ def test_retained_gradient_of_a_result_that_is_used_on(backend):
     result.sum().backward()
     torch.testing.assert_close(y.grad, y.detach().cos())
     torch.testing.assert_close(w.grad, y.detach().cos() * x)
+
+
+_FACTOR = 2.0
+
+
+def _scaled(gradient):
+    return gradient * _FACTOR
+
+
+def _hooked(x, w):
+    y = (x * w).relu()
+    y.register_hook(_scaled)
+    z = y * 2
+    z.register_hook(lambda gradient, limit=1.5: gradient.clamp(-limit, limit))
+    return z
+
+
+def _hooked_within(x, w):
+    y = x * w
+    y.register_hook(_scaled)
+    (gradient,) = torch.autograd.grad((y**2).sum(), w, retain_graph=True)
+    return y * gradient
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("program", [_hooked, _hooked_within])
+def test_hooks_of_computed_tensors_are_part_of_the_graph(program, backend):
+    weft.reset()
+    x = torch.arange(3.0)
+    gradients = []
+    for function in (program, weft.compile(program, backend=backend)):
+        w = torch.ones(3, requires_grad=True)
+        function(x, w).backward(torch.tensor([1.0, 2.0, 3.0]))
+        gradients.append(w.grad)
+    assert torch.equal(*gradients)
+    assert weft.stats()["graph_breaks"] == 0
+
+
+def test_hooks_that_do_more_than_compute_run_when_their_gradient_comes():
+    seen = []
+
+    def f(x, w):
+        y = x * w
+        seen.append("forward")
+        y.register_hook(lambda gradient: seen.append("backward"))
+        for factor in (1.0, 3.0):
+            y.register_hook(lambda gradient: gradient * factor)
+        return y
+
+    compiled = weft.compile(f, backend="eager")
+    w = torch.ones(3, requires_grad=True)
+    y = compiled(torch.ones(3), w)
+    assert seen == ["forward"]
+    y.sum().backward()
+    assert seen == ["forward", "backward"]
+    assert w.grad.tolist() == [9.0, 9.0, 9.0]

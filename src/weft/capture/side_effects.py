@@ -26,9 +26,11 @@ class SideEffects:
 
     def __init__(self) -> None:
         self._touched: dict[int, Any] = {}
+        self.n_touches = 0
 
     def touch(self, value: Replayable) -> None:
         """The object behind `value` was changed."""
+        self.n_touches += 1
         self._touched.setdefault(id(value), value)
 
     def touched(self) -> list[Any]:

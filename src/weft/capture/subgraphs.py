@@ -12,6 +12,8 @@ inputs::
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
@@ -90,6 +92,23 @@ class SubgraphBuilder:
 
     def add_module(self, module: fx.GraphModule) -> str:
         return self.outer.add_module(module)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def rehearsal(tx: Interpreter, what: str) -> Iterator[None]:
+    """What is interpreted goes into a graph that is thrown away; it may not change anything."""
+    outer, touches = tx.builder, tx.effects.n_touches
+    grad_mode = torch.is_grad_enabled()
+    tx.builder = SubgraphBuilder(outer)
+    outer.has_subgraphs = True
+    torch.set_grad_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad_mode)
+        tx.builder = outer
+    if tx.effects.n_touches != touches:
+        raise graph_break("unknown-operation", f"{what} changes outside state")
 
 
 @final

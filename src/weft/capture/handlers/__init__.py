@@ -26,6 +26,7 @@ from weft.capture.handlers import (
     pytree_library,
     size_forms,
     standard_library,
+    tensor_hooks,
     tensor_index,
     torch_library,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "random_generators",
     "size_forms",
     "standard_library",
+    "tensor_hooks",
     "tensor_index",
     "tensor_subclasses",
     "torch_library",

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft._torch import are_functorch_transforms_active
-from weft.capture.breaks import graph_break
 from weft.capture.polyfills.autograd_context import Context, apply_without_gradients
-from weft.capture.subgraphs import SubgraphBuilder
+from weft.capture.subgraphs import rehearsal
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean
 from weft.capture.values.functions import rule
@@ -39,7 +38,8 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if not (kwargs or (torch.is_grad_enabled() and any(n.truth(tx) for n in needs.items))):
             forward = tx.wrap_fixed(apply_without_gradients, "apply_without_gradients")
             return forward.call(tx, [args[0], needs, *inputs], {})
-        _rehearse(tx, cls, inputs, needs)
+        with rehearsal(tx, cls.__name__):
+            _rehearse(tx, cls, inputs, needs)
     return run(tx, "call_function", _applier(cls), args[1:], kwargs)
 
 
@@ -59,22 +59,6 @@ def _is_torchs(cls: type) -> bool:
 
 
 def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue) -> None:
-    """Interprets forward and backward into a graph that is thrown away."""
-    outer, effects = tx.builder, len(tx.effects)
-    grad_mode = torch.is_grad_enabled()
-    tx.builder = SubgraphBuilder(outer)
-    outer.has_subgraphs = True
-    torch.set_grad_enabled(False)
-    try:
-        _rehearse_both(tx, cls, args, needs)
-    finally:
-        torch.set_grad_enabled(grad_mode)
-        tx.builder = outer
-    if len(tx.effects) != effects:
-        raise graph_break("unknown-operation", f"{cls.__name__} changes outside state")
-
-
-def _rehearse_both(tx: Interpreter, cls: type, args: Args, needs: TupleValue) -> None:
     context = tx.wrap_fixed(Context, "Context").call(tx, [needs], {})
     inputs = [run(tx, "call_method", "clone", [a], {}) if isinstance(a, TensorValue) else a
               for a in args]

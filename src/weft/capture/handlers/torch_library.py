@@ -19,6 +19,7 @@ from weft._torch import (
     DisableTorchFunctionSubclass,
     assert_async,
     check_tensor_all,
+    dispatch_mode_depth,
     get_deterministic_algorithms,
     get_privateuse1_backend_name,
     get_tracing_state,
@@ -354,6 +355,12 @@ def _pop_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(is_torch_function_mode_enabled)
 def _mode_enabled(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return boolean(tx.function_modes)
+
+
+@rule(dispatch_mode_depth)
+def _count_dispatch_modes(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Frames are not captured under any."""
+    return constant(0)
 
 
 @rule(torch_function_modes)

@@ -1,0 +1,72 @@
+"""Hooks on the gradients of tensors that the program computes: part of the graph.
+
+Place in the pipeline: see `handlers/__init__`. The hook is interpreted once, apart from the graph:
+what it reads is guarded, and one that does more than compute breaks the graph. So does one whose
+handle is kept, or that refers to variables of the frame, which may change before it runs::
+
+    y.register_hook(lambda g: g.clamp(-1, 1))      ->  register_hook(y)
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.capture.breaks import graph_break
+from weft.capture.subgraphs import rehearsal
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.builtins import BuiltinValue
+from weft.capture.values.constant import NONE, is_none, python_object
+from weft.capture.values.functions import FunctionValue
+from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs
+                   ) -> SymbolicValue:
+    hook = tx.force(args[0]) if len(args) == 1 and not kwargs else NONE
+    real = _real(tx, hook) if tensor.example.grad_fn is not None and _is_dropped(tx) else None
+    if real is None:
+        raise graph_break("unknown-operation", f"a hook on the gradient of {tensor!r}")
+    with rehearsal(tx, f"the hook {hook!r}"):
+        gradient = run(tx, "call_function", torch.empty_like, [tensor], {})
+        result = tx.force(hook.call(tx, [gradient], {}))
+    if not is_none(result) and not isinstance(result, TensorValue):
+        raise graph_break("unknown-operation", f"the hook {hook!r}, which gives no tensor")
+    return run(tx, "call_function", _registrar(real), [tensor], {})
+
+
+TENSOR_METHODS["register_hook"] = _register_hook
+
+
+def _is_dropped(tx: Interpreter) -> bool:
+    """Whether the program drops the result of the call under way."""
+    frame = tx.frame
+    return frame is not None and frame.program.instructions[frame.pc].name == "POP_TOP"
+
+
+def _real(tx: Interpreter, hook: SymbolicValue) -> Any:
+    """The hook itself; None where it is not known ahead of the graph."""
+    if isinstance(hook, BuiltinValue):
+        return hook.function
+    if not isinstance(hook, FunctionValue):
+        return None
+    if hook.original is not MISSING:
+        return hook.original
+    defaults = [python_object(tx, value) for value in hook.defaults]
+    if hook.closure or hook.kwdefaults or any(value is MISSING for value in defaults):
+        return None
+    return types.FunctionType(hook.code, hook.globals, hook.name, tuple(defaults))
+
+
+def _registrar(hook: Any) -> Any:
+    """A function of its own that registers the hook: what the graph shows."""
+
+    def register_hook(tensor: torch.Tensor) -> None:
+        tensor.register_hook(hook)
+
+    return register_hook
