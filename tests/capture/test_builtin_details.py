@@ -11,7 +11,7 @@ import functools
 import itertools
 import threading
 import types
-from collections import Counter, namedtuple
+from collections import Counter, OrderedDict, deque, namedtuple
 from typing import Any
 
 import pytest
@@ -474,3 +474,51 @@ def test_what_format_has_to_return() -> None:
         return x + len(f"{Wrong()}")
 
     check(f, (X,))
+
+
+# -- ordered dictionaries and deques --------------------------------------------------------------
+
+
+def test_move_to_end_takes_the_end_by_position() -> None:
+    def f(x: Any) -> Any:
+        order = OrderedDict.fromkeys("abc")
+        order.move_to_end("c", False)
+        order.move_to_end("a", True)
+        return x + 1, list(order)
+
+    check(f, (X,), graphs=1)
+
+
+def test_an_iterator_over_a_deque_sees_items_that_are_replaced_behind_a_break() -> None:
+    def f(x: Any) -> Any:
+        items = deque([1, 2, 3])
+        iterator = iter(items)
+        first = next(iterator)
+        print(end="")
+        items[1] = 7
+        return x + 1, first, type(iterator), list(iterator)
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_deque_that_changes_while_it_looks_for_what_to_remove() -> None:
+    class Clears:
+        def __init__(self, owner: Any) -> None:
+            self.owner = owner
+
+        def __eq__(self, other: object) -> bool:
+            self.owner.clear()
+            return False
+
+        __hash__ = None  # type: ignore[assignment]
+
+    def f(x: Any) -> Any:
+        items: Any = deque(["a"])
+        items.extend([Clears(items), "c"])
+        try:
+            items.remove("c")
+        except IndexError as error:
+            return x + 1, str(error), len(items)
+        return x
+
+    check(f, (X,), breaks=None)

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.classes import constructor
 from weft.capture.values.constant import NONE, constant, evaluate
-from weft.capture.values.iterators import LazyIterator
+from weft.capture.values.iterators import IteratorValue, advance
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import GrowingValue, SequenceValue
 
@@ -73,8 +73,7 @@ class DequeValue(GrowingValue):
     # -- what becomes of it -----------------------------------------------------------------------
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
-        changes, length = self.changes, len(self.items)
-        return LazyIterator(type(iter(deque())), lambda: self._each(tx, changes, length), True)
+        return DequeIterator(self)
 
     def iterate(self, tx: Interpreter) -> Any:
         return self._each(tx, self.changes, len(self.items))
@@ -174,7 +173,13 @@ class DequeValue(GrowingValue):
         return self._pop(tx, 0)
 
     def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        where = self.find(tx, args[0])
+        before = self.changes
+        try:
+            where = self.find(tx, args[0])
+        except ObservedException as error:
+            if self.changes == before or error.value.python_type() is not RuntimeError:
+                raise
+            raise tx.error(IndexError, "deque mutated during iteration") from None
         if where < 0:
             self.refuse_absent(tx, "remove", args[0])
         del self.items[where]
@@ -196,6 +201,38 @@ class DequeValue(GrowingValue):
 
     def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return DequeValue(self.items, self.maxlen)
+
+
+@final
+class DequeIterator(IteratorValue):
+    """Over a live deque; ends with an error if it was changed since."""
+
+    __slots__ = ("changes", "end", "position", "sequence")
+
+    def __init__(self, sequence: DequeValue) -> None:
+        super().__init__()
+        self.sequence = sequence
+        self.changes = sequence.changes
+        self.end = len(sequence.items)
+        self.position = 0
+
+    def python_type(self) -> type:
+        return type(iter(deque()))
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        self.sequence.check_state(tx, self.changes)
+        if self.position >= self.end:
+            return None
+        self.position += 1
+        return self.sequence.at(tx, self.position - 1)
+
+    def rebuild(self, emit: Emitter) -> str:
+        if self.sequence.changes != self.changes:
+            raise graph_break("unknown-operation", "an iterator over a deque that was changed")
+        name = emit.bind(self, f"iter({emit.filled(self.sequence)})")
+        if self.position:
+            advance(emit, name, self.position)
+        return name
 
 
 def _one(args: Args) -> SymbolicValue:

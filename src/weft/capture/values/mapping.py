@@ -455,7 +455,8 @@ class DictValue(MethodTable):
         found = self.remove(tx, key)
         if found is None:
             raise key_error(tx, args[0])
-        if "last" in kwargs and not kwargs["last"].truth(tx):
+        last = args[1] if len(args) > 1 else kwargs.get("last")
+        if last is not None and not last.truth(tx):
             self._entries = {key: (args[0], found), **self._entries}
         self.store(tx, key, args[0], found)
         self.reordered = True
