@@ -790,3 +790,17 @@ def test_objects_with_bases_are_taken_for_classes_as_python_does() -> None:
         return x + 1, subclass(LikeClass(), int), raised(lambda: subclass(Referred(), int))
 
     check(f, (X,), breaks=None)
+
+
+def test_methods_of_dict_as_attribute_access():
+    class Settings(dict):
+        __getattr__ = dict.get
+        __setattr__ = dict.__setitem__
+        __delattr__ = dict.__delitem__
+
+    def f(x, settings):
+        settings.calls = (settings.calls or 0) + 1
+        del settings.once
+        return x * settings.scale + settings.calls, settings.missing
+
+    check(f, (torch.ones(2), Settings(scale=2.0, once=1)), breaks=0)

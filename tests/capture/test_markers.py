@@ -293,3 +293,28 @@ def test_nested_compile_region():
         return x.sin() * 2
 
     check(lambda x: layer(x) + layer(x + 1), (torch.ones(2),), graphs=1)
+
+
+def test_compiled_functions_and_modules_within_compiled_ones_are_inlined():
+    inner = weft.compile(torch.relu, backend="eager")
+    linear = weft.compile(torch.nn.Linear(3, 3), backend="eager")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.part = linear
+
+        @weft.compile(backend="eager")
+        def scaled(self, x):
+            return x * 2
+
+        def forward(self, x):
+            return self.scaled(self.part(inner(x))), inner
+
+    weft.reset()
+    model = Model()
+    y, same_inner = weft.compile(model, backend="eager")(torch.ones(3))
+    assert torch.equal(y, linear._orig_mod(torch.ones(3)) * 2)
+    assert same_inner is inner
+    stats = weft.stats()
+    assert (stats["graphs"], stats["graph_breaks"]) == (1, 0)

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
+from weft._frame import CompiledFunction
 from weft._torch import call_scripted, compile_markers, region_call
 from weft.capture.breaks import graph_break
+from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import constructor
 from weft.capture.values.constant import NONE, TRUE, constant, evaluate, python_object
 from weft.capture.values.functions import MARKED, Rule, rule
+from weft.capture.values.registry import wraps
 from weft.capture.values.tensors import run
 from weft.markers import DISABLED, is_allowed_in_graph, is_compiling
 from weft.stances import error_mode, set_error_mode, set_stance
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
 
 _CONSTANT: Final = "_dynamo_marked_constant"
 _SEEN_THROUGH: Final = ("torch.optim.",)
@@ -49,6 +53,50 @@ def _scripted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if original is None:
         raise graph_break("unknown-c-function", f"a call of {function!r}")
     return tx.wrap_fixed(original, "a scripted function").call(tx, args[1:], kwargs)
+
+
+@final
+class CompiledFunctionValue(SymbolicValue):
+    """A compiled function called within another one: the function that it was made of, as if the
+    program had not compiled it by itself too."""
+
+    __slots__ = ("compiled",)
+
+    def __init__(self, compiled: CompiledFunction, source: Source | None) -> None:
+        super().__init__(source)
+        self.compiled = compiled
+
+    def python_type(self) -> type:
+        return CompiledFunction
+
+    def real(self) -> Any:
+        return self.compiled
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return tx.identities.key(self, self.compiled)
+
+    def __repr__(self) -> str:
+        return f"compiled function {self.compiled.__name__}"
+
+    def _function(self, tx: Interpreter) -> SymbolicValue:
+        return tx.wrap_fixed(self.compiled.__wrapped__, self.compiled.__name__)
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._function(tx).call(tx, args, kwargs)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        function = self._function(tx)
+        return function if name == "__wrapped__" else function.getattr(tx, name)
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.compiled)
+
+
+@wraps(CompiledFunction)
+def _wrap_compiled(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None and source.accessor[0] != "object":
+        tx.guards.add(source, "is", obj)
+    return CompiledFunctionValue(obj, source)
 
 
 def _mark_of(function: types.FunctionType) -> Rule | None:

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
+from weft._frame import CompiledFunction
 from weft._torch import InstanceMethod
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
@@ -177,7 +178,7 @@ def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute:
     raise graph_break("unknown-operation", f"the descriptor {cls.__name__}.{name}")
 
 
-@binder(types.FunctionType, functools._lru_cache_wrapper)
+@binder(types.FunctionType, functools._lru_cache_wrapper, CompiledFunction)
 def _bind_function(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
                    ) -> SymbolicValue:
     return BoundMethodValue(owner, tx.wrap_fixed(attribute, attribute.__qualname__))

@@ -144,6 +144,8 @@ class ObjectValue(SymbolicValue):
             return hook
         if isinstance(hook, types.WrapperDescriptorType) and hook.__name__ == name:
             return MISSING
+        if isinstance(hook, (types.WrapperDescriptorType, types.MethodDescriptorType)):
+            return hook  # `__getattr__ = dict.get`
         raise graph_break("unknown-operation", f"{name} of {self!r}")
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
