@@ -154,3 +154,54 @@ def test_contents_of_any_layout_and_type_are_compared(make):
     second = make(torch.ones(4, 3).long())
     same = make(torch.arange(12).view(4, 3).clone())
     check(f, (x, first), (x, same), (x, second), (x, first), breaks=None)
+
+
+# -- numbers in tensors that follow from sizes ----------------------------------------------------
+
+
+def compare(f, *calls, dynamic):
+    weft.reset()
+    compiled = weft.compile(f, backend="eager", dynamic=dynamic, fullgraph=True)
+    for args in calls:
+        torch.testing.assert_close(compiled(*args), f(*args))
+
+
+def frames(x, kernel, stride):
+    """As codecs compute paddings, with numbers of buffers."""
+    extra = torch.ceil((x.shape[-1] - kernel) / stride + 1).to(torch.int64) - 1
+    return extra * stride + kernel - x.shape[-1]
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_paddings_computed_in_tensors_stay_sizes(dynamic):
+    kernel, stride = T(7), T(3)
+
+    def f(x):
+        right = frames(x, kernel, stride)
+        if max(right, stride) >= x.shape[-1]:
+            return x * 2
+        padded = torch.nn.functional.pad(x, (stride, right), "reflect")
+        return padded[..., : padded.shape[-1] - right] + right.item()
+
+    lengths = (20, 21, 22, 33, 64)
+    compare(f, *[(torch.arange(float(n))[None],) for n in lengths], dynamic=dynamic)
+    assert weft.stats()["graphs"] <= 2
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: x.new_zeros(torch.div(x.shape[0], 2, rounding_mode="trunc"), 4),
+    lambda x: x[: int(torch.tensor(x.shape[0]) // 2)] + torch.tensor(len(x)).clamp(max=6).item(),
+    lambda x: x * 2 if torch.tensor(x.shape[0]) > 2 else x,
+    lambda x: x.repeat((torch.tensor(x.shape[0]) / 4).floor().int(), 1),
+    lambda x: x[: torch.tensor(x.shape[0]).remainder(3).add_(1).item()],
+])
+def test_numbers_of_tensors_made_of_sizes(f):
+    compare(f, *[(torch.ones(n, 2),) for n in (4, 5, 6, 7, 9)], dynamic=True)
+
+
+def test_fractions_beyond_the_precision_of_floats_are_left_to_the_kernels():
+    def f(x, n):
+        return x, torch.ceil(torch.tensor(n) / 3).to(torch.int64).item()
+
+    calls = [(torch.ones(2), n) for n in (7, 8, 2**25 + 1, 2**25 + 2, 2**24 - 1)]
+    check(f, *calls, breaks=0)

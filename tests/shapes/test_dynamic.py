@@ -269,3 +269,16 @@ def test_images_without_pixels_are_refused():
     assert compiled(torch.ones(1, 2, 6)).shape == (1, 2, 3)
     with pytest.raises(RuntimeError, match="greater than 0"):
         compiled(torch.ones(1, 2, 1))
+
+
+def test_gradients_of_fourier_transforms_take_any_length():
+    def f(x):
+        n = x.shape[1]
+        return torch.fft.irfft(torch.fft.rfft(x, 2 * n, dim=1) * 2, 2 * n, dim=1)[:, :n]
+
+    compiled = weft.compile(f, backend="aot_eager", dynamic=True, fullgraph=True)
+    for n in (5, 8, 9):
+        x = torch.randn(2, n, 3, requires_grad=True)
+        grads = [torch.autograd.grad(g(x).square().sum(), x)[0] for g in (compiled, f)]
+        torch.testing.assert_close(*grads)
+    assert weft.stats()["graphs"] == 1

@@ -136,7 +136,7 @@ def test_other_data_than_expected_runs_eagerly_and_in_the_end_by_another_graph()
     weft.reset()
     compiled = weft.compile(counted, backend="eager")
     assert compiled(ints(0, 1, 1)) == [1, 2]
-    for n in range(2, 20):
+    for n in range(2, 24):
         assert compiled(ints(0, n, n)) == counted(ints(0, n, n))
     assert weft.stats()["graph_breaks"] == 1
     assert compiled(ints(0, 1, 1)) == [1, 2]
@@ -254,3 +254,13 @@ def test_a_symbol_stands_for_later_ones_never_for_earlier_ones() -> None:
     facts = Facts()
     facts.learn(eq(older + other, younger))
     assert facts.simplify(younger) == older + other and facts.simplify(older) is older
+
+
+def test_data_that_is_seldom_unexpected_leaves_the_graph_whole() -> None:
+    weft.reset()
+    compiled = weft.compile(lambda x: x[x > 0].softmax(0), backend="eager")
+    few, many = -torch.ones(4), torch.arange(4.0)
+    for _ in range(20):
+        for x in (few, *[many] * 12):
+            assert compiled(x).shape == x[x > 0].shape
+    assert weft.stats()["graphs"] == 1

@@ -100,7 +100,7 @@ def reporter(code: types.CodeType, policy: DynamicPolicy) -> Callable[[Exception
 
     def told(error: Exception) -> None:
         if isinstance(error, AssumptionError):
-            if policy.disappointed():
+            if policy.disappointed(sum(entry.hits for entry in _frame.entries(code))):
                 _frame.clear(code)
             return
         if isinstance(error, torch.OutOfMemoryError) or code.co_exceptiontable:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from types import CellType, FunctionType
@@ -479,13 +480,19 @@ def _by_meta_kernel(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader:
     if not has_meta(func):
         return NotImplemented
     try:
-        with in_kernel_invocation(mode):
+        with in_kernel_invocation(mode), _dispatcher_for(func, reader):
             result = func(*args, **kwargs)
     except NotImplementedError:
         return NotImplemented
     return mode.wrap_meta_outputs_with_default_device_logic(
         result, func, reader.tensors, device=kwargs.get("device")
     )
+
+
+def _dispatcher_for(func: OpOverload, reader: _KeyReader) -> AbstractContextManager[Any]:
+    """The meta kernels of Fourier transforms reshape, which in C++ asks for plain sizes."""
+    reshapes = reader.symbolic and func.name().startswith("aten::_fft")
+    return python_dispatcher() if reshapes else nullcontext()
 
 
 class _KeyReader:

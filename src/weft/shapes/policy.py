@@ -13,6 +13,7 @@ none but marked ones.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
@@ -22,7 +23,9 @@ from weft.shapes.contents import Contents
 from weft.shapes.intervals import INF
 
 _MOST_DISAPPOINTMENTS: Final = 16
-"""Calls that ran eagerly because data was not as expected, until graphs expect nothing."""
+_AMONG_CALLS: Final = 128
+"""So many calls that ran eagerly because data was not as expected, among so many calls, and graphs
+expect nothing any more."""
 
 
 @final
@@ -60,7 +63,7 @@ class DynamicPolicy:
         """Whether captures may expect something of data (`ShapeContext.expect`)."""
         self.unexpected: set[Hashable] = set()
         """Branches of which nothing is expected: they end loops."""
-        self._disappointed = 0
+        self._disappointments: deque[int] = deque(maxlen=_MOST_DISAPPOINTMENTS)
         self.contents = Contents()
         self._last: dict[str, tuple[int, ...]] = {}
         self._before: dict[str, tuple[int, ...]] = {}
@@ -111,10 +114,12 @@ class DynamicPolicy:
             said.check(name, value)
         return said
 
-    def disappointed(self) -> bool:
-        """Notes that data was not as expected; whether that was once too often."""
-        self._disappointed += 1
-        self.expects = self._disappointed < _MOST_DISAPPOINTMENTS
+    def disappointed(self, calls: int) -> bool:
+        """Notes that data was not as expected in the latest of so many calls; whether that was once
+        too often."""
+        latest = self._disappointments
+        latest.append(calls)
+        self.expects = len(latest) < _MOST_DISAPPOINTMENTS or calls - latest[0] >= _AMONG_CALLS
         return not self.expects
 
     def _note(self, name: str, sizes: tuple[int, ...]) -> None:

@@ -62,6 +62,9 @@ def _item(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> S
     known = None if args or kwargs else tensor.known_data(tx)
     if known is not None and known.numel() == 1:
         return tx.wrap_new(known.item())
+    found = None if args or kwargs else tensor.known_number(tx)
+    if found is not None:
+        return found
     one = all(type(n) is int and n == 1 for n in tensor.example.shape)
     _require(tx, tensor, "item", one and not args and not kwargs)
     value = run(tx, "call_method", "item", [tensor], {})
@@ -73,7 +76,8 @@ def _converted(name: str, dtypes: frozenset[torch.dtype]) -> Any:
     """`int(x)` or `float(x)` of tensors of these types."""
 
     def method(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if tensor.known_data(tx) is not None:
+        known = tensor.known_data(tx) is not None or tensor.known_number(tx) is not None
+        if known:
             return _item(tx, tensor, args, kwargs).method(tx, name, [], {})
         _require(tx, tensor, name, tensor.example.dtype in dtypes)
         return _item(tx, tensor, args, kwargs).method(tx, name, [], {})
@@ -193,7 +197,7 @@ def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
         return _check_number(tx, value, wanted)
     if not isinstance(value, TensorValue) or not tx.shapes.data_dependent:
         return False
-    if value.known_data(tx) is not None:
+    if value.known_data(tx) is not None or value.known_number(tx) is not None:
         return False
     if any(type(n) is not int or n != 1 for n in value.example.shape):
         return False

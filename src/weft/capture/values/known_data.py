@@ -37,7 +37,7 @@ def known(tx: Interpreter, node: fx.Node) -> Any:
     """The real value of a node's result at this point of the program; None where it is data."""
     if node.graph is not tx.builder.graph or not _follows(node, tx.follows):
         return None
-    steps = _steps(tx, node)
+    steps = steps_of(tx, node)
     if steps is None or not all(map(_is_known, steps)):
         return None
     try:
@@ -59,11 +59,11 @@ def rely_on(tx: Interpreter, reason: GraphBreak, *, always: bool) -> bool:
     nodes = list(_asked(tx, reason))
     needed: dict[str, GraphInput] = {}
     for node in nodes:
-        steps = _steps(tx, node) if node.graph is tx.builder.graph else None
+        steps = steps_of(tx, node) if node.graph is tx.builder.graph else None
         if steps is None:
             return False
         needed.update({given.source.name: given for given in _inputs(tx, steps)
-                       if not _is_known(given.node)})
+                       if not _is_known(given.node) and not _is_symbol(given.node)})
     if not needed or not all(_is_small(given) for given in needed.values()):
         return False
     contents = tx.policy.contents
@@ -86,6 +86,11 @@ def _asked(tx: Interpreter, reason: GraphBreak) -> Iterator[fx.Node]:
         error = error.__cause__
 
 
+def _is_symbol(node: fx.Node) -> bool:
+    """A size of the call: what follows from it may stay symbolic (`size_tensors.py`)."""
+    return isinstance(node.meta.get("example_value"), torch.SymInt)
+
+
 def _is_small(given: GraphInput) -> bool:
     return isinstance(given.example, torch.Tensor) and may_be_known(given.example)
 
@@ -103,24 +108,24 @@ def _follows(node: fx.Node, memo: dict[fx.Node, bool]) -> bool:
     waiting = [node]
     while waiting:
         one = waiting[-1]
-        parts = one.all_input_nodes if one not in memo and _can_run(one) else []
+        parts = one.all_input_nodes if one not in memo and can_run(one) else []
         unknown = [part for part in parts if part not in memo]
         if unknown and all(memo.get(part, True) for part in parts):
             waiting.append(unknown[0])
             continue
-        memo.setdefault(one, _can_run(one) and _is_known(one) and all(map(memo.get, parts)))
+        memo.setdefault(one, can_run(one) and _is_known(one) and all(map(memo.get, parts)))
         waiting.pop()
     return memo[node]
 
 
-def _steps(tx: Interpreter, node: fx.Node) -> list[fx.Node] | None:
+def steps_of(tx: Interpreter, node: fx.Node) -> list[fx.Node] | None:
     """What must be run for a value as it is now, in order; None where that is not possible."""
     needed, storages = {node}, set(_storages(node))
     steps: list[fx.Node] = []
     for step in reversed(tx.builder.graph.nodes):
         if step not in needed and not _writes(step, storages):
             continue
-        if len(steps) >= _MOST_NODES or not _can_run(step):
+        if len(steps) >= _MOST_NODES or not can_run(step):
             return None
         steps.append(step)
         for given in step.all_input_nodes:
@@ -142,7 +147,7 @@ def _storages(node: fx.Node) -> list[int]:
             and part.layout is torch.strided]
 
 
-def _can_run(node: fx.Node) -> bool:
+def can_run(node: fx.Node) -> bool:
     """Whether running the node gives what the program will compute, and does nothing else."""
     if node.op == "placeholder":
         return True

@@ -43,6 +43,7 @@ from weft.capture.values.sequences import (
     SizeValue,
     TupleValue,
 )
+from weft.capture.values.size_tensors import number
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_node
 from weft.capture.values.symbolic_tensors import symbolic_fake
 from weft.capture.values.unknown import unknown
@@ -144,13 +145,21 @@ class TensorValue(SymbolicValue):
         """The tensor itself, where it follows from constants and guarded contents."""
         return known(tx, self.proxy(tx))  # type: ignore[no-any-return]
 
+    def known_number(self, tx: Interpreter) -> SymbolicValue | None:
+        """The number in a tensor of one element, where it follows from sizes and known data."""
+        found = number(tx, self.proxy(tx))
+        return None if found is None else tx.wrap_new(found)
+
     # -- metadata ---------------------------------------------------------------------------------
 
     def truth(self, tx: Interpreter) -> bool:
         data = self.known_data(tx)
-        if data is None or data.numel() != 1:
+        if data is not None and data.numel() == 1:
+            return bool(data)
+        found = self.known_number(tx)
+        if found is None:
             raise graph_break("data-dependent-branch", f"a branch on {self!r}", self.proxy(tx))
-        return bool(data)
+        return found.truth(tx)
 
     def length(self, tx: Interpreter) -> int:
         return evaluate(tx, lambda: len(self.example))  # type: ignore[no-any-return]
