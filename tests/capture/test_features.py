@@ -25,6 +25,7 @@ BREAKS = {
     "bytes_", "builtin_functions",  # bytearray
     "ctx_redirect",  # StringIO
     "exception_groups",
+    "functools_methods",  # from 3.13 on: singledispatchmethod keeps methods in a weak dictionary
     "formatting",  # string.Template: re.sub with a function
     "generators_",  # one is left in a try block
     "operators",  # an operator that raises

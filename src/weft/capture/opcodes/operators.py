@@ -14,6 +14,7 @@ from weft.capture.values.sequences import make_slice
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
+    from weft.capture.values.base import SymbolicValue
 
 _BINARY: Final = (
     "add", "and_", "floordiv", "lshift", "matmul", "mul", "mod", "or_", "pow", "rshift", "sub",
@@ -47,12 +48,15 @@ def unary_not(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("TO_BOOL")
 def to_bool(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = frame.pop()
+    frame.push(_as_bool(tx, frame, frame.pop()))
+
+
+def _as_bool(tx: Interpreter, frame: Frame, value: SymbolicValue) -> SymbolicValue:
+    """The truth of a value, perhaps for the jump that comes next."""
     jump = frame.program.instructions[frame.pc]
     if jump.name in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
-        frame.push(boolean(truth_at(tx, frame, jump, value, jump.name == "POP_JUMP_IF_TRUE")))
-    else:
-        frame.push(boolean(value.truth(tx)))
+        return boolean(truth_at(tx, frame, jump, value, jump.name == "POP_JUMP_IF_TRUE"))
+    return boolean(value.truth(tx))
 
 
 @opcode("BINARY_OP")
@@ -65,7 +69,7 @@ def binary_op(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 def compare_op(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     left, right = frame.popn(2)
     result = tx.binary(COMPARISONS[ins.argval], left, right)
-    frame.push(boolean(result.truth(tx)) if ins.arg & TO_BOOL else result)
+    frame.push(_as_bool(tx, frame, result) if ins.arg & TO_BOOL else result)
 
 
 @opcode("IS_OP")
