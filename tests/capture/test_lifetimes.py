@@ -205,3 +205,21 @@ def test_a_finalizer_runs_when_its_object_is_deleted_behind_a_break() -> None:
         return x + 1, before, final.alive, log
 
     check(f, (torch.ones(2),), breaks=None)
+
+
+class Weight(float):
+    pass
+
+
+def test_what_a_proxy_stands_for_lives_as_long_as_its_variable() -> None:
+    def f(x: Any) -> Any:
+        weight = Weight(2.0)
+        proxy = weakref.proxy(weight)
+        total = proxy + 1.0
+        del weight
+        try:
+            return x + proxy
+        except ReferenceError as error:
+            return x + total, str(error)
+
+    check(f, (torch.ones(2),), breaks=None)

@@ -241,7 +241,9 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     obj = value.real() if found is None else found
     if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
         return True
-    return not issubclass(type(obj), _LONG_LIVED) and weakref.getweakrefcount(obj) > 0
+    if issubclass(type(obj), _LONG_LIVED) or not type(obj).__weakrefoffset__:
+        return False
+    return weakref.getweakrefcount(obj) > 0 or any(one is value for one in used)
 
 
 def is_watched(value: SymbolicValue) -> bool:
@@ -249,7 +251,8 @@ def is_watched(value: SymbolicValue) -> bool:
     found = getattr(value, "object", None)
     obj = value.real() if found is None else found
     return not issubclass(type(obj), _LONG_LIVED) and any(
-        reference.__callback__ is not None for reference in weakref.getweakrefs(obj))
+        type(reference) in weakref.ProxyTypes or reference.__callback__ is not None
+        for reference in weakref.getweakrefs(obj))  # a proxy has the attributes of the object
 
 
 _LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)

@@ -158,7 +158,7 @@ class WeakReferenceValue(SymbolicValue):
 def _make_reference(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     target = args[0]
     watched = target.source is None and len(args) > 1 and not is_none(args[1])
-    if cls is not weakref.ref:
+    if cls is not weakref.ref or kwargs:
         raise graph_break("watched-object" if watched else "unknown-operation",
                           f"a {cls.__name__} to {target!r}")
     if watched:
