@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -223,3 +224,16 @@ def test_what_a_proxy_stands_for_lives_as_long_as_its_variable() -> None:
             return x + total, str(error)
 
     check(f, (torch.ones(2),), breaks=None)
+
+
+def test_a_break_in_the_beginning_of_a_continuation_keeps_its_cells():
+    def f(x):
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(3))
+        thread.start()
+        thread.join()
+        return x * seen[0]
+
+    compiled = weft.compile(f, backend="eager")
+    assert compiled(torch.ones(2)).tolist() == [3.0, 3.0]
+    assert compiled(torch.ones(2)).tolist() == [3.0, 3.0]

@@ -242,7 +242,9 @@ class _Slots:
 
     def __init__(self, code: CodeType, state: _State) -> None:
         self.parameters = [
-            f".stack{n}" for n, k in enumerate(state.stack) if k not in _WITHOUT_ARGUMENT
+            _stack_name(n, state.locals_present)
+            for n, k in enumerate(state.stack)
+            if k not in _WITHOUT_ARGUMENT
         ]
         self.first_local = len(self.parameters)
         self.parameters += state.locals_present
@@ -273,6 +275,14 @@ class _Slots:
         first_free = len(self.of)
         self.number = [self.of[name] for name in own]
         self.number += range(first_free, first_free + len(code.co_freevars))
+
+
+def _stack_name(position: int, others: Sequence[str]) -> str:
+    """A name for a stack item: in the prologue of a continuation its own items have such names."""
+    name = f".stack{position}"
+    while name in others:
+        name = f".{name}"
+    return name
 
 
 def _prologue(
