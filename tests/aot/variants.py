@@ -90,6 +90,19 @@ def single(t: torch.Tensor) -> torch.Tensor:
     return t[:1] if t.dim() else t
 
 
+@_variant
+def special(t: torch.Tensor) -> torch.Tensor:
+    """Infinities, NaN, zeros of both signs, the huge and the tiny."""
+    if not t.dtype.is_floating_point or t.numel() == 0:
+        return t
+    limits = torch.finfo(t.dtype)
+    values = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, limits.max / 2, limits.tiny / 4, -1.0]
+    made = t.clone()
+    for i, value in enumerate(values):
+        made.view(-1)[i::17] = value
+    return made
+
+
 def changed(name: str) -> Callable[[list[Any]], list[Any]]:
     """A function from inputs to new leaves in the layout `name`."""
     variant = VARIANTS[name]

@@ -74,6 +74,9 @@ CASES: dict[str, Any] = {
     "bfloat16": (lambda x: (x.bfloat16() * 2).float() + 1, X),
     "unfold": (lambda x: x.unfold(1, 2, 1) * 2, X),
     "diagonal": (lambda x: torch.diagonal(x, 1, 1, 2) + 1, X),
+    "padded labels": (
+        F.multilabel_margin_loss, torch.randn(4, 5), torch.tensor([[1, 2, -1, 0, 0]] * 4)
+    ),  # PyTorch's formula counted what is behind the -1
     "upsample": (lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), IMAGE),
     "batch norm": (lambda x, m, v: F.batch_norm(x, m, v), IMAGE, torch.ones(4), torch.ones(4)),
     "group norm": (lambda x: F.group_norm(x, 2), IMAGE),

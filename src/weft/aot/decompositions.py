@@ -39,6 +39,7 @@ KEPT_PACKETS: Final = frozenset(
         "exponential", "geometric", "cauchy", "log_normal", "multinomial", "rrelu_with_noise",
         "sort", "topk", "cumsum", "cumprod", "unique_dim", "_unique2", "nonzero", "empty",
         "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+        "multilabel_margin_loss_forward",  # in the formula targets behind the first -1 count
     }
 )  # fmt: skip
 """By packet name: library calls, random numbers (eager's stream must be consumed as eager does)."""
