@@ -7,6 +7,7 @@ in `.grad`, and whether results have a gradient must be the same. All are one gr
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -558,3 +559,31 @@ def test_hooks_that_do_more_than_compute_run_when_their_gradient_comes():
     y.sum().backward()
     assert seen == ["forward", "backward"]
     assert w.grad.tolist() == [9.0, 9.0, 9.0]
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_old_gradients_lived_beside_the_new_ones(read):
+    """What the step forgets is freed ahead of the graph, unless the graph reads it."""
+    weight = torch.ones(3, requires_grad=True)
+    alive = []
+
+    def looking(gm, inputs):
+        def run(*args):
+            alive.append(old())
+            return gm(*args)
+
+        return run
+
+    def step(x):
+        norm = weight.grad.norm() if read else None
+        weight.grad = None
+        (weight * x).sum().backward()
+        return norm
+
+    compiled = weft.compile(step, backend=looking)
+    for _ in range(2):
+        weight.grad = torch.ones(3)
+        old = weakref.ref(weight.grad)
+        compiled(torch.full((3,), 2.0))
+        assert torch.equal(weight.grad, torch.full((3,), 2.0))
+    assert [one is None for one in alive] == [not read] * 2

@@ -33,3 +33,11 @@ def test_what_frees_more_than_it_makes_does_not_wait() -> None:
     assert order_of(steps, {"s": 400 * KB, "small": 100 * KB}) == [0, 1, 2]
     assert order_of(steps, {"s": 100 * KB, "small": 100 * KB}) == [1, 0, 2]
     assert order_of(steps, {"s": 0, "small": 1 * KB}) == [0, 1, 2], "not worth a launch"
+
+
+def test_a_gradient_that_is_returned_waited_for_its_update_beside_what_it_is_made_of() -> None:
+    """The logits' gradient lived until the last parameter was updated."""
+    steps = {
+        0: ({"d", "h"}, {"g0"}), 1: ({"d"}, {"g1"}), 2: ({"g1"}, {"new1"}), 3: ({"g0"}, {"new0"}),
+    }  # fmt: skip
+    assert order_of(steps, {"d": 400 * KB, "g0": 800 * KB}) == [0, 1, 2, 3]

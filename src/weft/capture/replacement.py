@@ -200,7 +200,8 @@ class Emitter:
     def finish(self, graph: Callable[..., Any] | None, inputs: list[GraphInput], title: str
                ) -> tuple[Callable[[list[Any]], Any], str]:
         """The function and its source; call the graph first, then the emitted lines."""
-        body = [*draw_lines(self), *self._graph_call(graph, inputs), *self.lines]
+        early = [] if graph is None else self.tx.effects.early_lines(self)
+        body = [*draw_lines(self), *early, *self._graph_call(graph, inputs), *self.lines]
         if self.goes_on:
             body = drop_dead_names(body)
         names = ", ".join(["graph", *self.constants])

@@ -27,6 +27,7 @@ class SideEffects:
     def __init__(self) -> None:
         self._touched: dict[int, Any] = {}
         self.n_touches = 0
+        self._forgotten: list[Any] = []
 
     def touch(self, value: Replayable) -> None:
         """The object behind `value` was changed."""
@@ -40,6 +41,14 @@ class SideEffects:
     def changed(self, value: object) -> bool:
         """Whether the object behind `value` was changed."""
         return id(value) in self._touched
+
+    def forget_gradient(self, tensor: Any) -> None:
+        """The program drops a gradient from before the frame, which nothing has read."""
+        self._forgotten.append(tensor)
+
+    def early_lines(self, emit: Emitter) -> list[str]:
+        """What is done ahead of the graph: eager would have that memory for new gradients."""
+        return [f"{emit.value(tensor)}.grad = None" for tensor in self._forgotten]
 
     def __len__(self) -> int:
         return len(self._touched)

@@ -6,6 +6,8 @@ saved values only, so all of it could run at the start, where most memory is in 
     relu1, relu2, grad2(relu2), grad1(relu1)   ->   relu2, grad2(relu2), relu1, grad1(relu1)
 
 A step that frees more than it makes (it is the last to read something larger) stays where it is.
+So does one that makes a result of the graph: that memory is in use at the end anyway, and so would
+be what the step frees.
 """
 
 from __future__ import annotations
@@ -49,11 +51,15 @@ class StepOrder:
 
     def _may_wait(self, number: int, first: tuple[int, int]) -> bool:
         """Whether less memory is in use until `first` if the step runs there."""
-        made = sum(self.size.get(name, 0) for name in self.writes[number])
-        return made >= _WORTH and made >= sum(
-            self.size.get(name, 0) for name in set(self.reads[number])
+        made, freed = set(self.writes[number]), {
+            name for name in self.reads[number]
             if name not in self.outputs and not self._is_read_after(name, number, first)
-        )  # fmt: skip
+        }  # fmt: skip
+        passing = made - self.outputs
+        return self._bytes(made) >= _WORTH and self._bytes(passing) >= self._bytes(freed)
+
+    def _bytes(self, names: Iterable[str]) -> int:
+        return sum(self.size.get(name, 0) for name in names)
 
     def _is_read_after(self, name: str, number: int, place: tuple[int, int]) -> bool:
         return any(self._place[r] >= place for r in self._readers[name] if r != number)

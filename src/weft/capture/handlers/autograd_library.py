@@ -266,6 +266,10 @@ def _set_grad(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
             raise graph_break("operator-failed", "a gradient of another shape, dtype or device")
     elif not is_none(new):
         raise graph_break("operator-failed", f"{new!r} as a gradient")
+    elif value.source is not None and "grad" not in value.written:
+        old = value.original.grad
+        if old is None or not tx.is_known(old):
+            tx.effects.forget_gradient(value)
     value.write(tx, "grad", new)
 
 
