@@ -31,7 +31,7 @@ from weft.capture.operations import plain_operator
 from weft.capture.source import Source
 from weft.capture.values.attributes import bind
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import boolean, constant, evaluate
+from weft.capture.values.constant import boolean, constant, evaluate, is_none
 from weft.capture.values.data_numbers import note_checks, note_symbols
 from weft.capture.values.known_data import known
 from weft.capture.values.mapping import DictValue
@@ -329,6 +329,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
             return overridden
     args = [tx.force(arg) for arg in args]
     kwargs = {name: tx.force(value) for name, value in kwargs.items()}
+    if "generator" in kwargs and is_none(kwargs["generator"]):
+        del kwargs["generator"]  # said outright, it chooses a form that takes plain sizes only
     if target is not operator.getitem and target is not operator.setitem:
         sizes_only = _name(target) in _TAKE_SIZES
         if sizes_only or _name(target) in _TAKE_NUMBERS:
