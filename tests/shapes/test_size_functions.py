@@ -36,6 +36,10 @@ ONE: dict[str, Program] = {
     "sorted": lambda x: x + sorted([x.shape[0], 30, x.shape[1]], reverse=True)[1],
     "extremes": lambda x: x * min(x.shape[1], 14) + max(x.shape[0], 5) + min(x.shape),
     "parts of a number": lambda x: x + x.shape[0].numerator + x.shape[1].real,
+    "power of two": lambda x: x * 2 ** x.shape[0] + 3 ** (x.shape[1] // 8) - 2 ** -x.shape[0],
+    "numpy arrays": lambda x: x + torch.from_numpy(np.arange(x.shape[1])) + torch.from_numpy(
+        np.zeros((x.shape[0], 1), dtype=np.float32)) + torch.tensor(np.ones(x.shape[1])),
+    "random numbers": lambda x: torch.randn((x.shape[0], 1), generator=None) * 0 + x,
     "numpy product": lambda x: x.reshape(int(np.prod(x.shape))) * 2,
     "numpy root": lambda x: x / np.sqrt(x.shape[1]) + int(np.ceil(x.shape[1] / 2)),
     "numpy scalar": lambda x: x + x.shape[1] % np.int64(4) + np.int64(100) // x.shape[1],

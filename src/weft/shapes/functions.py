@@ -102,6 +102,17 @@ def _bits_limits(*args: Interval) -> Interval:
     return 0, min(INF, (1 << max(high for _, high in args).bit_length()) - 1)
 
 
+def power_of(base: int) -> tuple[IntFunction, int]:
+    """`base**n`, and the largest `n` whose power fits in 62 bits."""
+    largest = int(62 / math.log2(base))
+
+    def limits(exponent: Interval) -> Interval:
+        low, high = exponent
+        return base ** max(low, 0), INF if high > largest else int(base**high)
+
+    return int_function(f"({base}**{{0}})", limits), largest
+
+
 GCD: Final = int_function("math.gcd({0}, {1})", _divisor_limits)
 LCM: Final = int_function("math.lcm({0}, {1})", _not_negative)
 ISQRT: Final = int_function("math.isqrt({0})", _root_limits)

@@ -264,10 +264,13 @@ class SymNode:
         return self._float("abs")
 
     def pow_by_natural(self, other: SymNode) -> SymNode:
-        exponent = other.guard_int()
-        if isinstance(self.value, int):
-            return self.shape_env.int_node(self.value**exponent)
-        return self.shape_env.int_node(self.value**exponent)
+        base, exponent = self.value, other.value
+        if isinstance(base, int) and base > 1 and isinstance(exponent, Expr):
+            power, largest = functions.power_of(base)
+            small = relation.ge(largest, exponent)
+            if expr.lower_bound(exponent) >= 0 and self.shape_env.truth(small):
+                return self.shape_env.int_node(expr.applied(power, exponent))
+        return self.shape_env.int_node(base ** other.guard_int())
 
     def pow(self, other: SymNode) -> SymNode:
         return self.float_pow(other)
