@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import opcode
 import sysconfig
 import warnings
 from collections.abc import Iterator
@@ -124,3 +125,14 @@ def test_tables_follow_the_code_object() -> None:
     assert table.get(one) == "one" and table.get(other) is None
     del one
     assert len(table) == 0
+
+
+def test_code_that_was_lengthened_without_its_line_table() -> None:
+    def f(x: Any) -> Any:
+        return x + 1
+
+    nop = bytes([opcode.opmap["NOP"], 0])
+    longer = f.__code__.replace(co_code=nop * 3 + f.__code__.co_code)
+    body = bytecode.disassemble(longer)
+    assert [i.opname for i in body.instructions[:3]] == ["NOP"] * 3
+    assert body.instructions[-1].positions == (None,) * 4

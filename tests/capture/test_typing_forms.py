@@ -15,6 +15,7 @@ from typing import (  # noqa: UP035
     Protocol,
     TypedDict,
     TypeVar,
+    runtime_checkable,
 )
 
 import torch
@@ -113,3 +114,19 @@ def test_signatures_are_those_of_the_moment_and_refused_as_by_python() -> None:
         return x + 1, signatures, refused(lambda: inspect.signature(42))  # type: ignore[arg-type]
 
     check(f, (X,), breaks=None)
+
+
+@runtime_checkable
+class HasUnit(Protocol):
+    unit: str
+
+
+def test_a_protocol_sees_attributes_that_were_just_set() -> None:
+    def f(x: Any, node: Any) -> Any:
+        before = isinstance(node, HasUnit)
+        node.unit = "cm"
+        after = isinstance(node, HasUnit)
+        del node.unit
+        return x + 1, before, after, isinstance(node, HasUnit)
+
+    check(f, (X, Node(1)), breaks=None)

@@ -6,7 +6,7 @@ import opcode
 from types import CodeType
 from typing import Any
 
-from .instruction import Bytecode, ExceptionEntry, Instruction
+from .instruction import NO_POSITIONS, Bytecode, ExceptionEntry, Instruction, Positions
 from .percode import PerCode
 from .tables import (
     BACKWARD,
@@ -53,7 +53,8 @@ def slot_names(code: CodeType) -> tuple[str, ...]:
 def _read_instructions(code: CodeType) -> list[Instruction]:
     """Decode `co_code` (which CPython gives without its run-time specialisation)."""
     raw = code.co_code
-    positions = list(code.co_positions())
+    positions: list[Positions] = list(code.co_positions())
+    positions += [NO_POSITIONS] * (len(raw) // 2 - len(positions))  # of code that was lengthened
     names = slot_names(code)
     # Indexed by argument kind; the jumps' and plain kinds have no table.
     tables: tuple[Any, ...] = (

@@ -100,22 +100,21 @@ def _isinstance(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if value.is_constant:
         return boolean(evaluate(tx, lambda: isinstance(value.constant(), classes)))
     kind = value.python_type()
-    return boolean(evaluate(tx, lambda: _is_instance(value, kind, classes)))
+    return boolean(evaluate(tx, lambda: _is_instance(tx, value, kind, classes)))
 
 
-def _is_instance(value: SymbolicValue, kind: type, classes: Any) -> bool:
+def _is_instance(tx: Interpreter, value: SymbolicValue, kind: type, classes: Any) -> bool:
     if isinstance(classes, tuple):
-        return any(_is_instance(value, kind, one) for one in classes)
+        return any(_is_instance(tx, value, kind, one) for one in classes)
     if isinstance(classes, types.UnionType):
-        return any(_is_instance(value, kind, one) for one in classes.__args__)
+        return any(_is_instance(tx, value, kind, one) for one in classes.__args__)
     if _hides_class(kind) and not issubclass(kind, classes):
         raise graph_break("unknown-operation", f"isinstance of {value!r}, which names its class")
-    if value.real() is not MISSING:
-        return isinstance(value.real(), classes)
     checker = getattr(type_lookup(type(classes), "__instancecheck__"), "__module__", "")
-    if checker not in _CHECK_CLASSES:  # looks at the instance
+    real, looks = value.real(), checker not in _CHECK_CLASSES  # at the instance
+    if looks and (real is MISSING or tx.effects.changed(getattr(value, "attributes", None))):
         raise graph_break("unknown-operation", f"isinstance of {value!r} and a {classes!r}")
-    return issubclass(kind, classes)
+    return issubclass(kind, classes) if real is MISSING else isinstance(real, classes)
 
 
 _CHECK_CLASSES = frozenset({"", None, "abc", "builtins", "torch.nn.parameter", "torch"})
