@@ -55,12 +55,13 @@ from torch._C import _get_deterministic_algorithms as get_deterministic_algorith
 from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
 from torch._C import _get_tracing_state as get_tracing_state
 from torch._C import _group_tensors_by_device_and_dtype as group_tensors_by_device_and_dtype
+
+# capture.compiler: whether the caller runs under a mode that sees every operator.
+from torch._C import _InferenceMode as InferenceMode
 from torch._C import _is_any_autocast_enabled as is_any_autocast_enabled
 from torch._C import _is_fwd_grad_enabled as is_forward_grad_enabled
 from torch._C import _is_torch_function_enabled as is_torch_function_enabled
 from torch._C import _is_torch_function_mode_enabled as is_torch_function_mode_enabled
-
-# capture.compiler: whether the caller runs under a mode that sees every operator.
 from torch._C import _len_torch_dispatch_stack as dispatch_mode_depth
 from torch._C import _log_api_usage_once as log_api_usage_once
 from torch._C import _nn as nn_functions
@@ -168,6 +169,7 @@ __all__ = [
     "FakeTensorConverter",
     "FakeTensorMode",
     "HigherOrderOperator",
+    "InferenceMode",
     "InstanceMethod",
     "LazyGraphModule",
     "OpOverload",

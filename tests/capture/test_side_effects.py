@@ -359,3 +359,31 @@ def test_a_key_restored_to_what_it_was_at_the_first_call():
     d = {"x": None}
     compiled(d, X)
     assert d["x"] is X
+
+
+def test_inference_mode_whose_tensors_stay_inside_is_part_of_the_graph():
+    linear = nn.Linear(3, 3)
+
+    @torch.inference_mode()
+    def features(x):
+        return linear(x).relu()
+
+    def f(x):
+        inside = features(x)
+        return linear(x) + inside, torch.is_inference_mode_enabled()
+
+    check(f, (torch.ones(2, 3),), graphs=1, breaks=0)
+
+
+def test_tensors_made_in_inference_mode_are_inference_tensors_outside():
+    linear = nn.Linear(3, 3)
+
+    def f(x):
+        with torch.inference_mode():
+            inside = linear(x)
+            print(inside.shape)
+        return inside, inside.is_inference()
+
+    compiled = check(f, (torch.ones(2, 3),), breaks=None)
+    assert compiled(torch.ones(2, 3))[0].is_inference()
+    assert not torch.is_inference_mode_enabled()

@@ -420,6 +420,9 @@ class Attempt:
         if left is not None:
             raise Restart(left, graph_break(
                 "unknown-operation", "a generator that is left in a try block"))
+        inference = tx.early_inference(emit.outputs)
+        if inference is not None:
+            raise inference
         retained = tx.early_retained(emit)
         if retained is not None:
             raise Restart(retained, graph_break("state", "retain_grad of a tensor that is used on"))
@@ -463,6 +466,9 @@ class Attempt:
                 left = tx.early_retained(emit)
             if left is not None:
                 return left
+            inference = tx.early_inference(emit.outputs)
+            if inference is not None:
+                return inference.step
         except (GraphBreak, CannotResumeError) as failure:
             return _outward(frame, failure)
         if reason is not None:

@@ -120,6 +120,8 @@ class Interpreter:
         """The modes that the program left changed: what puts them back, and what changes them."""
         self.end_error_mode = self.state.error_mode
         self.end_state_changed = False
+        self.end_inference = False
+        """Whether the program is in an inference mode of its own at the end."""
         self.leaves: dict[int, Any] = {}
         """Tensors where gradients end, by the id of their fakes."""
         self.replaced: dict[int, int] = {}
@@ -146,6 +148,9 @@ class Interpreter:
         """Torch function modes: default devices set outside (`device_modes.py`), then those that
         the program entered, innermost last."""
         self.outer_modes: list[SymbolicValue] = []
+        self.inference_starts: list[Restart] = []
+        """For each step that set inference mode: how the graph ends before it. While it does not,
+        it runs without gradients there."""
         self.end_modes: list[SymbolicValue] = []
         """The torch function modes when the interpretation began, and when it ended."""
         self.step = 0
@@ -285,6 +290,20 @@ class Interpreter:
         self.note_check()
         if not self.shapes.expects:  # else the operator's node comes first
             note_checks(self, partial(number_node, self))
+
+    def note_inference(self) -> None:
+        """The instruction under way sets inference mode."""
+        signal = self.graph_break("state", "tensors that inference mode made")
+        signal.stack = self.stack()
+        self.inference_starts.append(Restart(self.breaking_step(), signal))
+
+    def early_inference(self, outputs: Iterable[Any]) -> Restart | None:
+        """Where the graph must end before inference mode is set: the rest of the program is in that
+        mode, or gets tensors made there."""
+        shown = [node.meta["example_value"] for node in outputs]
+        leaves = self.end_inference or any(
+            isinstance(one, torch.Tensor) and one.is_inference() for one in shown)
+        return self.inference_starts[0] if self.inference_starts and leaves else None
 
     def raised_at(self, error: ObservedException) -> int:
         """The step at which an exception was first raised, as far in as a continuation can go."""
@@ -527,6 +546,7 @@ class Interpreter:
                 self.end_error_mode = error_mode()
                 self.end_state_changed = self.state.levels_changed() or self.subclasses_off != 0
                 self.end_modes = list(self.function_modes)
+                self.end_inference = bool(self.state.inference)
 
 
 def resumable_step(frame: Frame) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Final, final
 import torch
 
 from weft._torch import (
+    InferenceMode,
     exit_dual_level,
     functorch,
     pop_saved_tensors_default_hooks,
@@ -115,6 +116,8 @@ class GlobalState:
         """Settings of libraries that the program asked for, as they were."""
         self.levels = functorch.get_dynamic_layer_stack_depth()
         self.error_mode = error_mode()
+        self.inference: list[Any] = []
+        """What leaves the inference modes that the program is in."""
         self.dual_levels: list[int] = []
         """Levels of torch.autograd.forward_ad that the program is in."""
 
@@ -136,12 +139,24 @@ class GlobalState:
     def restore(self) -> None:
         """Puts the state back: also for a replacement whose graph raised half-way."""
         set_error_mode(self.error_mode)
+        while self.inference:
+            self.leave_inference()
         while self.dual_levels:
             exit_dual_level(level=self.dual_levels.pop())
         while functorch.get_dynamic_layer_stack_depth() > self.levels:
             _LEAVE[functorch.peek_interpreter_stack().key()]()
         for function, args in self.changes()[0]:
             function(*args)
+
+    def enter_inference(self, mode: bool) -> None:
+        """Inference mode is on or off from here."""
+        region = InferenceMode(mode)
+        region.__enter__()
+        self.inference.append(region)
+
+    def leave_inference(self) -> None:
+        """It is as it was before the last `enter_inference`."""
+        self.inference.pop().__exit__(None, None, None)
 
     def changes(self) -> tuple[list[Step], list[Step]]:
         """What puts the modes back to what they were, and what from there to what they are now."""

@@ -17,6 +17,7 @@ from torch.utils.hooks import BackwardHook
 from weft._torch import (
     DisableTorchFunction,
     DisableTorchFunctionSubclass,
+    InferenceMode,
     assert_async,
     check_tensor_all,
     dispatch_mode_depth,
@@ -399,6 +400,31 @@ _SUBCLASS_SWITCH: Any = DisableTorchFunctionSubclass
 @constructor(_SUBCLASS_SWITCH)
 def _plain_tensors(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_fixed(contexts.PlainTensors, "PlainTensors").call(tx, [], {})
+
+
+_INFERENCE: Any = InferenceMode
+
+
+@constructor(_INFERENCE)
+def _inference_region(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(contexts.InferenceRegion, "InferenceRegion").call(tx, args, kwargs)
+
+
+@rule(contexts.switch_inference)
+def _switch_inference(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Tensors made in that mode stay inside of the graph (`early_inference`): all that it means
+    there is that nothing has a gradient."""
+    mode = args[0].constant()
+    if mode is None:
+        tx.state.leave_inference()
+    else:
+        tx.note_inference()
+        tx.state.enter_inference(mode)
+    node = tx.builder.call(
+        "call_function", set_grad_enabled, (torch.is_grad_enabled(),), {}, None, tx.stack())
+    node.meta["effect"] = True
+    tx.builder.n_calls -= 1
+    return NONE
 
 
 @constructor(*_SWITCHES)

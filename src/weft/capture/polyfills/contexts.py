@@ -39,6 +39,25 @@ class PlainTensors(NullContext):
         switch_subclasses(-1)
 
 
+def switch_inference(mode: bool | None) -> None:
+    """Capture evaluates it: inference mode is on or off from here, or (None) as it was before."""
+
+
+class InferenceRegion(NullContext):
+    """`torch._C._InferenceMode`."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = mode
+
+    def __enter__(self) -> InferenceRegion:
+        switch_inference(self.mode)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        switch_inference(None)
+
+
 def addcdiv_(tensor: Any, first: Any, second: Any, value: Any) -> Any:
     """`Tensor.addcdiv_` with a tensor as `value`, which the operator would read."""
     return tensor.add_(first / second * value)

@@ -60,7 +60,7 @@ METADATA: Final = frozenset({
     "dtype", "device", "ndim", "is_cuda", "is_cpu", "is_sparse", "is_quantized", "is_meta",
     "layout", "requires_grad", "is_mkldnn", "is_xpu", "is_mps", "is_nested", "itemsize",
     "is_sparse_csr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia",
-    "name", "names", "is_inference", "nbytes", "_is_view",
+    "name", "names", "nbytes",
 })
 METADATA_METHODS: Final = frozenset({
     "size", "dim", "ndimension", "numel", "nelement", "is_contiguous", "stride", "element_size",
