@@ -1,4 +1,4 @@
-"""Rules for operators that take no symbolic sizes: what capture does with them instead.
+"""Rules for operators that take no symbolic sizes, or ask tensors: what capture does instead.
 
 Place in the pipeline: see `handlers/__init__`; the other forms are in `polyfills/sizes.py` and
 `polyfills/recurrent.py`. Without a rule the sizes of the call are fixed by guards (`MemoFakeMode`),
@@ -17,7 +17,7 @@ from weft._torch import nn_functions
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import recurrent, sizes
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NONE, ConstantValue
+from weft.capture.values.constant import NONE, ConstantValue, constant, evaluate
 from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
@@ -108,12 +108,37 @@ def _affine_grid(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return any(isinstance(tx.force(n), SymbolicNumberValue) for n in size)
 
 
+def _cov(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Real numbers without weights, of more observations than the correction: ATen asks a tensor
+    whether that is so."""
+    correction = kwargs.get("correction", constant(1))
+    if not _is_real_matrix(args) or set(kwargs) - {"correction"} or not correction.is_constant:
+        return False
+    sizes = args[0].example.shape  # type: ignore[attr-defined]
+    enough = sizes[-1] - correction.constant() > 0
+    hinted = isinstance(enough, bool) or enough.node.has_hint()
+    return hinted and bool(evaluate(tx, lambda: bool(enough)))
+
+
+def _corrcoef(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    return not kwargs and _is_real_matrix(args)
+
+
+def _is_real_matrix(args: Args) -> bool:
+    """A matrix or vector."""
+    x = args[0] if len(args) == 1 else None
+    return isinstance(x, TensorValue) and x.example.is_floating_point() and (
+        1 <= x.example.dim() <= 2)
+
+
 def _has_symbolic_sizes(tensor: TensorValue) -> bool:
     return any(type(n) is not int for n in tensor.example.shape)
 
 
 _form(torch.linspace, (sizes.linspace, _linspace))
 _form(torch.max_pool1d, (sizes.max_pool1d, _max_pool1d))
+_form(torch.cov, (sizes.cov, _cov))
+_form(torch.corrcoef, (sizes.corrcoef, _corrcoef))
 _form(torch.kron, (sizes.kron, _kron))
 _form(F.one_hot, (sizes.one_hot, _one_hot), (sizes.one_hot_of, _one_hot_of))
 _form(nn_functions.pad_sequence, (sizes.pad_sequence, _pad_sequence))

@@ -70,6 +70,23 @@ def one_hot(index: torch.Tensor) -> torch.Tensor:
     return (index.unsqueeze(-1) == torch.arange(classes, device=index.device)).to(torch.int64)
 
 
+def cov(input: torch.Tensor, correction: int = 1) -> torch.Tensor:
+    """`torch.cov` of more observations than the correction, without weights."""
+    rows = input if input.dim() == 2 else input.view(1, -1)
+    count = rows.shape[1]
+    centred = rows - (rows.sum(1) / count).unsqueeze(1)
+    return (centred.mm(centred.t().conj()) / (count - correction)).squeeze()
+
+
+def corrcoef(input: torch.Tensor) -> torch.Tensor:
+    """`torch.corrcoef` of real numbers."""
+    shared = torch.cov(input)
+    if shared.dim() == 0:
+        return shared / shared
+    deviation = shared.diag().sqrt()
+    return (shared / deviation.view(-1, 1) / deviation.view(1, -1)).clip(-1, 1)
+
+
 def max_pool1d(
     input: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False,
