@@ -130,3 +130,24 @@ def test_a_protocol_sees_attributes_that_were_just_set() -> None:
         return x + 1, before, after, isinstance(node, HasUnit)
 
     check(f, (X, Node(1)), breaks=None)
+
+
+def test_super_is_refused_as_python_does() -> None:
+    class Base:
+        def gone(self) -> Any:
+            del self
+            return super()  # type: ignore[misc]
+
+    def without_class(self: Any) -> Any:
+        return super().gone  # type: ignore[misc]
+
+    def f(x: Any) -> Any:
+        return (
+            x + 1,
+            refused(lambda: Base().gone()),
+            refused(lambda: without_class(Base())),
+            refused(lambda: super(int, "a")),
+            refused(lambda: super(Base, list)),  # type: ignore[misc]
+        )
+
+    check(f, (X,), breaks=None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import sys
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -87,17 +88,28 @@ def _super(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
     owner = frame.locals.get(name)
     if owner is None and name in frame.cells:
         owner = frame.cells[name].read(tx)
-    if found is None or owner is None:
-        raise tx.error(RuntimeError, "super(): no arguments")
+    if owner is None:
+        raise tx.error(RuntimeError, "super(): arg[0] deleted")
+    if found is None:
+        raise tx.error(RuntimeError, "super(): __class__ cell not found" if cell is None else
+                       "super(): empty __class__ cell")
     return _checked_super(tx, found.constant(), tx.force(owner))
 
 
 def _checked_super(tx: Interpreter, after: type, owner: SymbolicValue) -> SymbolicValue:
     kinds = [owner.python_type(), *([owner.cls] if isinstance(owner, ClassValue) else [])]
     if not any(issubclass(kind, after) for kind in kinds):
-        raise tx.error(
-            TypeError, "super(type, obj): obj must be an instance or subtype of type")
+        raise tx.error(TypeError, _refused_super(after, owner))
     return SuperValue(after, owner)
+
+
+def _refused_super(after: type, owner: SymbolicValue) -> str:
+    if sys.version_info < (3, 13):
+        return "super(type, obj): obj must be an instance or subtype of type"
+    what = (f"type {owner.cls.__name__}" if isinstance(owner, ClassValue) else
+            f"instance of {owner.python_type().__name__}")
+    return (f"super(type, obj): obj ({what}) is not an instance or subtype of type "
+            f"({after.__name__}).")
 
 
 @constructor(list)
