@@ -110,3 +110,43 @@ def test_rows_of_symbolic_length_in_pieces(row: int) -> None:
         run_kernel(part, again, {str(s): row for s in part.sizes})
     columns = source.reshape(row, 3)
     np.testing.assert_allclose(again["out0"], columns.sum(0) + columns.max(0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+@pytest.mark.parametrize(("points", "row", "columns"), [(1, 4096, False), (3, 7007, True)])
+def test_positions_of_extrema(kind: str, points: int, row: int, columns: bool) -> None:
+    i, r = loop_index("i0", points), loop_index("r0", row)
+    builder = KernelBuilder((LoopVar(i, points),), (LoopVar(r, row),))
+    x = builder.load("in0", "f64", r * points + i if columns else i * row + r)
+    builder.store("out0", "i64", i, builder.reduce(kind, x))
+    kernel = builder.build(kind)
+    split = split_in(kernel, 8)
+    verify(split.first)
+    verify(split.second)
+    source = np.random.default_rng(0).integers(0, 50, points * row).astype(np.float64)
+    source[row // 2] = np.nan
+    buffers = {"in0": source, "out0": np.zeros(points, np.int64)}
+    run_kernel(kernel, buffers)
+    parts = {n: np.zeros(count, np.int64 if dtype == "i64" else np.float64)
+             for n, (dtype, count) in split.partials.items()}  # fmt: skip
+    again = {"in0": source, "out0": np.zeros(points, np.int64), **parts}
+    run_kernel(split.first, again)
+    run_kernel(split.second, again)
+    np.testing.assert_array_equal(again["out0"], buffers["out0"])
+
+
+def test_what_is_read_once_a_row_does_not_decide_the_order_of_programs() -> None:
+    images, channels, pixels = 256, 64, 1024
+    n, c, p = loop_index("r0", images), loop_index("i0", channels), loop_index("r1", pixels)
+    inner = (LoopVar(n, images), LoopVar(p, pixels))
+    builder = KernelBuilder((LoopVar(c, channels),), inner)
+    x = builder.load("in0", "f32", (n * channels + c) * pixels + p)
+    centred = builder.op("sub", x, builder.load("mean", "f32", c))
+    builder.store("out0", "f32", c, builder.reduce("sum", builder.op("mul", centred, centred)))
+    kernel = builder.build("variance")
+    split = split_reduction(kernel, choose_tiling(kernel))
+    assert split is not None
+    tiling = choose_tiling(split.first)
+    assert [a.block for a in tiling.axes if a.name == "x"] == [1]
+    means = [n for n in split.first.nodes if getattr(n, "buffer", "") == "mean"]
+    assert [n.inner for n in means] == [False]

@@ -230,3 +230,33 @@ def test_biases_of_convolutions_are_fused_with_what_follows() -> None:
     layers = nn.Sequential(nn.Conv1d(8, 16, 3), nn.GELU()).cuda()
     with torch.no_grad():
         check(layers, rand(2, 8, 50), tolerance=1e-2, kernels=1)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_statistics_of_channels(training: bool) -> None:
+    """Few results, long rows that are no row of memory: two kernels for each pass."""
+    x = rand(64, 16, 32, 32).requires_grad_(training)
+    check(lambda x: F.batch_norm(x, None, None, training=True), x, tolerance=1e-3)
+    check(lambda x: x.var((0, 2, 3)), x, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_positions_of_extrema_in_long_rows(dim: int | None) -> None:
+    x = rand(20000, 7).round(decimals=1)
+    x[500, 3] = float("nan")
+    check(lambda x: (x.argmax(dim), x.argmin(dim), (-x).argmax(dim)), x)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_scans(dim: int) -> None:
+    x = rand(30, 200, 5)
+    check(lambda x: ((x + 1).cumsum(dim), x.cummax(dim), x.logcumsumexp(dim)), x)
+
+
+def test_windows() -> None:
+    x = rand(2, 8, 17, 16)
+    x[0, 0] = float("-inf")
+    check(lambda x: F.avg_pool2d(x, 3, 1, 1) - x, x[1:], kernels=1)
+    check(lambda x: F.max_pool2d(x.relu(), 3, 2, 1), x)
+    check(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
+    check(lambda x: F.max_pool2d(x, 2) + 1, x.to(memory_format=torch.channels_last))

@@ -1,8 +1,9 @@
 """ATen operators as loop IR, by family.
 
 `registry.py` has the table and the context that a lowering gets; `pointwise.py`, `views.py`,
-`reductions.py`, `indexing.py`, `creation.py` and `normalization.py` fill it; `extern.py` calls
-ATen for the rest; `graph.py` walks the graph. Importing this package loads all families.
+`reductions.py`, `scans.py`, `indexing.py`, `windows.py`, `creation.py` and `normalization.py` fill
+it; `extern.py` calls ATen for the rest; `graph.py` walks the graph. Importing this package loads
+all families.
 """
 
 from weft.codegen.lowering import (  # noqa: F401  (filling the table)
@@ -14,7 +15,9 @@ from weft.codegen.lowering import (  # noqa: F401  (filling the table)
     pointwise,
     products,
     reductions,
+    scans,
     views,
+    windows,
 )
 from weft.codegen.lowering.graph import GraphLowering
 from weft.codegen.lowering.registry import LOWERINGS, LoweringContext, lowering

@@ -1,4 +1,4 @@
-"""Convolutions: channels-last memory on CPUs, with the pooling between them; biases on GPUs.
+"""Convolutions: channels-last memory on CPUs; biases on GPUs.
 
 Place in the pipeline: part of `lowering/`. ATen's float32 convolutions of row-major (NCHW) tensors
 reorder them inside; on channels-last (NHWC) memory they are faster, and those by 1 x 1 kernels are
@@ -119,14 +119,6 @@ def _reshaped(value: Value, shape: Shape, strides: Shape) -> Value:
     placed = value.realize()
     view = Strided(placed.buffer, shape, strides, placed.offset)
     return Value(shape, value.dtype, view, value.device, value.owner)
-
-
-@lowering(aten.max_pool2d_with_indices.default, aten.avg_pool2d.default)
-def pooling(cx: LoweringContext, x: Value, *_: Any) -> Value:
-    """ATen's pooling keeps the memory format of its input."""
-    if cx.graph.channels_last and in_channels_last(x):
-        cx.layouts[:] = [channels_last_strides(shape) for shape in cx.shapes]
-    raise NotLowered
 
 
 def _is_suitable(cx: LoweringContext, x: Value, weight: Value, bias: Value | None) -> bool:

@@ -8,6 +8,7 @@ scheduling then puts it into one kernel with whatever shares that domain. Varian
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Final
@@ -21,7 +22,9 @@ from weft.codegen.lowering.views import Reshape, normalize_dim
 from weft.codegen.values import (
     Computed,
     Emitter,
+    Formula,
     Index,
+    Lazy,
     Shape,
     Value,
     contiguous_strides,
@@ -32,6 +35,11 @@ from weft.shapes.expr import Expr, IntExpr
 aten = torch.ops.aten
 
 _MOST_DIMENSIONS: Final = 64
+WRITTEN_OUT: Final = 8
+"""Elements of a reduction that is no loop."""
+_COMBINE: Final = {
+    "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or_", "all": "and_",
+}  # fmt: skip
 
 
 def reduced_dims(dims: Any, rank: int) -> tuple[int, ...]:
@@ -81,6 +89,11 @@ def reduce_value(
         return node if prepare is None else prepare(em, node)
 
     shape = reduced_shape(x.shape, dims, keepdim)
+    extents = [n for d in dims if isinstance(n := x.shape[d], int)]
+    short = len(extents) == len(dims) and math.prod(extents) <= WRITTEN_OUT
+    if short and not keepdim and kind in _COMBINE and not _is_computed(x):
+        places = list(itertools.product(*map(range, extents)))
+        return _written_out(cx, kind, x, dims, places, shape, dtype, formula, finish)
     buffer = cx.graph.new_buffer(dtype, shape, contiguous_strides(shape), cx.device)
     kept = [d for d in range(len(x.shape)) if d not in dims]
 
@@ -95,6 +108,41 @@ def reduce_value(
         Computed(buffer, x.shape, formula, store, kind, flags, finish, origins=cx.origins)
     )
     return made
+
+
+def _is_computed(x: Value) -> bool:
+    """Is it memory that a kernel writes, with which a loop over its elements shares the kernel?"""
+    buffer = x.buffer()
+    return buffer is not None and isinstance(buffer.definition, Computed)
+
+
+def _written_out(
+    cx: LoweringContext, kind: str, x: Value, dims: Sequence[int],
+    places: Sequence[tuple[int, ...]], shape: Shape, dtype: torch.dtype, formula: Formula,
+    finish: Body | None,
+) -> Value:  # fmt: skip
+    """A reduction of a few elements, at these places, as an operator that fuses with all others.
+
+    Not where the result keeps the dimensions: what is then computed with it, at each of these
+    elements again, shares its kernel.
+    """
+
+    def combined(em: Emitter, index: Index) -> Node:
+        total: Node | None = None
+        for place in places:
+            at = list(index)
+            for d, position in zip(dims, place, strict=True):
+                at.insert(d, position)
+            value = formula(em, at)
+            total = value if total is None else em.op(_COMBINE[kind], total, value)
+        assert total is not None
+        result = total if finish is None else finish(em, total)
+        return em.cast(result, compute_type(from_torch(dtype)))
+
+    impl = x.impl
+    cost, reads = (impl.cost, impl.reads) if isinstance(impl, Lazy) else (0, 1)
+    n = len(places)
+    return cx.lazy(shape, dtype, combined, n * (cost + 1), n * reads)
 
 
 def _simple(kind: str, compute_bool: bool = False) -> Any:

@@ -38,7 +38,7 @@ from weft.codegen.triton.tiling import Measure, Tiling, stride_along
 from weft.shapes.expr import Expr, IntExpr, loop_index, subs
 
 SHORTEST_CHUNK: Final = 256
-SPLITTABLE: Final = frozenset({"sum", "prod", "max", "min", "any", "all"})
+SPLITTABLE: Final = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
 _INT_BITS: Final[dict[DType, int]] = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
 
@@ -72,16 +72,17 @@ def choose_chunks(kernel: Kernel, tiling: Tiling, measure: Measure) -> int:
     x_axis = tiling.axis("x")
     programs = -(-points // (x_axis.block if x_axis is not None else 1))
     chunks = min(-(-2 * ENOUGH_PROGRAMS // max(1, programs)), row // SHORTEST_CHUNK)
-    if any(s.inner for s in kernel.stores):
-        # A store cannot be left out at the points past the end.
-        chunks = 0 if symbolic else _divisor(row, chunks)
     if programs >= ENOUGH_PROGRAMS or chunks < 2:
         return 0
-    return 1 << (chunks.bit_length() - 1) if symbolic else chunks  # few forms for many sizes
+    stores = any(s.inner for s in kernel.stores)  # not to be left out at points past the end
+    if symbolic:
+        return 0 if stores else 1 << (chunks.bit_length() - 1)  # few forms for many sizes
+    even = _even_chunks(row, chunks)
+    return even if stores or 2 * even > chunks else chunks
 
 
-def _divisor(row: int, wanted: int) -> int:
-    """The largest divisor of `row` that is at most `wanted`."""
+def _even_chunks(row: int, wanted: int) -> int:
+    """The largest divisor of `row` that is at most `wanted`: no masks, simpler indices."""
     return next((n for n in range(wanted, 1, -1) if row % n == 0), 1)
 
 
@@ -131,14 +132,18 @@ def split_in(kernel: Kernel, chunks: int) -> Split:
     position = _flat_index(kernel.outer)
     partials: dict[str, tuple[DType, IntExpr]] = {}
     for number, reduce in enumerate(reduces):
-        name = f"partial{number}"
         value = copy.under(valid, reduce.value)
         if valid is not None:
             identity = first.const(identity_value(reduce.kind, value.dtype), value.dtype)
             value = first.op("where", valid, value, identity)
-        result = first.reduce(reduce.kind, value)
-        first.store(name, result.dtype, chunk * points + position, result)
-        partials[name] = (result.dtype, chunks * points)
+        found = {f"partial{number}": first.reduce(reduce.kind.removeprefix("arg"), value)}
+        if reduce.kind.startswith("arg"):
+            place = first.reduce(reduce.kind, value)
+            start = first.index(chunk * length)
+            found[f"partial{number}_at"] = first.op("add", place, start)
+        for name, result in found.items():
+            first.store(name, result.dtype, chunk * points + position, result, inner=False)
+            partials[name] = (result.dtype, chunks * points)
     for store in kernel.stores:
         if store.inner:
             value = copy.node(store.value)
@@ -152,7 +157,11 @@ def split_in(kernel: Kernel, chunks: int) -> Split:
     for number, reduce in enumerate(reduces):
         name = f"partial{number}"
         part = second.load(name, partials[name][0], again * points + position)
-        combine.made[reduce.id] = second.reduce(reduce.kind, part)
+        result = second.reduce(reduce.kind, part)
+        if reduce.kind.startswith("arg"):  # the chunk; where in it, the first kernel has told
+            best = second.indirect(result, chunks, wrap=False, check=False)
+            result = second.load(f"{name}_at", "i64", best * points + position)
+        combine.made[reduce.id] = result
     for store in kernel.stores:
         if store.inner:
             continue
@@ -171,11 +180,13 @@ def _number(builder: KernelBuilder, value: IntExpr) -> Node:
 
 
 def _columns(kernel: Kernel) -> bool:
-    """Is some load contiguous along the last outer variable (which should then stay innermost)?"""
+    """Is what varies along the rows contiguous along the last outer variable (to stay innermost)?
+    """
     if not kernel.outer:
         return False
     last = kernel.outer[-1].symbol
-    return any(isinstance(n, Load) and stride_along(n.index, last) == 1 for n in kernel.nodes)
+    return any(isinstance(n, Load) and n.inner and stride_along(n.index, last) == 1
+               for n in kernel.nodes)  # fmt: skip
 
 
 def _decode(flat: IntExpr, variables: tuple[LoopVar, ...]) -> dict[Expr, IntExpr]:
@@ -201,13 +212,25 @@ def identity_value(kind: str, dtype: DType) -> Scalar:
         return 0
     if kind in ("prod", "all"):
         return 1
-    lowest = kind == "max"
+    lowest = kind.endswith("max")
     if dtype in ("f32", "f64"):
         return float("-inf") if lowest else float("inf")
     if dtype in ("bool", "u8"):
         return 0 if lowest else (1 if dtype == "bool" else 255)
     largest = (1 << _INT_BITS[dtype]) - 1
     return -largest - 1 if lowest else largest
+
+
+def _outer_operands(node: Node) -> list[Node]:
+    """What `node` is computed from that does not vary along the row."""
+    found: dict[int, Node] = {}
+    pending = [node]
+    while pending:
+        for operand in operands(pending.pop()):
+            if operand.id not in found:
+                found[operand.id] = operand
+                pending += [operand] if operand.inner else []
+    return [n for n in found.values() if not n.inner]
 
 
 @dataclass
@@ -221,9 +244,11 @@ class _Copy:
     symbols: dict[Expr, IntExpr] = field(default_factory=dict)
 
     def under(self, mask: Node | None, node: Node) -> Node:
-        """Copy with every load guarded by `mask`."""
+        """Copy with every load that varies along the row guarded by `mask`."""
         if mask is None:
             return self.node(node)
+        for fixed in _outer_operands(node):
+            self.node(fixed)
         with self.builder.masked(mask, 0):
             return self.node(node)
 

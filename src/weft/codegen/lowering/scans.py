@@ -1,0 +1,54 @@
+"""Running sums, products and extrema on GPUs: ATen's, along rows.
+
+Place in the pipeline: part of `lowering/`. ATen scans rows in parallel; along another dimension one
+thread walks each column, which takes fifty times as long where there are a thousand of them. Few
+columns are therefore moved to rows first (by a kernel that what comes before is fused with).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from weft.codegen.lowering.extern import call_aten
+from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
+from weft.codegen.lowering.views import Permute, normalize_dim
+from weft.codegen.values import Value, contiguous_strides, product
+
+aten = torch.ops.aten
+
+ENOUGH_COLUMNS: Final = 65536
+"""Threads that keep a GPU busy."""
+DEVICES = frozenset({"cuda"})
+"""Where columns are moved."""
+
+
+@lowering(
+    aten.cumsum.default, aten.cumprod.default, aten.cummax.default, aten.cummin.default,
+    aten.logcumsumexp.default,
+)  # fmt: skip
+def scan(cx: LoweringContext, x: Value, dim: int, **keywords: Any) -> Value | list[Value]:
+    rank = len(x.shape)
+    if x.device.type not in DEVICES or rank < 2 or (dim := normalize_dim(dim, rank)) == rank - 1:
+        raise NotLowered("a call of ATen's scan")
+    columns = product([n for d, n in enumerate(x.shape) if d != dim])
+    if not isinstance(columns, int) or columns >= ENOUGH_COLUMNS:
+        raise NotLowered("a call of ATen's scan")
+    order = (*(d for d in range(rank) if d != dim), dim)
+    shape = tuple(x.shape[d] for d in order)
+    turned = x.view(shape, Permute(order))
+    rows = cx.lazy(shape, x.dtype, turned.at, 1, 1)
+    count = len(cx.shapes)
+    inner = LoweringContext(
+        cx.graph, cx.target, [shape] * count, cx.dtypes, [contiguous_strides(shape)] * count,
+        cx.device, cx.origins,
+    )  # fmt: skip
+    found = call_aten(inner, (rows, rank - 1), keywords, list(range(count)), count > 1)
+    back = Permute(tuple(order.index(d) for d in range(rank)))
+    results = []
+    for value, layout in zip(found, cx.layouts, strict=True):
+        assert value is not None
+        moved = value.view(cx.shape, back)
+        results.append(cx.lazy(cx.shape, value.dtype, moved.at, 1, 1, layout))
+    return results if count > 1 else results[0]

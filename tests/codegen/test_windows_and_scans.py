@@ -1,0 +1,88 @@
+"""Windows (pooling), and scans as GPUs have them, whose values do not depend on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import weft
+from weft.codegen.lowering import scans
+
+
+@pytest.fixture(autouse=True)
+def everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(scans, "DEVICES", frozenset({"cpu", "cuda"}))
+    weft.reset()
+    torch.manual_seed(0)
+    with weft.config.patch(strict=True):
+        yield
+    weft.reset()
+
+
+def check(fn: Callable[..., Any], *args: torch.Tensor, library_calls: int | None = 0) -> None:
+    found, expected = weft.compile(fn)(*args), fn(*args)
+    torch.testing.assert_close(found, expected, check_stride=True, equal_nan=True)
+    assert library_calls is None or weft.stats()["extern_calls"] == library_calls
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.avg_pool2d(x, 3, 1, 1),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        lambda x: F.avg_pool2d(x, (2, 3), divisor_override=5),
+        lambda x: F.max_pool2d(x, 3, 2, 1),
+        lambda x: F.max_pool2d(x, (1, 4), return_indices=True),
+        lambda x: F.max_pool2d(x.relu(), 2, 1, 1, return_indices=True),
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+    ],
+)
+def test_windows(pool: Callable[..., Any]) -> None:
+    x = torch.randn(2, 3, 9, 8)
+    x[0, 0, 2, 3] = float("nan")
+    x[0, 1] = float("-inf")
+    x[1, 0, 4:6, 4:6] = float("nan")
+    check(pool, x)
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.max_pool2d(x, 2) * F.avg_pool2d(x, 2),
+        lambda x: F.max_pool2d(x, 3, 2, 1) * F.avg_pool2d(x, 3, 2, 1),
+        lambda x: F.max_pool2d(x, 3, 1) * F.avg_pool2d(x, (3, 3), 1, divisor_override=4),
+        lambda x: F.max_pool2d(x, (2, 1), (3, 2)) * F.avg_pool2d(x, (2, 1), (3, 2)),
+    ],
+)
+def test_gradients_of_windows(pool: Callable[..., Any]) -> None:
+    x = torch.randn(2, 3, 9, 8, requires_grad=True)
+    found, expected = weft.compile(pool)(x), pool(x)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(found)
+    (made,) = torch.autograd.grad(found, x, weights)
+    (wanted,) = torch.autograd.grad(expected, x, weights)
+    torch.testing.assert_close(made, wanted, check_stride=True)
+    assert weft.stats()["extern_calls"] == 0
+
+
+def test_windows_of_channels_last_images() -> None:
+    x = torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
+    check(lambda x: F.max_pool2d(x, 2) + 1, x)
+
+
+def test_large_windows_are_library_calls() -> None:
+    check(lambda x: F.avg_pool2d(x, 6), torch.randn(2, 3, 12, 12), library_calls=1)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -2])
+def test_scans_of_columns(dim: int) -> None:
+    x = torch.randn(5, 7, 6)
+    check(lambda x: x.cumsum(dim), x, library_calls=None)
+    weft.reset()
+    check(lambda x: (x * 2).cummax(dim), x, library_calls=None)
+    weft.reset()
+    check(lambda x: x.int().cumsum(dim), x, library_calls=None)
