@@ -164,3 +164,19 @@ def test_constants_of_bool_are_stored_as_ones() -> None:
 def test_loops_without_points_are_not_divided_by() -> None:
     full, empty = Domain((6, 4), (False, False)), Domain((6, 0), (False, False))
     assert refine(full, empty) is None and refine(empty, full) is None
+
+
+def test_merged_heads_are_read_in_runs() -> None:
+    """The loop over heads and their elements is two: vectors lie in memory as they are read."""
+    artifact = check(lambda x: x.transpose(1, 2).reshape(2, 6, 64) * 2, torch.randn(2, 2, 6, 32))
+    [kernel] = artifact.kernels
+    assert [v.extent for v in kernel.outer] == [2, 6, 2, 32]
+    [load] = [n for n in kernel.nodes if isinstance(n, Load)]
+    assert "//" not in str(load.index)
+
+
+def test_short_reductions_fuse_with_what_reads_them() -> None:
+    def nearest(x, y):
+        return (x[:, None] - y[None]).square().sum(-1).amin(1)
+
+    assert len(check(nearest, torch.randn(20, 3), torch.randn(30, 3)).kernels) == 1

@@ -86,3 +86,10 @@ def test_scans_of_columns(dim: int) -> None:
     check(lambda x: (x * 2).cummax(dim), x, library_calls=None)
     weft.reset()
     check(lambda x: x.int().cumsum(dim), x, library_calls=None)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_borders_that_repeat_the_image(mode: str) -> None:
+    check(lambda x: F.pad(x, (2, 1, 0, 3), mode=mode) * 2, torch.randn(2, 3, 6, 7))
+    weft.reset()
+    check(lambda x: F.pad(x.sin(), (2, 3), mode=mode), torch.randn(2, 3, 9))

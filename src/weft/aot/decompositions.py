@@ -37,15 +37,18 @@ KEPT_PACKETS: Final = frozenset(
         "_thnn_fused_lstm_cell", "rnn_tanh", "rnn_relu", "bernoulli", "uniform", "normal",
         "normal_functional", "randn", "rand", "randint", "randperm", "native_dropout",
         "exponential", "geometric", "cauchy", "log_normal", "multinomial", "rrelu_with_noise",
-        "sort", "topk", "cumsum", "cumprod", "unique_dim", "_unique2", "nonzero", "empty",
-        "empty_like", "empty_strided", "new_empty", "new_empty_strided",
+        "sort", "topk", "searchsorted", "bucketize", "cumsum", "cumprod", "unique_dim", "_unique2",
+        "nonzero", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
         "multilabel_margin_loss_forward",  # in the formula targets behind the first -1 count
     }
 )  # fmt: skip
 """By packet name: library calls, random numbers (eager's stream must be consumed as eager does)."""
 
-KEPT_ON_CPU: Final = frozenset({"native_layer_norm_backward"})
-"""Library calls that beat formulas on CPUs only (by a fifth, on 1024 x 768)."""
+KEPT_ON_CPU: Final = frozenset({
+    "native_layer_norm_backward", "upsample_bilinear2d", "upsample_bicubic2d",
+})  # fmt: skip
+"""Library calls that beat formulas on CPUs only (layer norm by a fifth, on 1024 x 768; resampling
+by two, where formulas gather)."""
 
 
 def decomposition(*ops: OpOverload) -> Callable[[Decomposition], Decomposition]:

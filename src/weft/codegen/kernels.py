@@ -26,11 +26,11 @@ MAX_UNROLLED: Final = 4
 
 def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
     """The kernel of a group; stores buffers in `needed`."""
-    em = _evaluated(group, needed)
-    if device_of(group).type == "cpu" and (short := _piecewise_loop(group, em)) is not None:
+    em, cpu = _evaluated(group, needed), device_of(group).type == "cpu"
+    if cpu and (short := _piecewise_loop(group, em)) is not None:
         variable, extent = short
         em = _evaluated(group, needed, [{variable: piece} for piece in range(extent)])
-    kernel = simplify_loops(em.build(name, tuple(map(str, group.origins))))
+    kernel = simplify_loops(em.build(name, tuple(map(str, group.origins))), cut=cpu)
     if config.strict:
         verify(kernel)
     return kernel

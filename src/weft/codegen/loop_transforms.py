@@ -1,4 +1,5 @@
-"""Kernel → kernel: loop order by strides, and merging of loops that walk memory in one stride.
+"""Kernel → kernel: loop order by strides, merging of loops that walk memory in one stride, and
+cutting of those whose indices are quotients and remainders (a reshape of what was transposed).
 
 Place in the pipeline: after `kernels.py` has evaluated a group's formulas over its domain, before
 a target sees the kernel.
@@ -11,20 +12,27 @@ a target sees the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cmp_to_key
+from typing import Final
 
 from weft.codegen.loop_ir import IndexValue, Indirect, Kernel, Load, LoopVar, Reduce, stride
 from weft.codegen.values import estimate
-from weft.shapes.expr import Expr, IntExpr, loop_index, subs
+from weft.shapes.atoms import FloorDiv, Mod
+from weft.shapes.expr import Expr, IntExpr, loop_index, operands, subs
 
 Loops = list[LoopVar]
 
+SHORTEST_PIECE: Final = 16
+"""Points of the inner one of two loops made of one: enough for a vector."""
 
-def simplify_loops(kernel: Kernel) -> Kernel:
+
+def simplify_loops(kernel: Kernel, *, cut: bool = False) -> Kernel:
     """Reorder, merge and rename the loops of a freshly built kernel (its nodes are changed in
-    place).
+    place). `cut`: loops too, where that makes indices linear.
     """
+    if cut:
+        _cut_outer_loops(kernel)
     exprs = _index_exprs(kernel)
     table = _Strides(exprs)
     fixed = any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in kernel.nodes)
@@ -36,6 +44,54 @@ def simplify_loops(kernel: Kernel) -> Kernel:
     kernel.inner = _rename(_merge(inner, table), "r", mapping)
     _substitute(kernel, mapping)
     return kernel
+
+
+def _cut_outer_loops(kernel: Kernel) -> None:
+    """Makes two loops of one over `v` where indices have `v // n` or `v % n` (n a divisor).
+
+    Vectors along `v` would be gathered from memory that lies in runs of n elements.
+    """
+    number = 0
+    pending, done = list(kernel.outer), []
+    while pending:
+        loop = pending.pop(0)
+        size = _piece(loop, kernel)
+        if size is None:
+            done.append(loop)
+            continue
+        assert isinstance(loop.extent, int)
+        pieces = loop.extent // size
+        first, second = (loop_index(f"c{number + k}", n) for k, n in enumerate((pieces, size)))
+        number += 2
+        _substitute(kernel, {loop.symbol: first * size + second})
+        pending[:0] = [LoopVar(first, pieces), LoopVar(second, size)]
+    kernel.outer = tuple(done)
+
+
+def _piece(loop: LoopVar, kernel: Kernel) -> int | None:
+    """The largest size of the pieces in which a loop should be run through; None: as it is."""
+    extent = loop.extent
+    if not isinstance(extent, int):
+        return None
+    found = [
+        n
+        for expr in dict.fromkeys(_index_exprs(kernel))
+        for of, n in _divisions(expr)
+        if of is loop.symbol and SHORTEST_PIECE <= n < extent and extent % n == 0
+    ]
+    return max(found, default=None)
+
+
+def _divisions(expr: IntExpr) -> Iterator[tuple[IntExpr, int]]:
+    """What is divided by which number (remainders, too), anywhere in an expression."""
+    if isinstance(expr, int):
+        return
+    for atom in expr.atoms():
+        parts = operands(atom)
+        if isinstance(atom, FloorDiv | Mod) and isinstance(parts[1], int):
+            yield parts[0], parts[1]
+        for part in parts:
+            yield from _divisions(part)
 
 
 class _Strides:

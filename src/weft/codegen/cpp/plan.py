@@ -36,7 +36,7 @@ from weft.codegen.loop_ir import (
     stride,
 )
 from weft.codegen.scalar_ops import COMPARISONS
-from weft.shapes.expr import Expr, IntExpr, symbols, upper_bound
+from weft.shapes.expr import Expr, IntExpr, subs, symbols, upper_bound
 from weft.shapes.printing import fits_int32
 
 ASSUMED_EXTENT: Final = 512
@@ -49,6 +49,8 @@ FEW_POINTS: Final = 16
 """Points up to which a long reduction is divided between threads."""
 SHUFFLED_STEPS: Final = (2, 3, 4)
 """Steps between lanes up to which whole vectors are loaded and shuffled (`strided.h`)."""
+FAR: Final = 16
+"""Steps between lanes from which each lane has a cache line of its own."""
 MAX_CHUNKS: Final = 64
 CHUNK_WORK: Final = 16384
 """Elements that are worth a chunk of their own."""
@@ -262,7 +264,16 @@ def _access_cost(access: Access, v: Expr, varying: frozenset[int], lanes: int) -
         return 1 / lanes
     if step in SHUFFLED_STEPS:
         return min(1.5, 2 * step / lanes)
-    return 1.5 if step is not None else 3.0
+    if step is None:
+        return 1.5 if _stays_near(access.index, v, lanes) else 3.0
+    return 1.5 if isinstance(step, int) and abs(step) < FAR else 2.5
+
+
+def _stays_near(index: IntExpr, v: Expr, lanes: int) -> bool:
+    """Do neighbours along `v` lie in a few cache lines (the quotient of an enlarged image)?"""
+    others = dict.fromkeys(symbols(index) - {v}, 0)
+    first, last = (subs(index, {**others, v: at}) for at in (0, lanes - 1))
+    return isinstance(first, int) and isinstance(last, int) and abs(last - first) < 2 * lanes
 
 
 def _node_weight(node: Node) -> float:
