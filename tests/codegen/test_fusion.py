@@ -180,3 +180,12 @@ def test_short_reductions_fuse_with_what_reads_them() -> None:
         return (x[:, None] - y[None]).square().sum(-1).amin(1)
 
     assert len(check(nearest, torch.randn(20, 3), torch.randn(30, 3)).kernels) == 1
+
+
+def test_formulas_used_twice_are_evaluated_once() -> None:
+    def iterate(z, c):
+        for _ in range(40):
+            z = (z * z + c).clamp(-4, 4)
+        return z
+
+    assert len(check(iterate, torch.randn(16), torch.randn(16)).kernels) == 1

@@ -93,3 +93,10 @@ def test_borders_that_repeat_the_image(mode: str) -> None:
     check(lambda x: F.pad(x, (2, 1, 0, 3), mode=mode) * 2, torch.randn(2, 3, 6, 7))
     weft.reset()
     check(lambda x: F.pad(x.sin(), (2, 3), mode=mode), torch.randn(2, 3, 9))
+
+
+def test_positions_in_images_of_any_size() -> None:
+    pool = weft.compile(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), dynamic=True)
+    for size in (8, 11):
+        x = torch.randn(2, 3, size, size + 1)
+        torch.testing.assert_close(pool(x), F.max_pool2d(x, 3, 2, 1, return_indices=True))

@@ -492,12 +492,12 @@ def _require(condition: bool, message: str) -> None:
 def _verify_order(kernel: Kernel) -> None:
     seen: set[int] = set()
     for node in kernel.nodes:
-        _require(all(o.id in seen for o in operands(node)), f"operand after use in {node}")
+        _require(all(o.id in seen for o in operands(node)), f"operand after use in node {node.id}")
         _require(node.id not in seen, f"node {node.id} twice")
         seen.add(node.id)
     for store in kernel.stores:
         used = (store.value, *store.indirect)
-        _require(all(o.id in seen for o in used), f"store of unknown node: {store}")
+        _require(all(o.id in seen for o in used), f"store of an unknown node to {store.buffer}")
     _require(bool(kernel.stores), "a kernel without stores")
 
 

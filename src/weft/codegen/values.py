@@ -81,14 +81,18 @@ class Emitter(KernelBuilder):
     """A kernel builder that knows which buffers are computed at the same point of the same kernel.
 
     `forwards` maps (buffer, flat index) to the node that was just computed there, so that a
-    consumer fused with its producer takes the value and not the memory.
+    consumer fused with its producer takes the value and not the memory. `evaluated` has what
+    formulas gave at an index (under a mask): in `z = z * z + c`, again and again, each is used
+    twice, and would be evaluated 2**n times.
     """
 
     forwards: dict[tuple[str, IntExpr], Node]
+    evaluated: dict[tuple[Any, ...], Node]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.forwards = {}
+        self.evaluated = {}
 
     def read(self, buffer: Buffer, index: IntExpr) -> Node:
         """The element of `buffer` at a flat index: its producer's node, or a load."""
@@ -186,7 +190,14 @@ class Value:
 
     def at(self, em: Emitter, index: Index) -> Node:
         """The scalar node at `index`."""
-        return self.impl.at(em, index)
+        impl = self.impl
+        if isinstance(impl, Strided):
+            return impl.at(em, index)
+        key = (impl, *index, em.mask, em.other)
+        found = em.evaluated.get(key)
+        if found is None:
+            found = em.evaluated[key] = impl.at(em, index)
+        return found
 
     def realize(self) -> Strided:
         """The value in memory."""

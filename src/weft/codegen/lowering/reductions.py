@@ -37,6 +37,8 @@ aten = torch.ops.aten
 _MOST_DIMENSIONS: Final = 64
 WRITTEN_OUT: Final = 8
 """Elements of a reduction that is no loop."""
+WRITTEN_OUT_AGAIN: Final = 4
+"""The same where the result keeps the dimensions: it is computed at each of the elements again."""
 _COMBINE: Final = {
     "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or_", "all": "and_",
 }  # fmt: skip
@@ -90,10 +92,13 @@ def reduce_value(
 
     shape = reduced_shape(x.shape, dims, keepdim)
     extents = [n for d in dims if isinstance(n := x.shape[d], int)]
-    short = len(extents) == len(dims) and math.prod(extents) <= WRITTEN_OUT
-    if short and not keepdim and kind in _COMBINE and not _is_computed(x):
+    most = WRITTEN_OUT
+    if keepdim:
+        most = WRITTEN_OUT_AGAIN if isinstance(x.impl, Lazy) else 0
+    short = len(extents) == len(dims) and math.prod(extents) <= most
+    if short and kind in _COMBINE and not _is_computed(x):
         places = list(itertools.product(*map(range, extents)))
-        return _written_out(cx, kind, x, dims, places, shape, dtype, formula, finish)
+        return _written_out(cx, kind, x, dims, places, keepdim, shape, dtype, formula, finish)
     buffer = cx.graph.new_buffer(dtype, shape, contiguous_strides(shape), cx.device)
     kept = [d for d in range(len(x.shape)) if d not in dims]
 
@@ -118,21 +123,17 @@ def _is_computed(x: Value) -> bool:
 
 def _written_out(
     cx: LoweringContext, kind: str, x: Value, dims: Sequence[int],
-    places: Sequence[tuple[int, ...]], shape: Shape, dtype: torch.dtype, formula: Formula,
-    finish: Body | None,
+    places: Sequence[tuple[int, ...]], keepdim: bool, shape: Shape, dtype: torch.dtype,
+    formula: Formula, finish: Body | None,
 ) -> Value:  # fmt: skip
-    """A reduction of a few elements, at these places, as an operator that fuses with all others.
-
-    Not where the result keeps the dimensions: what is then computed with it, at each of these
-    elements again, shares its kernel.
-    """
+    """A reduction of a few elements, at these places, as an operator that fuses with all others."""
 
     def combined(em: Emitter, index: Index) -> Node:
         total: Node | None = None
         for place in places:
             at = list(index)
             for d, position in zip(dims, place, strict=True):
-                at.insert(d, position)
+                at[d : d + keepdim] = [position]
             value = formula(em, at)
             total = value if total is None else em.op(_COMBINE[kind], total, value)
         assert total is not None

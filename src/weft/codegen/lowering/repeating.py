@@ -5,7 +5,7 @@ fused with the formula and read it point by point (`schedule.py` hands the value
 of some cost is given a buffer. Otherwise it costs a store, loads, and a kernel of its own. That is
 so where a user reads it at *other* points: a rotary embedding takes elements `j` and `j + 64` of a
 normalised row. A formula that loads little more than one tensor of its own size, without dear
-functions, is then better repeated:
+functions, is then better repeated, and everywhere one that loads less (pairwise differences):
 
     normed = x * rsqrt(mean + eps) * weight          # mean: one number a row, a buffer
     normed * cos + cat(-normed[..., 64:], normed[..., :64]) * sin          # one kernel
@@ -60,7 +60,8 @@ def should_realize(value: Value, node: Node) -> bool:
         return False
     if impl.cost < 4 and impl.reads < 2:
         return False
-    return not (_is_moved(node) and _is_cheap(value))
+    loads = _large_loads_of(value)
+    return loads is None or loads > (1 if _is_moved(node) else 0)
 
 
 def _is_moved(node: Node, depth: int = 4) -> bool:
@@ -72,9 +73,9 @@ def _is_moved(node: Node, depth: int = 4) -> bool:
     )
 
 
-def _is_cheap(value: Value) -> bool:
-    """Does the formula load at most one element of a tensor as large as the value, and use few and
-    simple operators?
+def _large_loads_of(value: Value) -> int | None:
+    """How many elements of tensors as large as the value the formula loads; None if it uses many or
+    dear operators.
     """
     kept = [n for n in value.shape if not (isinstance(n, int) and n == 1)]
     domain = Domain(tuple(kept), (False,) * len(kept))
@@ -82,10 +83,10 @@ def _is_cheap(value: Value) -> bool:
     em = emitter_for(domain, domain.symbols())
     value.at(em, [0 if isinstance(n, int) and n == 1 else next(variables) for n in value.shape])
     if any(isinstance(n, Reduce) or (isinstance(n, Op) and n.name in DEAR) for n in em.nodes):
-        return False
+        return None
     if sum(isinstance(n, Op) for n in em.nodes) > MOST_OPERATORS:
-        return False
-    return _large_loads(em, estimate(product(value.shape))) <= 1
+        return None
+    return _large_loads(em, estimate(product(value.shape)))
 
 
 def _large_loads(em: Emitter, points: int) -> int:

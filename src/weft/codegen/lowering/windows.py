@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from weft.codegen.dtypes import DType
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.convolution import channels_last_strides
 from weft.codegen.lowering.registry import (
@@ -75,12 +76,14 @@ def max_pool(
     def position(em: Emitter, index: Index) -> Node:
         """In the image, row by row; of several NaNs the last one, as ATen has it."""
         best = place = found = None
+        width = x.shape[-1]
+        small: DType = "i32" if isinstance(width, int) else "i64"
         places = itertools.product(*map(range, window.kernel))
         for (value, inside), (y, z) in zip(
             window.elements(em, index, -math.inf), places, strict=True
         ):
-            offset = y * x.shape[-1] + z
-            here = em.const(offset, "i32") if isinstance(offset, int) else em.index(offset)
+            offset = y * width + z
+            here = em.const(offset, small) if isinstance(offset, int) else em.index(offset)
             if best is None or place is None:
                 best, place, found = value, here, inside
                 continue
@@ -93,7 +96,7 @@ def max_pool(
             best, place = em.op("where", wins, value, best), em.op("where", wins, here, place)
         assert place is not None
         (row, column), (up, left) = index[-2:], window.padding
-        start = (row * window.stride[0] - up) * x.shape[-1] + column * window.stride[1] - left
+        start = (row * window.stride[0] - up) * width + column * window.stride[1] - left
         return em.op("add", em.index(start), em.cast(place, "i64"))
 
     return [window.value(cx, largest, 0), window.value(cx, position, 1)]
