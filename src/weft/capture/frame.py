@@ -241,9 +241,7 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     obj = value.real() if found is None else found
     if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
         return True
-    if issubclass(type(obj), _LONG_LIVED) or not type(obj).__weakrefoffset__:
-        return False
-    return weakref.getweakrefcount(obj) > 0 or any(one is value for one in used)
+    return not issubclass(type(obj), _LONG_LIVED) and weakref.getweakrefcount(obj) > 0
 
 
 def is_watched(value: SymbolicValue) -> bool:

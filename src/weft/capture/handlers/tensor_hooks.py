@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs
                    ) -> SymbolicValue:
     hook = tx.force(args[0]) if len(args) == 1 and not kwargs else NONE
-    real = _real(tx, hook) if tensor.example.grad_fn is not None and _is_dropped(tx) else None
+    real = _real(tx, hook) if _is_computed_here(tensor) and _is_dropped(tx) else None
     if real is None:
         raise graph_break("unknown-operation", f"a hook on the gradient of {tensor!r}")
     with rehearsal(tx, f"the hook {hook!r}"):
@@ -41,6 +41,11 @@ def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwa
 
 
 TENSOR_METHODS["register_hook"] = _register_hook
+
+
+def _is_computed_here(tensor: TensorValue) -> bool:
+    """Hooks of tensors from outside run in turn with those that these have already."""
+    return tensor.source is None and tensor.example.grad_fn is not None
 
 
 def _is_dropped(tx: Interpreter) -> bool:

@@ -271,8 +271,11 @@ def _access_cost(access: Access, v: Expr, varying: frozenset[int], lanes: int) -
 
 def _stays_near(index: IntExpr, v: Expr, lanes: int) -> bool:
     """Do neighbours along `v` lie in a few cache lines (the quotient of an enlarged image)?"""
-    others = dict.fromkeys(symbols(index) - {v}, 0)
-    first, last = (subs(index, {**others, v: at}) for at in (0, lanes - 1))
+    others = dict.fromkeys(symbols(index) - {v}, ASSUMED_EXTENT)
+    try:
+        first, last = (subs(index, {**others, v: at}) for at in (0, lanes - 1))
+    except ZeroDivisionError:  # by a difference of sizes
+        return False
     return isinstance(first, int) and isinstance(last, int) and abs(last - first) < 2 * lanes
 
 
