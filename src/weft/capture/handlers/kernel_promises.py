@@ -69,7 +69,9 @@ def _resizing(function: Any) -> None:
 
 
 def _has_pixels(image: torch.Tensor) -> bool:
-    return all(n > 0 for n in image.shape[2:])
+    """As far as it is known: sizes that depend on data are left to the operator."""
+    known = [n for n in image.shape[2:] if not isinstance(n, torch.SymInt) or n.node.has_hint()]
+    return all(n > 0 for n in known)
 
 
 for _name in _RESIZING:
