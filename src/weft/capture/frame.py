@@ -237,17 +237,21 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
         return True
     if value.source is None:
         return False
-    found = getattr(value, "object", None)
-    obj = value.real() if found is None else found
+    obj = _outside_object(value)
     if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
         return True
     return not issubclass(type(obj), _LONG_LIVED) and weakref.getweakrefcount(obj) > 0
 
 
+def _outside_object(value: SymbolicValue) -> Any:
+    """The object behind a value, which nothing may have looked at yet (`LazyValue`)."""
+    found = getattr(value, "object", None)
+    return value.real() if found is None else found
+
+
 def is_watched(value: SymbolicValue) -> bool:
     """Whether something happens when an outside object is freed: a weak reference calls back."""
-    found = getattr(value, "object", None)
-    obj = value.real() if found is None else found
+    obj = _outside_object(value)
     return not issubclass(type(obj), _LONG_LIVED) and any(
         type(reference) in weakref.ProxyTypes or reference.__callback__ is not None
         for reference in weakref.getweakrefs(obj))  # a proxy has the attributes of the object

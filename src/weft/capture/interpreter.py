@@ -291,6 +291,12 @@ class Interpreter:
         if not self.shapes.expects:  # else the operator's node comes first
             note_checks(self, partial(number_node, self))
 
+    def mode_node(self, function: Any, *args: Any) -> None:
+        """The graph calls what sets a mode; it counts as no operator."""
+        node = self.builder.call("call_function", function, args, {}, None, self.stack())
+        node.meta["effect"] = True
+        self.builder.n_calls -= 1
+
     def note_inference(self) -> None:
         """The instruction under way sets inference mode."""
         signal = self.graph_break("state", "tensors that inference mode made")

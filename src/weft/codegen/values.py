@@ -14,16 +14,18 @@ nothing) or *lazy* (a function from an index to a scalar node, computed again wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 import torch
 
 from weft.codegen.dtypes import DType, compute_type, from_torch
-from weft.codegen.loop_ir import KernelBuilder, Node
+from weft.codegen.loop_ir import KernelBuilder, Node, Scalar
 from weft.errors import SourceLine
-from weft.shapes.expr import IntExpr, subs, symbols
+from weft.shapes.expr import IntExpr, lower_bound, subs, symbols, upper_bound
 from weft.shapes.unbacked import Binding
 
 
@@ -98,6 +100,16 @@ class Emitter(KernelBuilder):
         """The element of `buffer` at a flat index: its producer's node, or a load."""
         found = self.forwards.get((buffer.name, index))
         return self.load(buffer.name, buffer.scalar, index) if found is None else found
+
+    def within(self, places: Iterable[tuple[IntExpr, IntExpr]]) -> Node | None:
+        """Whether 0 <= position < size for each pair; None if that is known without a test."""
+        tests: list[Node] = []
+        for position, size in places:
+            if lower_bound(position) < 0:
+                tests.append(self.op("ge", self.index(position), self.const(0, "i64")))
+            if upper_bound(position - size) >= 0:
+                tests.append(self.op("lt", self.index(position), self.index(size)))
+        return functools.reduce(partial(self.op, "and_"), tests) if tests else None
 
 
 Formula: TypeAlias = Callable[[Emitter, Index], Node]
@@ -198,6 +210,14 @@ class Value:
         if found is None:
             found = em.evaluated[key] = impl.at(em, index)
         return found
+
+    def at_or(self, em: Emitter, index: Index, inside: Node | None, otherwise: Scalar) -> Node:
+        """The scalar node at `index`, or a number where it does not lie inside (None: it does)."""
+        if inside is None:
+            return self.at(em, index)
+        with em.masked(inside, 0):
+            node = self.at(em, index)
+        return em.op("where", inside, node, em.number(otherwise, node.dtype))
 
     def realize(self) -> Strided:
         """The value in memory."""

@@ -509,6 +509,12 @@ def expr_of(size: int | torch.SymInt) -> IntExpr:
     return result
 
 
+def is_hinted(value: object) -> bool:
+    """Whether a plain or symbolic number is known in this call: it does not depend on data."""
+    return not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or (
+        bool(value.node.has_hint()))
+
+
 def factored_expr_of(size: int | torch.SymInt) -> IntExpr:
     """The expression with multiples written as such; see `Facts.factored`."""
     if isinstance(size, int):

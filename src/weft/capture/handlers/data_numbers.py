@@ -76,10 +76,8 @@ def _converted(name: str, dtypes: frozenset[torch.dtype]) -> Any:
     """`int(x)` or `float(x)` of tensors of these types."""
 
     def method(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        known = tensor.known_data(tx) is not None or tensor.known_number(tx) is not None
-        if known:
-            return _item(tx, tensor, args, kwargs).method(tx, name, [], {})
-        _require(tx, tensor, name, tensor.example.dtype in dtypes)
+        if tensor.known_data(tx) is None and tensor.known_number(tx) is None:
+            _require(tx, tensor, name, tensor.example.dtype in dtypes)
         return _item(tx, tensor, args, kwargs).method(tx, name, [], {})
 
     return method

@@ -16,8 +16,8 @@ from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant, evaluate
 from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue, TupleValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TensorValue, run
+from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -43,11 +43,8 @@ def _pads_nothing(tx: Interpreter, widths: SymbolicValue) -> bool:
     if not isinstance(widths, TupleValue | ListValue):
         return False
     numbers = [tx.force(width) for width in widths.iterate(tx)]
-    return not any(map(_depends_on_data, numbers)) and not any(n.truth(tx) for n in numbers)
-
-
-def _depends_on_data(number: SymbolicValue) -> bool:
-    return isinstance(number, SymbolicNumberValue) and not number.example.node.has_hint()
+    hinted = all(is_hinted(getattr(number, "example", None)) for number in numbers)
+    return hinted and not any(number.truth(tx) for number in numbers)
 
 
 _RESIZING: Final = (
@@ -70,8 +67,7 @@ def _resizing(function: Any) -> None:
 
 def _has_pixels(image: torch.Tensor) -> bool:
     """As far as it is known: sizes that depend on data are left to the operator."""
-    known = [n for n in image.shape[2:] if not isinstance(n, torch.SymInt) or n.node.has_hint()]
-    return all(n > 0 for n in known)
+    return all(n > 0 for n in image.shape[2:] if is_hinted(n))
 
 
 for _name in _RESIZING:

@@ -63,9 +63,7 @@ def _setting(read: Callable[..., Any], write: Callable[..., Any], *, chooses: bo
             return NONE
         if not (chooses or value is True or value == tx.state.settings[mode]):
             raise graph_break("state", "a function that changes state outside of graphs")
-        node = tx.builder.call("call_function", write, (*where, value), {}, None, tx.stack())
-        node.meta["effect"] = True
-        tx.builder.n_calls -= 1
+        tx.mode_node(write, *where, value)
         with warnings.catch_warnings():  # the graph's call gives them
             warnings.simplefilter("ignore")
             write(*where, value)

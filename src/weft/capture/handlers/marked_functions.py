@@ -16,7 +16,7 @@ from weft._frame import CompiledFunction
 from weft._torch import call_scripted, compile_markers, region_call
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.classes import constructor
 from weft.capture.values.constant import NONE, TRUE, constant, evaluate, python_object
 from weft.capture.values.functions import MARKED, Rule, rule
@@ -56,30 +56,20 @@ def _scripted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 @final
-class CompiledFunctionValue(SymbolicValue):
+class CompiledFunctionValue(OutsideObject):
     """A compiled function called within another one: the function that it was made of, as if the
     program had not compiled it by itself too."""
 
-    __slots__ = ("compiled",)
-
-    def __init__(self, compiled: CompiledFunction, source: Source | None) -> None:
-        super().__init__(source)
-        self.compiled = compiled
-
-    def python_type(self) -> type:
-        return CompiledFunction
-
-    def real(self) -> Any:
-        return self.compiled
+    __slots__ = ()
 
     def dict_key(self, tx: Interpreter) -> Any:
-        return tx.identities.key(self, self.compiled)
+        return tx.identities.key(self, self.object)
 
     def __repr__(self) -> str:
-        return f"compiled function {self.compiled.__name__}"
+        return f"compiled function {self.object.__name__}"
 
     def _function(self, tx: Interpreter) -> SymbolicValue:
-        return tx.wrap_fixed(self.compiled.__wrapped__, self.compiled.__name__)
+        return tx.wrap_fixed(self.object.__wrapped__, self.object.__name__)
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self._function(tx).call(tx, args, kwargs)
@@ -89,7 +79,7 @@ class CompiledFunctionValue(SymbolicValue):
         return function if name == "__wrapped__" else function.getattr(tx, name)
 
     def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.compiled)
+        return emit.constant(self.object)
 
 
 @wraps(CompiledFunction)

@@ -22,6 +22,7 @@ from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TensorValue, run
+from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -116,8 +117,7 @@ def _cov(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
         return False
     sizes = args[0].example.shape  # type: ignore[attr-defined]
     enough = sizes[-1] - correction.constant() > 0
-    hinted = isinstance(enough, bool) or enough.node.has_hint()
-    return hinted and bool(evaluate(tx, lambda: bool(enough)))
+    return is_hinted(enough) and bool(evaluate(tx, lambda: bool(enough)))
 
 
 def _corrcoef(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:

@@ -20,7 +20,7 @@ from weft.capture.breaks import ObservedException, SkipFrame, graph_break
 from weft.capture.identity_guards import WEAK
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.classes import ClassValue, constructor
 from weft.capture.values.constant import NONE, constant, evaluate, is_none, python_object
 from weft.capture.values.exceptions import new_exception, nothing_handled_outside, traceback_of
@@ -292,26 +292,16 @@ def _wrap_context_variable(tx: Interpreter, obj: Any, source: Source | None) -> 
 
 
 @final
-class LoggerValue(SymbolicValue):
+class LoggerValue(OutsideObject):
     """A logging.Logger: a call below its level is nothing, one above breaks the graph."""
 
-    __slots__ = ("logger",)
-
-    def __init__(self, logger: logging.Logger, source: Source | None) -> None:
-        super().__init__(source)
-        self.logger = logger
-
-    def python_type(self) -> type:
-        return type(self.logger)
-
-    def real(self) -> Any:
-        return self.logger
+    __slots__ = ()
 
     def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.logger)
+        return emit.constant(self.object)
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        return LogMethod(self.logger, name)
+        return LogMethod(self.object, name)
 
 
 @final
@@ -361,24 +351,13 @@ def _wrap_logger(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 
 
 @final
-class OpaqueValue(SymbolicValue):
+class OpaqueValue(OutsideObject):
     """An object that is only passed on or compared by identity (typing objects, ...)."""
 
-    __slots__ = ("object",)
-
-    def __init__(self, object: Any, source: Source | None) -> None:
-        super().__init__(source)
-        self.object = object
-
+    __slots__ = ()
     is_constant = True
 
     def constant(self) -> Any:
-        return self.object
-
-    def python_type(self) -> type:
-        return type(self.object)
-
-    def real(self) -> Any:
         return self.object
 
     def dict_key(self, tx: Interpreter) -> Any:

@@ -121,9 +121,7 @@ def _state_change(function: Any) -> None:
         objects = [python_object(tx, a) for a in args]
         if any(o is MISSING for o in objects):
             raise graph_break("state", f"{function.__name__} of values that are no constants")
-        node = tx.builder.call("call_function", function, tuple(objects), {}, None, tx.stack())
-        node.meta["effect"] = True
-        tx.builder.n_calls -= 1
+        tx.mode_node(function, *objects)
         return tx.wrap_new(function(*objects))
 
 
@@ -420,10 +418,7 @@ def _switch_inference(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVa
     else:
         tx.note_inference()
         tx.state.enter_inference(mode)
-    node = tx.builder.call(
-        "call_function", set_grad_enabled, (torch.is_grad_enabled(),), {}, None, tx.stack())
-    node.meta["effect"] = True
-    tx.builder.n_calls -= 1
+    tx.mode_node(set_grad_enabled, torch.is_grad_enabled())
     return NONE
 
 

@@ -153,6 +153,22 @@ class _Missing:
 MISSING = _Missing()
 
 
+class OutsideObject(SymbolicValue):
+    """An object from outside that stays what it is."""
+
+    __slots__ = ("object",)
+
+    def __init__(self, object: Any, source: Source | None) -> None:
+        super().__init__(source)
+        self.object = object
+
+    def python_type(self) -> type:
+        return type(self.object)
+
+    def real(self) -> Any:
+        return self.object
+
+
 class LazyValue(SymbolicValue):
     """A frame's argument or container's item that nobody has looked at: no guard yet."""
 

@@ -229,16 +229,8 @@ def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
         items = [_stand_in(tx, item) for item in value.items]
         return MISSING if any(item is MISSING for item in items) else value.build(items)
     if isinstance(value, SymbolicNumberValue):
-        return _example_of(value)
+        return value.in_this_call()  # types do not depend on it
     return python_object(tx, value)
-
-
-def _example_of(value: SymbolicNumberValue) -> Any:
-    """The number in this call, which is not fixed by being tried: types do not depend on it."""
-    node = value.example.node
-    if not node.has_hint():
-        return MISSING
-    return value.python_type()(node.hint)
 
 
 _LARGEST_MODEL: Final = 1 << 18

@@ -28,7 +28,7 @@ from weft.capture import numpy_calls
 from weft.capture.breaks import graph_break
 from weft.capture.graph import GraphBuilder
 from weft.capture.source import Source
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.constant import NONE, evaluate, python_object
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numpy_arrays import ArrayValue
@@ -70,37 +70,27 @@ class Draw:
 
 
 @final
-class RandomGeneratorValue(SymbolicValue):
+class RandomGeneratorValue(OutsideObject):
     """A `random.Random`, `numpy.random.RandomState` or `numpy.random.Generator` from outside."""
 
-    __slots__ = ("original",)
+    __slots__ = ()
     has_rules = True
 
-    def __init__(self, original: Any, source: Source) -> None:
-        super().__init__(source)
-        self.original = original
-
-    def python_type(self) -> type:
-        return type(self.original)
-
-    def real(self) -> Any:
-        return self.original
-
     def dict_key(self, tx: Interpreter) -> Any:
-        return tx.identities.key(self, self.original)
+        return tx.identities.key(self, self.object)
 
     def __repr__(self) -> str:
-        return f"a {type(self.original).__name__}"
+        return f"a {type(self.object).__name__}"
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "__class__":
             return tx.wrap_fixed(self.python_type(), self.python_type().__name__)
-        if name.startswith("_") or not callable(getattr(type(self.original), name, None)):
+        if name.startswith("_") or not callable(getattr(type(self.object), name, None)):
             return super().getattr(tx, name)
         return BoundBuiltin(self, name)
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if name in _OTHER or name.startswith("_") or name in _own(self.original) or "out" in kwargs:
+        if name in _OTHER or name.startswith("_") or name in _own(self.object) or "out" in kwargs:
             raise graph_break("unknown-c-function", f"{name} of {self!r}")
         if not isinstance(tx.builder, GraphBuilder):
             raise graph_break("unknown-operation", f"{name} of {self!r} in an operator's function")
@@ -108,7 +98,7 @@ class RandomGeneratorValue(SymbolicValue):
         named = {key: _model_of(tx, arg) for key, arg in kwargs.items()}
         if any(o is MISSING for o in (*given, *named.values())):
             raise graph_break("data-dependent-value", f"{name} of {self!r} on these values")
-        kind: Any = type(self.original)
+        kind: Any = type(self.object)
         other = _another(kind)
         model = evaluate(tx, lambda: getattr(other, name)(*given, **named))
         place = tx.tree.drawn(f"{name}()")
@@ -139,8 +129,7 @@ def _model_of(tx: Interpreter, value: SymbolicValue) -> Any:
     """What an argument may be; MISSING if it is not known ahead of the graph."""
     value = tx.force(value)
     if isinstance(value, SymbolicNumberValue):
-        known = getattr(value.example.node, "hint", None)
-        return MISSING if known is None else known
+        return value.in_this_call()
     return python_object(tx, value)
 
 

@@ -23,6 +23,7 @@ from torch import fx
 
 from weft.capture.values.constant import evaluate
 from weft.capture.values.known_data import can_run, known, steps_of
+from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -119,7 +120,7 @@ class _Evaluation:
 
     def holds(self, condition: bool | torch.SymBool) -> bool:
         """Whether the condition holds in this call: a guard."""
-        if isinstance(condition, torch.SymBool) and not condition.node.has_hint():
+        if not is_hinted(condition):
             raise _NoNumber
         return evaluate(self.tx, lambda: bool(condition))  # type: ignore[no-any-return]
 

@@ -24,7 +24,7 @@ from torch import fx
 
 from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.source import Source
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
 from weft.capture.values.data_numbers import condition_node, read_symbol
 from weft.capture.values.methods import BoundBuiltin
@@ -48,7 +48,7 @@ from weft.shapes.guard import AnyCondition, python_text
 from weft.shapes.intervals import INF
 from weft.shapes.number_calls import number_call
 from weft.shapes.relation import condition_symbols, ne
-from weft.shapes.symnode import UndecidedValue, expr_of, float_of
+from weft.shapes.symnode import UndecidedValue, expr_of, float_of, is_hinted
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -92,6 +92,12 @@ class SymbolicNumberValue(SymbolicValue):
             return plain if self.kind is None else self.kind(plain)  # type: ignore[no-any-return]
         except UndecidedValue as error:
             raise graph_break("data-dependent-value", str(error)) from error
+
+    def in_this_call(self) -> Any:
+        """The number in this call, which is not fixed by being looked at; MISSING if it depends on
+        data."""
+        known = is_hinted(self.example)
+        return self.python_type()(self.example.node.hint) if known else MISSING
 
     def _beyond(self) -> int | None:
         """The value of an int that has more than 64 bits, which only its symbols can be fixed by:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
-from weft.capture.values.base import SymbolicValue
+from weft.capture.values.base import OutsideObject, SymbolicValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -21,20 +21,10 @@ _IDENTITY_HASH: Final[Any] = object.__hash__
 
 
 @final
-class UnknownValue(SymbolicValue):
+class UnknownValue(OutsideObject):
     """An outside object that capture cannot look into."""
 
-    __slots__ = ("object",)
-
-    def __init__(self, source: Source, object: Any) -> None:
-        super().__init__(source)
-        self.object = object
-
-    def python_type(self) -> type:
-        return type(self.object)
-
-    def real(self) -> Any:
-        return self.object
+    __slots__ = ()
 
     def dict_key(self, tx: Interpreter) -> Any:
         if type(self.object).__hash__ is _IDENTITY_HASH:
@@ -59,4 +49,4 @@ def unknown(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
         source = tx.tree.object(obj, f"<{type(obj).__name__}>")
     if source.accessor[0] != "object":
         tx.guards.add(source, "type_is", type(obj))
-    return UnknownValue(source, obj)
+    return UnknownValue(obj, source)

@@ -235,16 +235,7 @@ def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) 
 
     def formula(em: Emitter, index: Index) -> Node:
         at = [i - before[d] for d, i in enumerate(index)]
-        inside: Node | None = None
-        for d in padded:
-            test = em.op("and_", em.op("ge", em.index(at[d]), em.const(0, "i64")),
-                         em.op("lt", em.index(at[d]), em.index(x.shape[d])))  # fmt: skip
-            inside = test if inside is None else em.op("and_", inside, test)
-        if inside is None:
-            return x.at(em, index)
-        with em.masked(inside, 0):
-            node = x.at(em, at)
-        return em.op("where", inside, node, em.number(value, node.dtype))
+        return x.at_or(em, at, em.within((at[d], x.shape[d]) for d in padded), value)
 
     cost, reads = _cost(x)
     return cx.lazy(cx.shape, cx.dtype, formula, cost + 2 * len(padded), reads, cx.layouts[0])

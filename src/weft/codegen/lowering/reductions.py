@@ -8,21 +8,28 @@ scheduling then puts it into one kernel with whatever shares that domain. Varian
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
 
 from weft.codegen.dtypes import compute_type, from_torch
 from weft.codegen.loop_ir import Node
-from weft.codegen.lowering.registry import Body, LoweringContext, NotLowered, lowering
+from weft.codegen.lowering.registry import (
+    Body,
+    LoweringContext,
+    NotLowered,
+    cost_of,
+    lowering,
+)
 from weft.codegen.lowering.views import Reshape, normalize_dim
 from weft.codegen.values import (
     Computed,
     Emitter,
-    Formula,
     Index,
     Lazy,
     Shape,
@@ -91,14 +98,18 @@ def reduce_value(
         return node if prepare is None else prepare(em, node)
 
     shape = reduced_shape(x.shape, dims, keepdim)
-    extents = [n for d in dims if isinstance(n := x.shape[d], int)]
-    most = WRITTEN_OUT
-    if keepdim:
-        most = WRITTEN_OUT_AGAIN if isinstance(x.impl, Lazy) else 0
-    short = len(extents) == len(dims) and math.prod(extents) <= most
-    if short and kind in _COMBINE and not _is_computed(x):
-        places = list(itertools.product(*map(range, extents)))
-        return _written_out(cx, kind, x, dims, places, keepdim, shape, dtype, formula, finish)
+    places = _few_places(kind, x, dims, keepdim)
+    if places is not None:
+        combine = _COMBINE[kind]
+
+        def combined(em: Emitter, index: Index) -> Node:
+            nodes = (formula(em, _inserted(index, dims, place, keepdim)) for place in places)
+            total = functools.reduce(partial(em.op, combine), nodes)
+            result = total if finish is None else finish(em, total)
+            return em.cast(result, compute_type(from_torch(dtype)))
+
+        cost, reads = cost_of((x,))
+        return cx.lazy(shape, dtype, combined, len(places) * (cost + 1), len(places) * reads)
     buffer = cx.graph.new_buffer(dtype, shape, contiguous_strides(shape), cx.device)
     kept = [d for d in range(len(x.shape)) if d not in dims]
 
@@ -115,35 +126,30 @@ def reduce_value(
     return made
 
 
-def _is_computed(x: Value) -> bool:
-    """Is it memory that a kernel writes, with which a loop over its elements shares the kernel?"""
+def _few_places(
+    kind: str, x: Value, dims: Sequence[int], keepdim: bool
+) -> list[tuple[int, ...]] | None:
+    """The elements of a reduction that is better an operator at each point, which fuses with all
+    others; None: a loop, which shares the kernel of what computes its elements.
+    """
     buffer = x.buffer()
-    return buffer is not None and isinstance(buffer.definition, Computed)
+    if kind not in _COMBINE or (buffer is not None and isinstance(buffer.definition, Computed)):
+        return None
+    extents = [n for d in dims if isinstance(n := x.shape[d], int)]
+    most = WRITTEN_OUT if not keepdim else WRITTEN_OUT_AGAIN if isinstance(x.impl, Lazy) else 0
+    if len(extents) < len(dims) or math.prod(extents) > most:
+        return None
+    return list(itertools.product(*map(range, extents)))
 
 
-def _written_out(
-    cx: LoweringContext, kind: str, x: Value, dims: Sequence[int],
-    places: Sequence[tuple[int, ...]], keepdim: bool, shape: Shape, dtype: torch.dtype,
-    formula: Formula, finish: Body | None,
-) -> Value:  # fmt: skip
-    """A reduction of a few elements, at these places, as an operator that fuses with all others."""
-
-    def combined(em: Emitter, index: Index) -> Node:
-        total: Node | None = None
-        for place in places:
-            at = list(index)
-            for d, position in zip(dims, place, strict=True):
-                at[d : d + keepdim] = [position]
-            value = formula(em, at)
-            total = value if total is None else em.op(_COMBINE[kind], total, value)
-        assert total is not None
-        result = total if finish is None else finish(em, total)
-        return em.cast(result, compute_type(from_torch(dtype)))
-
-    impl = x.impl
-    cost, reads = (impl.cost, impl.reads) if isinstance(impl, Lazy) else (0, 1)
-    n = len(places)
-    return cx.lazy(shape, dtype, combined, n * (cost + 1), n * reads)
+def _inserted(
+    index: Index, dims: Sequence[int], place: Sequence[int], keepdim: bool
+) -> list[IntExpr]:
+    """The operand's index of one element of a reduction."""
+    at = list(index)
+    for d, position in zip(dims, place, strict=True):
+        at[d : d + keepdim] = [position]
+    return at
 
 
 def _simple(kind: str, compute_bool: bool = False) -> Any:

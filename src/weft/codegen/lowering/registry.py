@@ -131,7 +131,7 @@ class LoweringContext:
         def formula(em: Emitter, index: Index) -> Node:
             return em.cast(body(em, *[read(em, index) for read in reads]), result)
 
-        total, loads = _cost_of(operands)
+        total, loads = cost_of(operands)
         layout = self.layouts[0] if shape == self.shape else None
         if self.graph.channels_last and len(shape) == 4:
             layout = _layout_of_images(operands, shape) or layout
@@ -141,7 +141,7 @@ class LoweringContext:
 
     def copy(self, x: Value) -> Value:
         """The same elements as a new tensor (never an alias), laid out as the node's result."""
-        return self.lazy(x.shape, x.dtype, x.at, *_cost_of((x,)), self.layouts[0])
+        return self.lazy(x.shape, x.dtype, x.at, *cost_of((x,)), self.layouts[0])
 
     def share(self, x: Value) -> Value:
         """Make a value that a composite lowering uses several times memory, unless it is cheap."""
@@ -194,7 +194,7 @@ def _joint_origins(operands: Sequence[Any], own: tuple[Origin, ...]) -> tuple[Or
     return tuple(found)[-8:]
 
 
-def _cost_of(operands: Sequence[Any]) -> tuple[int, int]:
+def cost_of(operands: Sequence[Any]) -> tuple[int, int]:
     cost = reads = 0
     for operand in operands:
         if isinstance(operand, Value):

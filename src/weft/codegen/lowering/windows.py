@@ -7,7 +7,6 @@ vectorised). For large windows ATen is called.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from weft.codegen.lowering.registry import (
     lowering,
 )
 from weft.codegen.values import Emitter, Index, Shape, Value
-from weft.shapes.expr import IntExpr, lower_bound, upper_bound
+from weft.shapes.expr import IntExpr
 
 aten = torch.ops.aten
 
@@ -115,7 +114,7 @@ def average_pool_backward(
     def formula(em: Emitter, index: Index) -> Node:
         total = None
         for inside, at in window.covering(em, index, gradient.shape[-2:]):
-            value = _under(em, inside, gradient, at)
+            value = gradient.at_or(em, at, inside, 0)
             total = value if total is None else em.op("add", total, value)
         assert total is not None
         return em.op("div", total, em.const(divisor, total.dtype))
@@ -137,8 +136,8 @@ def max_pool_backward(
         here = em.index(index[-2] * width + index[-1])
         total = None
         for inside, at in window.covering(em, index, gradient.shape[-2:]):
-            value = _under(em, inside, gradient, at)
-            chosen = em.op("eq", _under(em, inside, indices, at), here)
+            value = gradient.at_or(em, at, inside, 0)
+            chosen = em.op("eq", indices.at_or(em, at, inside, 0), here)
             if inside is not None:
                 chosen = em.op("and_", chosen, inside)
             value = em.op("where", chosen, value, em.const(0, value.dtype))
@@ -149,15 +148,6 @@ def max_pool_backward(
     cx.share(gradient)
     cx.share(indices)
     return window.gradient(cx, formula)
-
-
-def _under(em: Emitter, inside: Node | None, value: Value, at: Index) -> Node:
-    """An element, or 0 where it does not lie inside."""
-    if inside is None:
-        return value.at(em, at)
-    with em.masked(inside, 0):
-        node = value.at(em, at)
-    return em.op("where", inside, node, em.const(0, node.dtype))
 
 
 class _Window:
@@ -184,59 +174,21 @@ class _Window:
         (None: surely).
         """
         *front, row, column = index
+        padded = [d for d, n in enumerate(self.padding) if n]  # elsewhere windows lie inside
         for y, z in itertools.product(*map(range, self.kernel)):
-            i = row * self.stride[0] - self.padding[0] + y
-            j = column * self.stride[1] - self.padding[1] + z
-            inside = self._inside(em, (i, j))
-            if inside is None:
-                value = self.x.at(em, [*front, i, j])
-            else:
-                with em.masked(inside, 0):
-                    value = self.x.at(em, [*front, i, j])
-                value = em.op("where", inside, value, em.const(outside, value.dtype))
-            yield value, inside
+            at = (row * self.stride[0] - self.padding[0] + y,
+                  column * self.stride[1] - self.padding[1] + z)  # fmt: skip
+            inside = em.within((at[d], self.x.shape[d - 2]) for d in padded)
+            yield self.x.at_or(em, [*front, *at], inside, outside), inside
 
     def covering(
         self, em: Emitter, index: Index, results: Shape
     ) -> Iterator[tuple[Node | None, Index]]:
         """The windows that the element at `index` lies in: whether each exists, and which it is."""
         *front, row, column = index
-        places = [
-            list(self._along(em, *known))
-            for known in zip((row, column), self.kernel, self.stride, self.padding, results,
-                             strict=True)
-        ]  # fmt: skip
-        for (first, i), (second, j) in itertools.product(*places):
-            tests = [test for test in (first, second) if test is not None]
-            inside = functools.reduce(lambda a, b: em.op("and_", a, b), tests) if tests else None
-            yield inside, [*front, i, j]
-
-    def _along(
-        self, em: Emitter, position: IntExpr, kernel: int, stride: int, padding: int, count: IntExpr
-    ) -> Iterator[tuple[Node | None, IntExpr]]:
-        """The same along one dimension: windows n*stride - padding + [0, kernel) with n < count."""
-        last = (position + padding) // stride
-        for back in range(-(-kernel // stride)):
-            place = last - back
-            tests: list[Node] = []
-            if lower_bound(place) < 0:
-                tests.append(em.op("ge", em.index(place), em.const(0, "i64")))
-            if upper_bound(place - count) >= 0:
-                tests.append(em.op("lt", em.index(place), em.index(count)))
-            reached = position + padding - place * stride  # the position within the window
-            if stride * (back + 1) > kernel:
-                tests.append(em.op("lt", em.index(reached), em.const(kernel, "i64")))
-            inside = functools.reduce(lambda a, b: em.op("and_", a, b), tests) if tests else None
-            yield inside, place
-
-    def _inside(self, em: Emitter, at: tuple[IntExpr, IntExpr]) -> Node | None:
-        tests: list[Node] = []
-        for position, size, padding in zip(at, self.x.shape[-2:], self.padding, strict=True):
-            if padding and lower_bound(position) < 0:
-                tests.append(em.op("ge", em.index(position), em.const(0, "i64")))
-            if padding and upper_bound(position - size) >= 0:
-                tests.append(em.op("lt", em.index(position), em.index(size)))
-        return functools.reduce(lambda a, b: em.op("and_", a, b), tests) if tests else None
+        known = zip((row, column), self.kernel, self.stride, self.padding, results, strict=True)
+        for down, across in itertools.product(*itertools.starmap(_covering, known)):
+            yield em.within([*down, *across]), [*front, down[0][0], across[0][0]]
 
     def gradient(self, cx: LoweringContext, formula: Any) -> Value:
         """A gradient with respect to the image."""
@@ -247,6 +199,17 @@ class _Window:
         area = math.prod(self.kernel)
         return cx.lazy(cx.shapes[result], cx.dtypes[result], formula, 4 * area, area,
                        cx.layouts[result])  # fmt: skip
+
+
+def _covering(
+    position: IntExpr, kernel: int, stride: int, padding: int, count: IntExpr
+) -> Iterator[tuple[tuple[IntExpr, IntExpr], tuple[IntExpr, IntExpr]]]:
+    """Of the `count` windows along one dimension, n*stride - padding + [0, kernel), those that an
+    element may lie in: n and `count`, and the position within the window and `kernel`.
+    """
+    last, first = (position + padding) // stride, (position + padding) % stride
+    for back in range(-(-kernel // stride)):
+        yield (last - back, count), (first + back * stride, kernel)
 
 
 def _pair(value: Any) -> Pair:
