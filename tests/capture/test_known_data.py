@@ -81,7 +81,59 @@ def test_data_mixed_with_random_or_large_tensors_is_not_known():
         return x if counts[0] > n else x * 2
 
     for f in (drawn, written):
-        check(f, (torch.ones(2), T([5])), (-torch.ones(2), T([5])), breaks=1)
+        check(f, (torch.ones(20), T([5])), (-torch.ones(20), T([5])), breaks=1)
+
+
+def test_a_branch_on_a_mask_is_compiled_once_for_each_way_and_not_for_each_content(fresh):
+    def f(x, mask):
+        return x * 2 if mask.all() else x * mask[..., None]
+
+    full = torch.ones(20, 60, dtype=torch.bool)
+    masks = [full, *[torch.arange(1200).view(20, 60) % n > 0 for n in (2, 3, 5, 7)], full]
+    masks += [m[:, :50].contiguous() for m in masks]
+    compiled = weft.compile(f, backend="eager", dynamic=True)
+    for mask in masks:
+        x = torch.randn(*mask.shape, 2)
+        assert torch.equal(compiled(x, mask), f(x, mask))
+    assert (weft.stats()["graphs"], weft.stats()["graph_breaks"]) == (2, 0)
+
+
+def test_a_branch_on_a_flag_that_the_program_sets():
+    def make():
+        flag = torch.tensor([0.0])
+
+        def f(x):
+            if flag:
+                return x + 1
+            flag.fill_(True)
+            return x * 2
+
+        return f
+
+    check(None, *[(torch.ones(2),)] * 3, make=make, graphs=2, breaks=0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_branch_on_a_number_that_is_used_as_a_size_too(backend, fresh):
+    def f(x, lengths):
+        n = lengths.max().item()
+        return x[:n] * 2 if n > 3 else x + n
+
+    compiled = weft.compile(f, backend=backend)
+    for lengths in ([4, 5], [3, 3], [9, 1], [6, 2], [1, 1]):
+        x, n = torch.randn(20, 3), T(lengths)
+        assert torch.equal(compiled(x, n), f(x, n))
+    assert (weft.stats()["graphs"], weft.stats()["graph_breaks"]) == (2, 0)
+
+
+def test_branches_that_go_many_ways_end_the_graph():
+    def f(x, flags):
+        for i in range(4):
+            x = x + i if flags[i] else x * 2
+        return x
+
+    check(f, *[(torch.ones(2), T([i >> b & 1 for b in range(4)])) for i in range(16)], breaks=None)
+    assert weft.stats()["recompiles"] < 24
 
 
 def test_tensors_as_numbers_of_factories():

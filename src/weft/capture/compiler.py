@@ -57,6 +57,7 @@ from weft.capture.shape_guards import add_shape_guards
 from weft.capture.skips import is_skipped_code, may_hold_tensors
 from weft.capture.state import no_saved_tensor_hooks
 from weft.capture.values.data_numbers import note_checks
+from weft.capture.values.input_tests import add_input_tests
 from weft.capture.values.known_data import rely_on
 from weft.capture.values.symbolic_numbers import number_node
 from weft.compiling import compiling
@@ -304,6 +305,7 @@ class FrameCompiler:
         with events.stage("guards"):
             tx.guard_aliases()
             add_shape_guards(tx)
+            add_input_tests(tx)
             nodes, tree_checks, n_slots = tx.guards.lower(state)
             tree = _frame.GuardTree(nodes, tree_checks, n_slots)
         needs_hook = signal is not None or raised is not None

@@ -149,6 +149,10 @@ def _sizes(guard: Guard, actual: Any) -> Told:
             "each side of the condition is compiled once")
 
 
+def _data(guard: Guard, actual: Any) -> Told:
+    return "data", str(guard.args[0]), "", "each way of the branch is compiled once"
+
+
 def _distinct(guard: Guard, actual: Any) -> Told:
     return (", ".join(guard.args), "different objects", "partly the same object",
             "pass the same object twice always or never")
@@ -174,6 +178,7 @@ _KINDS: Final[dict[str, Callable[[Guard, Any], Told]]] = {
     "missing_key": _new_key,
     "global_state": _modes,
     "shape": _sizes,
+    "data": _data,
     "distinct": _distinct,
     "absent": _absent,
     "same_as_slot": _same_object,

@@ -69,6 +69,7 @@ _TEXT: dict[str, Callable[[Guard], str]] = {
     "tensor": _tensor_text,
     "content": lambda g: f"{g.source} {g.args[1]!r}",
     "shape": lambda g: str(g.args[0]),
+    "data": lambda g: str(g.args[0]),
     "absent": lambda g: f"{g.args[0]} not in {g.args[1]}",
     "distinct": lambda g: f"{', '.join(g.args)} are different objects",
     "global_state": lambda g: "global modes (gradient, autocast, ...) are as they were",
@@ -154,6 +155,13 @@ class GuardSet:
         """Require a condition on collected sizes: a postfix program, or a callable of the list."""
         self._distinct.append(("shape", test, len(self.all)))
         self.all.append(Guard(None, "shape", (told,), () if line is None else (line,)))
+
+    def data(self, test: Any, sources: Sequence[Source], line: SourceLine | None) -> None:
+        """Require what a test (`values/input_tests.py`) says of the objects at some sources."""
+        slots = [source.collect() for source in sources]
+        self._distinct.append(("shape", lambda v: test.holds(*[v[slot] for slot in slots]),
+                               len(self.all)))
+        self.all.append(Guard(None, "data", (test,), () if line is None else (line,)))
 
     def lower(self, modes: Any = None) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
         """`(nodes, tree_checks, n_slots)` for `GuardTree`; `modes` as when the frame began."""

@@ -34,6 +34,7 @@ from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant
 from weft.capture.values.data_numbers import note_checks
 from weft.capture.values.exceptions import link_context, new_exception, note_passed
+from weft.capture.values.input_tests import InputTest
 from weft.capture.values.known_data import known_fake
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.reachability import Watch
@@ -94,6 +95,8 @@ class Interpreter:
         """How many of the context's conditions on data are tested in the graph."""
         self.relied_on: set[Source] = set()
         """Tensors whose contents are guarded (`values/known_data.py`)."""
+        self.input_tests: dict[Any, InputTest] = {}
+        """What branches asked of the inputs' data, by node."""
         self.follows: dict[Any, bool] = {}
         """Which graph nodes are computed from those alone, as far as it was asked."""
         if data_dependent:

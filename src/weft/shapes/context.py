@@ -371,12 +371,16 @@ class ShapeContext:
         """Record that the artifact serves only calls where the condition has this answer."""
         if isinstance(condition, bool):
             return
+        self.learn(condition, answer)
+        held = condition if answer else opposite(condition)
+        self.guards.append(ShapeGuard(held, self.line()))
+
+    def learn(self, condition: AnyCondition, answer: bool) -> None:
+        """From now on the condition has this answer, which somebody else sees to."""
         if isinstance(condition, FloatRelation):
             self._float_answers[condition] = answer
         else:
             self.facts.learn(condition if answer else not_(condition))
-        held = condition if answer else opposite(condition)
-        self.guards.append(ShapeGuard(held, self.line()))
 
     def specialize(self, value: IntExpr) -> int:
         """The value in this call, fixed by a guard."""
@@ -413,10 +417,7 @@ class ShapeContext:
 
     def _assert(self, condition: AnyCondition, *, assumed: bool = False) -> None:
         """From now on the condition on data holds, or running code stops."""
-        if isinstance(condition, FloatRelation):
-            self._float_answers[condition] = True
-        else:
-            self.facts.learn(condition)
+        self.learn(condition, True)
         self.asserts.append(ShapeGuard(condition, self.line(), assumed))
 
     def expect(self, condition: AnyCondition) -> bool | None:

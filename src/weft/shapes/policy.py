@@ -27,6 +27,9 @@ _AMONG_CALLS: Final = 128
 """So many calls that ran eagerly because data was not as expected, among so many calls, and graphs
 expect nothing any more."""
 
+_MOST_TESTED: Final = 6
+"""Captures that rely on tests of the inputs' data; further ones break at such branches."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class DynamicPolicy:
         """Branches of which nothing is expected: they end loops."""
         self._disappointments: deque[int] = deque(maxlen=_MOST_DISAPPOINTMENTS)
         self.contents = Contents()
+        self._n_tested = 0
         self._last: dict[str, tuple[int, ...]] = {}
         self._before: dict[str, tuple[int, ...]] = {}
         self._changed: dict[str, set[int]] = {}
@@ -121,6 +125,15 @@ class DynamicPolicy:
         latest.append(calls)
         self.expects = len(latest) < _MOST_DISAPPOINTMENTS or calls - latest[0] >= _AMONG_CALLS
         return not self.expects
+
+    @property
+    def may_test_inputs(self) -> bool:
+        """Whether branches on the inputs' data have not gone too many ways."""
+        return self._n_tested < _MOST_TESTED
+
+    def note_input_tests(self, count: int) -> None:
+        """A capture relies on so many tests of its inputs."""
+        self._n_tested += count > 0
 
     def _note(self, name: str, sizes: tuple[int, ...]) -> None:
         last = self._last.get(name)

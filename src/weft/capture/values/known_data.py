@@ -41,7 +41,7 @@ def known(tx: Interpreter, node: fx.Node) -> Any:
     if steps is None or not all(map(_is_known, steps)):
         return None
     try:
-        return _run(tx, steps)[node]
+        return run_steps(tx, steps)[node]
     except Exception:  # noqa: BLE001  of the program: it comes again where the program runs
         return None
 
@@ -62,12 +62,13 @@ def rely_on(tx: Interpreter, reason: GraphBreak, *, always: bool) -> bool:
         steps = steps_of(tx, node) if node.graph is tx.builder.graph else None
         if steps is None:
             return False
-        needed.update({given.source.name: given for given in _inputs(tx, steps)
+        needed.update({given.source.name: given for given in inputs_of(tx, steps)
                        if not _is_known(given.node) and not _is_symbol(given.node)})
     if not needed or not all(_is_small(given) for given in needed.values()):
         return False
     contents = tx.policy.contents
-    if not all(contents.may_learn(name) or always for name in needed):
+    may = tx.policy.may_test_inputs and all(map(contents.may_learn, needed))
+    if not (may or always):
         return False
     for name, given in needed.items():
         contents.learn(name, given.example)
@@ -168,7 +169,7 @@ def _elements(fake: torch.Tensor) -> int:
     return math.prod(n for n in fake.shape if type(n) is int)
 
 
-def _inputs(tx: Interpreter, steps: list[fx.Node]) -> list[GraphInput]:
+def inputs_of(tx: Interpreter, steps: list[fx.Node]) -> list[GraphInput]:
     wanted = {step for step in steps if step.op == "placeholder"}
     return [given for given in tx.builder.inputs if given.node in wanted]
 
@@ -176,10 +177,9 @@ def _inputs(tx: Interpreter, steps: list[fx.Node]) -> list[GraphInput]:
 # -- running them ---------------------------------------------------------------------------------
 
 
-def _run(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
+def run_steps(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
     """The values of the steps' results, behind the last of them."""
-    values: dict[fx.Node, Any] = {
-        given.node: given.example.detach().clone() for given in _inputs(tx, steps)}
+    values = {given.node: _own(given.example) for given in inputs_of(tx, steps)}
     with no_modes(), torch.no_grad():
         for step in steps:
             if step.op != "placeholder":
@@ -187,6 +187,10 @@ def _run(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
                 values[step] = _call(step.target, args, named)
                 _check_modes(values[step], step.meta["example_value"])
     return values
+
+
+def _own(example: Any) -> Any:
+    return example.detach().clone() if isinstance(example, torch.Tensor) else example
 
 
 def _check_modes(made: Any, example: Any) -> None:

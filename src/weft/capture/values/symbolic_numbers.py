@@ -27,6 +27,7 @@ from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
 from weft.capture.values.data_numbers import condition_node, read_symbol
+from weft.capture.values.input_tests import outcome
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
 from weft.dims import DimRange
@@ -122,9 +123,19 @@ class SymbolicNumberValue(SymbolicValue):
             return evaluate(tx, lambda: bool(self.example))  # type: ignore[no-any-return]
         except GraphBreak as error:
             expected = EXPECTED[0](tx, self)
-            if expected is None:
+            answer = self._tested(tx) if expected is None else expected
+            if answer is None:
                 raise graph_break("data-dependent-branch", error.detail) from error
-            return expected
+            return answer
+
+    def _tested(self, tx: Interpreter) -> bool | None:
+        """The truth in this call, which a guard tests from now on (`input_tests.py`)."""
+        asked = self if isinstance(self.example, torch.SymBool) else tx.binary(
+            "ne", self, constant(0))
+        answer = outcome(tx, asked.proxy(tx))
+        if answer is not None:
+            tx.shapes.learn(asked.example.node.value, answer)  # type: ignore[attr-defined]
+        return answer
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name in _NAMED and _has_method(self.example, name):

@@ -33,6 +33,7 @@ from weft.capture.values.attributes import bind
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean, constant, evaluate, is_none
 from weft.capture.values.data_numbers import note_checks, note_symbols
+from weft.capture.values.input_tests import outcome
 from weft.capture.values.known_data import known
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.methods import BoundBuiltin
@@ -157,9 +158,12 @@ class TensorValue(SymbolicValue):
         if data is not None and data.numel() == 1:
             return bool(data)
         found = self.known_number(tx)
-        if found is None:
+        if found is not None:
+            return found.truth(tx)
+        answer = outcome(tx, self.proxy(tx))
+        if answer is None:
             raise graph_break("data-dependent-branch", f"a branch on {self!r}", self.proxy(tx))
-        return found.truth(tx)
+        return answer
 
     def length(self, tx: Interpreter) -> int:
         return evaluate(tx, lambda: len(self.example))  # type: ignore[no-any-return]

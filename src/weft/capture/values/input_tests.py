@@ -1,0 +1,115 @@
+"""Branches on data that follows from the inputs alone: a guard asks again before the graph runs.
+
+Place in the pipeline: beside `known_data.py`. `if mask.all()` of a mask from outside need not end
+the graph: what leads from the inputs to the answer is run once while capturing, and again, as a
+guard, at each call. One artifact serves all contents (and sizes) with the same answers::
+
+    outcome(tx, node)        # True, False; None: that cannot be asked of the inputs
+    add_input_tests(tx)      # at the end: the guards
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+from torch import fx
+
+from weft._torch import no_modes
+from weft.capture.graph import GraphBuilder, GraphInput
+from weft.capture.source import Source
+from weft.capture.values.known_data import inputs_of, run_steps, steps_of
+from weft.config import config
+from weft.errors import SourceLine
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_MOST_TESTS: Final = 16
+_MOST_STEPS: Final = 100
+_MOST_INTEGERS: Final = 1 << 16
+_MOST_FLOATS: Final = 16
+"""Tests of one capture, the operations of each, and how large the inputs may be that it reads:
+masks and indices, and of floats no more than flags and thresholds."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class InputTest:
+    """What a branch asked, as a function of inputs; how it was answered, and where."""
+
+    ask: fx.GraphModule
+    sources: tuple[Source, ...]
+    writes: bool
+    answer: bool
+    line: SourceLine | None
+
+    def __str__(self) -> str:
+        return f"the branch on {', '.join(map(str, self.sources))} is {self.answer}"
+
+    def holds(self, *values: Any) -> bool:
+        """Whether these inputs get the same answer."""
+        with no_modes(), torch.no_grad():
+            given = [_copied(v) for v in values] if self.writes else values
+            try:
+                return bool(self.ask.forward(*given)) is self.answer
+            except Exception:  # noqa: BLE001  of the program: it comes again where the program runs
+                return False
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def outcome(tx: Interpreter, node: Any) -> bool | None:
+    """The truth of a node's result for this call and all calls that the guards accept."""
+    if node in tx.input_tests:
+        return tx.input_tests[node].answer
+    if not config.data_dependent or not tx.policy.may_test_inputs:
+        return None
+    if len(tx.input_tests) >= _MOST_TESTS or not isinstance(tx.builder, GraphBuilder):
+        return None
+    steps = steps_of(tx, node) if node.graph is tx.builder.graph else None
+    if steps is None or len(steps) > _MOST_STEPS:
+        return None
+    inputs = inputs_of(tx, steps)
+    if not inputs or not all(map(_is_cheap, inputs)):
+        return None
+    try:
+        answer = bool(run_steps(tx, steps)[node])
+    except Exception:  # noqa: BLE001  of the program: it comes again where the program runs
+        return None
+    writes = any(step.meta.get("effect") for step in steps)
+    sources = tuple(given.source for given in inputs)
+    tx.input_tests[node] = InputTest(
+        _function(inputs, steps, node), sources, writes, answer, tx.line())
+    return answer
+
+
+def _is_cheap(given: GraphInput) -> bool:
+    """Whether reading the input at every call costs little."""
+    example = given.example
+    if not isinstance(example, torch.Tensor):
+        return isinstance(example, int | float)
+    whole = not example.dtype.is_floating_point and not example.dtype.is_complex
+    return example.numel() <= (_MOST_INTEGERS if whole else _MOST_FLOATS)
+
+
+def _function(inputs: list[GraphInput], steps: list[fx.Node], result: fx.Node) -> fx.GraphModule:
+    """The steps as a graph of their own."""
+    graph = fx.Graph()
+    made = {given.node: graph.placeholder(given.node.name) for given in inputs}
+    for step in steps:
+        if step.op != "placeholder":
+            args, named = fx.node.map_arg((step.args, step.kwargs), made.__getitem__)
+            made[step] = graph.create_node(step.op, step.target, args, named)
+    graph.output(made[result])
+    return fx.GraphModule(torch.nn.Module(), graph, "InputTest")
+
+
+def add_input_tests(tx: Interpreter) -> None:
+    """Guards that the branches of this capture go the same way."""
+    tx.policy.note_input_tests(len(tx.input_tests))
+    for test in tx.input_tests.values():
+        tx.guards.data(test, test.sources, test.line)
