@@ -441,3 +441,39 @@ def test_what_an_operator_refuses_at_run_time_is_caught():
         assert torch.equal(compiled(X, index), expected[0])
         assert log == expected[1]
         log.clear()
+
+
+class Hashed:
+    """A key whose hash is the program's own code."""
+
+    def __init__(self, key):
+        self.key = key
+
+    def __hash__(self):
+        print("hash", self.key)
+        return hash(self.key)
+
+    def __eq__(self, other):
+        return self.key == other.key
+
+
+def test_displays_with_keys_that_capture_cannot_hash():
+    def f(x, n):
+        x = x + 1
+        key = Hashed(n)
+        table = {key: x, "other": 1}
+        x = x * 2
+        return x, len({key, 1}), len(table)
+
+    check(f, (X, 2), (X, 3), breaks=None)
+    assert weft.stats()["graphs"] > 1
+
+
+def test_calls_with_starred_arguments_are_broken_at():
+    def f(x, args, named):
+        y = x * 2
+        print(*args)
+        print(*args, **named)
+        return y + 1
+
+    check(f, (X, (1, 2), {"sep": "-"}), graphs=2, breaks=2)

@@ -522,3 +522,48 @@ def test_a_deque_that_changes_while_it_looks_for_what_to_remove() -> None:
         return x
 
     check(f, (X,), breaks=None)
+
+
+def starred(a, /, b, *args, c=3, d, **kw):
+    return a, b, args, c, d, kw
+
+
+class Letters:
+    def keys(self):
+        return ["c", "d"]
+
+    def __getitem__(self, key):
+        return key
+
+
+@pytest.mark.parametrize("call", [
+    lambda n: starred(*n),
+    lambda n: starred(1, *n),
+    lambda n: starred(1, **n),
+    lambda n: starred(1, d=1, **n),
+    lambda n: starred(1, **[("b", n)]),  # type: ignore[arg-type]
+    lambda n: starred(1, n, c=1, **Letters()),
+    lambda n: starred(1, n, **Letters()),
+    lambda n: {**n},
+    lambda n: {**[(1, n)]},  # type: ignore[list-item]
+    lambda n: len(*n),
+    lambda n: Letters().keys(**n),
+    lambda n: (lambda: 0)(*n),
+    lambda n: print(**{"sep": n, 2: 3}),
+])
+def test_errors_of_starred_arguments_say_what_python_says(call):
+    def f(x, n):
+        return x * 2, refused(lambda: call(n))
+
+    check(f, (X, 2), graphs=1)
+
+
+def test_a_function_made_inside_without_defaults_has_none():
+    def f(x):
+        def inner(a):
+            return a
+
+        return x + 1, inner
+
+    _, inner = check(f, (X,))(X)
+    assert inner.__defaults__ is None

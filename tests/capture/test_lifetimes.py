@@ -237,3 +237,42 @@ def test_a_break_in_the_beginning_of_a_continuation_keeps_its_cells():
     compiled = weft.compile(f, backend="eager")
     assert compiled(torch.ones(2)).tolist() == [3.0, 3.0]
     assert compiled(torch.ones(2)).tolist() == [3.0, 3.0]
+
+
+class Finalized:
+    log: list[Any] = []
+
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self):
+        self.log.append(("freed", self.name))
+
+
+def test_objects_with_a_finalizer_are_freed_where_their_variables_let_go():
+    def assigned(x, n):
+        one = Finalized(n)
+        Finalized.log.append("made")
+        one = Finalized(n + 1)
+        Finalized.log.append("again")
+        y = x * one.name
+        del one
+        Finalized.log.append("deleted")
+        return y
+
+    def shared(x, n):
+        one = other = Finalized(n)
+        one = None
+        Finalized.log.append("still")
+        other = n
+        Finalized.log.append("gone")
+        return x * other
+
+    for function in (assigned, shared):
+        weft.reset()
+        logs = []
+        for call in (function, weft.compile(function, backend="eager")):
+            Finalized.log.clear()
+            call(torch.ones(2), 2)
+            logs.append(list(Finalized.log))
+        assert logs[0] == logs[1]

@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any, Final, final
 
 from weft._frame import skip
-from weft.capture.breaks import GraphBreak, graph_break
+from weft.capture.breaks import GraphBreak
 from weft.capture.checkpointing import Checkpointed, is_checkpoint
 from weft.capture.frame import Frame, Instruction
 from weft.capture.opcodes.control import BEHIND_LOOP
@@ -119,26 +119,25 @@ def _call(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
         stack = stack[:-1]
         taken += 1
     first, second, *args = stack[len(stack) - ins.arg - 2 :]
-    if isinstance(second, NullValue):
-        function = first
-    elif isinstance(first, NullValue):
-        function = second
+    if isinstance(first, NullValue) or isinstance(second, NullValue):
+        function = _not_null(first, second)
     else:
         function, args = first, [second, *args]
     return Operation(taken, _call_text(emit, function, args, names))
 
 
+def _not_null(first: SymbolicValue, second: SymbolicValue) -> SymbolicValue:
+    """The callable, beside which there is a NULL: below it, from 3.13 on above."""
+    return first if isinstance(second, NullValue) else second
+
+
 @_translates("CALL_FUNCTION_EX")
 def _call_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    n = 2 + (ins.arg & 1)
-    function, args, *kwargs = frame.stack[len(frame.stack) - n :]
-    below = frame.stack[-n - 1 : -n]
-    has_null = bool(below) and isinstance(below[0], NullValue)
-    if isinstance(args, NullValue):  # 3.13: callable, NULL, args, kwargs
-        raise graph_break("unknown-opcode", "CALL_FUNCTION_EX in this form")
-    text = f"{_callee(emit, function)}(*{emit.value(args)}"
+    taken = 3 + (ins.arg & 1)
+    first, second, args, *kwargs = frame.stack[len(frame.stack) - taken :]
+    text = f"{_callee(emit, _not_null(first, second))}(*{emit.value(args)}"
     text += f", **{emit.value(kwargs[0])})" if kwargs else ")"
-    return Operation(n + has_null, text)
+    return Operation(taken, text)
 
 
 _BINARY: Final = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
@@ -359,6 +358,18 @@ def _grow(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     target = emit.value(frame.stack[-1 - ins.arg])
     (added,) = _top(emit, frame, 1)
     return Operation(1, f"{emit.constant(_GROWING[ins.name])}({target}, {added})", 0)
+
+
+@_translates("BUILD_SET")
+def _set(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return Operation(ins.arg, f"{{{', '.join(_top(emit, frame, ins.arg))}}}")
+
+
+@_translates("BUILD_MAP")
+def _map(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    items = iter(_top(emit, frame, 2 * ins.arg))
+    pairs = [f"{key}: {value}" for key, value in zip(items, items, strict=True)]
+    return Operation(2 * ins.arg, f"{{{', '.join(pairs)}}}")
 
 
 @_translates("MAP_ADD")

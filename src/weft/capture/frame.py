@@ -250,9 +250,13 @@ def _outside_object(value: SymbolicValue) -> Any:
 
 
 def is_watched(value: SymbolicValue) -> bool:
-    """Whether something happens when an outside object is freed: a weak reference calls back."""
+    """Whether something happens when an outside object is freed: a weak reference calls back, or
+    the program has written a `__del__`."""
     obj = _outside_object(value)
-    return not issubclass(type(obj), _LONG_LIVED) and any(
+    cls = type(obj)
+    if isinstance(getattr(cls, "__del__", None), types.FunctionType):
+        return True
+    return not issubclass(cls, _LONG_LIVED) and any(
         type(reference) in weakref.ProxyTypes or reference.__callback__ is not None
         for reference in weakref.getweakrefs(obj))  # a proxy has the attributes of the object
 

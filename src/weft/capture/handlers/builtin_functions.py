@@ -149,10 +149,13 @@ def _callable(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(hasattr)
 def _hasattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(_try_getattr(tx, args[0], args[1].constant()) is not None)
+    return boolean(attribute_or_none(tx, args[0], args[1].constant()) is not None)
 
 
-def _try_getattr(tx: Interpreter, value: SymbolicValue, name: str) -> SymbolicValue | None:
+def attribute_or_none(
+    tx: Interpreter, value: SymbolicValue, name: str
+) -> SymbolicValue | None:
+    """`getattr(value, name)`, or None where there is no such attribute."""
     try:
         return value.getattr(tx, name)
     except ObservedException as error:
@@ -165,7 +168,7 @@ def _try_getattr(tx: Interpreter, value: SymbolicValue, name: str) -> SymbolicVa
 def _getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if len(args) == 2:
         return read_attribute(tx, args[0], args[1].constant())
-    found = _try_getattr(tx, args[0], args[1].constant())
+    found = attribute_or_none(tx, args[0], args[1].constant())
     return args[2] if found is None else found
 
 
@@ -241,7 +244,7 @@ def _print(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _vars(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if not args:
         return _locals(tx, args, kwargs)
-    found = _try_getattr(tx, args[0], "__dict__")
+    found = attribute_or_none(tx, args[0], "__dict__")
     if found is None:
         raise tx.error(TypeError, "vars() argument must have __dict__ attribute")
     return found

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from weft.capture.breaks import graph_break
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
+from weft.capture.handlers.builtin_functions import attribute_or_none
+from weft.capture.values.attributes import is_iterable
 from weft.capture.values.base import NULL, Args, Kwargs, SymbolicValue
 from weft.capture.values.exceptions import stop_iteration_error
 from weft.capture.values.functions import BoundMethodValue, FunctionValue
-from weft.capture.values.mapping import DictValue
+from weft.capture.values.mapping import DictValue, is_mapping_object
 from weft.capture.values.modules import ModuleValue
 from weft.capture.values.sequences import TupleValue
 
@@ -69,21 +71,67 @@ def call_kw(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    kwargs = _keywords(tx, frame.pop()) if ins.arg & 1 else {}
-    args = [tx.force(item) for item in tx.unpack(frame.pop())]
+    given = frame.pop() if ins.arg & 1 else None
+    starred = frame.pop()
     function, before = pop_callable(frame)
+    kwargs = {} if given is None else _keywords(tx, function, given)
+    if not is_iterable(tx, starred):
+        refuse_argument(tx, function, "* must be an iterable", starred)
+    args = [tx.force(item) for item in tx.unpack(starred)]
     call(tx, frame, function, [*before, *args], kwargs)
 
 
-def _keywords(tx: Interpreter, mapping: SymbolicValue) -> Kwargs:
+@opcode("DICT_MERGE")
+def dict_merge(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    """`f(**mapping)`: like an update, but a key may come only once."""
+    merged = frame.pop()
+    function = frame.stack[-ins.arg - (3 if TABLE.null_above_callable else 2)]
+    added, target = _merged(tx, function, merged), frame.stack[-ins.arg]
+    for key, value in added.pairs(tx):
+        if target.contains(tx, key):
+            name = _keyword(tx, key)
+            text = f"{_function_text(tx, function)} got multiple values for keyword argument"
+            raise tx.error(TypeError, f"{text} '{name}'")
+        target.setitem(tx, key, value)
+
+
+def _merged(tx: Interpreter, function: SymbolicValue, mapping: SymbolicValue) -> DictValue:
+    if not is_mapping_object(tx.force(mapping)):
+        refuse_argument(tx, function, "** must be a mapping", mapping)
     made = DictValue()
     made.update_from(tx, mapping)
+    return made
+
+
+def refuse_argument(
+    tx: Interpreter, function: SymbolicValue, text: str, given: SymbolicValue
+) -> NoReturn:
+    """The error of `function(*given)` or `function(**given)`."""
+    kind = tx.force(given).python_type().__name__
+    raise tx.error(TypeError, f"{_function_text(tx, function)} argument after {text}, not {kind}")
+
+
+def _function_text(tx: Interpreter, function: SymbolicValue) -> str:
+    """What errors about its arguments call a function."""
+    name, module = (attribute_or_none(tx, function, a) for a in ("__qualname__", "__module__"))
+    if name is None:
+        raise graph_break("unknown-operation", f"an error about the arguments of {function!r}")
+    where = None if module is None else module.constant()
+    prefix = "" if where in (None, "builtins") else f"{where}."
+    return f"{prefix}{name.constant()}()"
+
+
+def _keyword(tx: Interpreter, key: SymbolicValue) -> str:
+    name = key.constant()
+    if not isinstance(name, str):
+        raise tx.error(TypeError, "keywords must be strings")
+    return name
+
+
+def _keywords(tx: Interpreter, function: SymbolicValue, mapping: SymbolicValue) -> Kwargs:
     kwargs: Kwargs = {}
-    for key, value in made.pairs(tx):
-        name = key.constant()
-        if not isinstance(name, str):
-            raise tx.error(TypeError, "keywords must be strings")
-        kwargs[name] = value if value is NULL else tx.force(value)
+    for key, value in _merged(tx, function, mapping).pairs(tx):
+        kwargs[_keyword(tx, key)] = value if value is NULL else tx.force(value)
     return kwargs
 
 

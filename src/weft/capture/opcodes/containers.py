@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from weft.capture.breaks import graph_break
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.handlers.builtin_functions import format_value
-from weft.capture.values.attributes import type_lookup
-from weft.capture.values.base import MISSING, SymbolicValue
+from weft.capture.values.attributes import is_iterable
+from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import constant
-from weft.capture.values.mapping import DictValue
+from weft.capture.values.mapping import DictValue, is_mapping_object
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.sets import SetValue
 
@@ -82,34 +82,26 @@ def map_add(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     items = frame.pop()
+    if not is_iterable(tx, items):
+        kind = tx.force(items).python_type().__name__
+        raise tx.error(TypeError, f"Value after * must be an iterable, not {kind}")
     frame.stack[-ins.arg].method(tx, "extend", [items], {})
 
 
 @opcode("SET_UPDATE", "DICT_UPDATE")
 def update(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     items = frame.pop()
+    if ins.name == "DICT_UPDATE" and not is_mapping_object(tx.force(items)):
+        raise tx.error(TypeError, f"'{items.python_type().__name__}' object is not a mapping")
     frame.stack[-ins.arg].method(tx, "update", [items], {})
-
-
-@opcode("DICT_MERGE")
-def dict_merge(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """`f(**mapping)`: like an update, but a key may come only once."""
-    added, merged = DictValue(), frame.pop()
-    added.update_from(tx, merged)
-    target = frame.stack[-ins.arg]
-    for key, value in added.pairs(tx):
-        if target.contains(tx, key):
-            name = key.constant()
-            raise tx.error(TypeError, f"got multiple values for keyword argument '{name}'")
-        target.setitem(tx, key, value)
 
 
 # -- unpacking ------------------------------------------------------------------------------------
 
 
 def _items_of(tx: Interpreter, value: SymbolicValue) -> Iterable[SymbolicValue]:
-    kind = tx.force(value).python_type()
-    if type_lookup(kind, "__iter__") is MISSING and type_lookup(kind, "__getitem__") is MISSING:
+    if not is_iterable(tx, value):
+        kind = tx.force(value).python_type()
         raise tx.error(TypeError, f"cannot unpack non-iterable {kind.__name__} object")
     return value.iterate(tx)
 

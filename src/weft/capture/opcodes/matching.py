@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.breaks import graph_break
 from weft.capture.frame import Frame, Instruction, opcode
+from weft.capture.handlers.builtin_functions import attribute_or_none
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.classes import ClassValue
 from weft.capture.values.constant import NONE, boolean, constant
@@ -46,7 +47,7 @@ def match_keys(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
         if value is None:
             frame.push(NONE)
             return
-        found.append(value)
+        found.append(tx.force(value))
     frame.push(TupleValue(found))
 
 
@@ -104,16 +105,16 @@ def _attributes(
     seen: set[str] = set()
     for place in (*own[:count], *map(constant, names)):
         name = _attribute_name(tx, cls, place, seen)
-        value = _attribute_or_none(tx, subject, name)
+        value = attribute_or_none(tx, subject, name)
         if value is None:
             return None
-        found.append(value)
+        found.append(tx.force(value))
     return found
 
 
 def _match_args(tx: Interpreter, cls: ClassValue) -> list[SymbolicValue] | None:
     """The items of the class's `__match_args__`; None if it has none."""
-    found = _attribute_or_none(tx, cls, "__match_args__")
+    found = attribute_or_none(tx, cls, "__match_args__")
     if found is None:
         return None
     if found.python_type() is not tuple:
@@ -133,12 +134,3 @@ def _attribute_name(tx: Interpreter, cls: ClassValue, place: SymbolicValue, seen
                                   f"{name!r}")
     seen.add(name)
     return name
-
-
-def _attribute_or_none(tx: Interpreter, owner: SymbolicValue, name: str) -> SymbolicValue | None:
-    try:
-        return tx.force(owner.getattr(tx, name))
-    except ObservedException as error:
-        if issubclass(error.value.python_type(), AttributeError):
-            return None
-        raise

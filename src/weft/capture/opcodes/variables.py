@@ -83,16 +83,28 @@ def load_fast(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("STORE_FAST")
 def store_fast(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if frame.caller is None:
+        _let_go(frame, ins.argval)
     write_local(frame, ins.argval, frame.stack.pop())
 
 
 @opcode("DELETE_FAST")
 def delete_fast(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    value = frame.locals.pop(ins.argval, None)
-    if value is None:
+    if ins.argval not in frame.locals:
         raise tx.error(UnboundLocalError, _NO_VALUE.format(ins.argval))
-    if frame.caller is None and is_continuation(frame.code) and is_watched(value):
-        raise graph_break("watched-object", f"deleting {ins.argval}")
+    if frame.caller is None:
+        _let_go(frame, ins.argval)
+    del frame.locals[ins.argval]
+
+
+def _let_go(frame: Frame, name: str) -> None:
+    """The root frame's variable does not hold its value any more."""
+    value = frame.locals.get(name)
+    if value is None or value.source is None or not is_continuation(frame.code):
+        return
+    others = [held for other, held in frame.locals.items() if other != name]
+    if is_watched(value) and not any(held is value for held in (*others, *frame.stack)):
+        raise graph_break("watched-object", f"{value!r} is let go, which {name} was")
 
 
 @opcode("LOAD_FAST_AND_CLEAR")

@@ -42,6 +42,12 @@ def type_lookup(cls: type, name: str) -> Any:
     return MISSING
 
 
+def is_iterable(tx: Interpreter, value: SymbolicValue) -> bool:
+    """Whether `iter(value)` can be asked for at all."""
+    kind = tx.force(value).python_type()
+    return any(type_lookup(kind, name) is not MISSING for name in ("__iter__", "__getitem__"))
+
+
 def is_data_descriptor(attribute: Any) -> bool:
     """Whether the descriptor wins over the instance dictionary."""
     kind = type(attribute)

@@ -289,9 +289,10 @@ class FunctionValue(SymbolicValue):
     def rebuild(self, emit: Emitter) -> str:
         closure = "".join(f"{emit.value(cell)}, " for cell in self.closure)
         defaults = "".join(f"{emit.value(value)}, " for value in self.defaults)
+        given = f"({defaults})" if defaults else "None"
         make = emit.constant(types.FunctionType)
         text = (f"{make}({emit.constant(self.code)}, {emit.constant(self.globals)}, "
-                f"{self.name.rpartition('.')[2]!r}, ({defaults}), ({closure}))")
+                f"{self.name.rpartition('.')[2]!r}, {given}, ({closure}))")
         name = emit.bind(self, text)
         emit.line(f"{name}.__qualname__ = {self.name!r}")
         if self.kwdefaults:
