@@ -35,7 +35,7 @@ from weft.aot.ambient import Boxed, RandomState
 from weft.aot.backwards import Backwards, Indices
 from weft.aot.independent import Groups
 from weft.aot.symbols import SymbolSource
-from weft.aot.views import stride_order
+from weft.aot.tangents import TangentLayout, taken
 from weft.errors import WeftError
 from weft.runtime.generated_code import load
 
@@ -44,35 +44,6 @@ _VERSION: Final = attrgetter("_version")
 
 class DoubleBackwardError(WeftError, RuntimeError):
     """`create_graph=True` asked for something that the compiled graph cannot give."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class TangentLayout:
-    """How the compiled backward expects a tangent: its memory order; and zeros in that order."""
-
-    order: tuple[int, ...]
-    back: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    @staticmethod
-    def of(value: torch.Tensor) -> TangentLayout:
-        """The layout of a forward value."""
-        order = tuple(stride_order(value.stride()))
-        back = tuple(order.index(d) for d in range(value.dim()))
-        return TangentLayout(order, back, value.dtype, value.device)
-
-    def zeros(self, size: Sequence[int]) -> torch.Tensor:
-        """In place of a tangent that is absent."""
-        sizes = [size[d] for d in self.order]
-        return torch.zeros(sizes, dtype=self.dtype, device=self.device).permute(self.back)
-
-    def fit(self, tangent: torch.Tensor) -> torch.Tensor:
-        """A tangent in that layout."""
-        if self.order == self.back == tuple(range(len(self.order))):
-            return tangent.contiguous()
-        return tangent.permute(self.order).contiguous().permute(self.back)
 
 
 @final
@@ -216,7 +187,7 @@ def _tangents(
     tangents = []
     for (k, layout), size in zip(spec.layouts.items(), sizes, strict=True):
         if grads[k] is not None:
-            tangents.append(layout.fit(grads[k]))
+            tangents.append(layout.fit(taken(grads, k)))
         elif given is None or k in given:
             tangents.append(layout.zeros(size))
     return tangents

@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from weft._torch import OpOverload, tree_flatten
 from weft.aot import graph as aten_graph
 from weft.aot.ambient import Boxed, without_autocast
-from weft.aot.autograd_function import FunctionSpec, TangentLayout, make_function
+from weft.aot.autograd_function import FunctionSpec, make_function
 from weft.aot.backwards import Backwards
 from weft.aot.expand import Lowered
 from weft.aot.image_layout import use_channels_last
@@ -26,6 +26,7 @@ from weft.aot.partition import Partition, partition
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.redo import Redo
 from weft.aot.runtime_wrapper import wrap
+from weft.aot.tangents import TangentLayout
 from weft.aot.trace import Traced, Tracer
 from weft.diagnostics import events
 

@@ -83,11 +83,13 @@ class GraphLowering:
         lowered = GraphLowering(channels_last=prefers_channels_last(gm))
         lowered.asserts, lowered.facts = gm.meta.get("asserts", ()), _facts_of(gm)
         environment: dict[Node, Any] = {}
+        behind: dict[Node, int] = {}
         for node in gm.graph.nodes:
             if node.op == "output":
-                lowered.outputs = [lowered._output(a, environment) for a in node.args[0]]
+                lowered._return(node.args[0], environment, behind)
             else:
                 environment[node] = _STEPS[node.op](lowered, node, environment, gm)
+                behind[node] = len(lowered.definitions)
         lowered._find_written(gm.meta.get("written", ()))
         return lowered
 
@@ -166,6 +168,25 @@ class GraphLowering:
         wanted = _wanted(node, results)
         made = call_aten(cx, args, keywords, wanted, is_tuple, binds(node))
         return made if is_tuple else made[0]
+
+    def _return(
+        self, items: Sequence[Any], environment: dict[Node, Any], behind: dict[Node, int]
+    ) -> None:
+        """The outputs. Their definitions come where the graph has them, not last: until then what
+        they are made of would be kept.
+
+        `behind`: how many definitions there were behind each node.
+        """
+        made: list[tuple[int, list[Definition]]] = []
+        known = len(self.definitions)
+        for item in items:
+            self.outputs.append(self._output(item, environment))
+            new = self.definitions[known:]
+            del self.definitions[known:]
+            if new:
+                made.append((behind[item], new))
+        for position, new in reversed(sorted(made, key=lambda item: item[0])):
+            self.definitions[position:position] = new
 
     def _output(self, item: Any, environment: dict[Node, Any]) -> Any:
         """An output: a strided value, a number or a constant."""

@@ -1,0 +1,100 @@
+"""How tangents reach a compiled backward: in the memory order that it expects, and as its own.
+
+Place in the pipeline: asked by `autograd_function.py` at every backward. The autograd engine holds
+the tangents until a backward returns. Eager's nodes need one for an operator or two; a compiled
+backward would keep the gradient of the logits, say, until the last parameter has its gradient. So a
+large tangent that nobody else holds is emptied, and what it had goes on with the backward::
+
+    mine = taken(grads, 0)      # grads[0] has no elements now; `mine` dies where it is read last
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, final
+
+import torch
+
+from weft.aot.views import stride_order
+
+_LARGE: Final = 1 << 18
+"""Bytes from which on it is worth looking who holds a tangent (some microseconds)."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TangentLayout:
+    """How the compiled backward expects a tangent: its memory order; and zeros in that order."""
+
+    order: tuple[int, ...]
+    back: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(value: torch.Tensor) -> TangentLayout:
+        """The layout of a forward value."""
+        order = tuple(stride_order(value.stride()))
+        back = tuple(order.index(d) for d in range(value.dim()))
+        return TangentLayout(order, back, value.dtype, value.device)
+
+    def zeros(self, size: Sequence[int]) -> torch.Tensor:
+        """In place of a tangent that is absent."""
+        sizes = [size[d] for d in self.order]
+        return torch.zeros(sizes, dtype=self.dtype, device=self.device).permute(self.back)
+
+    def fit(self, tangent: torch.Tensor) -> torch.Tensor:
+        """A tangent in that layout."""
+        if self.order == self.back == tuple(range(len(self.order))):
+            return tangent.contiguous()
+        return tangent.permute(self.order).contiguous().permute(self.back)
+
+
+def taken(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
+    """The tangent `grads[k]`, or a new tensor of its memory if only the engine holds it.
+
+    `grads` are the arguments of a `backward`, as they came.
+    """
+    if grads[k].nbytes < _LARGE or type(grads[k]) is not torch.Tensor or grads[k].requires_grad:
+        return grads[k]
+    if _holders(grads, k) not in _holders_of_ours():
+        return grads[k]
+    mine = grads[k].data
+    for tensor in (grads[k], grads[k]._base):
+        if tensor is not None:
+            tensor.data = tensor.new_empty(0)
+    return mine
+
+
+def _holders(grads: Sequence[torch.Tensor], k: int) -> tuple[int, ...]:
+    """How many hold a tangent, in C++ and in Python, and what it is a view of."""
+    found = grads[k]._use_count(), sys.getrefcount(grads[k])  # type: ignore[attr-defined]
+    base = grads[k]._base
+    if base is None:
+        return found
+    return *found, base._use_count(), sys.getrefcount(base)  # type: ignore[attr-defined]
+
+
+@cache
+def _holders_of_ours() -> list[tuple[int, ...]]:
+    """The same for tangents that only the engine holds: seen in backwards, as no rule says it."""
+    found: list[tuple[int, ...]] = []
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            found.append(_holders(grads, 0))
+            return grads[0]
+
+    leaf = torch.zeros(1, requires_grad=True)
+    with torch.enable_grad():
+        for use in (torch.exp, torch.squeeze):  # an own tensor, a view
+            use(Probe.apply(leaf)).mul(2).sum().backward()  # type: ignore[no-untyped-call]
+    return found

@@ -1,0 +1,106 @@
+"""Training steps need at most the memory that eager needs: the most that PyTorch has allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+import weft
+
+WORDS, WIDTH, TOKENS = 4000, 64, 96
+Step = Callable[[], object]
+Wrap = Callable[[Any], Any]
+
+
+class LanguageModel(nn.Module):
+    """Most of the memory is in two parameters, their gradients and the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(torch.tanh(self.embedding(x)))
+        return found
+
+
+def loss_of(logits: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.view(-1, WORDS), x.view(-1))
+
+
+def drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def loss_outside(model: LanguageModel, x: torch.Tensor, wrap: Wrap) -> Step:
+    compiled = wrap(model)
+
+    def step() -> None:
+        drop_gradients(model.parameters())
+        loss_of(compiled(x), x).backward()
+
+    return step
+
+
+def autocast(model: LanguageModel, x: torch.Tensor, wrap: Wrap) -> Step:
+    @wrap
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss_of(model(x), x)
+
+    def step() -> None:
+        drop_gradients(model.parameters())
+        loss(x).backward()
+
+    return step
+
+
+def peak_of(step: Step) -> int:
+    """Bytes that are allocated at most, beyond those of before, in the second step."""
+    step()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        step()
+    used = most = 0
+    for event in found.profiler.kineto_results.events():  # type: ignore[union-attr]
+        if event.name() == "[memory]":
+            used += event.nbytes()
+            most = max(most, used)
+    return most
+
+
+@pytest.mark.parametrize("program", [loss_outside, autocast])
+def test_a_training_step_needs_no_more_memory_than_eager(
+    program: Callable[[LanguageModel, torch.Tensor, Wrap], Step],
+) -> None:
+    """Kept too long: the logits' gradient until the last parameter's was made; half-precision
+    gradients until all were made."""
+    x = torch.randint(0, WORDS, (2, TOKENS // 2))
+    peaks = [peak_of(program(LanguageModel(), x, wrap)) for wrap in (weft.compile, lambda f: f)]
+    assert peaks[0] <= 1.01 * peaks[1]
+
+
+def test_tangents_that_somebody_holds_are_left_to_them() -> None:
+    kept: list[torch.Tensor] = []
+    given = torch.ones(300, 300)
+    weight = torch.ones(300, 300, requires_grad=True)
+    compiled = weft.compile(lambda x: x * weight)
+    compiled(given).backward(given)
+    value = compiled(given)
+    value.register_hook(kept.append)
+    value.retain_grad()
+    value.view(-1).mul(2).sum().backward()
+    value = compiled(given)
+    seen = value.view(-1)
+    seen.register_hook(kept.append)
+    (found,) = torch.autograd.grad(seen.mul(2).sum(), [value])
+    for tensor in (given, *kept, found):
+        assert tensor.numel() == 90_000
+    assert torch.equal(weight.grad, torch.full((300, 300), 3.0))  # type: ignore[arg-type]
