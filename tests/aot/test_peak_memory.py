@@ -63,6 +63,35 @@ def autocast(model: LanguageModel, x: torch.Tensor, wrap: Wrap) -> Step:
     return step
 
 
+def accumulation(model: LanguageModel, x: torch.Tensor, wrap: Wrap) -> Step:
+    compiled = wrap(lambda x: loss_of(model(x), x))
+
+    def step() -> None:
+        drop_gradients(model.parameters())
+        compiled(x).backward()
+        compiled(x).backward()
+
+    return step
+
+
+def step_in_hook(parameter: nn.Parameter) -> None:
+    """The parameter is updated as soon as it has its gradient."""
+    optimizer = torch.optim.SGD([parameter], lr=0.1, foreach=False)
+
+    def step(_: torch.Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    parameter.register_post_accumulate_grad_hook(step)
+
+
+def optimizer_in_hooks(model: LanguageModel, x: torch.Tensor, wrap: Wrap) -> Step:
+    compiled = wrap(lambda x: loss_of(model(x), x))
+    for parameter in model.parameters():
+        step_in_hook(parameter)
+    return lambda: compiled(x).backward()
+
+
 def peak_of(step: Step) -> int:
     """Bytes that are allocated at most, beyond those of before, in the second step."""
     step()
@@ -76,12 +105,15 @@ def peak_of(step: Step) -> int:
     return most
 
 
-@pytest.mark.parametrize("program", [loss_outside, autocast])
+PROGRAMS = [loss_outside, autocast, accumulation, optimizer_in_hooks]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_training_step_needs_no_more_memory_than_eager(
     program: Callable[[LanguageModel, torch.Tensor, Wrap], Step],
 ) -> None:
     """Kept too long: the logits' gradient until the last parameter's was made; half-precision
-    gradients until all were made."""
+    gradients until all were made; gradients that eager adds to others, or uses up, one by one."""
     x = torch.randint(0, WORDS, (2, TOKENS // 2))
     peaks = [peak_of(program(LanguageModel(), x, wrap)) for wrap in (weft.compile, lambda f: f)]
     assert peaks[0] <= 1.01 * peaks[1]

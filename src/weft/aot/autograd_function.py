@@ -15,7 +15,7 @@ wrong number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -25,15 +25,22 @@ from weakref import ref
 import torch
 
 from weft._torch import (
-    DisableAutocast,
     are_functorch_transforms_active,
-    is_any_autocast_enabled,
     is_executed,
     is_legacy_batchedtensor,
 )
 from weft.aot.ambient import Boxed, RandomState
 from weft.aot.backwards import Backwards, Indices
 from weft.aot.independent import Groups
+from weft.aot.stages import (
+    Gradients,
+    in_stages,
+    linked_call,
+    nodes_of,
+    nothing,
+    together,
+    uncast,
+)
 from weft.aot.symbols import SymbolSource
 from weft.aot.tangents import TangentLayout, taken
 from weft.errors import WeftError
@@ -61,8 +68,9 @@ class FunctionSpec:
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
     symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
     gradient_inputs: tuple[int, ...]
-    edges: tuple[int, ...]  # of the autograd node, one for each of these
-    leaf_edge: int | None  # one of these that ends in a leaf
+    edges: Sequence[int]  # of the autograd node, one for each of these
+    leaf: int | None  # one of these that ends in a leaf
+    watched: int | None  # a leaf input that tells whether gradients stay beside each other
     depends_on: tuple[Indices, ...]  # the values whose tangents each gradient is made of
     groups: Groups  # of values whose backwards may run one after the other; () if there is one
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
@@ -89,52 +97,106 @@ def make_function(spec: FunctionSpec) -> Boxed:
         values: Sequence[Any] = apply(*inputs)
         return values
 
+    return call if spec.watched is None else _linking(spec, call, spec.watched)
+
+
+def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
+    """`at_once`, but by several nodes where gradients do not stay beside each other anyway."""
+    function = _function_class(spec, linked=True)
+    first = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    stages = [[spec.gradient_inputs[k] for k in stage] for stage in spec.backwards.stages]
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        leaf = inputs[watched]
+        if not leaf.is_leaf or are_functorch_transforms_active():
+            return at_once(inputs)
+        if leaf.grad is None and not leaf._post_accumulate_grad_hooks:
+            return at_once(inputs)
+        return linked_call(first, stages, inputs)
+
     return call
 
 
-def _function_class(spec: FunctionSpec) -> type[torch.autograd.Function]:
-    """A subclass of `torch.autograd.Function` for one compiled graph."""
+def _function_class(
+    spec: FunctionSpec, *, linked: bool = False
+) -> type[torch.autograd.Function]:
+    """A subclass of `torch.autograd.Function` for one compiled graph.
+
+    linked: its later gradients are those of nodes behind it.
+    """
 
     class CompiledFunction(torch.autograd.Function):
         """Compiled forward and backward."""
 
-        forward = staticmethod(_forward(spec))
+        forward = staticmethod(_forward(spec, linked))
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            batched = are_functorch_transforms_active() or any(
-                is_legacy_batchedtensor(grads[k]) for k in spec.layouts if grads[k] is not None
-            )
             given = _given(grads, spec.layouts)
-            saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
-            wanted = None if batched else _wanted(ctx, spec)
-            if torch.is_grad_enabled() or batched:  # kernels do not batch
-                return _differentiably(spec, ctx, saved, grads, given, wanted)
-            run = spec.backwards.of(given, wanted)
-            if given is not None and run.with_zeros and _mixes(spec, given):
-                with suppress(DoubleBackwardError):
-                    return _differentiably(spec, ctx, saved, grads, given, wanted)
-            ctx.maybe_clear_saved_tensors()
-            if spec.symbols:
-                saved += ctx.symbols
-            saved += _tangents(spec, grads, ctx.sizes, run.given)
-            del grads
-            if is_any_autocast_enabled():
-                with DisableAutocast():
-                    return _placed(spec, run.call(saved), given)
-            return _placed(spec, run.call(saved), given)
+            found = _gradients(spec, ctx, grads, given, linked)
+            if linked:
+                ctx.pieces.begin(_by_stage(spec, found, given))
+                return (None, None, *ctx.pieces.next(), ctx.link)
+            if isinstance(found, Iterator):
+                with uncast():
+                    found = together(spec.backwards.stages, found)
+            return _placed(spec, found, given)
 
     return CompiledFunction
 
 
-def _forward(spec: FunctionSpec) -> Callable[..., Any]:
+def _gradients(
+    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None, linked: bool
+) -> Gradients | Iterator[Gradients]:
+    """All gradients, by position; or stage by stage, as they are asked for."""
+    batched = are_functorch_transforms_active() or any(
+        is_legacy_batchedtensor(grads[k]) for k in spec.layouts if grads[k] is not None
+    )
+    saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
+    wanted = None if batched else _wanted(ctx, spec, linked)
+    if torch.is_grad_enabled() or batched:  # kernels do not batch
+        return _differentiably(spec, ctx, saved, grads, given, wanted)
+    run = spec.backwards.of(given, wanted)
+    if given is not None and run.with_zeros and _mixes(spec, given):
+        with suppress(DoubleBackwardError):
+            return _differentiably(spec, ctx, saved, grads, given, wanted)
+    ctx.maybe_clear_saved_tensors()
+    if spec.symbols:
+        saved += ctx.symbols
+    saved += _tangents(spec, grads, ctx.sizes, run.given)
+    if run.in_stages:
+        return run.call(saved)
+    with uncast():
+        return run.call(saved)
+
+
+def _by_stage(
+    spec: FunctionSpec, found: Gradients | Iterator[Gradients], given: Indices | None
+) -> Iterator[Gradients]:
+    """Gradients stage by stage; None where no given tangent reaches."""
+    stages = spec.backwards.stages
+    pieces = found if isinstance(found, Iterator) else in_stages(stages, found)
+    if given is None:
+        return pieces
+
+    def reached(stage: Sequence[int], piece: Gradients) -> Gradients:
+        return [
+            g if spec.depends_on[k] & given else None for k, g in zip(stage, piece, strict=True)
+        ]
+
+    return map(reached, stages, pieces)
+
+
+def _forward(spec: FunctionSpec, linked: bool) -> Callable[..., Any]:
     """The function's forward: source for this graph, since it runs at every call."""
-    scope: dict[str, Any] = {"run": spec.forward, "spec": spec, "others": _others}
+    scope: dict[str, Any] = {
+        "run": spec.forward, "spec": spec, "others": _others, "nothing": nothing,
+    }  # fmt: skip
     scope.update(random_state=RandomState.of, version=_VERSION)
-    return load(_forward_text(spec), "<weft autograd forward>", scope, "forward")
+    return load(_forward_text(spec, linked), "<weft autograd forward>", scope, "forward")
 
 
-def _forward_text(spec: FunctionSpec) -> str:
+def _forward_text(spec: FunctionSpec, linked: bool) -> str:
     """Only what this graph needs: random state, saved values, sizes, weak references."""
     saved = [f"inputs[{i}]" for i in spec.saved_inputs]
     saved += [f"outputs[{k}]" for k in spec.saved_values]
@@ -148,7 +210,8 @@ def _forward_text(spec: FunctionSpec) -> str:
     ]
     n_kept = len(spec.saved_inputs) + len(spec.extra_inputs)
     lines = [
-        "def forward(ctx, *inputs):",
+        f"def forward(ctx, {'inputs, pieces, *edges' if linked else '*inputs'}):",
+        "ctx.pieces, ctx.link = pieces, nothing(edges[-1].device)" if linked else "",
         "ctx.random = random_state(spec.random_devices)" if spec.random_devices else "",
         "outputs = run(list(inputs))",
         f"ctx.save_for_backward({', '.join(saved)})" if saved else "",
@@ -193,17 +256,19 @@ def _tangents(
     return tangents
 
 
-def _wanted(ctx: Any, spec: FunctionSpec) -> Indices | None:
+def _wanted(ctx: Any, spec: FunctionSpec, linked: bool) -> Indices | None:
     """The gradients that this backward is about (`torch.autograd.grad` of some inputs); None: all.
 
     A plain `backward()` is told by one look: it executes the nodes of leaves, others only say that
     they have been asked for.
     """
-    nodes = ctx.next_functions
-    if spec.leaf_edge is not None and is_executed(nodes[spec.leaf_edge][0]) is True:
+    nodes, edges = ctx.next_functions, spec.edges
+    if linked:
+        nodes, edges = nodes_of(nodes, spec.backwards.stages), range(len(edges))
+    if spec.leaf is not None and is_executed(nodes[edges[spec.leaf]][0]) is True:
         return None
-    wanted = [k for k, e in enumerate(spec.edges) if is_executed(nodes[e][0]) is not False]
-    return None if len(wanted) == len(spec.edges) else frozenset(wanted)
+    wanted = [k for k, e in enumerate(edges) if is_executed(nodes[e][0]) is not False]
+    return None if len(wanted) == len(edges) else frozenset(wanted)
 
 
 def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices | None:
@@ -253,7 +318,7 @@ def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
 def _differentiably(
     spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any],
     given: Indices | None, wanted: Indices | None,
-) -> tuple[Any, ...]:
+) -> Gradients:
     """The gradients through autograd, on the original inputs."""
     inputs: list[Any] = [None] * spec.n_inputs
     for i, tensor in zip(spec.saved_inputs, saved, strict=False):
@@ -268,7 +333,7 @@ def _differentiably(
     by_value = {k: layout.fit(grads[k]) for k, layout in spec.layouts.items()
                 if grads[k] is not None}  # fmt: skip
     random = ctx.random if spec.random_devices else None
-    return _placed(spec, spec.redo(inputs, by_value, random, wanted), given)
+    return spec.redo(inputs, by_value, random, wanted)
 
 
 @final

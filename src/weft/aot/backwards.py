@@ -11,6 +11,7 @@ nobody asks for (`torch.autograd.grad(loss, x)` with parameters that need gradie
 
 from __future__ import annotations
 
+from inspect import isgeneratorfunction
 from typing import Any, Final, final
 
 from torch.fx import Graph, Node
@@ -22,6 +23,7 @@ from weft.aot.ambient import Boxed
 from weft.aot.nodes import copied_graph
 from weft.aot.prepare import Compiler, finish
 from weft.aot.python_code import compile_calls
+from weft.aot.stages import Stages
 from weft.compiling import compiling
 from weft.config import config
 from weft.diagnostics.failures import handle
@@ -35,12 +37,16 @@ _MAX_PATTERNS: Final = 8
 
 @final
 class Backward:
-    """A compiled backward: of which values it takes tangents, and whether it works with zeros."""
+    """A compiled backward: of which values it takes tangents, and whether it works with zeros.
 
-    __slots__ = ("call", "given", "with_zeros")
+    in_stages: `call` gives an iterator of the gradients of each stage.
+    """
+
+    __slots__ = ("call", "given", "in_stages", "with_zeros")
 
     def __init__(self, call: Boxed, given: Indices | None, with_zeros: bool) -> None:
         self.call = call
+        self.in_stages = isgeneratorfunction(call)
         self.given = given  # None: all
         self.with_zeros = with_zeros
 
@@ -49,14 +55,16 @@ class Backward:
 class Backwards:
     """The backward graph and what has been compiled of it.
 
-    `tangents`: the values that its last placeholders are the tangents of. `narrows`: whether it may
-    be compiled for some tangents and gradients only.
+    `tangents`: the values that its last placeholders are the tangents of. `stages`: in which it
+    gives its gradients. `narrows`: whether it may be compiled for some tangents and gradients only.
     """
 
     def __init__(
-        self, graph: Graph, tangents: list[int], compiler: Compiler, *, narrows: bool = True
+        self, graph: Graph, tangents: list[int], stages: Stages, compiler: Compiler, *,
+        narrows: bool = True,
     ) -> None:
         self.graph = graph
+        self.stages = stages
         self.tangents = tangents
         self.compiler = compiler
         self.narrows = narrows
@@ -107,7 +115,8 @@ class Backwards:
         for node in absent:
             graph.erase_node(node)
         sources = _gradient_sources(graph, [n for n in tangents if n not in absent])
-        call = _with_sources(compiler(finish(gm)), sources)
+        gm.meta["stages"] = _stages_of_outputs(sources, self.stages)
+        call = _with_sources(compiler(finish(gm)), sources, self.stages)
         return Backward(call, given, not all(n._erased for n in with_zeros))
 
 
@@ -140,8 +149,21 @@ def _gradient_sources(graph: Graph, tangents: list[Node]) -> list[Source]:
     return sources
 
 
-def _with_sources(backward: Boxed, sources: list[Source]) -> Boxed:
+def _stages_of_outputs(sources: list[Source], stages: Stages) -> Stages:
+    """The outputs of each stage; none if there is one stage, or an output is two gradients."""
+    outputs = [s[1] for s in sources if s is not None and s[0] == "output"]
+    found = tuple(
+        tuple(s[1] for k in stage if (s := sources[k]) is not None and s[0] == "output")
+        for stage in stages
+    )
+    several = sum(map(bool, found)) > 1
+    return found if several and len(set(outputs)) == len(outputs) else ()
+
+
+def _with_sources(backward: Boxed, sources: list[Source], stages: Stages) -> Boxed:
     """`backward` with all gradients in place."""
+    if getattr(backward, "in_stages", False):
+        return _staged(backward, sources, stages)
     tangents = {s[1] for s in sources if s is not None and s[0] == "tangent"}
     plain = [("output", i) for i in range(len(sources))]
     if sources == plain:
@@ -154,5 +176,21 @@ def _with_sources(backward: Boxed, sources: list[Source]) -> Boxed:
             None if s is None else kept[s[1]] if s[0] == "tangent" else outputs[s[1]]
             for s in sources
         ]
+
+    return call
+
+
+def _staged(backward: Boxed, sources: list[Source], stages: Stages) -> Boxed:
+    """`backward`, which gives its outputs by number as they are made, with gradients in place."""
+    tangents = {s[1] for s in sources if s is not None and s[0] == "tangent"}
+
+    def call(inputs: list[Any]) -> Any:
+        found: dict[Source, Any] = {("tangent", i): inputs[i] for i in tangents}
+        outputs: Any = backward(inputs)
+        for stage in stages:
+            for number, output in next(outputs):
+                found["output", number] = output
+                del output  # it must not be held while this waits
+            yield [found.pop(sources[k], None) for k in stage]
 
     return call

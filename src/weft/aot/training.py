@@ -26,6 +26,7 @@ from weft.aot.partition import Partition, partition
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.redo import Redo
 from weft.aot.runtime_wrapper import wrap
+from weft.aot.stages import Stages, stages_of
 from weft.aot.tangents import TangentLayout
 from weft.aot.trace import Traced, Tracer
 from weft.diagnostics import events
@@ -52,18 +53,29 @@ def compile_joint(
     redo = Redo(gm, traced, joint.gradient_inputs, _stale(joint, joint_gm.graph, traced))
     forward = compiler(finish(aten_graph.make(parts.forward)))
     of_data = any(s.of_output for s in parts.symbols)
-    backwards = Backwards(parts.backward, joint.tangent_values, compiler, narrows=not of_data)
+    kept = [i in leaves for i in joint.gradient_inputs]
+    alone = bool(joint.groups or traced.mutated or of_data)
+    stages = (tuple(range(len(kept))),) if alone else stages_of(parts.backward, kept)
+    backwards = Backwards(
+        parts.backward, joint.tangent_values, stages, compiler, narrows=not of_data
+    )
     function = make_function(
         FunctionSpec(
             forward=without_autocast(forward),
             backwards=backwards,
             redo=redo,
             random_devices=_random_devices(parts.forward),
+            watched=_watched(stages, joint.gradient_inputs, leaves),
             **spec,
         )
     )
     call = wrap(traced, function, gm.forward)
     return call if torch.is_grad_enabled() else _with_gradients(call)
+
+
+def _watched(stages: Stages, inputs: list[int], leaves: set[int]) -> int | None:
+    """A leaf among the inputs with gradients, if these come in several stages."""
+    return next((i for i in inputs if i in leaves), None) if len(stages) > 1 else None
 
 
 def _with_gradients(call: Boxed) -> Boxed:
@@ -109,7 +121,7 @@ def _spec(
         "layouts": layouts,
         "gradient_inputs": tuple(joint.gradient_inputs),
         "edges": tuple(edges),
-        "leaf_edge": next((e for e in edges if tensors[e] in leaves), None),
+        "leaf": next((k for k, i in enumerate(joint.gradient_inputs) if i in leaves), None),
         "groups": joint.groups,
         "depends_on": _tangents_of_gradients(joint, joint_graph),
         "extra_inputs": tuple(i for i in unsaved if i in leaves and i not in traced.mutated),

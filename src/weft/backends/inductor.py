@@ -37,8 +37,10 @@ def inductor(
 
 
 def _compiler(gm: AtenGraph) -> Boxed:
-    artifact = compile_graph(gm, options=config)
     device = _capturable_device(gm) if config.cudagraphs else None
+    if device is not None:
+        gm.meta.pop("stages", None)  # a recording runs as one
+    artifact = compile_graph(gm, options=config)
     return artifact if device is None else CudaGraphs(artifact, device, _changing_inputs(gm))
 
 

@@ -36,6 +36,8 @@ class Artifact:
     """A compiled graph: `artifact(list_of_inputs) -> list of outputs`; it clears the list.
 
     `source` is the call sequence, `kernels` the loop IR, `decisions` the scheduler's log.
+    in_stages: the call gives an iterator instead, of (number, output) pairs for each stage of
+    `graph.meta["stages"]`.
     """
 
     call: Callable[[list[Any]], list[Any]]
@@ -43,6 +45,7 @@ class Artifact:
     kernels: list[Kernel] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     extern_ops: list[str] = field(default_factory=list)
+    in_stages: bool = False
     boxed: bool = True
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -67,8 +70,9 @@ def compile_graph(graph: GraphModule, *, options: Any = None) -> Artifact:
         call = load(sequence.text(), "<weft call sequence>", sequence.scope)
     _report(lowered, schedule, kernels, sequence.text())
     return Artifact(
-        call, sequence.text(), [k for _, k in kernels], schedule.decisions, lowered.extern_ops
-    )
+        call, sequence.text(), [k for _, k in kernels], schedule.decisions, lowered.extern_ops,
+        in_stages=bool(lowered.stages),
+    )  # fmt: skip
 
 
 def _likely_sizes(graph: GraphModule) -> dict[str, int]:

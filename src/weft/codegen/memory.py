@@ -57,8 +57,8 @@ def plan_memory(
     """Lifetimes and reuse; `kernels` are the groups' kernels by group id."""
     plan = MemoryPlan()
     returned = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
-    last = _last_uses(schedule, lowered)
-    fixed = returned | _aliased(schedule)
+    last = last_uses(schedule, lowered)
+    fixed = returned | aliased_buffers(schedule)
     free: dict[object, list[str]] = defaultdict(list)
     ending: dict[int, list[str]] = defaultdict(list)
     for name, position in last.items():
@@ -76,7 +76,7 @@ def plan_memory(
     return plan
 
 
-def _last_uses(schedule: Schedule, lowered: GraphLowering) -> dict[str, int]:
+def last_uses(schedule: Schedule, lowered: GraphLowering) -> dict[str, int]:
     """The last step that touches each buffer (inputs that are never read: -1)."""
     last = {b.name: -1 for b in lowered.inputs if isinstance(b, Buffer)}
     for position, step in enumerate(schedule.steps):
@@ -90,7 +90,7 @@ def _last_uses(schedule: Schedule, lowered: GraphLowering) -> dict[str, int]:
     return last
 
 
-def _aliased(schedule: Schedule) -> set[str]:
+def aliased_buffers(schedule: Schedule) -> set[str]:
     """Buffers that an ATen call may return a view of, and such views."""
     names: set[str] = set()
     for step in schedule.steps:

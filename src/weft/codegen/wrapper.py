@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from torch.autograd.graph import increment_version
@@ -26,7 +27,7 @@ from weft.codegen.call_sequence import CallSequence
 from weft.codegen.library_calls import spell, spell_call
 from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
-from weft.codegen.memory import MemoryPlan, step_writes
+from weft.codegen.memory import MemoryPlan, aliased_buffers, last_uses, step_writes
 from weft.codegen.schedule import Group, Schedule
 from weft.codegen.values import Buffer, Shape, Value
 from weft.errors import InternalError
@@ -46,6 +47,7 @@ def write_calls(
     """The sequence; `kernels` has, for each group (by id), its kernel and the compiled callable."""
     sequence = CallSequence(scope=dict(lowered.constants))
     _unpack(sequence, lowered, plan)
+    pauses = _pauses(lowered, schedule)
     for position, step in enumerate(schedule.steps):
         if isinstance(step, Group):
             _allocate(sequence, plan, step_writes(step, schedule.needed))
@@ -55,11 +57,38 @@ def write_calls(
         dead = [n for n in plan.dead_after.get(position, []) if n not in plan.reuse.values()]
         if dead:
             sequence.lines.append(f"del {', '.join(dead)}")
+        for stage in pauses.get(position, ()):
+            _hand_over(sequence, lowered, stage)
     _bump_versions(sequence, plan)
-    returned = [_result(sequence, v) for v in lowered.outputs]
-    sequence.lines.append(f"return [{', '.join(returned)}]")
+    if not lowered.stages:
+        returned = [_result(sequence, v) for v in lowered.outputs]
+        sequence.lines.append(f"return [{', '.join(returned)}]")
     _bind_numbers(sequence, lowered)
     return sequence
+
+
+def _pauses(lowered: GraphLowering, schedule: Schedule) -> dict[int, list[Sequence[int]]]:
+    """The stages that end behind each step: all their outputs are there, and not read any more."""
+    pauses: dict[int, list[Sequence[int]]] = defaultdict(list)
+    last, aliased = last_uses(schedule, lowered), aliased_buffers(schedule)
+    end = len(schedule.steps) - 1
+    at = 0
+    for stage in lowered.stages[:-1]:
+        names = [lowered.outputs[k].realize().buffer.name for k in stage]
+        at = max([at, *(end if n in aliased else last[n] for n in names)])
+        pauses[at].append(stage)
+    for stage in lowered.stages[-1:]:
+        pauses[end].append(stage)
+    return pauses
+
+
+def _hand_over(sequence: CallSequence, lowered: GraphLowering, stage: Sequence[int]) -> None:
+    """Pause with a list of outputs and their numbers, which then are the caller's alone."""
+    made = [f"({k}, {_result(sequence, lowered.outputs[k])})" for k in stage]
+    names = [lowered.outputs[k].realize().buffer.name for k in stage]
+    gone = f"; del {', '.join(names)}" if names else ""
+    sequence.lines.append(f"ready = [[{', '.join(made)}]]{gone}")
+    sequence.lines.append("yield ready.pop()")
 
 
 def _unpack(sequence: CallSequence, lowered: GraphLowering, plan: MemoryPlan) -> None:

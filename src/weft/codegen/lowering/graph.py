@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import operator
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -70,6 +71,8 @@ class GraphLowering:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     extern_ops: list[str] = field(default_factory=list)
     written: dict[str, Buffer] = field(default_factory=dict)
+    stages: Sequence[Sequence[int]] = ()
+    """Outputs (by number) that the caller takes stage by stage; empty: all at the end."""
     channels_last: bool = False
     asserts: Sequence[ShapeGuard] = ()
     facts: Facts | None = None
@@ -82,6 +85,7 @@ class GraphLowering:
         """Lower all of `gm`."""
         lowered = GraphLowering(channels_last=prefers_channels_last(gm))
         lowered.asserts, lowered.facts = gm.meta.get("asserts", ()), _facts_of(gm)
+        lowered.stages = gm.meta.get("stages", ())
         environment: dict[Node, Any] = {}
         behind: dict[Node, int] = {}
         for node in gm.graph.nodes:
@@ -177,16 +181,16 @@ class GraphLowering:
 
         `behind`: how many definitions there were behind each node.
         """
-        made: list[tuple[int, list[Definition]]] = []
+        made: dict[int, list[Definition]] = defaultdict(list)
         known = len(self.definitions)
         for item in items:
             self.outputs.append(self._output(item, environment))
             new = self.definitions[known:]
             del self.definitions[known:]
             if new:
-                made.append((behind[item], new))
-        for position, new in reversed(sorted(made, key=lambda item: item[0])):
-            self.definitions[position:position] = new
+                made[behind[item]] += new
+        for position in sorted(made, reverse=True):
+            self.definitions[position:position] = made[position]
 
     def _output(self, item: Any, environment: dict[Node, Any]) -> Any:
         """An output: a strided value, a number or a constant."""

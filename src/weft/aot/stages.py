@@ -1,0 +1,162 @@
+"""A compiled backward that hands gradients over as they are made, by more than one autograd node.
+
+Place in the pipeline: `training.py` asks for the stages of a backward graph; `autograd_function.py`
+links the nodes. A node of autograd returns all its gradients at once, so with a model of one node
+all new gradients are alive together, beside those that they are added to (accumulation over
+batches), or that an optimizer in a hook would have used up. Eager has one at a time. Where that
+matters the function's later gradients belong to nodes of their own, which autograd runs next::
+
+    values -- CompiledFunction --+-- AccumulateGrad (gradients of the first stage)
+                                 +-- Later --+-- AccumulateGrad (of the second)
+                                             +-- Later -- ...
+
+All of them take the next piece of one generator: the compiled backward, which pauses there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any, Final, final
+
+import torch
+from torch.fx import Graph, Node
+
+from weft._torch import DisableAutocast, is_any_autocast_enabled
+from weft.aot.graph import output_node
+from weft.aot.memory_budget import numel
+
+Stages = tuple[tuple[int, ...], ...]
+"""Positions of gradients, stage by stage."""
+Gradients = Sequence[torch.Tensor | None]
+
+_PART: Final = 8
+"""Into about so many stages are gradients divided, ..."""
+_LEAST: Final = {"cpu": 1 << 20}
+_LEAST_ELSEWHERE: Final = 1 << 24
+"""... if they have so many bytes: a stage takes some microseconds."""
+
+
+def stages_of(graph: Graph, kept: Sequence[bool]) -> Stages:
+    """In which stages a backward graph gives its gradients.
+
+    `kept`: which of them are added up in leaves; others are gone soon.
+    """
+    gradients: Sequence[Any] = output_node(graph).args[0]  # type: ignore[assignment]
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    order = sorted(range(len(gradients)), key=lambda k: place.get(gradients[k], -1))
+    size = [_bytes(g) if is_kept else 0 for g, is_kept in zip(gradients, kept, strict=True)]
+    devices = {g.meta["val"].device.type for g in gradients if isinstance(g, Node)}
+    least = max(_LEAST.get(d, _LEAST_ELSEWHERE) for d in devices or {"cpu"})
+    enough = max(sum(size) // _PART, least)
+    stages: list[tuple[int, ...]] = []
+    stage: list[int] = []
+    for k in order:
+        stage.append(k)
+        if sum(size[i] for i in stage) >= enough:
+            stages.append(tuple(stage))
+            stage = []
+    return (*stages, tuple(stage)) if stage else tuple(stages)
+
+
+def _bytes(gradient: Any) -> int:
+    if not isinstance(gradient, Node):
+        return 0
+    value = gradient.meta["val"]
+    return numel(value) * int(value.element_size())
+
+
+@final
+class Pieces:
+    """The gradients of one backward, stage by stage."""
+
+    __slots__ = ("_gradients",)
+
+    def __init__(self) -> None:
+        self._gradients: Iterator[Gradients] = iter(())
+
+    def begin(self, gradients: Iterator[Gradients]) -> None:
+        """Another backward."""
+        self._gradients = gradients
+
+    def next(self) -> Gradients:
+        """The gradients of the next stage."""
+        with uncast():
+            return next(self._gradients)
+
+
+def uncast() -> AbstractContextManager[Any]:
+    """No autocast meanwhile: compiled graphs have their casts."""
+    return DisableAutocast() if is_any_autocast_enabled() else nullcontext()
+
+
+def linked_call(
+    first: Callable[..., Any], stages: Sequence[Sequence[int]], inputs: list[Any]
+) -> Sequence[Any]:
+    """Calls `first(inputs, pieces, *own inputs, link)`, with a node for each later stage behind it.
+
+    `stages`: the positions of the inputs that each stage has gradients of.
+    """
+    pieces = Pieces()
+    link: tuple[torch.Tensor, ...] = ()
+    for own in reversed(stages[1:]):
+        link = (_later(pieces, bool(link), *[inputs[i] for i in own], *link),)
+    values: Sequence[Any] = first(inputs, pieces, *[inputs[i] for i in stages[0]], *link)
+    return values
+
+
+def nodes_of(following: Sequence[Any], stages: Stages) -> list[Any]:
+    """What follows the nodes that `linked_call` made, by gradient.
+
+    `following`: the first one's `next_functions`.
+    """
+    edges: list[Any] = [(None, 0)] * sum(map(len, stages))
+    for stage in stages:
+        for k, edge in zip(stage, following, strict=False):
+            edges[k] = edge
+        if len(following) > len(stage):
+            following = following[-1][0].next_functions
+    return edges
+
+
+def in_stages(stages: Stages, gradients: Gradients) -> Iterator[Gradients]:
+    """Gradients that were all made at once."""
+    for stage in stages:
+        yield [gradients[k] for k in stage]
+
+
+def together(stages: Stages, pieces: Iterator[Gradients]) -> Gradients:
+    """All gradients, in order."""
+    gradients: list[torch.Tensor | None] = [None] * sum(map(len, stages))
+    for stage, piece in zip(stages, pieces, strict=True):
+        for k, gradient in zip(stage, piece, strict=True):
+            gradients[k] = gradient
+    return gradients
+
+
+@cache
+def nothing(device: torch.device) -> torch.Tensor:
+    """What passes between the nodes: they must run on the device's own thread."""
+    return torch.empty(0, device=device)
+
+
+class _Later(torch.autograd.Function):
+    """The node of a later stage."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, pieces: Pieces, goes_on: bool, *inputs: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.pieces = pieces
+        ctx.set_materialize_grads(False)
+        link = nothing(inputs[-1].device)
+        ctx.link = link if goes_on else None
+        return link.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (None, None, *ctx.pieces.next(), ctx.link)
+
+
+_later: Final[Callable[..., torch.Tensor]] = super(torch.autograd.Function, _Later).apply

@@ -1,0 +1,96 @@
+"""Gradients that a compiled backward hands over in stages: the same as eager's, in all uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import weft
+from tests.aot.test_peak_memory import step_in_hook
+from weft.aot import stages
+
+Program = Callable[[nn.Sequential, Callable[..., Any], torch.Tensor], list[Any]]
+
+
+def gradients(model: nn.Module) -> list[Any]:
+    return [p.grad for p in model.parameters()]
+
+
+def accumulated(model: nn.Sequential, call: Callable[..., Any], x: torch.Tensor) -> list[Any]:
+    for _ in range(3):
+        call(x).sum().backward()
+    return gradients(model)
+
+
+def retained(model: nn.Sequential, call: Callable[..., Any], x: torch.Tensor) -> list[Any]:
+    call(x).sum().backward()
+    loss = call(x).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+    return gradients(model)
+
+
+def hooked(model: nn.Sequential, call: Callable[..., Any], x: torch.Tensor) -> list[Any]:
+    """Hooks of tensors and of nodes, and an optimizer that runs in the backward."""
+    nodes, seen = [], []
+    for p in model.parameters():
+        p.register_hook(lambda g: 2 * g)
+        step_in_hook(p)
+        nodes.append(p.view_as(p).grad_fn.next_functions[0][0])  # type: ignore[union-attr]
+        nodes[-1].register_prehook(lambda g: seen.append(g[0].shape))
+    accumulated(model, call, x)
+    return [*model.parameters(), sorted(seen)]
+
+
+def some(model: nn.Sequential, call: Callable[..., Any], x: torch.Tensor) -> list[Any]:
+    """Some gradients only, of early and of late stages."""
+    first, *_, last = model.parameters()
+    call(x).sum().backward()
+    loss = call(x).sum()
+    early = torch.autograd.grad(loss, [last], retain_graph=True)
+    late = torch.autograd.grad(loss, [first], retain_graph=True)
+    loss.backward(inputs=[first, last])
+    return [*gradients(model), *early, *late]
+
+
+def twice(model: nn.Sequential, call: Callable[..., Any], x: torch.Tensor) -> list[Any]:
+    call(x).sum().backward()
+    found = torch.autograd.grad(call(x).sum(), list(model.parameters()), create_graph=True)
+    torch.stack([g.pow(2).sum() for g in found]).sum().backward()
+    return gradients(model)
+
+
+def checkpointed(model: nn.Sequential, call: Callable[..., Any], x: torch.Tensor) -> list[Any]:
+    x = x.clone().requires_grad_()
+    for _ in range(2):
+        for reentrant in (True, False):
+            checkpoint(call, x, use_reentrant=reentrant).sum().backward()
+    return [*gradients(model), x.grad]
+
+
+PROGRAMS = [accumulated, retained, hooked, some, twice, checkpointed]
+
+
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_stages_change_nothing(
+    program: Program, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = []
+    monkeypatch.setitem(stages._LEAST, "cpu", 1)
+    monkeypatch.setattr(stages, "_later", lambda *a, f=stages._later: links.append(a) or f(*a))
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Linear(32, 4))
+        call = weft.compile(model, backend=backend) if compiled else model
+        found.append(program(model, call, torch.randn(5, 8)))
+    torch.testing.assert_close(found[1], found[0], rtol=2e-5, atol=1e-6)
+    assert links
