@@ -138,6 +138,20 @@ def test_equals_eager(program: Callable, inference: bool) -> None:
     _assert_same_aliasing(found + given, wanted + wanted_inputs)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_views_of_normal_tensors_in_inference_mode(backend: str) -> None:
+    def views(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.view(-1), x.t() @ x, x[0]]
+
+    x = torch.ones(2, 3)
+    with torch.inference_mode():
+        wanted, found = views(x), weft.compile(views, backend=backend)(x)
+    for f, w in zip(found, wanted, strict=True):
+        torch.testing.assert_close(f, w)
+        assert f.is_inference() == w.is_inference()
+    _assert_same_aliasing([*found, x], [*wanted, x])
+
+
 def _assert_same_aliasing(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
     def pattern(ts: list[torch.Tensor]) -> list[tuple[int, int]]:
         pointers = [t.untyped_storage().data_ptr() for t in ts]

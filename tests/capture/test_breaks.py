@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -477,3 +479,16 @@ def test_calls_with_starred_arguments_are_broken_at():
         return y + 1
 
     check(f, (X, (1, 2), {"sep": "-"}), graphs=2, breaks=2)
+
+
+def test_threads_and_queues_break_at_the_program_s_own_calls():
+    """Not at every lock inside of the library."""
+    def f(x):
+        waiting = queue.Queue()
+        y = x.sin()
+        waiting.put(y)
+        with ThreadPoolExecutor(1) as pool:
+            results = list(pool.map(torch.neg, [y, y + 1]))
+        return torch.stack(results).cos() + waiting.get()
+
+    check(f, (X,), breaks=7)  # three of the queue; the pool, its two uses and its end

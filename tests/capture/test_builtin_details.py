@@ -567,3 +567,20 @@ def test_a_function_made_inside_without_defaults_has_none():
 
     _, inner = check(f, (X,))(X)
     assert inner.__defaults__ is None
+
+
+class _Named:
+    def method(self) -> None: ...
+
+    def __repr__(self) -> str:
+        return "<named>"
+
+
+def test_texts_of_functions_methods_and_modules() -> None:
+    named = _Named()
+
+    def f(x: Any) -> Any:
+        return (x + 1, str(refused), f"{len}", repr(functools), f"{[torch.add, named]}",
+                str(named.method), repr(str.upper))
+
+    check(f, (torch.ones(2),), graphs=1)

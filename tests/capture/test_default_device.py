@@ -50,6 +50,21 @@ def test_context_managers_outside_and_inside() -> None:
     assert torch.zeros(1).device.type == "cpu"
 
 
+def test_a_default_device_that_the_program_sets() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        torch.set_default_device("meta")
+        inside = torch.zeros(2)
+        torch.set_default_device("cpu")
+        return x * 2, inside, torch.zeros(2)
+
+    weft.reset()
+    compiled = weft.compile(program, fullgraph=True)
+    for _ in range(2):
+        assert [t.device.type for t in compiled(torch.ones(2))] == ["cpu", "meta", "cpu"]
+        assert torch.get_default_device().type == "cpu"
+        torch.set_default_device(None)
+
+
 def test_breaks_and_gradients_under_a_default_device() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         y = x * torch.ones(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_map
 
 import weft
-from tests.capture.harness import check
+from tests.capture.harness import check, compare, run
 
 X = torch.randn(4, 6)
 
@@ -87,6 +88,44 @@ def test_settings_that_stay_as_they_are():
         return x + 1
 
     check(f, (torch.randn(3, 4),), graphs=1)
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_default_dtype_that_the_program_sets(backend):
+    def f(x, i, n):
+        with default_dtype(torch.float64):
+            made = torch.ones(3) + x, torch.tensor([1.5]), torch.linspace(0, 1, 3), i * 1.5, i.sin()
+            if n > 1:
+                raise ValueError("large")
+        return *made, torch.ones(1), i / 2
+
+    weft.reset()
+    compiled = weft.compile(f, backend=backend)
+    for n in (1, 2, 1):
+        args = torch.ones(3), torch.tensor([1, 2, 3]), n
+        compare(run(f, args, {}), run(compiled, args, {}))
+        assert torch.get_default_dtype() is torch.float32
+    assert weft.stats()["graph_breaks"] == 0
+
+
+def test_a_default_dtype_that_is_none():
+    def f(x):
+        try:
+            torch.set_default_dtype(torch.int32)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(f, (torch.ones(2),), graphs=1)
 
 
 def test_copies_of_modules_and_tensors():

@@ -240,7 +240,7 @@ def cleanup(x):
     return y + 1, list(HISTORY)
 
 
-@program(2, 3)
+@program(2, 2)
 def handler_that_logs(x):
     y = x.sin()
     try:

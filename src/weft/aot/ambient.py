@@ -48,6 +48,17 @@ class AutocastState:
         self._stacks.pop().__exit__(*error)
 
 
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """The default dtype is `dtype`; what it was comes back."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def without_autocast(call: Boxed) -> Boxed:
     """`call`, an artifact whose casts are operators of its own, under the autocast of this moment.
 

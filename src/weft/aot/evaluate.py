@@ -50,7 +50,7 @@ class Result:
 class Evaluator:
     """Interned metadata and remembered results, shared by all compilations of the process."""
 
-    _shared: ClassVar[dict[torch.dtype, Evaluator]] = {}  # by default dtype: results depend on it
+    _shared: ClassVar[Evaluator | None] = None
 
     def __init__(self) -> None:
         self.mode = MemoFakeMode()
@@ -61,10 +61,9 @@ class Evaluator:
     @classmethod
     def current(cls) -> Evaluator:
         """The process's evaluator; a new one once the old one has grown large."""
-        dtype = torch.get_default_dtype()
-        found = cls._shared.get(dtype)
+        found = cls._shared
         if found is None or len(found._results) > _LIMIT:
-            found = cls._shared[dtype] = cls()
+            found = cls._shared = cls()
         return found
 
     # -- exemplars ---------------------------------------------------------------------------------
@@ -107,6 +106,9 @@ class Evaluator:
 
     def alias(self, viewed: FakeTensor, exemplar: FakeTensor, offset: Any) -> FakeTensor:
         """A fresh fake tensor with an exemplar's metadata on the storage of `viewed`."""
+        if viewed.is_inference() is not torch.is_inference_mode_enabled():
+            with torch.inference_mode(viewed.is_inference()):  # as eager's views are
+                return self.alias(viewed, exemplar, offset)
         start = viewed.storage_offset() * viewed.element_size() + offset
         # `set_` to symbolic sizes would compare them with the storage's: ten times dearer.
         empty = torch.empty(0, dtype=exemplar.dtype, device=_META)
@@ -119,7 +121,8 @@ class Evaluator:
 
     def run(self, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Result:
         """The result of `op`; tensors among the arguments are exemplars, or fx nodes with one."""
-        key = (op, *[_key(a) for a in args], *[(k, _key(v)) for k, v in kwargs.items()])
+        named = [(k, _key(v)) for k, v in kwargs.items()]
+        key = (op, torch.get_default_dtype(), *[_key(a) for a in args], *named)
         found = self._results.get(key)
         if found is None:
             n_told = self.mode.n_told()

@@ -20,6 +20,7 @@ import torch
 from torch.fx import Graph, Node
 
 from weft._torch import FakeTensor, OpOverload
+from weft.aot.ambient import default_dtype
 from weft.aot.evaluate import Evaluator, Result
 from weft.aot.nodes import add_node
 from weft.aot.views import Unsupported, ViewStep, restride
@@ -73,6 +74,12 @@ def _draws_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     return True
 
 
+def _dtypes(value: Any) -> list[Any]:
+    """The dtypes of an operator's results."""
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return [getattr(item, "dtype", None) for item in items]
+
+
 @final
 class Functionalizer:
     """Keeps the value of every tensor met while recording, and appends operators to the graph."""
@@ -80,6 +87,7 @@ class Functionalizer:
     def __init__(self, graph: Graph, evaluator: Evaluator) -> None:
         self.graph = graph
         self.evaluator = evaluator
+        self.default_dtype = torch.get_default_dtype()
         self.stack: Any = ()  # source lines for the nodes appended now
         self.phase = "forward"
         self._aliases: dict[int, Alias] = {}
@@ -96,12 +104,26 @@ class Functionalizer:
         self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Node, Result]:
         """Appends `op`; its node and result."""
+        if torch.get_default_dtype() is not self.default_dtype:
+            kwargs = self._with_dtype(op, args, kwargs)
         result = self.evaluator.run(op, args, kwargs)
         make = self._drawn if _draws_numbers(op, args, kwargs) else self.append_known
         node = make(op, args, kwargs, result.value)
         if result.binds:
             node.meta["binds"] = result.binds
         return node, result
+
+    def _with_dtype(self, op: OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The program set a default dtype, and the graph runs under another: what follows from it
+        is named."""
+        meant = self.evaluator.run(op, args, kwargs).value
+        with default_dtype(self.default_dtype):
+            found = self.evaluator.run(op, args, kwargs).value
+        if _dtypes(found) == _dtypes(meant):
+            return kwargs
+        if not any(a.name == "dtype" and a.kwarg_only for a in op._schema.arguments):
+            raise Unsupported(f"{op} under a default dtype that the program sets")
+        return {**kwargs, "dtype": meant.dtype}
 
     def _drawn(self, op: OpOverload, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
         """A random operator: where the forward runs again, the numbers that it drew before.

@@ -29,6 +29,7 @@ from weft._torch import (
     tree_flatten,
 )
 from weft.aot import record_special  # noqa: F401  (registers its rules)
+from weft.aot.ambient import default_dtype
 from weft.aot.attention import FUNCTIONS
 from weft.aot.control_flow import check_node
 from weft.aot.data_dependent import bound_names, with_positions
@@ -197,7 +198,7 @@ class Tracer:
         """Runs the captured graph inside the recorder; leaves its outputs in `result`."""
         grad_mode = torch.is_grad_enabled()
         try:
-            with self._fake_state(), self.recorder:
+            with default_dtype(torch.get_default_dtype()), self._fake_state(), self.recorder:
                 self._run_nodes(count_autograd=grad_mode)
         except RuntimeError as error:
             if "data is not allocated" in str(error):  # C++ code that looks at values

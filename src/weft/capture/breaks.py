@@ -83,6 +83,8 @@ class GraphBreak(Signal):
         self.stack: tuple[SourceLine, ...] = ()
         self.step = -1
         self.error_mode = error_mode()
+        self.in_library = True
+        """Whether all frames from the innermost to here are the standard library's."""
         self.outward = True
         """Whether the next frame outwards is the first that could end the graph."""
 

@@ -27,6 +27,7 @@ from weft.capture.guards import GuardSet
 from weft.capture.identity_guards import IdentityGuards
 from weft.capture.operations import binary_operation, equal_values, same_object
 from weft.capture.side_effects import SideEffects
+from weft.capture.skips import is_standard_library
 from weft.capture.source import Source, SourceTree
 from weft.capture.state import GlobalState, Step
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
@@ -258,8 +259,10 @@ class Interpreter:
             signal.stack = self.stack()
         if signal.outward:
             signal.step = frame.step
-        # An inner frame whose caller cannot take its result as is: break at the caller instead.
-        signal.outward = signal.leaves_rest or not frame.resumable
+        # An inner frame whose caller cannot take its result as is, or one of the standard library
+        # (threads, queues, files: many breaks, no tensors): break at the caller instead.
+        signal.in_library = signal.in_library and is_standard_library(frame.code)
+        signal.outward = signal.leaves_rest or signal.in_library or not frame.resumable
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:
         """Goes on at the exception's handler in this frame, or raises it to the caller."""

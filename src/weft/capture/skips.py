@@ -14,16 +14,18 @@ from typing import Any, Final
 
 import torch
 
-_PREFIXES: Final = tuple(
-    f"{path}{os.sep}" for path in {
-        sysconfig.get_paths()["stdlib"],
-        str(Path(torch.__file__).parent),
-        str(Path(__file__).parent.parent),
-    }
-)
+_STANDARD: Final = f"{sysconfig.get_paths()['stdlib']}{os.sep}"
+_TESTS: Final = f"{_STANDARD}test{os.sep}"
 _SITE: Final = f"{sysconfig.get_paths()['purelib']}{os.sep}"
-_CAPTURED: Final = (str(Path(torch.__file__).parent / "nn" / "modules"),
-                    str(Path(torch.__file__).parent / "optim"))
+_TORCH: Final = f"{Path(torch.__file__).parent}{os.sep}"
+_WEFT: Final = f"{Path(__file__).parent.parent}{os.sep}"
+_CAPTURED: Final = (str(Path(_TORCH, "nn", "modules")), str(Path(_TORCH, "optim")))
+
+
+def is_standard_library(code: types.CodeType) -> bool:
+    """Whether the code is Python's own; its tests are programs like others."""
+    file = code.co_filename
+    return file.startswith(_STANDARD) and not file.startswith((_SITE, _TESTS))
 
 
 def may_hold_tensors(
@@ -87,5 +89,5 @@ def is_skipped_code(code: types.CodeType) -> bool:
     if file.startswith(_CAPTURED):
         return file.endswith("_functions.py")  # forwards of autograd functions
     if file.startswith(_SITE):
-        return file.startswith(_PREFIXES[1:]) or f"{os.sep}torch{os.sep}" in file
-    return file.startswith(_PREFIXES)
+        return file.startswith((_TORCH, _WEFT)) or f"{os.sep}torch{os.sep}" in file
+    return file.startswith((_STANDARD, _TORCH, _WEFT))

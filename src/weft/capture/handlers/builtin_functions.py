@@ -42,6 +42,7 @@ from weft.capture.values.generators import next_or_stop
 from weft.capture.values.identities import RunTimeNumber
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
+from weft.capture.values.modules import PythonModuleValue
 from weft.capture.values.objects import ObjectValue, checked_text
 from weft.capture.values.sequences import ListValue, TupleValue, sort_values
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, extreme_number
@@ -405,7 +406,21 @@ def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         method = args[0].special(tx, "__repr__")
         if isinstance(method, BoundMethodValue) and _is_known(method.function):
             return checked_text(tx, "__repr__", method.call(tx, [], {}))
-    return _container_text(tx, args[0])
+    return _text_of_named(tx, args[0]) or _container_text(tx, args[0])
+
+
+def _text_of_named(tx: Interpreter, value: SymbolicValue) -> SymbolicValue | None:
+    """`repr` of a function, method or Python module: that it is this one is guarded."""
+    if isinstance(value, BoundMethodValue) and value.python_type() is types.MethodType:
+        name = python_object(tx, value.function.getattr(tx, "__qualname__"))
+        return constant(f"<bound method {name} of {_text(tx, value.owner)}>")
+    if isinstance(value, FunctionValue):
+        if value.original is MISSING or value.source is None or value.described:
+            return None
+        tx.guards.add(value.source, "is", value.original)
+    elif not isinstance(value, (BuiltinValue, PythonModuleValue)):
+        return None
+    return constant(repr(value.real()))
 
 
 def _is_known(method: SymbolicValue) -> bool:
@@ -452,17 +467,17 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
     obj = python_object(tx, value)
     if obj is not MISSING:
         return constant(evaluate(tx, lambda: format(obj, spec.constant())))
-    if isinstance(value, ObjectValue):
-        if isinstance(type_lookup(value.cls, "__format__"), types.FunctionType):
-            method = value.special(tx, "__format__")
-            assert method is not None
-            text = method.call(tx, [spec], {})
-            kind = tx.force(text).python_type()
-            if not issubclass(kind, str):
-                raise tx.error(TypeError, f"__format__ must return a str, not {kind.__name__}")
-            return text
-        if python_object(tx, spec) == "":
-            return tx.call(tx.wrap_fixed(str, "str"), [value])
+    formatter = type_lookup(value.python_type(), "__format__")
+    if isinstance(value, ObjectValue) and isinstance(formatter, types.FunctionType):
+        method = value.special(tx, "__format__")
+        assert method is not None
+        text = method.call(tx, [spec], {})
+        kind = tx.force(text).python_type()
+        if not issubclass(kind, str):
+            raise tx.error(TypeError, f"__format__ must return a str, not {kind.__name__}")
+        return text
+    if formatter is type_lookup(object, "__format__") and python_object(tx, spec) == "":
+        return tx.call(tx.wrap_fixed(str, "str"), [value])
     if isinstance(value, TensorValue):
         data = value.known_data(tx)
         if data is None:

@@ -278,9 +278,9 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
                 return _message(tx, value.cls, args)
             if isinstance(method, BoundMethodValue) and _rule_of_method(method) is not None:
                 return method.call(tx, [], {})
-    if isinstance(value, (SequenceValue, DictValue)):
-        return tx.call(tx.wrap_fixed(repr, "repr"), [value])
-    raise graph_break("unknown-operation", f"str of {value!r}")
+    if isinstance(value, (ObjectValue, TensorValue)):
+        raise graph_break("unknown-operation", f"str of {value!r}")
+    return tx.call(tx.wrap_fixed(repr, "repr"), [value])
 
 
 _OWN_TEXT: Final = (OSError, UnicodeError, SyntaxError, ImportError, BaseExceptionGroup)

@@ -119,14 +119,15 @@ def _state_change(function: Any) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         objects = [python_object(tx, a) for a in args]
-        if any(o is MISSING for o in objects):
+        if kwargs or any(o is MISSING for o in objects):
             raise graph_break("state", f"{function.__name__} of values that are no constants")
+        result = evaluate(tx, lambda: function(*objects))
         tx.mode_node(function, *objects)
-        return tx.wrap_new(function(*objects))
+        return tx.wrap_new(result)
 
 
 _CHANGES: list[Any] = [
-    set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
+    set_grad_enabled, torch.set_default_dtype, torch.set_autocast_enabled, torch.set_autocast_dtype,
     torch.set_autocast_cache_enabled, torch.autocast_increment_nesting,
     torch.autocast_decrement_nesting, torch.clear_autocast_cache]
 
@@ -235,7 +236,7 @@ def _holds(tx: Interpreter, value: SymbolicValue, kind: type[SymbolicValue]) -> 
 
 
 @rule(torch.manual_seed, torch.seed, torch.random.manual_seed, torch.get_rng_state,
-      torch.set_rng_state, torch.set_default_device, torch.save, torch.load, torch.cuda.synchronize)
+      torch.set_rng_state, torch.save, torch.load, torch.cuda.synchronize)
 def _outside(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("state", "a function that changes state outside of graphs")
 
@@ -251,7 +252,6 @@ def _setting(change: Any, read: Callable[[], list[Any]]) -> None:
         raise graph_break("state", "a function that changes state outside of graphs")
 
 
-_setting(torch.set_default_dtype, lambda: [torch.get_default_dtype()])
 _setting(torch.set_num_threads, lambda: [torch.get_num_threads()])
 _setting(torch.use_deterministic_algorithms, lambda: [torch.are_deterministic_algorithms_enabled()])
 _setting(torch.set_anomaly_enabled, lambda: [
