@@ -240,3 +240,16 @@ def test_least_of_two_sizes_is_no_larger_than_either() -> None:
     assert facts.decide(ge(n, ex.minimum(14, n))) is True
     assert facts.decide(ge(ex.maximum(n, m) + 1, m)) is True
     assert facts.decide(ge(n + m, 2 * ex.minimum(n, m))) is None
+
+
+def test_bounds_of_quotients_are_bounds_of_what_is_divided() -> None:
+    n, m = symbol("n", 2), symbol("m", 2)
+    facts = Facts()
+    facts.learn(eq((n + 1) // 2, 1))
+    assert facts.simplify(n * m) == 2 * m
+    facts.learn(eq((m + 5) // n, 3))
+    assert facts.decide(ge(m, 1)) is True and facts.bounds(m) == (2, 2)
+    a, b = symbol("a", 2), symbol("b", 2)
+    facts.learn(eq(a // b, 1))
+    assert facts.simplify(7 * (a // b) + a) == a + 7
+    assert facts.decide(ge(a, b)) is True and facts.decide(ge(a, 2 * b)) is False

@@ -268,3 +268,27 @@ def test_a_constant_divided_by_a_symbolic_size_is_not_folded(name: str, backend:
         x = torch.randn(rows, 7, requires_grad=True)
         torch.testing.assert_close(compiled(x), step(x))
     assert weft.stats()["graphs"] == 1
+
+
+def test_a_size_that_a_guard_makes_one_is_broadcast() -> None:
+    """`(s0 + 1) // 2` was not seen to be 1, and read as a dimension of its own length."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = F.max_pool2d(x, 2, ceil_mode=True)
+        return F.unfold(y, 3, padding=3).mean(1)[:, None, :, None] + y.mean(3, keepdim=True)
+
+    compiled = weft.compile(f, dynamic=True)
+    for size in ((2, 4, 2, 9), (3, 4, 2, 5)):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), f(x))
+
+
+def test_rolled_images_keep_their_layout() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.roll(1, 2) * 2, x.roll((1, 2), (2, 3))
+
+    compiled = weft.compile(f, dynamic=True)
+    for form in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(2, 3, 4, 5).to(memory_format=form)
+        for made, wanted in zip(compiled(x), f(x), strict=True):
+            assert torch.equal(made, wanted) and made.stride() == wanted.stride()

@@ -707,19 +707,23 @@ def subs(value: IntExpr, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
     """``value`` with symbols replaced (simultaneously); the result is simplified again."""
     if isinstance(value, int) or not any(s in mapping for s in value.symbols):
         return value
+    return sum_of_products(value, lambda atom: _replaced(atom, mapping))
+
+
+def sum_of_products(value: Expr, factor: Callable[[Atom], IntExpr]) -> IntExpr:
+    """The polynomial with something in place of each atom."""
     total: IntExpr = value.const
     for monomial, coefficient in value.terms.items():
         term: IntExpr = coefficient
         for atom in monomial:
-            if isinstance(atom, Symbol):
-                term = term * mapping.get(atom.expr, atom.expr)
-            else:
-                term = term * _replace_operands(atom, mapping)
+            term = term * factor(atom)
         total = total + term
     return total
 
 
-def _replace_operands(atom: Atom, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
+def _replaced(atom: Atom, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
+    if isinstance(atom, Symbol):
+        return mapping.get(atom.expr, atom.expr)
     made = [subs(operand, mapping) for operand in operands(atom)]
     if isinstance(atom, Applied):
         return applied(atom.function, *made)

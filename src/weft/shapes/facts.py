@@ -30,7 +30,7 @@ from __future__ import annotations
 from math import gcd
 from typing import final
 
-from weft.shapes.atoms import Mod, Symbol
+from weft.shapes.atoms import Atom, FloorDiv, Mod, Symbol
 from weft.shapes.expr import (
     Expr,
     IntExpr,
@@ -39,6 +39,7 @@ from weft.shapes.expr import (
     lower_bound,
     split_linear,
     subs,
+    sum_of_products,
     symbol,
     symbol_of,
     symbols,
@@ -55,6 +56,7 @@ class Facts:
 
     def __init__(self) -> None:
         self.equal: dict[Expr, IntExpr] = {}  # symbol -> what it equals, in the original symbols
+        self._equal_atoms: dict[Expr, int] = {}  # what is no symbol, and the number that it is
         self.quotients: dict[Expr, IntExpr] = {}  # each with its value in the original symbols
         self._functions: dict[Expr, Expr] = {}  # `Applied` -> its quotient
         self._multiples: list[tuple[Expr, IntExpr]] = []  # symbol -> divisor * quotient + rest
@@ -77,7 +79,12 @@ class Facts:
 
     def simplify(self, value: IntExpr) -> IntExpr:
         """The value with equal symbols replaced; it keeps the original symbols otherwise."""
-        return subs(value, self.equal) if self.equal else value
+        if self.equal:
+            value = subs(value, self.equal)
+        known = self._equal_atoms
+        if not known or isinstance(value, int):
+            return value
+        return sum_of_products(value, lambda atom: known.get(atom.expr, atom.expr))
 
     def factored(self, value: IntExpr) -> IntExpr:
         """`simplify`, and what is known to be a multiple written as such over ``quotients``:
@@ -182,9 +189,16 @@ class Facts:
             return
         solved = _solve(self.simplify(condition.expr))
         if solved is not None:
-            variable, value = solved
-            self.equal = {s: subs(v, {variable: value}) for s, v in self.equal.items()}
-            self.equal[variable] = value
+            self._equate(*solved)
+            return
+        part = _single_atom(self.simplify(condition.expr))
+        if part is not None and part[1] in (1, -1):
+            self._equal_atoms[part[0].expr] = -part[2] * part[1]
+
+    def _equate(self, variable: Expr, value: IntExpr) -> None:
+        """In original symbols."""
+        self.equal = {s: subs(v, {variable: value}) for s, v in self.equal.items()}
+        self.equal[variable] = value
 
     def _learn_equal(self, fact: Relation) -> None:
         multiple = self._as_multiple(fact.expr)
@@ -200,7 +214,8 @@ class Facts:
             return
         solved = _solve(fact.expr)
         if solved is None:
-            self._at_least_zero += [fact.expr, -fact.expr]
+            for side in (fact.expr, -fact.expr):
+                self._learn_order(Relation(GE, side))
             return
         variable, value = solved
         limits = symbol_of(variable)
@@ -266,10 +281,16 @@ class Facts:
         if narrowed is not None:
             variable, value = narrowed
             self._replace(variable, value)
+            original = self._whole.get(variable, variable)
             if isinstance(value, Expr):
-                self._whole[value] = self._whole.get(variable, variable)
+                self._whole[value] = original
+            elif symbol_of(original).kind != "quotient":
+                self._equate(original, value)
         else:
             self._at_least_zero.append(fact.expr)
+            dividend = _bound_of_dividend(fact.expr)
+            if dividend is not None:
+                self.learn(relation(GE, dividend))
 
     def _replace(self, variable: Expr, value: IntExpr) -> None:
         """From now on view ``variable`` as ``value``."""
@@ -318,6 +339,24 @@ def _age(variable: Expr) -> tuple[int, int]:
     number = found.name[1:]
     counts = found.kind == "unbacked" and number.isdigit()
     return (-int(number) if counts else 0), -found.id
+
+
+def _single_atom(expr: IntExpr) -> tuple[Atom, int, int] | None:
+    """For ``a * atom + b``: the atom, ``a`` and ``b``."""
+    if isinstance(expr, int) or len(expr.terms) != 1:
+        return None
+    ((monomial, slope),) = expr.terms.items()
+    return (monomial[0], slope, expr.const) if len(monomial) == 1 else None
+
+
+def _bound_of_dividend(expr: Expr) -> IntExpr | None:
+    """For ``a * (left // right) + b >= 0``: what is at least 0 of ``left``."""
+    atom, slope, rest = _single_atom(expr) or (None, 0, 0)
+    if not isinstance(atom, FloorDiv) or lower_bound(atom.right) < 1:
+        return None
+    if slope > 0:
+        return atom.left - -(rest // slope) * atom.right
+    return (rest // -slope + 1) * atom.right - 1 - atom.left
 
 
 def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:

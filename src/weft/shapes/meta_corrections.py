@@ -7,6 +7,7 @@ statistics (a kernel of the backward) would take the bytes of one type for anoth
 
     mean of native_layer_norm(bfloat16 x, float32 weight)    meta: bfloat16    CPU: float32
     batch_norm(x.transpose(1, 2))                            meta: as x        CPU: row-major
+    roll(channels-last x, 1, 2)                              meta: row-major   CPU: as x
 """
 
 from __future__ import annotations
@@ -49,12 +50,22 @@ Cast = Callable[..., Any]
 
 def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> Any:
     """`result` with the types and layouts that a CPU gives; `cast` is `_to_copy` of a fake."""
+    if func is aten.roll.default:
+        return _rolled(args[0], result, cast) if len(args) > 2 and args[2] else result
     if func not in _PARAMETERS:
         return result
     result = _with_types(func, args, result, cast)
     if "batch_norm" in func.name() and args[0].device.type == "cpu":
         result = (_known_layout(result[0], cast), *result[1:])
     return result
+
+
+def _rolled(x: torch.Tensor, result: torch.Tensor, cast: Cast) -> torch.Tensor:
+    """On a CPU `roll` is `cat` of two parts, which keeps the memory of images as it lies."""
+    form = _IMAGES.get(x.dim())
+    if x.device.type != "cpu" or form is None or not x.is_contiguous(memory_format=form):
+        return result
+    return cast(result, memory_format=form)  # type: ignore[no-any-return]
 
 
 def _known_layout(result: torch.Tensor, cast: Cast) -> torch.Tensor:
