@@ -26,6 +26,7 @@ from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.runtime_wrapper import wrap
 from weft.aot.trace import Traced, trace
 from weft.aot.views import Unsupported
+from weft.aot.wrappers import apart, can_take_apart, has_wrappers, taken_apart, together
 from weft.diagnostics import events
 from weft.passes import framework
 from weft.shapes.context import ShapeContext
@@ -44,6 +45,12 @@ def compile_aot(
     `lowered` tells which operators the compiler knows; others are decomposed. None: keep all.
     """
     gm = framework.run_pipeline(gm, framework.registered("captured"))
+    if has_wrappers(gm):
+        if not can_take_apart(gm):
+            events.record("perf", text="graph runs without aot: gradients of wrapped tensors")
+            return run_captured(gm)
+        inner = compile_aot(taken_apart(gm), apart(example_inputs), compiler, lowered=lowered)
+        return together(inner, gm)
     if has_branches(gm):
         part = partial(_compile_part, compiler, lowered)
         return compile_stages(gm, example_inputs, part)

@@ -25,6 +25,7 @@ from weft.aot.evaluate import is_plain
 from weft.aot.functionalize import Alias, Functionalizer, require_fake
 from weft.aot.operators import Kind, OpFacts, facts
 from weft.aot.views import IDENTITIES, Unsupported, ViewStep
+from weft.shapes.wrappers import is_wrapper
 
 aten = torch.ops.aten
 
@@ -64,6 +65,8 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Record one operator; the result is fake."""
         kwargs = kwargs or {}
+        if any(kind is not FakeTensor and is_wrapper(kind) for kind in types):
+            return NotImplemented  # its class computes with the parts
         if self.locate is not None:
             self.locate()
         handler = HANDLERS.get(func)

@@ -30,7 +30,14 @@ from weft.capture.handlers import (
     tensor_index,
     torch_library,
 )
-from weft.capture.values import deques, getters, namespaces, random_generators, tensor_subclasses
+from weft.capture.values import (
+    deques,
+    getters,
+    namespaces,
+    random_generators,
+    tensor_subclasses,
+    tensor_wrappers,
+)
 
 __all__ = [
     "autograd_functions",
@@ -59,6 +66,7 @@ __all__ = [
     "tensor_hooks",
     "tensor_index",
     "tensor_subclasses",
+    "tensor_wrappers",
     "torch_library",
 ]
 

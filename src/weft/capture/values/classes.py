@@ -33,6 +33,8 @@ from weft.capture.values.functions import RULES, BoundMethodValue
 from weft.capture.values.objects import ObjectValue, new_object
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import ListValue, TupleValue
+from weft.capture.values.tensors import run
+from weft.shapes.wrappers import is_wrapper
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -116,6 +118,8 @@ class ClassValue(SymbolicValue):
         """`type.__call__`: `__new__`, then `__init__` if an instance came out."""
         if issubclass(self.cls, enum.Enum):
             return self._enum_member(tx, args, kwargs)
+        if is_wrapper(self.cls):
+            return run(tx, "call_function", self.cls, args, kwargs)
         made = self._new(tx, args, kwargs)
         if self.cls in made.python_type().__mro__:  # `issubclass` may be code of a metaclass
             self._init(tx, made, args, kwargs)

@@ -334,8 +334,6 @@ def _wrap_subclass(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
     cls = type(obj)
     if issubclass(cls, (UninitializedParameter, UninitializedBuffer)):
         raise SkipFrame("parameters that the first call makes", counts=False)
-    if not _is_written_in_python(cls):
-        return unknown(tx, obj, source)
     if source is None:
         source = tx.tree.object(obj, cls.__name__)
     plain = as_plain(obj)
@@ -352,4 +350,4 @@ def _wrap_subclass(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
     return value
 
 
-OTHER_TENSORS.append(_wrap_subclass)
+OTHER_TENSORS.append((_is_written_in_python, _wrap_subclass))

@@ -50,6 +50,7 @@ from weft.capture.values.symbolic_tensors import symbolic_fake
 from weft.capture.values.unknown import unknown
 from weft.shapes.relation import eq
 from weft.shapes.symnode import UndecidedValue, expr_of
+from weft.shapes.wrappers import is_wrapper, parts
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -194,10 +195,22 @@ class TensorValue(SymbolicValue):
     def _own_attribute(self, tx: Interpreter, name: str) -> SymbolicValue | None:
         """What the tensor's own class, derived from torch.Tensor, says of the name."""
         kind = self.python_type()
-        found = MISSING if kind in _PLAIN else own_attribute(kind, name)
+        if kind in _PLAIN:
+            return None
+        if is_wrapper(kind) and (part := self._part(tx, name)) is not None:
+            return part
+        found = own_attribute(kind, name)
         if found is MISSING or name in getattr(self.original, "__dict__", ()):
             return None
         return bind(tx, self, kind, name, found)
+
+    def _part(self, tx: Interpreter, name: str) -> SymbolicValue | None:
+        """What a tensor made of tensors has under the name, if it is not its class that knows."""
+        if name in parts(self.example)[0] and isinstance(getattr(self.example, name), torch.Tensor):
+            return run(tx, "call_function", getattr, [self, constant(name)], {})
+        if self.original is MISSING and name in vars(self.example):
+            return tx.wrap_new(getattr(self.example, name))
+        return None
 
     def _other_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
         if self.source is not None and name in getattr(self.original, "__dict__", ()):
@@ -310,8 +323,9 @@ OVERRIDE: list[Callable[[Any, str, Any, Args, Kwargs], SymbolicValue | None]] = 
 FUNCTION_OF: list[Callable[[str, Any, Args], tuple[Any, Args]]] = []
 """Gives the function and the arguments that `__torch_function__` gets for an operation."""
 
-OTHER_TENSORS: list[Callable[[Any, Any, Source | None], SymbolicValue]] = []
-"""Wraps tensors of classes that decide themselves."""
+OTHER_TENSORS: list[tuple[
+    Callable[[type], bool], Callable[[Any, Any, Source | None], SymbolicValue]]] = []
+"""Tests of classes that decide themselves what operations do, with what wraps their tensors."""
 
 REBUILD: list[Callable[[Any, TensorValue, fx.Node], str]] = [
     lambda emit, value, node: emit.output(node)]
@@ -582,7 +596,8 @@ _NAMED: Final = hasattr(torch.Tensor, "has_names")
 def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     kind = type(obj)
     if kind not in _PLAIN and not _is_plain(kind):
-        return OTHER_TENSORS[0](tx, obj, source)
+        return next((wrap(tx, obj, source) for is_of, wrap in OTHER_TENSORS if is_of(kind)),
+                    None) or unknown(tx, obj, source)
     if source is None:
         source = tx.tree.object(obj, "tensor")
     special = obj.is_nested or obj.is_quantized or (_NAMED and obj.has_names())
