@@ -97,10 +97,10 @@ def special(t: torch.Tensor) -> torch.Tensor:
         return t
     limits = torch.finfo(t.dtype)
     values = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, limits.max / 2, limits.tiny / 4, -1.0]
-    made = t.clone()
+    flat = t.reshape(-1).clone()
     for i, value in enumerate(values):
-        made.view(-1)[i::17] = value
-    return made
+        flat[i::17] = value
+    return torch.empty_like(t).copy_(flat.view(t.shape))
 
 
 def changed(name: str) -> Callable[[list[Any]], list[Any]]:

@@ -65,3 +65,38 @@ def test_operators_that_know_few_layouts(
         found = weft.compile(function, dynamic=False)(x, factor)
         torch.testing.assert_close(found, wanted)
         assert found.stride() == wanted.stride()
+
+
+IMAGE = torch.randn(2, 4, 6, 6).contiguous(memory_format=torch.channels_last)
+ROWS = torch.randn(5, 3, 4).permute(1, 2, 0)
+REPEATED = torch.randn(1, 5, 4).expand(3, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: F.channel_shuffle(x, 2), IMAGE),
+        (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), IMAGE),
+        (lambda x: torch.fft.rfft(x, dim=1), ROWS),
+        (lambda x: torch.fft.fftn(x, dim=(0, 1)), ROWS),
+        (lambda x: torch.slice_scatter(x, torch.zeros(3, 5, 2), 2, 0, 2), REPEATED),
+        (lambda x: torch.diagonal_scatter(x, torch.zeros(3, 4), 0, 1, 2), REPEATED),
+    ],
+    ids=["channel_shuffle", "max_unpool2d", "rfft", "fftn", "slice_scatter", "diagonal_scatter"],
+)
+def test_layouts_that_meta_kernels_and_formulas_lose(
+    function: Callable[..., torch.Tensor], x: torch.Tensor
+) -> None:
+    """Some of them (expanded tensors written to, with PyTorch 2.11) cost the values, too."""
+    wanted, found = function(x), weft.compile(function)(x)
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()
+
+
+def test_nan_stays_in_gradients_of_formulas_with_bounds() -> None:
+    x = torch.tensor([torch.nan, 0.1, 3.0])
+    for function in (lambda x: F.smooth_l1_loss(x, 2 * x), lambda x: x.logit(0.2).sum()):
+        found, wanted = x.clone().requires_grad_(), x.clone().requires_grad_()
+        weft.compile(function)(found).backward()
+        function(wanted).backward()
+        torch.testing.assert_close(found.grad, wanted.grad, equal_nan=True)

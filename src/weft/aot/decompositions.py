@@ -176,3 +176,18 @@ def _normalized_batch(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, 
     if bias is not None:
         result = result + bias.to(wide).view(columns)
     return (result.to(x.dtype), *(t.squeeze(dims) for t in (mean, var, inverse)))
+
+
+def _keeping_nan(op: OpOverload, where: Callable[..., Any]) -> None:
+    """PyTorch's formula asks whether a value is inside; the kernels, whether it is outside: then
+    NaN, which is neither, stays."""
+
+    @decomposition(op)
+    def formula(gradient: Any, *args: Any) -> Any:
+        found = decomposition_table[op](gradient, *args)
+        value = where(*args)
+        return torch.where(torch.isnan(value), value, found)
+
+
+_keeping_nan(aten.smooth_l1_loss_backward.default, lambda x, target, *_: x - target)
+_keeping_nan(aten.logit_backward.default, lambda x, *_: x)

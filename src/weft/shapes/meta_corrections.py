@@ -8,6 +8,8 @@ statistics (a kernel of the backward) would take the bytes of one type for anoth
     mean of native_layer_norm(bfloat16 x, float32 weight)    meta: bfloat16    CPU: float32
     batch_norm(x.transpose(1, 2))                            meta: as x        CPU: row-major
     roll(channels-last x, 1, 2)                              meta: row-major   CPU: as x
+    slice_scatter(x.expand(3, 4), ...)                       meta: (0, 1)      CPU: (4, 1)
+    _fft_r2c(x, [0])                                         meta: row-major   CPU: column-major
 """
 
 from __future__ import annotations
@@ -33,6 +35,12 @@ _PARAMETERS: Final[dict[OpOverload, tuple[int, ...]]] = {
 }
 """Norms, and the positions of their parameters and running statistics."""
 
+_SCATTERS: Final = {
+    aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
+}  # fmt: skip
+
+_SPECTRA: Final = {aten._fft_r2c.default, aten._fft_c2c.default}
+
 _HALF: Final = (torch.float16, torch.bfloat16)
 
 
@@ -52,6 +60,11 @@ def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) ->
     """`result` with the types and layouts that a CPU gives; `cast` is `_to_copy` of a fake."""
     if func is aten.roll.default:
         return _rolled(args[0], result, cast) if len(args) > 2 and args[2] else result
+    if func in _SCATTERS:
+        return _without_overlap(result, cast)
+    if func in _SPECTRA and result.device.type == "cpu":
+        ends = args[1][-1:] if func is aten._fft_r2c.default else ()
+        return _spectrum(args[0], args[1], ends, result, cast)
     if func not in _PARAMETERS:
         return result
     result = _with_types(func, args, result, cast)
@@ -66,6 +79,23 @@ def _rolled(x: torch.Tensor, result: torch.Tensor, cast: Cast) -> torch.Tensor:
     if x.device.type != "cpu" or form is None or not x.is_contiguous(memory_format=form):
         return result
     return cast(result, memory_format=form)  # type: ignore[no-any-return]
+
+
+def _without_overlap(result: torch.Tensor, cast: Cast) -> torch.Tensor:
+    """A copy of an expanded tensor has all its elements."""
+    overlaps = any(s == 0 and n != 1 for n, s in zip(result.shape, result.stride(), strict=True))
+    return cast(result) if overlaps else result
+
+
+def _spectrum(
+    x: torch.Tensor, dims: Sequence[int], ends: Sequence[int], result: torch.Tensor, cast: Cast
+) -> torch.Tensor:
+    """MKL writes the transformed dimensions last, `ends` behind them, each as in the input."""
+    strides = x.stride()
+    order = sorted(range(x.dim()), key=lambda d: (d in dims, d in ends, -strides[d]))
+    back = [order.index(d) for d in range(x.dim())]
+    laid_out = cast(result.permute(order), memory_format=torch.contiguous_format)
+    return laid_out.permute(back)  # type: ignore[no-any-return]
 
 
 def _known_layout(result: torch.Tensor, cast: Cast) -> torch.Tensor:

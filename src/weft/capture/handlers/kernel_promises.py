@@ -72,3 +72,27 @@ def _has_pixels(image: torch.Tensor) -> bool:
 
 for _name in _RESIZING:
     _resizing(getattr(nn_functions, _name))
+
+
+def _of_images(function: Any) -> None:
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        """The CPU kernels keep channels-last memory, which the formulas lose."""
+        args = [tx.force(arg) for arg in args]
+        made = run(tx, "call_function", function, args, kwargs)
+        given = args[0] if args else None
+        if isinstance(given, TensorValue) and isinstance(made, TensorValue):
+            x = given.example
+            if x.device.type == "cpu" and x.dim() == 4 and _is_channels_last(x):
+                form: Kwargs = {"memory_format": constant(torch.channels_last)}
+                return run(tx, "call_method", "contiguous", [made], form)
+        return made
+
+
+def _is_channels_last(x: torch.Tensor) -> bool:
+    form = torch.channels_last
+    return x.is_contiguous(memory_format=form) and not x.is_contiguous()
+
+
+_of_images(torch.channel_shuffle)
+_of_images(nn_functions.max_unpool2d)
