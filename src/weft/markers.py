@@ -19,6 +19,7 @@ in one place for both.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from types import FunctionType, MethodType
 from typing import Any, Final, ParamSpec, TypeVar, cast, overload
@@ -92,14 +93,20 @@ def _skipped(fn: Callable[..., Any]) -> Callable[..., Any]:
     return own
 
 
+def mark_of(fn: object, name: str) -> Any:
+    """What the mark on a callable says, or None; a `__getattr__` of the program is not asked."""
+    marked = fn.__func__ if isinstance(fn, MethodType) else fn
+    return inspect.getattr_static(marked, name, None)
+
+
 def is_disabled(fn: object) -> bool:
     """Whether `weft.disable` or `torch.compiler.disable` marked this callable."""
-    return getattr(fn, DISABLED, False) is True
+    return mark_of(fn, DISABLED) is True
 
 
 def is_disabled_deeply(fn: object) -> bool:
     """Whether what the marked callable calls is not to be captured either."""
-    return is_disabled(fn) and getattr(fn, RECURSIVE, True) is not False
+    return is_disabled(fn) and mark_of(fn, RECURSIVE) is not False
 
 
 def allow_in_graph(fn: Callable[P, R]) -> Callable[P, R]:

@@ -29,7 +29,7 @@ from weft.capture.replacement import Emitter
 from weft.capture.tracebacks import hide
 from weft.capture.values.base import NullValue, SymbolicValue
 from weft.capture.values.tensors import TensorValue
-from weft.markers import disable, is_disabled, is_disabled_deeply
+from weft.markers import disable, is_disabled, is_disabled_deeply, mark_of
 
 
 @final
@@ -103,7 +103,7 @@ def _callee(emit: Emitter, function: SymbolicValue) -> str:
         return emit.constant(Checkpointed(emit.tx.compiled_copy))
     if is_disabled_deeply(real):
         return emit.constant(disable(real))
-    original = getattr(real, "_torchdynamo_orig_callable", None)
+    original = mark_of(real, "_torchdynamo_orig_callable")
     if is_disabled(real) and original is not None:  # torch's: weft does not know its mark
         return emit.constant(disable(original, recursive=False))
     return emit.value(function)

@@ -179,7 +179,10 @@ def _set(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
     _one_argument(cls, args, kwargs)
     if cls is frozenset and args and args[0].python_type() is frozenset:
         return args[0]
-    return SetValue.of(tx, tx.unpack(args[0]) if args else [], cls)
+    given = getattr(args[0], "contents", args[0]) if args else TupleValue([])
+    if not isinstance(given, SetValue):  # a set is not asked, whatever its class makes of `iter`
+        given = args[0] if args else given
+    return SetValue.of(tx, tx.unpack(given), cls)
 
 
 @constructor(range)

@@ -210,11 +210,13 @@ def _slot(tx: Interpreter, value: ObjectValue, name: str) -> SymbolicValue | Non
 
 
 def _copy_contents(tx: Interpreter, value: ObjectValue, made: ObjectValue, part: CopyPart) -> None:
-    old, new = value.contents, made.contents
-    if isinstance(old, ListValue) and isinstance(new, ListValue):
-        new.items.extend(part(item) for item in old.all(tx))
-    elif isinstance(old, DictValue) and isinstance(new, DictValue):
-        for key, item in old.pairs(tx):
-            new.setitem(tx, part(key), part(item))
-    elif old is not None:
+    """By the methods that the copy module calls, which may be the program's."""
+    if isinstance(value.contents, ListValue):
+        for item in tx.unpack(value):
+            made.method(tx, "append", [part(item)], {})
+    elif isinstance(value.contents, DictValue):
+        for pair in tx.unpack(value.method(tx, "items", [], {})):
+            key, item = tx.unpack(pair)
+            made.setitem(tx, part(key), part(item))
+    elif value.contents is not None:
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weft.capture.polyfills import library
 from weft.capture.polyfills.twins import twin
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.builtins import EXTERNAL_METHODS
+from weft.capture.values.builtins import EXTERNAL_METHODS, SUBCLASS_METHODS
 from weft.capture.values.functions import rule
 
 if TYPE_CHECKING:
@@ -60,3 +60,12 @@ def _from_keys(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 EXTERNAL_METHODS[(dict, "fromkeys")] = _from_keys
 EXTERNAL_METHODS[(collections.OrderedDict, "fromkeys")] = _from_keys
+
+_STORE = ("__setitem__",)
+SUBCLASS_METHODS[dict, "copy"] = (library.dict_copy, ("__iter__",))
+SUBCLASS_METHODS[collections.defaultdict, "copy"] = (library.default_copy, ())
+SUBCLASS_METHODS[collections.OrderedDict, "copy"] = (library.ordered_copy, ())
+SUBCLASS_METHODS[collections.OrderedDict, "__init__"] = (library.ordered_update, _STORE)
+SUBCLASS_METHODS[collections.OrderedDict, "update"] = (library.ordered_update, _STORE)
+SUBCLASS_METHODS[collections.OrderedDict, "setdefault"] = (
+    library.ordered_setdefault, ("__contains__", "__getitem__", "__setitem__"))

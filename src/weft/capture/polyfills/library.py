@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -50,3 +51,44 @@ def from_keys(cls: Any, iterable: Iterable[Any], value: Any = None) -> Any:
     for key in iterable:
         made[key] = value
     return made
+
+
+def dict_copy(self: Any) -> dict[Any, Any]:
+    """dict.copy of a subclass that decides itself what its items are"""
+    return {key: self[key] for key in self.keys()}
+
+
+def default_copy(self: Any) -> Any:
+    """defaultdict.copy of a subclass"""
+    return type(self)(self.default_factory, self)
+
+
+def ordered_copy(self: Any) -> Any:
+    """OrderedDict.copy of a subclass"""
+    made = type(self)()
+    for key in OrderedDict.keys(self):
+        made[key] = self[key]
+    return made
+
+
+def ordered_update(self: Any, /, *others: Any, **named: Any) -> None:
+    """OrderedDict.update of a subclass, and its initialiser"""
+    if len(others) > 1:
+        raise TypeError(f"update() takes at most 1 positional argument ({len(others)} given)")
+    for other in others:
+        if hasattr(other, "keys"):
+            for key in other.keys():  # noqa: SIM118  of a mapping of any kind
+                self[key] = other[key]
+        else:
+            for key, value in other:
+                self[key] = value
+    for key, value in named.items():
+        self[key] = value
+
+
+def ordered_setdefault(self: Any, key: Any, default: Any = None) -> Any:
+    """OrderedDict.setdefault of a subclass"""
+    if key in self:
+        return self[key]
+    self[key] = default
+    return default

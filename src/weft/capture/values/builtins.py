@@ -21,6 +21,7 @@ from weft._torch import (
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.arities import fits
+from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, evaluate, python_object
 from weft.capture.values.functions import rule_of
@@ -112,6 +113,9 @@ class BuiltinValue(SymbolicValue):
             raise graph_break("unknown-operation", f"dict.{name} of an OrderedDict")
         contents = getattr(target, "contents", None)
         if contents is not None and issubclass(contents.python_type(), owner):
+            python = method_of_subclass(tx, owner, name, target.python_type())
+            if python is not None:
+                return python.call(tx, args, kwargs)
             if name == "__getitem__" and issubclass(owner, dict) and len(args) == 2:
                 return target.missing_key(tx, args[1])  # type: ignore[attr-defined, no-any-return]
             return contents.method(tx, name, args[1:], kwargs)  # type: ignore[no-any-return]
@@ -166,6 +170,23 @@ OBJECT_METHODS: dict[str, Any] = {}
 
 EXTERNAL_METHODS: dict[tuple[type, str], Any] = {}
 """Methods of other C types: (type, name) -> rule(tx, [self, *args], kwargs)."""
+
+
+SUBCLASS_METHODS: dict[tuple[type, str], tuple[Any, tuple[str, ...]]] = {}
+"""C methods that go by methods of the object's own class: (type, name) -> Python form, and the
+methods of which a subclass has to have one of its own for that to show (none: it always does)."""
+
+
+def method_of_subclass(
+    tx: Interpreter, owner: type, name: str, cls: type
+) -> SymbolicValue | None:
+    """The Python form of `owner.name` for instances of a subclass whose methods it calls."""
+    python, asked = SUBCLASS_METHODS.get((owner, name), (None, ()))
+    if python is None or cls is owner:
+        return None
+    if asked and not any(isinstance(type_lookup(cls, a), types.FunctionType) for a in asked):
+        return None
+    return tx.wrap_fixed(python, name)
 
 
 @wraps(*_KINDS)

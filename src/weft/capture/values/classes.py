@@ -26,7 +26,7 @@ from weft.capture.values.attributes import (
     written_attribute,
 )
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.builtins import EXTERNAL_METHODS
+from weft.capture.values.builtins import EXTERNAL_METHODS, method_of_subclass
 from weft.capture.values.constant import NONE, constant, evaluate, is_none, python_object
 from weft.capture.values.exceptions import ExceptionValue
 from weft.capture.values.functions import RULES, BoundMethodValue
@@ -166,7 +166,12 @@ class ClassValue(SymbolicValue):
         elif isinstance(made, ExceptionValue):
             made.initialise(tx, args, kwargs)
         elif isinstance(made, ObjectValue) and made.contents is not None:
-            made.contents.method(tx, "__init__", args, kwargs)
+            owner = getattr(initialiser, "__objclass__", object)
+            python = method_of_subclass(tx, owner, "__init__", cls)
+            if python is None:
+                made.contents.method(tx, "__init__", args, kwargs)
+            else:
+                python.call(tx, [made, *args], kwargs)
 
     # -- attributes -------------------------------------------------------------------------------
 
@@ -257,6 +262,12 @@ class ClassValue(SymbolicValue):
             return tx.wrap_new(tuple(self.cls)).iter(tx)
         found = self._by_metaclass(tx, "__iter__")
         return super().iter(tx) if found is None else found
+
+    def truth(self, tx: Interpreter) -> bool:
+        found = self._by_metaclass(tx, "__bool__")
+        if found is None:
+            found = self._by_metaclass(tx, "__len__")
+        return found is None or found.truth(tx)
 
     def length(self, tx: Interpreter) -> int:
         found = self._by_metaclass(tx, "__len__")

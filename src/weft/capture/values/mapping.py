@@ -168,7 +168,7 @@ class DictValue(MethodTable):
         old = self._entries.get(key)
         if old is None and not self._complete and key not in self._gone:
             self._unread.add(key)  # no guard: what was there, if anything, does not matter
-            if key in self.original:
+            if _get(self.original, key) is not MISSING:
                 key_value = self._key_value(tx, key)
         self._entries[key] = (old[0] if old is not None else key_value, value)
         if key in self._gone:
@@ -215,7 +215,8 @@ class DictValue(MethodTable):
             name = emit.temporary(f"{{{entries}}}")
             kind = emit.constant(self.cls)
             emit.line(f"{kind}.clear({target})")
-            emit.line(f"{kind}.update({target}, {name})")
+            setter = f"{kind}.__setitem__({target}, key, value)"  # not a subclass's own
+            emit.line(f"for key, value in {name}.items(): {setter}")
             return
         for key in self.written:
             self._replay_key(emit, target, key)
@@ -226,7 +227,7 @@ class DictValue(MethodTable):
             kind = emit.constant(self.cls)
             if key in self._unread:
                 emit.line(f"{kind}.pop({target}, {emit.constant(key)}, None)")
-            elif key in self.original:
+            elif _get(self.original, key) is not MISSING:
                 emit.line(f"{kind}.__delitem__({target}, {emit.constant(key)})")
         elif key.__class__ is UserKey or not self._unchanged(key, entry[1]):
             if key.__class__ is UserKey:
@@ -332,6 +333,7 @@ class DictValue(MethodTable):
         return DictIterator(DictView(self, "keys"), tx)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        given = other
         if not isinstance(other, DictValue):  # an instance of a subclass that left it to this one
             other = getattr(other, "contents", None) or other
         if not isinstance(other, DictValue):
@@ -339,7 +341,7 @@ class DictValue(MethodTable):
         if op == "or_" and not (reflected and self.cls is dict):
             merged = DictValue(cls=self.cls, factory=self.factory)
             merged.update_from(tx, other if reflected else self)
-            merged.update_from(tx, self if reflected else other)
+            merged.update_from(tx, self if reflected else given)
             return merged
         if op == "ior" and not reflected:
             self.update_from(tx, other)

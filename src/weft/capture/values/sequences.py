@@ -312,12 +312,10 @@ class ListValue(GrowingValue):
             tx.effects.touch(self)
 
     def replay(self, emit: Emitter) -> None:
-        if self.unread:
-            items = ", ".join(emit.value(item) for item in self.added)
-            emit.line(f"{emit.value(self)}.extend([{items}])")
-            return
-        items = ", ".join(emit.value(item) for item in self.items)
-        emit.line(f"{emit.value(self)}[:] = [{items}]")
+        target, kind = emit.value(self), emit.constant(list)  # not a subclass's own methods
+        items = ", ".join(emit.value(item) for item in (self.added if self.unread else self.items))
+        store = "extend({}, [{}])" if self.unread else "__setitem__({}, slice(None), [{}])"
+        emit.line(f"{kind}.{store.format(target, items)}")
 
     def rebuild(self, emit: Emitter) -> str:
         name = emit.bind(self, "[]")

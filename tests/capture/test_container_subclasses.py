@@ -1,0 +1,166 @@
+"""Subclasses of containers with methods of their own: which of them C code calls, and which not."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections import OrderedDict, defaultdict
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+
+LOG: list[str] = []
+
+
+def logging_subclass(base: Any, *names: str) -> Any:
+    """A subclass that notes the calls of the named methods."""
+
+    def logged(name: str) -> Any:
+        original = getattr(base, name)
+
+        def method(self, *args, **kwargs):
+            LOG.append(name)
+            return original(self, *args, **kwargs)
+
+        return method
+
+    return type(f"Logged{base.__name__}", (base,), {name: logged(name) for name in names})
+
+
+_MAPPING = ("__setitem__", "__getitem__", "__delitem__", "__iter__", "__contains__", "keys",
+            "items")
+LOGGED_DICT = logging_subclass(dict, *_MAPPING)
+LOGGED_ORDERED = logging_subclass(OrderedDict, *_MAPPING)
+LOGGED_DEFAULT = logging_subclass(defaultdict, *_MAPPING)
+LOGGED_LIST = logging_subclass(list, "__setitem__", "__getitem__", "append", "extend", "__iter__")
+LOGGED_SET = logging_subclass(set, "__iter__", "add", "update")
+PLAIN_ORDERED = type("PlainOrdered", (OrderedDict,), {})
+PLAIN_DEFAULT = type("PlainDefault", (defaultdict,), {})
+
+_PAIRS = {"a": 1, "b": 2}
+_MAKERS: dict[str, Any] = {
+    "dict": lambda: LOGGED_DICT(_PAIRS),
+    "ordered": lambda: LOGGED_ORDERED(_PAIRS),
+    "default": lambda: LOGGED_DEFAULT(list, _PAIRS),
+    "plain ordered": lambda: PLAIN_ORDERED(_PAIRS),
+    "plain default": lambda: PLAIN_DEFAULT(list, _PAIRS),
+    "list": lambda: LOGGED_LIST([1, 2, 3]),
+    "set": lambda: LOGGED_SET([1, 2]),
+}
+
+
+def of_mappings(m: Any) -> list[Any]:
+    m["k"] = 5
+    m.update({"q": 1}, w=2)
+    m.setdefault("a", 7)
+    m.setdefault("new", 8)
+    del m["b"]
+    popped = m.pop("a"), m.popitem()
+    return [m.copy(), copy.copy(m), copy.deepcopy(m), m | {"z": 1}, {"z": 1} | m, *popped]
+
+
+def of_lists(m: Any) -> list[Any]:
+    m.append(4)
+    m.extend([5])
+    m[0] = 9
+    m.sort(reverse=True)
+    return [copy.copy(m), copy.deepcopy(m), m.copy(), m + [1], m.pop()]
+
+
+def of_sets(m: Any) -> list[Any]:
+    m.add(7)
+    m.discard(1)
+    return [m.copy(), frozenset(m), m | {9}, copy.copy(m)]
+
+
+def shown(value: Any) -> Any:
+    if isinstance(value, dict):
+        base: Any = OrderedDict if isinstance(value, OrderedDict) else dict
+        return type(value), list(base.items(value)), getattr(value, "default_factory", None)
+    if isinstance(value, list):
+        return type(value), list.__repr__(value)
+    return type(value), repr(value)
+
+
+@pytest.mark.parametrize("kind", list(_MAKERS))
+@pytest.mark.parametrize("inside", [True, False])
+def test_methods_of_subclasses_are_called_as_c_code_calls_them(kind, inside):
+    make = _MAKERS[kind]
+    operations = {"list": of_lists, "set": of_sets}.get(kind, of_mappings)
+
+    def made_inside(x):
+        made = make()
+        return x + 1, operations(made), made
+
+    def from_outside(x, made):
+        return x + 1, operations(made), made
+
+    def run(function: Any) -> Any:
+        args = (torch.ones(1),) if inside else (torch.ones(1), make())
+        LOG.clear()
+        _, results, made = function(*args)
+        return [shown(value) for value in (*results, made)], list(LOG)
+
+    weft.reset()
+    function = made_inside if inside else from_outside
+    compiled = weft.compile(function, backend="eager")
+    assert run(function) == run(compiled) == run(compiled)
+
+
+def test_reordering_an_outside_dictionary_does_not_call_its_own_methods():
+    def f(x, table):
+        table.move_to_end("a")
+        return x * 2
+
+    logs = []
+    for function in (f, weft.compile(f, backend="eager")):
+        table = LOGGED_ORDERED(_PAIRS)
+        LOG.clear()
+        function(torch.ones(1), table)
+        logs.append((list(LOG), list(OrderedDict.items(table))))
+    assert logs[0] == logs[1]
+
+
+class Empty(type):
+    def __len__(cls):
+        return 0
+
+
+class Falsy(metaclass=Empty):
+    pass
+
+
+def test_truth_of_a_class_is_asked_of_its_metaclass():
+    def f(x, cls):
+        return x + 1 if cls else x + 2, cls or 3, operator.truth(cls)
+
+    compiled = weft.compile(f, backend="eager")
+    for cls in (Falsy, dict):
+        assert repr(compiled(torch.ones(1), cls)) == repr(f(torch.ones(1), cls))
+
+
+class Asked:
+    """Notes what it is asked for."""
+
+    def __getattr__(self, name):
+        LOG.append(name)
+        raise AttributeError(name)
+
+    def __call__(self, x):
+        print("called")
+        return x
+
+
+def test_marks_are_not_asked_of_the_programs_objects():
+    def f(x, call):
+        return call(*[x + 1]) * 2
+
+    call = Asked()
+    compiled = weft.compile(f, backend="eager")
+    LOG.clear()
+    for _ in range(2):
+        compiled(torch.ones(1), call)
+    assert LOG == []
