@@ -532,3 +532,24 @@ def test_encoder_with_a_padding_mask_is_one_graph() -> None:
     compiled = weft.compile(layer, fullgraph=True)
     result = compiled(x, src_key_padding_mask=mask)
     torch.testing.assert_close(result, layer(x, src_key_padding_mask=mask))
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_positions_resized_to_sizes_in_a_tensor(backend: str, fresh: None) -> None:
+    """A guard named a number that depends on data (the sizes of the call decided what was asked),
+    and tensors were no sizes for resizing."""
+
+    def listed(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return sized(x, grid.tolist())
+
+    def sized(x: torch.Tensor, grid: Any) -> torch.Tensor:
+        made = [F.interpolate(x.permute(0, 3, 1, 2), size=(h, w), mode="bilinear") for h, w in grid]
+        return torch.cat([m.permute(0, 2, 3, 1).reshape(1, -1, 4) for m in made], 1)
+
+    for f in (listed, sized):
+        weft.reset()
+        compiled = weft.compile(f, backend=backend, dynamic=True)
+        for grid in ([[3, 4], [5, 6]], [[7, 7], [4, 4]], [[8, 3], [3, 5]], [[1, 4], [2, 1]]):
+            x = torch.randn(1, 4, 4, 4)
+            torch.testing.assert_close(compiled(x, torch.tensor(grid)), f(x, torch.tensor(grid)))
+        assert (weft.stats()["graphs"], weft.stats()["graph_breaks"]) == (1, 0)

@@ -292,3 +292,20 @@ def test_rolled_images_keep_their_layout() -> None:
         x = torch.randn(2, 3, 4, 5).to(memory_format=form)
         for made, wanted in zip(compiled(x), f(x), strict=True):
             assert torch.equal(made, wanted) and made.stride() == wanted.stride()
+
+
+def test_nearest_pixels_at_twice_the_size_go_by_the_size() -> None:
+    """From 2 to int(2 * 2.4) = 4 rows the kernel repeats each twice; PyTorch's Python form asks the
+    factor, and takes the first three times."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=2.4, mode="nearest")
+
+    compiled = weft.compile(f, dynamic=True)
+    for size in ((2, 3, 5, 6), (2, 3, 2, 6), (3, 2, 7, 2), (2, 3, 2, 4)):
+        x, y = (torch.arange(float(math.prod(size))).view(size).requires_grad_() for _ in range(2))
+        made, wanted = compiled(x), f(y)
+        assert torch.equal(made, wanted)
+        (made**2).sum().backward()
+        (wanted**2).sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)

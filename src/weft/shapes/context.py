@@ -363,8 +363,21 @@ class ShapeContext:
         if decided is not None:
             return decided
         answer = self.condition_hint(condition)
-        if answer is not None and not self._suppressed:
-            self.guard(condition, answer)
+        if answer is None or self._suppressed:
+            return answer
+        if not isinstance(condition, FloatRelation) and not (
+                condition_symbols(condition) <= self.hints.keys()):
+            return self._settled_by_sizes(condition, answer)
+        self.guard(condition, answer)
+        return answer
+
+    def _settled_by_sizes(self, condition: Condition, answer: bool) -> bool | None:
+        """The answer to what is about data, where this call's sizes decide it whatever the data:
+        a guard cannot compute it, so running code tests it."""
+        if not (self.may_expect or self.assuming):
+            return None
+        self._assert(condition if answer else not_(condition), assumed=True)
+        self.note_expectation()
         return answer
 
     def guard(self, condition: AnyCondition, answer: bool) -> None:

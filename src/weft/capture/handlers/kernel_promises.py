@@ -16,6 +16,7 @@ from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant, evaluate
 from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue, TupleValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TensorValue, run
 from weft.shapes.symnode import is_hinted
 
@@ -59,10 +60,37 @@ def _resizing(function: Any) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """The kernels refuse images without pixels."""
+        if function.__name__.startswith("upsample_nearest"):
+            args = _exact_scales(tx, args)
         made = run(tx, "call_function", function, args, kwargs)
         if isinstance(made, TensorValue) and not evaluate(tx, lambda: _has_pixels(made.example)):
             raise graph_break("operator-failed", f"{function.__name__} of {made!r}")
         return made
+
+
+def _exact_scales(tx: Interpreter, args: Args) -> Args:
+    """To as many or twice as many pixels the kernels go by the sizes, whatever the factors say; the
+    Python forms, which symbolic sizes need, do not."""
+    args = [tx.force(arg) for arg in args]
+    image, factors = args[0], args[-1]
+    if len(args) != 3 or not isinstance(image, TensorValue) or not isinstance(
+            factors, TupleValue | ListValue):
+        return args
+    sizes = [tx.wrap_new(n) for n in image.example.shape[2:]]
+    exact = [_exact_scale(tx, size, tx.force(factor))
+             for size, factor in zip(sizes, factors.iterate(tx), strict=True)]
+    return [*args[:2], TupleValue(exact)]
+
+
+def _exact_scale(tx: Interpreter, size: SymbolicValue, factor: SymbolicValue) -> SymbolicValue:
+    """The factor, or that of the sizes: guarded where the size is symbolic."""
+    if not isinstance(size, SymbolicNumberValue) or not is_hinted(size.example):
+        return factor
+    length = tx.binary("mul", size, factor).method(tx, "__int__", [], {})
+    for whole in (1, 2):
+        if tx.binary("eq", length, tx.binary("mul", size, constant(whole))).truth(tx):
+            return constant(float(whole))
+    return factor
 
 
 def _has_pixels(image: torch.Tensor) -> bool:

@@ -399,6 +399,12 @@ _LISTS: Final = (TupleValue, ListValue)
 _TAKE_SIZES: Final = frozenset({
     "pad", "view", "reshape", "expand", "repeat", "tile", "zeros", "ones", "empty", "full", "split",
     "split_with_sizes", "new_zeros", "new_ones", "new_full", "new_empty", "randn", "rand", "roll",
+    "broadcast_to", "unflatten", "as_strided", "fold", "unfold", "im2col", "col2im",
+    *(f"adaptive_{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)),
+    *(f"upsample_{kind}" for kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d",
+                                      "bilinear2d", "trilinear3d", "bicubic2d")),
+    *(f"_upsample_nearest_exact{rank}d" for rank in (1, 2, 3)),
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 })
 """Functions whose lists are sizes, also where all items are tensors."""
 
