@@ -584,3 +584,10 @@ def test_texts_of_functions_methods_and_modules() -> None:
                 str(named.method), repr(str.upper))
 
     check(f, (torch.ones(2),), graphs=1)
+
+
+def test_sums_of_floats_keep_the_digits_that_python_keeps():
+    def f(x):
+        return x + 1, sum([0.1] * 10), sum([1e100, 1.0, -1e100]), sum([1, 2.5, True]), sum([0.1, x])
+
+    check(f, (X,), graphs=1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import math
 import random
 from typing import Any
 
@@ -124,3 +127,35 @@ def test_compiling_draws_nothing_from_the_programs_generators() -> None:
     before = _state()
     weft.compile(lambda x: torch.relu(x) + 1)(torch.ones(31, 3))
     assert _state() == before
+
+
+def test_what_is_computed_of_pythons_random_numbers_is_of_pythons_types() -> None:
+    def f(x: torch.Tensor) -> Any:
+        number, real = random.randrange(1 << 40), random.random()
+        parts = [number | 3, number & 255, ~number, number << 30, real < 0.5, real * 2]
+        return x + 1, parts, [type(part) for part in parts]
+
+    check_draws = weft.compile(f, backend="eager")
+    random.seed(3)
+    expected = f(torch.ones(1))[1:]
+    random.seed(3)
+    results = check_draws(torch.ones(1))[1:]
+    assert expected == results
+    assert [type(part) for part in results[0]] == [int, int, int, int, bool, float]
+
+
+def test_a_function_of_a_random_number_is_printed() -> None:
+    def f(x: torch.Tensor) -> Any:
+        value = random.random()
+        print(math.sin(value))
+        return x * 2
+
+    compiled = weft.compile(f, backend="eager")
+    texts = []
+    for function in (f, compiled):
+        random.seed(3)
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            function(torch.ones(1))
+        texts.append(out.getvalue())
+    assert texts[0] == texts[1]

@@ -54,4 +54,6 @@ def at_user_line(emit: Emitter, frame: Frame, text: str) -> str:
 
 def _is_ours(name: str) -> bool:
     """Whether the name means something in the replacement (the user's module may have the same)."""
-    return _OURS.match(name) is not None or (hasattr(builtins, name) and not iskeyword(name))
+    if name == "math" or _OURS.match(name) is not None:
+        return True
+    return hasattr(builtins, name) and not iskeyword(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
+import itertools
 import math
 import operator
 import types
@@ -308,9 +309,22 @@ def _sum(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     total = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
     if issubclass(total.python_type(), (str, bytes, bytearray)):
         raise graph_break("unknown-operation", f"a sum that starts with {total!r}")
-    for item in args[0].iterate(tx):
+    numbers: list[Any] = []  # Python adds floats among them with their lost digits, from 3.12 on
+    items: Iterator[SymbolicValue] = iter(args[0].iterate(tx))
+    if _is_number(total):
+        for item in items:
+            if not _is_number(item):
+                items = itertools.chain([item], items)
+                break
+            numbers.append(item.constant())
+        total = tx.wrap_new(sum(numbers, total.constant()))
+    for item in items:
         total = tx.binary("add", total, item)
     return total
+
+
+def _is_number(value: SymbolicValue) -> bool:
+    return value.is_constant and value.python_type() in (int, float, bool, complex)
 
 
 @rule(math.prod)

@@ -168,7 +168,7 @@ def _drawn(tx: Interpreter, model: Any, place: Source, limits: tuple[int, int]) 
         number = tx.shapes.unbacked_size(int(model), place, lo=limits[0], hi=limits[1])
     else:
         raise graph_break("unknown-c-function", f"a random {kind.__name__}")
-    return SymbolicNumberValue(tx, number, place, kind if kind in NUMPY_KINDS else None)
+    return SymbolicNumberValue(tx, number, place, kind if kind in NUMPY_KINDS.values() else None)
 
 
 def draw_lines(emit: Emitter) -> list[str]:
