@@ -27,8 +27,9 @@ comparison is decided on the viewed expression. One mechanism serves all kinds o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd
-from typing import final
+from typing import Final, final
 
 from weft.shapes.atoms import Atom, FloorDiv, Mod, Symbol
 from weft.shapes.expr import (
@@ -46,8 +47,11 @@ from weft.shapes.expr import (
     upper_bound,
 )
 from weft.shapes.functions import has_functions, with_functions
-from weft.shapes.intervals import INF
+from weft.shapes.intervals import FAR, INF
 from weft.shapes.relation import EQ, GE, NE, Condition, Junction, Relation, relation, rewrite
+
+_MOST_TRIED: Final = 16
+"""Facts, the latest ones, that are tried on an expression with divisions, minima or products."""
 
 
 @final
@@ -67,6 +71,8 @@ class Facts:
         self._known: set[Condition] = set()  # undecided junctions that were learned
         self._decided: dict[Condition, bool | None] = {}
         self._viewed: dict[Expr, IntExpr] = {}
+        self._signs: dict[IntExpr, bool] = {}
+        self._linear: dict[Expr, bool] = {}
 
     def view(self, value: IntExpr) -> IntExpr:
         """The value as the facts see it: narrower symbols, equal symbols replaced."""
@@ -158,9 +164,31 @@ class Facts:
 
     def _is_at_least_zero(self, expr: IntExpr) -> bool:
         """From ranges, or because a known nonnegative expression is no larger."""
-        if lower_bound(expr) >= 0:
-            return True
-        return any(lower_bound(expr - known) >= 0 for known in self._at_least_zero)
+        found = self._signs.get(expr)
+        if found is None:
+            found = self._signs[expr] = lower_bound(expr) >= 0 or any(
+                lower_bound(expr - known) >= 0 for known in self._helpful(expr))
+        return found
+
+    def _helpful(self, expr: IntExpr) -> Iterator[IntExpr]:
+        """The nonnegative expressions that an expression may be no less than. A loop over data has
+        one for each turn, with a term for each turn: most need not be subtracted to see that."""
+        if isinstance(expr, int):
+            return
+        linear = self._is_linear(expr)
+        for known in self._at_least_zero if linear else self._at_least_zero[-_MOST_TRIED:]:
+            if isinstance(known, int) or not linear or not self._is_linear(known) or not any(
+                    coefficient > expr.terms.get(monomial, 0) and monomial[0].bounds[1] >= FAR
+                    for monomial, coefficient in known.terms.items()):
+                yield known
+
+    def _is_linear(self, expr: Expr) -> bool:
+        found = self._linear.get(expr)
+        if found is None:
+            found = self._linear[expr] = all(
+                len(monomial) == 1 and isinstance(monomial[0], Symbol)
+                and isinstance(monomial[0].hi, int) for monomial in expr.terms)
+        return found
 
     def learn(self, condition: Condition) -> None:
         """Take the condition as true from now on. Learning what is excluded is an error."""
@@ -175,6 +203,7 @@ class Facts:
             _LEARN[viewed.kind](self, viewed)
             self._learn_equality_of_inputs(condition)
         self._decided.clear()
+        self._signs.clear()
 
     def _learn_junction(self, condition: Junction) -> None:
         if condition.kind == "and":
@@ -301,6 +330,7 @@ class Facts:
         self._not_zero = {e for e in (subs(k, step) for k in self._not_zero) if isinstance(e, Expr)}
         self._known = {rewrite(k, lambda expr: subs(expr, step)) for k in self._known}
         self._viewed.clear()
+        self._signs.clear()
 
 
 _LEARN = {EQ: Facts._learn_equal, NE: Facts._learn_not_equal, GE: Facts._learn_order}
