@@ -187,3 +187,23 @@ def test_a_forward_whose_gradient_nobody_can_ask_for_is_a_call_like_others():
         return out, seen, more, more.requires_grad, out[0].requires_grad
 
     check(f, (torch.ones(2, 3),), graphs=1)
+
+
+def test_a_function_class_made_inside():
+    def f(x, scale):
+        class Scale(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * scale
+
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * scale
+
+        return Scale.apply(x)
+
+    check(f, (torch.ones(3), 2), (torch.ones(3), 3), breaks=0)
+    compiled = weft.compile(f, backend="eager")
+    x = torch.ones(3, requires_grad=True)
+    compiled(x, 4).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 4.0))

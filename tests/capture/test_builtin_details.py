@@ -8,6 +8,7 @@ import contextvars
 import copy
 import enum
 import functools
+import importlib
 import itertools
 import threading
 import types
@@ -591,3 +592,10 @@ def test_sums_of_floats_keep_the_digits_that_python_keeps():
         return x + 1, sum([0.1] * 10), sum([1e100, 1.0, -1e100]), sum([1, 2.5, True]), sum([0.1, x])
 
     check(f, (X,), graphs=1)
+
+
+def test_imports_by_name() -> None:
+    def f(x: Any) -> Any:
+        return x * __import__("math").pi, importlib.import_module("collections.abc").Sequence
+
+    check(f, (torch.ones(2),), graphs=1)

@@ -243,3 +243,10 @@ def test_distribution_with_lazy_attributes_is_one_graph():
         return made.log_prob(chosen), made.entropy(), made.probs
 
     check(f, (torch.randn(4, 3), torch.tensor([0, 1, 2, 0])), graphs=1, breaks=0)
+
+
+def test_no_tensor_to_write_to():
+    def f(x, out):
+        return torch.stack([x, x], out=None), torch.add(x, 1, out=out), torch.sum(x, 0, out=None)
+
+    check(f, (X, None), (X, torch.zeros(4, 6)), graphs=2)

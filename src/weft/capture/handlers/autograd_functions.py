@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft._torch import are_functorch_transforms_active
+from weft.capture.breaks import graph_break
 from weft.capture.polyfills.autograd_context import Context, apply_without_gradients
 from weft.capture.subgraphs import rehearsal
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
@@ -31,13 +32,17 @@ if TYPE_CHECKING:
 @rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     cls = args[0].constant()
-    if not (are_functorch_transforms_active() or is_allowed_in_graph(cls) or _is_torchs(cls)):
+    made = cls in tx.made_classes
+    if made or not (
+            are_functorch_transforms_active() or is_allowed_in_graph(cls) or _is_torchs(cls)):
         inputs = [tx.force(arg) for arg in args[1:]]
         needs = TupleValue([
             boolean(isinstance(i, TensorValue) and i.example.requires_grad) for i in inputs])
         if not (kwargs or (torch.is_grad_enabled() and any(n.truth(tx) for n in needs.items))):
             forward = tx.wrap_fixed(apply_without_gradients, "apply_without_gradients")
             return forward.call(tx, [args[0], needs, *inputs], {})
+        if made:  # its functions' variables are not known outside of this interpretation
+            raise graph_break("unknown-operation", f"gradients of {cls.__name__}, made inside")
         with rehearsal(tx, cls.__name__):
             _rehearse(tx, cls, inputs, needs)
     return run(tx, "call_function", _applier(cls), args[1:], kwargs)

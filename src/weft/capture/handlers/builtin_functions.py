@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import builtins
 import functools
+import importlib
 import inspect
 import itertools
 import math
 import operator
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -403,6 +405,21 @@ def _pow(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if isinstance(args[0], ObjectValue):
         return args[0].method(tx, "__pow__", args[1:], {})
     return constant(evaluate(tx, lambda: pow(*(a.constant() for a in args))))
+
+
+def _importing(function: Callable[[str], Any]) -> None:
+    """A module that is loaded already."""
+
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        name = args[0].constant() if len(args) == 1 and args[0].is_constant else None
+        if kwargs or type(name) is not str or name not in sys.modules:
+            raise graph_break("unknown-c-function", "an import")
+        return tx.wrap_fixed(function(name), name)
+
+
+_importing(__import__)
+_importing(importlib.import_module)
 
 
 @rule(ascii)

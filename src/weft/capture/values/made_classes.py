@@ -20,6 +20,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
 
+import torch
+
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.attributes import SET_MADE, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 Namespace = dict[str, SymbolicValue]
 
-_METACLASSES: Final = (type, abc.ABCMeta, enum.EnumMeta)
+_METACLASSES: Final = (type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function))
 
 
 @final

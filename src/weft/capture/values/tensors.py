@@ -347,8 +347,9 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
             return overridden
     args = [tx.force(arg) for arg in args]
     kwargs = {name: tx.force(value) for name, value in kwargs.items()}
-    if "generator" in kwargs and is_none(kwargs["generator"]):
-        del kwargs["generator"]  # said outright, it chooses a form that takes plain sizes only
+    for name in ("generator", "out"):  # said outright, no generator chooses a form that takes
+        if name in kwargs and is_none(kwargs[name]):  # plain sizes only
+            del kwargs[name]
     if target is not operator.getitem and target is not operator.setitem:
         sizes_only = _name(target) in _TAKE_SIZES
         if sizes_only or _name(target) in _TAKE_NUMBERS:
