@@ -158,32 +158,47 @@ def _may_run_again(node: Node, roles: _Roles) -> bool:
 
 
 def _cheapest_cut(roles: _Roles, free: Container[Node] = ()) -> set[Node]:
-    """The values to keep if what is not cheap runs once, but for the nodes in `free`."""
+    """The values to keep if what is not cheap runs once, but for the nodes in `free`.
+
+    Of equal cuts that nearest to the backward, where least is computed again: edges are turned
+    round, so that the sink's side is the smallest.
+    """
     nodes = [n for n in roles.nodes if n not in roles.late]
     number = {n: 2 * i + 2 for i, n in enumerate(nodes)}  # entry; its exit is one more
     edges = array("q")
     for node in nodes:
         entry = number[node]
-        edges.extend((entry, entry + 1, _cost(node, roles)))
+        edges.extend((entry + 1, entry, _cost(node, roles)))
         if node not in free and _must_run_early(node, roles):
-            edges.extend((0, entry, _INFINITE))
+            edges.extend((entry, 0, _INFINITE))
         for user in node.users:
             if user in number:
-                edges.extend((entry + 1, number[user], _INFINITE))
+                edges.extend((number[user], entry + 1, _INFINITE))
         if roles.read_late(node):
-            edges.extend((entry + 1, 1, _INFINITE))
-    sides = min_cut(2 * len(nodes) + 2, 0, 1, edges)
-    return {n for n in nodes if sides[number[n]] and not sides[number[n] + 1]}
+            edges.extend((1, entry + 1, _INFINITE))
+    late = min_cut(2 * len(nodes) + 2, 1, 0, edges)
+    return {n for n in nodes if late[number[n] + 1] and not late[number[n]]}
 
 
 def _cost(node: Node, roles: _Roles) -> int:
-    """Bytes that keeping a value takes; infinite if it cannot be kept."""
+    """What keeping a value costs: its bytes (four times), and less than one if the forward would
+    not have it in memory otherwise; infinite if it cannot be kept."""
     value = node.meta["val"]
     if node.op == "placeholder":
-        return 1 if node in roles.free or not isinstance(value, FakeTensor) else _bytes(value)
+        return 1 if node in roles.free or not isinstance(value, FakeTensor) else 4 * _bytes(value)
     if not isinstance(value, FakeTensor) or _is_view(node) or "runs_again" in node.meta:
         return _INFINITE  # what checkpointing runs again must not be kept
-    return _bytes(value)
+    return 4 * _bytes(value) + (is_cheap(node) and not _is_read_from_memory(node, roles))
+
+
+def _is_read_from_memory(node: Node, roles: _Roles) -> bool:
+    """Whether an operator of the forward that no kernel computes reads a value, or it is one of
+    the forward's."""
+    return any(
+        _is_read_from_memory(user, roles) if _is_view(user) else not is_cheap(user)
+        for user in node.users
+        if user in roles.early
+    ) or node in roles.values
 
 
 def _bytes(value: torch.Tensor) -> int:

@@ -31,11 +31,11 @@ Stages = tuple[tuple[int, ...], ...]
 """Positions of gradients, stage by stage."""
 Gradients = Sequence[torch.Tensor | None]
 
-_PART: Final = 8
-"""Into about so many stages are gradients divided, ..."""
-_LEAST: Final = {"cpu": 1 << 20}
+_PARTS: Final = 16
+_LEAST: Final = {"cpu": 1 << 19}
 _LEAST_ELSEWHERE: Final = 1 << 24
-"""... if they have so many bytes: a stage takes some microseconds."""
+"""A stage has about as many bytes as the largest gradient, but not less than these, or than that
+part of all: it takes some microseconds."""
 
 
 def stages_of(graph: Graph, kept: Sequence[bool]) -> Stages:
@@ -49,15 +49,15 @@ def stages_of(graph: Graph, kept: Sequence[bool]) -> Stages:
     size = [_bytes(g) if is_kept else 0 for g, is_kept in zip(gradients, kept, strict=True)]
     devices = {g.meta["val"].device.type for g in gradients if isinstance(g, Node)}
     least = max(_LEAST.get(d, _LEAST_ELSEWHERE) for d in devices or {"cpu"})
-    enough = max(sum(size) // _PART, least)
+    most = max(*size, sum(size) // _PARTS, least)
     stages: list[tuple[int, ...]] = []
     stage: list[int] = []
     for k in order:
-        stage.append(k)
-        if sum(size[i] for i in stage) >= enough:
+        if stage and sum(size[i] for i in (*stage, k)) > most:
             stages.append(tuple(stage))
             stage = []
-    return (*stages, tuple(stage)) if stage else tuple(stages)
+        stage.append(k)
+    return (*stages, tuple(stage))
 
 
 def _bytes(gradient: Any) -> int:

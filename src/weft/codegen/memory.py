@@ -152,14 +152,19 @@ def can_overwrite(kernel: Kernel, source: str, target: str) -> bool:
     """May `target` have the memory of `source`?
 
     If every load of `source` is at the index and level of the one store to `target`, and no load
-    of a later stage (after a further reduction) could follow that store.
+    of a later stage (after a further reduction) could follow that store. A sum of what is stored
+    belongs to the store's own stage.
     """
     stores = [s for s in kernel.stores if s.buffer == target]
     if len(stores) != 1 or stores[0].mode != "assign":
         return False
     store = stores[0]
     depth = reduction_depths(kernel)
-    if any(depth[s.value.id] > depth[store.value.id] for s in kernel.stores):
+    stage = depth[store.value.id]
+    reduced = [n for n in kernel.nodes if isinstance(n, Reduce)]
+    if any(s.inner and depth[s.value.id] > stage for s in kernel.stores):
+        return False
+    if any(depth[n.id] > stage + 1 for n in reduced) or (reduced and not store.inner):
         return False
     loads = [n for n in kernel.nodes if isinstance(n, Load) and n.buffer == source]
     return all(n.index == store.index and n.inner == store.inner for n in loads)
