@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 import weft
 from tests.aot.test_peak_memory import step_in_hook
-from weft.aot import stages
+from weft.aot import stages, training
+from weft.aot.stages import stages_of
 
 Program = Callable[[nn.Sequential, Callable[..., Any], torch.Tensor], list[Any]]
 
@@ -94,3 +95,13 @@ def test_stages_change_nothing(
         found.append(program(model, call, torch.randn(5, 8)))
     torch.testing.assert_close(found[1], found[0], rtol=2e-5, atol=1e-6)
     assert links
+
+
+def test_a_stage_holds_no_more_than_the_largest_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums for biases run late: large gradients used to wait for them, and for each other."""
+    found: list[stages.Stages] = []
+    monkeypatch.setitem(stages._LEAST, "cpu", 1)
+    monkeypatch.setattr(training, "stages_of", lambda *a: found.append(stages_of(*a)) or found[-1])
+    model = nn.Sequential(*(nn.Linear(96, 96) for _ in range(3)))
+    weft.compile(model)(torch.randn(2, 96)).sum().backward()
+    assert [len(stage) for stage in found[0]] == [1, 1, 4]

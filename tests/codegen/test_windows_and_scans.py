@@ -100,3 +100,23 @@ def test_positions_in_images_of_any_size() -> None:
     for size in (8, 11):
         x = torch.randn(2, 3, size, size + 1)
         torch.testing.assert_close(pool(x), F.max_pool2d(x, 3, 2, 1, return_indices=True))
+
+
+def test_a_number_for_masked_elements_looks_for_no_positions() -> None:
+    """`x[mask] = number` was ATen's call, which copies and finds the positions first."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        y[x > 1] = 0
+        y[x[:, 0] > 0] = 2
+        y[x.isnan()] = x.nansum()
+        return y
+
+    x = torch.tensor([[0.5, 2.0, torch.nan], [-1.0, 3.0, 1.0]])
+    weft.reset()
+    found, given = weft.compile(f), [x.clone().requires_grad_() for _ in range(2)]
+    for call, value in zip((found, f), given, strict=True):
+        call(value).sum().backward()
+    assert weft.stats()["extern_calls"] == 0
+    torch.testing.assert_close(found(x), f(x))
+    torch.testing.assert_close(given[0].grad, given[1].grad)

@@ -178,6 +178,16 @@ def _normalized_batch(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, 
     return (result.to(x.dtype), *(t.squeeze(dims) for t in (mean, var, inverse)))
 
 
+@decomposition(aten.index_put.default)
+def masked_number(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """`x[mask] = number` without looking for the positions."""
+    mask = indices[0]
+    if len(indices) != 1 or mask.dtype is not torch.bool or values.dim() or values.is_complex():
+        raise NotImplementedError("positions, or a value for each")
+    mask = mask.view(*mask.shape, *(1,) * (x.dim() - mask.dim()))
+    return torch.where(mask, x + values if accumulate else values, x)
+
+
 def _keeping_nan(op: OpOverload, where: Callable[..., Any]) -> None:
     """PyTorch's formula asks whether a value is inside; the kernels, whether it is outside: then
     NaN, which is neither, stays."""

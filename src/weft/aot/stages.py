@@ -36,6 +36,8 @@ _LEAST: Final = {"cpu": 1 << 19}
 _LEAST_ELSEWHERE: Final = 1 << 24
 """A stage has about as many bytes as the largest gradient, but not less than these, or than that
 part of all: it takes some microseconds."""
+_SMALL: Final = 64
+"""Gradients that are this part of a stage come last: kernels that sum them up run late."""
 
 
 def stages_of(graph: Graph, kept: Sequence[bool]) -> Stages:
@@ -50,14 +52,17 @@ def stages_of(graph: Graph, kept: Sequence[bool]) -> Stages:
     devices = {g.meta["val"].device.type for g in gradients if isinstance(g, Node)}
     least = max(_LEAST.get(d, _LEAST_ELSEWHERE) for d in devices or {"cpu"})
     most = max(*size, sum(size) // _PARTS, least)
-    stages: list[tuple[int, ...]] = []
-    stage: list[int] = []
+    stages: list[list[int]] = [[]]
+    held = 0
     for k in order:
-        if stage and sum(size[i] for i in (*stage, k)) > most:
-            stages.append(tuple(stage))
-            stage = []
-        stage.append(k)
-    return (*stages, tuple(stage))
+        if size[k] * _SMALL >= most:
+            held += size[k]
+            if stages[-1] and held > most:
+                stages.append([])
+                held = size[k]
+            stages[-1].append(k)
+    stages[-1] += [k for k in order if size[k] * _SMALL < most]
+    return tuple(map(tuple, stages))
 
 
 def _bytes(gradient: Any) -> int:
