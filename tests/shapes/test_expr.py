@@ -167,3 +167,14 @@ def test_bounds_see_through_divisions() -> None:
     assert lower_bound(n - floor_div(n + 1, 2)) >= 0
     assert lower_bound(n - floor_div(n, k)) >= 0
     assert minimum(n, maximum(floor_div(n + 1, 2), 0)) is floor_div(n + 1, 2)
+
+
+def test_what_is_padded_or_cut_to_a_multiple_is_one() -> None:
+    n = symbol("n", 2)
+    padded, cut = n + (8 - n % 8) % 8, n - n % 8
+    assert cut == 8 * (n // 8) and ex.lower_bound(n - cut) >= 0
+    assert padded == 8 * (padded // 8) and padded % 8 == 0
+    assert ex.lower_bound(padded - n) >= 0 and ex.lower_bound(padded // 8) >= 1
+    for value in range(2, 40):
+        assert ex.subs(padded, {n: value}) == -(-value // 8) * 8
+        assert ex.subs(cut, {n: value}) == value // 8 * 8

@@ -309,7 +309,8 @@ def _product(monomial: Monomial, coefficient: int) -> IntExpr:
 
 
 def _rejoin(value: Expr) -> IntExpr:
-    """Undo splits: ``d*(x//d) + x%d`` is ``x``; ``m*(x//m%k) + x%m`` is ``x % (m*k)``."""
+    """Undo splits: ``d*(x//d) + x%d`` is ``x``; ``m*(x//m%k) + x%m`` is ``x % (m*k)``. Written as
+    multiples: ``x - x%d`` is ``d*(x//d)``, ``x + (-x)%d`` (padding) ``-d*(-x//d)``."""
     for monomial, coefficient in value.terms.items():
         for position, atom in enumerate(monomial):
             if type(atom) is not Mod:
@@ -324,7 +325,8 @@ def _rejoin(value: Expr) -> IntExpr:
 
 def _partners(atom: Mod, rest: IntExpr) -> Iterator[tuple[IntExpr, IntExpr]]:
     """Terms that together with ``rest * atom`` make one simpler expression, and that expression."""
-    yield rest * atom.right * floor_div(atom.left, atom.right), rest * atom.left
+    multiple = rest * atom.right * floor_div(atom.left, atom.right)
+    yield from ((multiple, rest * atom.left), (-rest * atom.left, -multiple))
     inner = atom.left.atom if isinstance(atom.left, Expr) else None
     if isinstance(inner, FloorDiv) and isinstance(inner.right, int):
         scale, left_over = _split_multiples(rest, inner.right)
