@@ -599,3 +599,24 @@ def test_imports_by_name() -> None:
         return x * __import__("math").pi, importlib.import_module("collections.abc").Sequence
 
     check(f, (torch.ones(2),), graphs=1)
+
+
+def test_zero_to_a_negative_power_is_refused_where_the_program_asks():
+    def f(x, base, exponent):
+        try:
+            return x, (base * 0.5) ** exponent
+        except ZeroDivisionError as error:
+            return x, str(error)
+
+    check(f, (X, 2, 1), (X, 3, -2), (X, 0, 3), (X, 0, -1), (X, 0, -2))
+
+
+def test_a_format_that_is_no_string_is_refused():
+    class Shown:
+        def __format__(self, spec):
+            return spec or "plain"
+
+    def f(x, spec):
+        return x + 1, refused(lambda: format(Shown(), spec)), refused(lambda: format(3, spec))
+
+    check(f, (X, None), (X, ""))

@@ -421,3 +421,29 @@ def test_method_with_the_name_of_a_variable_around_its_class() -> None:
         return x + 1, Made().name(), Made().other()
 
     check(f, (X,))
+
+
+def test_an_abstract_class_made_inside_is_asked_once_what_derives_from_it():
+    def f(x, n, log):
+        class Refusing(Exception):
+            pass
+
+        class Chosen(abc.ABC):
+            @classmethod
+            def __subclasshook__(cls, other):
+                log.append(other.__name__)
+                return n == 2
+
+        def refuse():
+            raise Refusing(n)
+
+        class Strange(metaclass=abc.ABCMeta):
+            __subclasses__ = refuse
+
+        try:
+            answer = issubclass(int, Strange)
+        except Refusing as error:
+            answer = str(error)
+        return x * n, issubclass(int, Chosen), isinstance("s", Chosen), answer, log
+
+    check(f, (X, 2, []), (X, 3, []), breaks=None)

@@ -26,6 +26,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicV
 from weft.capture.values.builtins import EXTERNAL_METHODS, OBJECT_METHODS, BuiltinValue
 from weft.capture.values.classes import (
     ClassValue,
+    decides_on_subclasses,
     make_instance,
     no_arguments_for_init,
     no_arguments_for_new,
@@ -91,6 +92,10 @@ def classes_of(tx: Interpreter, value: SymbolicValue) -> Any:
     obj = python_object(tx, value)
     if obj is MISSING:
         raise graph_break("unknown-operation", f"isinstance with {value!r}")
+    for cls in obj if isinstance(obj, tuple) else (obj,):
+        if tx.made_classes and isinstance(cls, type) and cls in tx.made_classes and (
+                decides_on_subclasses(cls)):
+            raise graph_break("unknown-operation", f"subclasses of {value!r}, which it names")
     return obj
 
 
@@ -490,7 +495,11 @@ def _text(tx: Interpreter, value: SymbolicValue) -> str:
 
 @rule(format)
 def _format(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return format_value(tx, args[0], args[1] if len(args) > 1 else constant(""))
+    spec = args[1] if len(args) > 1 else constant("")
+    if not issubclass(spec.python_type(), str):
+        kind = "None" if is_none(spec) else spec.python_type().__name__
+        raise tx.error(TypeError, f"format() argument 2 must be str, not {kind}")
+    return format_value(tx, args[0], spec)
 
 
 def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> SymbolicValue:

@@ -292,6 +292,12 @@ def _is_member(cls: type[enum.Enum], value: Any, *others: Any) -> bool:
         return False
 
 
+def decides_on_subclasses(cls: type) -> bool:
+    """Whether an abstract class asks code of the program which classes derive from it."""
+    return (type_lookup(cls, "__subclasses__") is not MISSING
+            or _is_written_by_user(type_lookup(cls, "__subclasshook__")))
+
+
 def _is_written_by_user(method: Any) -> bool:
     """Whether a class method is Python code that is not the standard library's."""
     function = getattr(method, "__func__", None)

@@ -269,7 +269,8 @@ class FunctionValue(SymbolicValue):
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         if name in ("__closure__", "__globals__", "__builtins__"):
             raise tx.error(AttributeError, "readonly attribute")
-        if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
+        if name in (
+                "__code__", "__defaults__", "__kwdefaults__", "__dict__", "__type_params__"):
             raise graph_break("unknown-operation", f"changing {name} of a function")
         if name in ("__name__", "__qualname__") and value.python_type() is not str:
             raise graph_break("unknown-operation", f"{name} that is no string")

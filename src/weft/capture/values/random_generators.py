@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import random
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +29,7 @@ from weft.capture import numpy_calls
 from weft.capture.breaks import graph_break
 from weft.capture.graph import GraphBuilder
 from weft.capture.source import Source
+from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.constant import NONE, evaluate, python_object
 from weft.capture.values.methods import BoundBuiltin
@@ -90,7 +92,9 @@ class RandomGeneratorValue(OutsideObject):
         return BoundBuiltin(self, name)
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if name in _OTHER or name.startswith("_") or name in _own(self.object) or "out" in kwargs:
+        patched = not isinstance(type_lookup(type(self.object), name), _METHOD_KINDS)
+        if patched or name in _OTHER or name.startswith("_") or name in _own(self.object) or (
+                "out" in kwargs):
             raise graph_break("unknown-c-function", f"{name} of {self!r}")
         if not isinstance(tx.builder, GraphBuilder):
             raise graph_break("unknown-operation", f"{name} of {self!r} in an operator's function")
@@ -108,6 +112,10 @@ class RandomGeneratorValue(OutsideObject):
             raise graph_break("unknown-operation", f"{name} of {self!r} of a symbolic size")
         tx.draws.append(Draw(place, self, name, args, kwargs, is_array))
         return value
+
+
+_METHOD_KINDS: Final = (
+    types.FunctionType, types.MethodDescriptorType, type(numpy.random.RandomState.rand))
 
 
 def _own(generator: Any) -> Any:

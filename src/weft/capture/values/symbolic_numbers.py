@@ -168,6 +168,8 @@ class SymbolicNumberValue(SymbolicValue):
             if kind is not None and not _is_certainly_not_zero(pair[1]):
                 return None  # NumPy warns
             self._check_divisor(tx, pair[1])
+        if op in ("pow", "ipow") and _is_zero_to_negative(*pair):
+            evaluate(tx, lambda: operator.pow(0.0, -1.0))  # raises
         return self._of_kind(tx.wrap_new(evaluate(tx, lambda: function(*pair))), kind)
 
     @staticmethod
@@ -265,6 +267,20 @@ NUMPY_KINDS: Final[Mapping[type, type]] = {
     numpy.int64: numpy.int64, numpy.float64: numpy.float64, numpy.bool_: numpy.bool_,
 }
 """The NumPy types that hold what Python's do, and compute alike."""
+
+
+def _is_zero_to_negative(base: Any, exponent: Any) -> bool:
+    """Whether it is zero to a negative power, which is guarded; what depends on data is not asked.
+    """
+    numbers = (torch.SymInt, torch.SymFloat)
+    if not isinstance(exponent, numbers) and exponent >= 0:
+        return False
+    if not isinstance(base, numbers) and base != 0:
+        return False
+    try:
+        return bool(exponent < 0) and bool(base == 0)
+    except UndecidedValue:
+        return False
 
 
 def numpy_kind(value: SymbolicValue) -> type | None:
