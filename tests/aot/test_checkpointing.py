@@ -227,3 +227,23 @@ def test_drawn_numbers_with_several_results_are_kept(backend: str) -> None:
 
     with weft.config.patch(fallback_random=True):
         check(Dropping(), backend)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_backward_inside_runs_dropout_again_with_the_same_numbers(backend):
+    layer = torch.nn.Linear(4, 4)
+
+    def step(x):
+        def dropped(x):
+            return torch.nn.functional.dropout(layer(x), 0.5)
+
+        y = checkpoint(dropped, x, use_reentrant=False)
+        y.pow(2).sum().backward()
+        return y.detach(), torch.rand(2)
+
+    results = []
+    for function in (step, weft.compile(step, backend=backend)):
+        layer.zero_grad()
+        torch.manual_seed(1)
+        results.append((function(torch.ones(3, 4)), layer.bias.grad))
+    torch.testing.assert_close(results[1], results[0])
