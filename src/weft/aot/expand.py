@@ -31,6 +31,7 @@ from weft.aot.record import Recorder
 from weft.aot.views import Unsupported, restride
 from weft.passes.node_key import exact_key
 from weft.shapes.symnode import UndecidedValue, certainly_equal
+from weft.shapes.without_sympy import without_sympy
 
 Lowered = Callable[[OpOverload], bool]
 
@@ -168,7 +169,7 @@ def _record(node: Node, decomposition: Decomposition, evaluator: Evaluator) -> T
 
     args = _thawed(map_arg(node.args, fake_of))
     kwargs = _thawed(map_arg(node.kwargs, fake_of))
-    with torch.no_grad(), recorder:
+    with torch.no_grad(), recorder, without_sympy():
         result = decomposition(*args, **kwargs)
         outputs = _outputs(result, node.meta["val"], recorder)
     return Template(graph, placeholders, outputs)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final, final
 
 import torch
@@ -92,8 +93,7 @@ def _is_plain_image(value: Any) -> bool:
 def _products(node: Node) -> int:
     """Multiplications of a convolution."""
     weight: Any = node.args[1]
-    per_output = weight.meta["val"][0].numel()
-    count: int = node.meta["val"].numel() * per_output
+    count: int = node.meta["val"].numel() * prod(weight.meta["val"].shape[1:])
     return count
 
 

@@ -48,10 +48,11 @@ from weft._torch import (
     torch_decomp_decompositions,
 )
 from weft.shapes.data_dependent import RULES
-from weft.shapes.make_fake import make_fake, make_meta
+from weft.shapes.make_fake import make_fake, make_meta, meta_of, meta_view
 from weft.shapes.meta_corrections import corrected
 from weft.shapes.shape_rules import Result, infer
 from weft.shapes.symnode import SizesAskedError, SymNode
+from weft.shapes.without_sympy import without_sympy
 
 if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
@@ -66,6 +67,7 @@ _LIMIT: Final = 20_000
 _SIZE_QUESTIONS: Final = frozenset(
     {torch.ops.aten.size.default, torch.ops.aten.stride.default, torch.ops.aten.numel.default}
 )
+_COPY: Final = torch.ops.aten.copy_.default
 _DYNAMO_MEMO: Final = "__dynamo_disable"
 _EMPTY_CELL: Final = CellType()
 _NEVER_TAGS: Final = (
@@ -108,8 +110,7 @@ class _View:
     device: torch.device
 
     def make(self, mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        with in_kernel_invocation(mode):
-            meta = torch.as_strided(tensors[self.argument], self.size, self.stride, self.offset)
+        meta = meta_view(tensors[self.argument], self.size, self.stride, self.offset)
         return make_fake(mode, meta, self.device)
 
 
@@ -241,7 +242,8 @@ class MemoFakeMode(FakeTensorMode):
         """PyTorch's own answer. It logs the errors of operators, which the program may expect."""
         _unlogged.depth += 1
         try:
-            return super().dispatch(func, types, args, kwargs)
+            with without_sympy():
+                return super().dispatch(func, types, args, kwargs)
         finally:
             _unlogged.depth -= 1
 
@@ -263,10 +265,11 @@ class MemoFakeMode(FakeTensorMode):
         """
         if not _KNOWN_TORCH or (not reader.tensors and should_allow_numbers_as_tensors(func)):
             return self._by_pytorch(func, types, args, kwargs)
-        for rule in (_by_formula, _decomposed, _by_prim, _by_special_rule, _by_meta_kernel):
-            result = rule(self, func, args, kwargs, reader)
-            if result is not NotImplemented:
-                return corrected(func, args, result, self._cast)
+        with without_sympy():
+            for rule in _RULES:
+                result = rule(self, func, args, kwargs, reader)
+                if result is not NotImplemented:
+                    return corrected(func, args, result, self._cast)
         return self._by_pytorch(func, types, args, kwargs)
 
     def _cast(self, fake: Any, **form: Any) -> Any:
@@ -476,23 +479,52 @@ def _by_special_rule(
     return NotImplemented
 
 
+def _as_on_real_tensors(
+    mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader
+) -> Any:
+    """Views of plain sizes, which C++ computes for meta tensors as for any, and copies."""
+    if (func.is_view and not reader.symbolic) or func is _COPY:
+        return _by_meta_kernel(mode, func, args, kwargs, reader)
+    return NotImplemented
+
+
 def _by_meta_kernel(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader) -> Any:
     if not has_meta(func):
         return NotImplemented
+    metas: dict[int, FakeTensor] = {}
     try:
         with in_kernel_invocation(mode), _dispatcher_for(func, reader):
-            result = func(*args, **kwargs)
+            result = func(*_on_meta(args, metas), **_on_meta(kwargs, metas))
     except NotImplementedError:
         return NotImplemented
+    if id(result) in metas:
+        return metas[id(result)]  # an operator in place
     return mode.wrap_meta_outputs_with_default_device_logic(
         result, func, reader.tensors, device=kwargs.get("device")
     )
+
+
+def _on_meta(value: Any, metas: dict[int, FakeTensor]) -> Any:
+    """Arguments with meta tensors in place of fake ones, which are put down in ``metas``."""
+    kind = type(value)
+    if kind is FakeTensor:
+        meta = meta_of(value)
+        metas[id(meta)] = value
+        return meta
+    if kind is dict:
+        return {name: _on_meta(item, metas) for name, item in value.items()}
+    return [_on_meta(item, metas) for item in value] if kind in (list, tuple) else value
 
 
 def _dispatcher_for(func: OpOverload, reader: _KeyReader) -> AbstractContextManager[Any]:
     """The meta kernels of Fourier transforms reshape, which in C++ asks for plain sizes."""
     reshapes = reader.symbolic and func.name().startswith("aten::_fft")
     return python_dispatcher() if reshapes else nullcontext()
+
+
+_RULES: Final = (
+    _by_formula, _decomposed, _by_prim, _as_on_real_tensors, _by_special_rule, _by_meta_kernel,
+)
 
 
 class _KeyReader:
@@ -543,7 +575,7 @@ class _KeyReader:
             elif kind in _PLAIN:
                 parts.append(kind)
                 parts.append(value)
-            elif kind is torch.SymInt:
+            elif kind is torch.SymInt or kind is torch.SymFloat:
                 self.symbolic = True
                 self.shape_context = value.node.shape_env
                 parts.append(value.node)
@@ -588,7 +620,7 @@ def _is_cacheable(func: Any) -> bool:
 
 
 def _may_cache(func: OpOverload) -> bool:
-    if func.namespace not in ("aten", "prims"):
+    if func.namespace not in ("aten", "prims", "weft"):
         return False
     if func is torch.ops.aten.index.Tensor:
         return True

@@ -49,3 +49,17 @@ def make_meta(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) ->
         if type(number) is not int:
             return torch.empty(_ROOM, dtype=dtype, device=_META).as_strided(size, stride)
     return torch.empty_strided(size, stride, dtype=dtype, device=_META)
+
+
+def meta_of(fake: torch.Tensor) -> torch.Tensor:
+    """A meta tensor on the fake tensor's storage, of which C++ kernels ask the device at no cost
+    (each time they ask a fake one, Python code runs, and the first time loads DTensor)."""
+    return meta_view(fake, fake.size(), fake.stride(), fake.storage_offset())
+
+
+def meta_view(
+    fake: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any
+) -> torch.Tensor:
+    """A meta tensor of this geometry on the fake tensor's storage."""
+    empty = torch.empty(0, dtype=fake.dtype, device=_META)
+    return empty.set_(fake.untyped_storage(), offset, size, stride)  # type: ignore[call-overload, no-any-return]
