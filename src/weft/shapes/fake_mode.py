@@ -41,6 +41,7 @@ from weft._torch import (
     has_meta,
     in_kernel_invocation,
     meta_table,
+    no_modes,
     op_implementations_checks,
     python_dispatcher,
     should_allow_numbers_as_tensors,
@@ -67,6 +68,7 @@ _LIMIT: Final = 20_000
 _SIZE_QUESTIONS: Final = frozenset(
     {torch.ops.aten.size.default, torch.ops.aten.stride.default, torch.ops.aten.numel.default}
 )
+_LIFTS: Final = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _COPY: Final = torch.ops.aten.copy_.default
 _DYNAMO_MEMO: Final = "__dynamo_disable"
 _EMPTY_CELL: Final = CellType()
@@ -240,12 +242,26 @@ class MemoFakeMode(FakeTensorMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """PyTorch's own answer. It logs the errors of operators, which the program may expect."""
+        if func in _LIFTS and type(args[0]) is torch.Tensor and args[0].layout is torch.strided:
+            return self._lifted(args[0])
         _unlogged.depth += 1
         try:
             with without_sympy():
                 return super().dispatch(func, types, args, kwargs)
         finally:
             _unlogged.depth -= 1
+
+    def _lifted(self, real: torch.Tensor) -> FakeTensor:
+        """What `torch.tensor(...)` makes, which remembers a single number for `.item()`.
+
+        PyTorch's own way to the same result loads torch._dynamo.
+        """
+        fake = make_fake(self, make_meta(real.size(), real.stride(), real.dtype), real.device)
+        if self.may_turn_const(real):
+            with no_modes():
+                fake.constant = real.clone()
+            self.fake_tensor_converter.add_constant_storage_mapping(fake)
+        return fake
 
     def n_told(self) -> int:
         """How often known data has decided about a result, which then is one of its own."""

@@ -62,4 +62,4 @@ def meta_view(
 ) -> torch.Tensor:
     """A meta tensor of this geometry on the fake tensor's storage."""
     empty = torch.empty(0, dtype=fake.dtype, device=_META)
-    return empty.set_(fake.untyped_storage(), offset, size, stride)  # type: ignore[call-overload, no-any-return]
+    return empty.set_(fake.untyped_storage(), offset, size, stride)

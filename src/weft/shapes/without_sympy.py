@@ -101,7 +101,9 @@ def _question(name: str, plain: tuple[type, ...], answer: Any, ask: Any) -> Call
         if type(value) in plain:
             return answer(value)
         node = value.node if isinstance(value, _SYMBOLS) else None
-        return ask(node) if isinstance(node, SymNode) else _ask_pytorch(name, value, *rest, **options)
+        if isinstance(node, SymNode):
+            return ask(node)
+        return _ask_pytorch(name, value, *rest, **options)
 
     return question
 
