@@ -546,11 +546,12 @@ _RULES: Final = (
 class _KeyReader:
     """Turns a call's arguments into a hashable key, collecting its tensors on the way."""
 
-    __slots__ = ("mode", "shape_context", "symbolic", "tensors")
+    __slots__ = ("mode", "n_constants", "shape_context", "symbolic", "tensors")
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
         self.tensors: list[torch.Tensor] = []
+        self.n_constants = 0  # tensors whose value is known: PyTorch computes with these alone
         self.symbolic = False
         self.shape_context: Any = None  # of a symbolic argument
 
@@ -581,6 +582,10 @@ class _KeyReader:
             return None
         if func is torch.ops.aten.index.Tensor and any(map(_is_mask, self.tensors[1:])):
             return None
+        if self.n_constants and (
+            self.n_constants == len(self.tensors) or func._schema.is_mutable
+        ):
+            return None
         return tuple(parts)
 
     def read(self, values: Iterable[Any], parts: list[Any]) -> None:
@@ -604,13 +609,13 @@ class _KeyReader:
     def read_tensor(self, tensor: Any, parts: list[Any]) -> None:
         if (
             tensor.fake_mode is not self.mode
-            or tensor.constant is not None
             or tensor.layout is not torch.strided
             or tensor.is_conj()
             or tensor.is_neg()
         ):
             raise _Unknown
         self.tensors.append(tensor)
+        self.n_constants += tensor.constant is not None
         parts += (tensor.dtype, tensor.fake_device, tensor.requires_grad)
         parts.append(self.geometry(tensor))
 

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
 _MOST_TESTS: Final = 16
 _MOST_STEPS: Final = 100
-_MOST_INTEGERS: Final = 1 << 16
-_MOST_FLOATS: Final = 16
-"""Tests of one capture, the operations of each, and how large the inputs may be that it reads:
-masks and indices, and of floats no more than flags and thresholds."""
+_MOST_ELEMENTS: Final = 1 << 16
+"""Tests of one capture, the operations of each, and how large the inputs may be that it reads."""
 
 
 @final
@@ -88,12 +86,24 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
 
 
 def _is_cheap(given: GraphInput) -> bool:
-    """Whether reading the input at every call costs little."""
+    """Whether reading the input at every call costs little and mostly gives the same answer: masks,
+    indices, flags that the program keeps. What is computed goes either way all the time: break."""
     example = given.example
     if not isinstance(example, torch.Tensor):
         return isinstance(example, int | float)
     whole = not example.dtype.is_floating_point and not example.dtype.is_complex
-    return example.numel() <= (_MOST_INTEGERS if whole else _MOST_FLOATS)
+    if whole:
+        return example.numel() <= _MOST_ELEMENTS
+    return example.numel() == 1 and _is_kept(given.source)
+
+
+def _is_kept(source: Source) -> bool:
+    """Whether an object, a closure or a module holds it between calls."""
+    steps = [source]
+    while steps[-1].base is not None:
+        steps.append(steps[-1].base)
+    in_object = any(step.accessor[0] in ("attr", "instance_dict") for step in steps)
+    return in_object or steps[-1].accessor[0] != "local"
 
 
 def _function(inputs: list[GraphInput], steps: list[fx.Node], result: fx.Node) -> fx.GraphModule:
