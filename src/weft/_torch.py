@@ -46,6 +46,9 @@ from torch._C import _current_autograd_node as current_autograd_node
 # aot: a region in which no operator is cast, whatever autocast says.
 from torch._C import _DisableAutocast as DisableAutocast
 from torch._C import _disabled_torch_function_impl as disabled_torch_function
+
+# shapes: a region in which operators meet neither modes nor fake tensors' own Python code.
+from torch._C import _DisableTorchDispatch as no_dispatch
 from torch._C import _enter_dual_level as enter_dual_level
 from torch._C import _exit_dual_level as exit_dual_level
 
@@ -234,6 +237,7 @@ __all__ = [
     "map_function",
     "meta_table",
     "nn_functions",
+    "no_dispatch",
     "no_modes",
     "op_implementations_checks",
     "peek_interpreter_stack",

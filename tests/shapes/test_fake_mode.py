@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from weft._torch import FakeTensor, FakeTensorMode
@@ -142,3 +143,20 @@ def test_first_operators_load_neither_dynamo_nor_sympy() -> None:
         "assert not {'torch._dynamo', 'sympy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_making_a_view_is_no_operation_that_an_active_mode_sees():
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    mode = MemoFakeMode()
+    with mode:
+        x = torch.empty(4, 6)
+    for _ in range(2):  # computed, remembered
+        with Watch():
+            view = mode.dispatch(torch.ops.aten.select.int, (), (x, 0, 1))
+        assert view.shape == (6,) and view.storage_offset() == 6 and not seen

@@ -14,7 +14,13 @@ from typing import Any, Final
 
 import torch
 
-from weft._torch import FakeTensor, FakeTensorMode, forbid_data_access, make_subclass
+from weft._torch import (
+    FakeTensor,
+    FakeTensorMode,
+    forbid_data_access,
+    make_subclass,
+    no_dispatch,
+)
 
 _PROTOTYPES = "_weft_prototypes"
 _META = torch.device("meta")
@@ -61,5 +67,6 @@ def meta_view(
     fake: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any
 ) -> torch.Tensor:
     """A meta tensor of this geometry on the fake tensor's storage."""
-    empty = torch.empty(0, dtype=fake.dtype, device=_META)
-    return empty.set_(fake.untyped_storage(), offset, size, stride)
+    with no_dispatch():  # no mode that is active may record it
+        empty = torch.empty(0, dtype=fake.dtype, device=_META)
+        return empty.set_(fake.untyped_storage(), offset, size, stride)
