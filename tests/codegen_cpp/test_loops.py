@@ -166,6 +166,7 @@ def reduction_case(
 @pytest.mark.parametrize("contiguous", ["inner", "outer"])
 @pytest.mark.parametrize("kind", list(REDUCTIONS))
 def test_reductions(kind: str, contiguous: str) -> None:
+    torch.manual_seed(0)  # else 513 numbers now and then have a sum near 0, which order decides
     dtypes = ["bool"] if kind in ("any", "all") else ["f32", "f64", "i64", "i32", "u8"]
     lengths = (1, 5, 100) if dtypes == ["bool"] else (100,)
     cases = [reduction_case(kind, d, 37, n, contiguous) for d in dtypes for n in lengths]
