@@ -309,3 +309,17 @@ def test_nearest_pixels_at_twice_the_size_go_by_the_size() -> None:
         (made**2).sum().backward()
         (wanted**2).sum().backward()
         torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_nearest_pixels_of_lines_and_volumes_go_by_the_factor(rank: int) -> None:
+    """The kernel for images alone goes by the sizes. (The backwards of the others do too, unlike
+    their forwards: eager's gradients are not compared.)"""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=2.4, mode="nearest")
+
+    compiled = weft.compile(f, dynamic=True)
+    for length in (5, 2, 7, 3):
+        x = torch.randn(2, 3, *[length] * rank)
+        assert torch.equal(compiled(x), f(x))

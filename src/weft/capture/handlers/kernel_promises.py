@@ -60,7 +60,7 @@ def _resizing(function: Any) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """The kernels refuse images without pixels."""
-        if function.__name__.startswith("upsample_nearest"):
+        if function is nn_functions.upsample_nearest2d:
             args = _exact_scales(tx, args)
         made = run(tx, "call_function", function, args, kwargs)
         if isinstance(made, TensorValue) and not evaluate(tx, lambda: _has_pixels(made.example)):
@@ -69,8 +69,9 @@ def _resizing(function: Any) -> None:
 
 
 def _exact_scales(tx: Interpreter, args: Args) -> Args:
-    """To as many or twice as many pixels the kernels go by the sizes, whatever the factors say; the
-    Python forms, which symbolic sizes need, do not."""
+    """To as many or twice as many pixels the kernel for images goes by the sizes, whatever the
+    factors say (those for lines and volumes do not); the Python form, which symbolic sizes need,
+    goes by the factors."""
     args = [tx.force(arg) for arg in args]
     image, factors = args[0], args[-1]
     if len(args) != 3 or not isinstance(image, TensorValue) or not isinstance(
