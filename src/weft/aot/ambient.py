@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, final
 
 import torch
@@ -57,6 +57,11 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def no_autocast() -> AbstractContextManager[Any]:
+    """No autocast meanwhile: compiled graphs have their casts."""
+    return DisableAutocast() if is_any_autocast_enabled() else nullcontext()
 
 
 def without_autocast(call: Boxed) -> Boxed:

@@ -29,7 +29,7 @@ from weft._torch import (
     is_executed,
     is_legacy_batchedtensor,
 )
-from weft.aot.ambient import Boxed, RandomState
+from weft.aot.ambient import Boxed, RandomState, no_autocast
 from weft.aot.backwards import Backwards, Indices
 from weft.aot.independent import Groups
 from weft.aot.stages import (
@@ -39,7 +39,6 @@ from weft.aot.stages import (
     nodes_of,
     nothing,
     together,
-    uncast,
 )
 from weft.aot.symbols import SymbolSource
 from weft.aot.tangents import TangentLayout, taken
@@ -138,7 +137,7 @@ def _function_class(
                 ctx.pieces.begin(_by_stage(spec, found, given))
                 return (None, None, *ctx.pieces.next(), ctx.link)
             if isinstance(found, Iterator):
-                with uncast():
+                with no_autocast():
                     found = together(spec.backwards.stages, found)
             return _placed(spec, found, given)
 
@@ -166,7 +165,7 @@ def _gradients(
     saved += _tangents(spec, grads, ctx.sizes, run.given)
     if run.in_stages:
         return run.call(saved)
-    with uncast():
+    with no_autocast():
         return run.call(saved)
 
 

@@ -162,9 +162,9 @@ def _stages_of_outputs(sources: list[Source], stages: Stages) -> Stages:
 
 def _with_sources(backward: Boxed, sources: list[Source], stages: Stages) -> Boxed:
     """`backward` with all gradients in place."""
-    if getattr(backward, "in_stages", False):
-        return _staged(backward, sources, stages)
     tangents = {s[1] for s in sources if s is not None and s[0] == "tangent"}
+    if getattr(backward, "in_stages", False):
+        return _staged(backward, sources, tangents, stages)
     plain = [("output", i) for i in range(len(sources))]
     if sources == plain:
         return backward
@@ -180,9 +180,10 @@ def _with_sources(backward: Boxed, sources: list[Source], stages: Stages) -> Box
     return call
 
 
-def _staged(backward: Boxed, sources: list[Source], stages: Stages) -> Boxed:
+def _staged(
+    backward: Boxed, sources: list[Source], tangents: set[int], stages: Stages
+) -> Boxed:
     """`backward`, which gives its outputs by number as they are made, with gradients in place."""
-    tangents = {s[1] for s in sources if s is not None and s[0] == "tangent"}
 
     def call(inputs: list[Any]) -> Any:
         found: dict[Source, Any] = {("tangent", i): inputs[i] for i in tangents}

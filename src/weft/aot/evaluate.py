@@ -29,11 +29,10 @@ from weft._torch import (
 )
 from weft.aot.views import Unsupported
 from weft.shapes.fake_mode import MemoFakeMode
-from weft.shapes.make_fake import make_fake, make_meta
+from weft.shapes.make_fake import make_fake, make_meta, meta_view
 from weft.shapes.unbacked import Binding, bindings
 
 _LIMIT: Final = 50_000
-_META: Final = torch.device("meta")
 
 
 @final
@@ -110,11 +109,8 @@ class Evaluator:
             with torch.inference_mode(viewed.is_inference()):  # as eager's views are
                 return self.alias(viewed, exemplar, offset)
         start = viewed.storage_offset() * viewed.element_size() + offset
-        # `set_` to symbolic sizes would compare them with the storage's: ten times dearer.
-        empty = torch.empty(0, dtype=exemplar.dtype, device=_META)
-        whole = empty.set_(viewed.untyped_storage(), 0, (0,), (1,))
         position = start // exemplar.element_size()
-        meta = whole.as_strided(exemplar.size(), exemplar.stride(), position)
+        meta = meta_view(viewed, exemplar.dtype, exemplar.size(), exemplar.stride(), position)
         return make_fake(self.mode, meta, exemplar.device)
 
     # -- results -----------------------------------------------------------------------------------

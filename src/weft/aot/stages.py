@@ -16,14 +16,13 @@ All of them take the next piece of one generator: the compiled backward, which p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Final, final
 
 import torch
 from torch.fx import Graph, Node
 
-from weft._torch import DisableAutocast, is_any_autocast_enabled
+from weft.aot.ambient import no_autocast
 from weft.aot.graph import output_node
 from weft.aot.memory_budget import numel
 
@@ -87,13 +86,8 @@ class Pieces:
 
     def next(self) -> Gradients:
         """The gradients of the next stage."""
-        with uncast():
+        with no_autocast():
             return next(self._gradients)
-
-
-def uncast() -> AbstractContextManager[Any]:
-    """No autocast meanwhile: compiled graphs have their casts."""
-    return DisableAutocast() if is_any_autocast_enabled() else nullcontext()
 
 
 def linked_call(

@@ -153,15 +153,17 @@ class GuardSet:
 
     def shape(self, test: Any, told: Any, line: SourceLine | None) -> None:
         """Require a condition on collected sizes: a postfix program, or a callable of the list."""
-        self._distinct.append(("shape", test, len(self.all)))
-        self.all.append(Guard(None, "shape", (told,), () if line is None else (line,)))
+        self._of_slots("shape", test, told, line)
 
     def data(self, test: Any, sources: Sequence[Source], line: SourceLine | None) -> None:
         """Require what a test (`values/input_tests.py`) says of the objects at some sources."""
         slots = [source.collect() for source in sources]
-        self._distinct.append(("shape", lambda v: test.holds(*[v[slot] for slot in slots]),
-                               len(self.all)))
-        self.all.append(Guard(None, "data", (test,), () if line is None else (line,)))
+        self._of_slots("data", lambda v: test.holds(*[v[slot] for slot in slots]), test, line)
+
+    def _of_slots(self, kind: str, test: Any, told: Any, line: SourceLine | None) -> None:
+        """A check of the whole list of collected values."""
+        self._distinct.append(("shape", test, len(self.all)))
+        self.all.append(Guard(None, kind, (told,), () if line is None else (line,)))
 
     def lower(self, modes: Any = None) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
         """`(nodes, tree_checks, n_slots)` for `GuardTree`; `modes` as when the frame began."""

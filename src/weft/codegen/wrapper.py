@@ -74,7 +74,7 @@ def _pauses(lowered: GraphLowering, schedule: Schedule) -> dict[int, list[Sequen
     end = len(schedule.steps) - 1
     at = 0
     for stage in lowered.stages[:-1]:
-        names = [lowered.outputs[k].realize().buffer.name for k in stage]
+        names = _buffer_names(lowered, stage)
         at = max([at, *(end if n in aliased else last[n] for n in names)])
         pauses[at].append(stage)
     for stage in lowered.stages[-1:]:
@@ -82,10 +82,14 @@ def _pauses(lowered: GraphLowering, schedule: Schedule) -> dict[int, list[Sequen
     return pauses
 
 
+def _buffer_names(lowered: GraphLowering, stage: Sequence[int]) -> list[str]:
+    return [lowered.outputs[k].realize().buffer.name for k in stage]
+
+
 def _hand_over(sequence: CallSequence, lowered: GraphLowering, stage: Sequence[int]) -> None:
     """Pause with a list of outputs and their numbers, which then are the caller's alone."""
     made = [f"({k}, {_result(sequence, lowered.outputs[k])})" for k in stage]
-    names = [lowered.outputs[k].realize().buffer.name for k in stage]
+    names = _buffer_names(lowered, stage)
     gone = f"; del {', '.join(names)}" if names else ""
     sequence.lines.append(f"ready = [[{', '.join(made)}]]{gone}")
     sequence.lines.append("yield ready.pop()")

@@ -112,7 +112,8 @@ class _View:
     device: torch.device
 
     def make(self, mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        meta = meta_view(tensors[self.argument], self.size, self.stride, self.offset)
+        viewed = tensors[self.argument]
+        meta = meta_view(viewed, viewed.dtype, self.size, self.stride, self.offset)
         return make_fake(mode, meta, self.device)
 
 

@@ -60,13 +60,19 @@ def make_meta(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) ->
 def meta_of(fake: torch.Tensor) -> torch.Tensor:
     """A meta tensor on the fake tensor's storage, of which C++ kernels ask the device at no cost
     (each time they ask a fake one, Python code runs, and the first time loads DTensor)."""
-    return meta_view(fake, fake.size(), fake.stride(), fake.storage_offset())
+    return meta_view(fake, fake.dtype, fake.size(), fake.stride(), fake.storage_offset())
 
 
 def meta_view(
-    fake: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any
+    viewed: torch.Tensor,
+    dtype: torch.dtype,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    offset: Any,
 ) -> torch.Tensor:
-    """A meta tensor of this geometry on the fake tensor's storage."""
+    """A meta tensor of this geometry on the storage of a fake one."""
     with no_dispatch():  # no mode that is active may record it
-        empty = torch.empty(0, dtype=fake.dtype, device=_META)
-        return empty.set_(fake.untyped_storage(), offset, size, stride)
+        empty = torch.empty(0, dtype=dtype, device=_META)
+        # `set_` to symbolic sizes would compare them with the storage's: ten times dearer.
+        whole = empty.set_(viewed.untyped_storage(), 0, (0,), (1,))
+        return whole.as_strided(size, stride, offset)

@@ -25,7 +25,7 @@ from typing import Any, Final, final
 
 import torch
 
-from weft.shapes.symnode import SymNode
+from weft.shapes.symnode import SymNode, is_hinted
 
 _ENGINE: Final = "torch.fx.experimental.symbolic_shapes"
 _SYMBOLS: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -135,8 +135,6 @@ _ANSWERS: Final[dict[str, tuple[tuple[type, ...], Any, Any]]] = {
     "statically_known_true": ((bool,), _itself, SymNode.statically_known_true),
     "expect_true": ((bool,), _itself, SymNode.expect_true),
     "guard_int": ((int,), _itself, SymNode.guard_int),
-    "has_hint": (_NUMBERS, lambda _: True, SymNode.has_hint),
-    "has_guarding_hint": (_NUMBERS, lambda _: True, SymNode.has_hint),
     "is_nested_int": (_NUMBERS, lambda _: False, SymNode.is_nested_int),
     "is_symbolic": (_NUMBERS, lambda _: False, SymNode.is_symbolic),
     "has_free_symbols": (_NUMBERS, lambda _: False, lambda _: True),
@@ -147,6 +145,8 @@ _engine: Final = _Engine(_ENGINE)
 _engine.__dict__.update(
     {name: _question(name, *answers) for name, answers in _ANSWERS.items()},
     free_unbacked_symbols=_free_unbacked_symbols,
+    has_hint=is_hinted,
+    has_guarding_hint=is_hinted,
     sym_eq=_sym_eq,
     sym_and=lambda *conditions: reduce(operator.and_, conditions),
     sym_or=lambda *conditions: reduce(operator.or_, conditions),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from weft._torch import pytree
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.constant import constant, is_none
 from weft.capture.values.functions import rule
 from weft.capture.values.mapping import DictValue
@@ -35,35 +35,25 @@ class Marker:
 
 
 @final
-class SpecValue(SymbolicValue):
+class SpecValue(OutsideObject):
     """A TreeSpec."""
 
-    __slots__ = ("spec",)
+    __slots__ = ()
     is_constant = True
 
-    def __init__(self, spec: Any, source: Source | None = None) -> None:
-        super().__init__(source)
-        self.spec = spec
-
-    def python_type(self) -> type:
-        return type(self.spec)
-
     def constant(self) -> Any:
-        return self.spec
-
-    def real(self) -> Any:
-        return self.spec
+        return self.object
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        found = getattr(self.spec, name, MISSING)
+        found = getattr(self.object, name, MISSING)
         if found is MISSING:
             raise tx.error(AttributeError, name)
         if callable(found) and not isinstance(found, type):
-            return SpecMethod(self.spec, name)
+            return SpecMethod(self.object, name)
         return tx.wrap_new(found)
 
     def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.spec)
+        return emit.constant(self.object)
 
 
 @final

@@ -46,29 +46,19 @@ if TYPE_CHECKING:
 
 
 @final
-class CachedFunctionValue(SymbolicValue):
+class CachedFunctionValue(OutsideObject):
     """A functools.lru_cache wrapper: the wrapped function is inlined (it is assumed to be pure)."""
 
-    __slots__ = ("wrapper",)
-
-    def __init__(self, wrapper: Any, source: Source | None) -> None:
-        super().__init__(source)
-        self.wrapper = wrapper
-
-    def python_type(self) -> type:
-        return type(self.wrapper)
-
-    def real(self) -> Any:
-        return self.wrapper
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return f"cached function {self._name()}"
 
     def _name(self) -> str:
-        return getattr(self.wrapper, "__qualname__", "function")
+        return getattr(self.object, "__qualname__", "function")
 
     def _function(self, tx: Interpreter) -> SymbolicValue:
-        inner = getattr(self.wrapper, "__wrapped__", None)
+        inner = getattr(self.object, "__wrapped__", None)
         if inner is None:
             raise graph_break("unknown-c-function", "a cached function without __wrapped__")
         return tx.wrap_fixed(inner, self._name())
@@ -79,7 +69,7 @@ class CachedFunctionValue(SymbolicValue):
             return self._function(tx).call(tx, args, kwargs)
         objects = [arg.constant() for arg in args]
         named = {name: value.constant() for name, value in kwargs.items()}
-        result = evaluate(tx, lambda: self.wrapper(*objects, **named))
+        result = evaluate(tx, lambda: self.object(*objects, **named))
         if isinstance(result, (int, float, str, bool, bytes, tuple, type(None))):
             return tx.wrap_new(result)
         return tx.wrap_fixed(result, f"{self._name()}()")
@@ -90,7 +80,7 @@ class CachedFunctionValue(SymbolicValue):
         raise graph_break("unknown-operation", f"{name} of a cached function")
 
     def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.wrapper)
+        return emit.constant(self.object)
 
 
 def _immutable(value: SymbolicValue) -> bool:

@@ -158,7 +158,7 @@ class OutsideObject(SymbolicValue):
 
     __slots__ = ("object",)
 
-    def __init__(self, object: Any, source: Source | None) -> None:
+    def __init__(self, object: Any, source: Source | None = None) -> None:
         super().__init__(source)
         self.object = object
 
