@@ -370,6 +370,9 @@ amp_unscale = torch._amp_foreach_non_finite_check_and_unscale_
 foreach_scaled = (torch._foreach_addcdiv_, torch._foreach_addcmul_)
 """capture: operators of gradient scaling and optimizers that read numbers from tensors."""
 
+optimizer_number = vars(import_module("torch.optim.optimizer"))["_get_value"]
+"""capture: what optimizers read the count of their steps with."""
+
 script_questions: tuple[Callable[[], bool], ...] = tuple(
     vars(import_module("torch.jit"))[name] for name in ("is_scripting", "is_tracing"))
 """capture: what libraries ask to tell eager programs from scripted ones; the answer is no."""

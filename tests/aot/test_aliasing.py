@@ -402,3 +402,56 @@ def test_inputs_that_alias_each_other(name: str, gradients: bool, fresh: None) -
                     run_on(compiled, share)
             else:
                 torch.testing.assert_close(run_on(compiled, share), wanted)
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["plain", "grad"])
+def test_written_row_of_a_broadcast_input_was_refused(gradients: bool, fresh: None) -> None:
+    """Elements of such an input share memory: its new value cannot be written back whole."""
+
+    def function(y: torch.Tensor) -> torch.Tensor:
+        y[0].mul_(2)
+        return y.sum()
+
+    def run_on(call: Callable) -> list:
+        leaf = torch.arange(4.0).requires_grad_(gradients)
+        row = leaf * 1
+        total = call(row.expand(3, 4))
+        return [total, row, *(torch.autograd.grad(total, leaf) if gradients else ())]
+
+    for call in weft.compile(function, backend="aot_eager"), weft.compile(function, dynamic=True):
+        torch.testing.assert_close(run_on(call), run_on(function))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda a: a.sin().t(), lambda a: (a @ a).view(-1)[1:], lambda a: (a.cos(), (a @ a)[1:])[1]],
+)
+def test_views_that_the_graph_returns_may_be_written(function: Callable, fresh: None) -> None:
+    """Autograd refuses writes to views that a custom function returns."""
+
+    def run_on(call: Callable) -> list:
+        leaf = (torch.arange(16.0) / 16).view(4, 4).requires_grad_()
+        result = call(leaf)
+        result[0] = 0
+        return [result, *torch.autograd.grad(result.sum(), leaf)]
+
+    torch.testing.assert_close(
+        run_on(weft.compile(function, backend="aot_eager")), run_on(function)
+    )
+
+
+def test_input_that_gets_a_gradient_by_a_write(fresh: None) -> None:
+    """It is no input that gradients are taken for, though it has one afterwards."""
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        b.copy_(a)
+        b[:2] = 1
+        return b.sum()
+
+    def run_on(call: Callable) -> list:
+        a, b = torch.ones(3, requires_grad=True), torch.zeros(3, dtype=torch.float64)
+        call(a, b).backward()
+        return [a.grad, b]
+
+    compiled = weft.compile(function, backend="aot_eager")
+    torch.testing.assert_close(run_on(compiled), run_on(function))

@@ -62,6 +62,7 @@ class FunctionSpec:
     n_values: int
     n_inputs: int
     numbers: frozenset[int]  # values that are no tensors
+    views: tuple[int, ...]  # values that a view operator computes
     saved_inputs: tuple[int, ...]
     saved_values: tuple[int, ...]
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
@@ -190,6 +191,7 @@ def _forward(spec: FunctionSpec, linked: bool) -> Callable[..., Any]:
     """The function's forward: source for this graph, since it runs at every call."""
     scope: dict[str, Any] = {
         "run": spec.forward, "spec": spec, "others": _others, "nothing": nothing,
+        "bases": _bases,
     }  # fmt: skip
     scope.update(random_state=RandomState.of, version=_VERSION)
     return load(_forward_text(spec, linked), "<weft autograd forward>", scope, "forward")
@@ -213,6 +215,7 @@ def _forward_text(spec: FunctionSpec, linked: bool) -> str:
         "ctx.pieces, ctx.link = pieces, nothing(edges[-1].device)" if linked else "",
         "ctx.random = random_state(spec.random_devices)" if spec.random_devices else "",
         "outputs = run(list(inputs))",
+        f"outputs = bases(outputs, {spec.views})" if spec.views else "",
         f"ctx.save_for_backward({', '.join(saved)})" if saved else "",
         f"ctx.kept = ({kept})" if kept else "",
         "ctx.versions = tuple(map(version, ctx.kept))" if kept else "",
@@ -224,6 +227,18 @@ def _forward_text(spec: FunctionSpec, linked: bool) -> str:
         f"return ({', '.join(values)},)",
     ]
     return "\n    ".join(line for line in lines if line)
+
+
+def _bases(outputs: Sequence[Any], views: Sequence[int]) -> Sequence[Any]:
+    """The outputs, none of them a view: autograd forbids writes to views that a function makes."""
+    outputs = list(outputs)
+    for k in views:
+        view = outputs[k]
+        if view._is_view() and not (view.is_conj() or view.is_neg()):
+            empty = torch.empty(0, dtype=view.dtype, device=view.device)
+            memory = view.untyped_storage()
+            outputs[k] = empty.set_(memory, view.storage_offset(), view.size(), view.stride())
+    return outputs
 
 
 def _placed(

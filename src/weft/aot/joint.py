@@ -40,9 +40,10 @@ class JointGraph:
 
 def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     """Records the backward of `traced` and closes its graph; None if nothing needs a gradient."""
-    primals = {
-        i: p for i, p in enumerate(tracer.primals) if p is not None and p.requires_grad
-    }
+    primals = {  # one that is no leaf was given its gradient by a write
+        i: p for i, p in enumerate(tracer.primals)
+        if p is not None and p.requires_grad and p.is_leaf
+    }  # fmt: skip
     if not traced.differentiable:
         traced.runs_below_autograd = bool(primals) and torch.is_grad_enabled()
         traced.close()

@@ -186,7 +186,7 @@ def _cost(node: Node, roles: _Roles) -> int:
     value = node.meta["val"]
     if node.op == "placeholder":
         return 1 if node in roles.free or not isinstance(value, FakeTensor) else 4 * _bytes(value)
-    if not isinstance(value, FakeTensor) or _is_view(node) or "runs_again" in node.meta:
+    if not isinstance(value, FakeTensor) or is_view(node) or "runs_again" in node.meta:
         return _INFINITE  # what checkpointing runs again must not be kept
     return 4 * _bytes(value) + (is_cheap(node) and not _is_read_from_memory(node, roles))
 
@@ -195,7 +195,7 @@ def _is_read_from_memory(node: Node, roles: _Roles) -> bool:
     """Whether an operator of the forward that no kernel computes reads a value, or it is one of
     the forward's."""
     return any(
-        _is_read_from_memory(user, roles) if _is_view(user) else not is_cheap(user)
+        _is_read_from_memory(user, roles) if is_view(user) else not is_cheap(user)
         for user in node.users
         if user in roles.early
     ) or node in roles.values
@@ -205,7 +205,7 @@ def _bytes(value: torch.Tensor) -> int:
     return max(numel(value) * value.element_size(), 1)
 
 
-def _is_view(node: Node) -> bool:
+def is_view(node: Node) -> bool:
     target = node.target
     return isinstance(target, OpOverload) and facts(target).kind is Kind.VIEW
 

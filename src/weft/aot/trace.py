@@ -37,7 +37,7 @@ from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Alias, Base, Functionalizer, require_fake
 from weft.aot.record import Recorder
 from weft.aot.symbols import names_in, symbolic_leaves
-from weft.aot.views import Unsupported, ViewStep, restride
+from weft.aot.views import Unsupported, ViewStep, may_overlap, restride
 from weft.shapes.fake import FakeContext, connected_non_leaf
 from weft.shapes.symnode import certainly_equal, extents
 
@@ -303,6 +303,8 @@ class Tracer:
         owners = Counter(storages)
         if any(owners[storages[i]] > 1 for i in written):
             raise Unsupported("an input that shares memory with another is written")
+        if any(may_overlap(self.primals[i]) for i in written):
+            raise Unsupported("an input whose elements share memory is written")
 
 
 @final

@@ -22,7 +22,7 @@ from weft.aot.backwards import Backwards
 from weft.aot.expand import Lowered
 from weft.aot.image_layout import use_channels_last
 from weft.aot.joint import JointGraph
-from weft.aot.partition import Partition, partition
+from weft.aot.partition import Partition, is_view, partition
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.redo import Redo
 from weft.aot.runtime_wrapper import wrap
@@ -114,6 +114,7 @@ def _spec(
     return {
         "n_values": parts.n_values,
         "numbers": frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
+        "views": _views(parts),
         "n_inputs": len(tracer.primals),
         "saved_inputs": tuple(parts.saved_inputs),
         "saved_values": tuple(parts.saved_values),
@@ -130,6 +131,13 @@ def _spec(
         "weak_inputs": tuple(i for i in weak if i not in unread),
         "unread_inputs": tuple(i for i in weak if i in unread),
     }
+
+
+def _views(parts: Partition) -> tuple[int, ...]:
+    """The values of the forward that a view operator computes."""
+    results: Any = aten_graph.output_node(parts.forward).args[0]
+    values = enumerate(results[: parts.n_values])
+    return tuple(k for k, v in values if isinstance(v, Node) and is_view(v))
 
 
 def _unread(joint: JointGraph, graph: Graph) -> set[int]:

@@ -164,6 +164,17 @@ def stride_order(stride: Sequence[Any]) -> list[int]:
     return sorted(range(len(steps)), key=lambda d: (-steps[d], d))
 
 
+def may_overlap(tensor: torch.Tensor) -> bool:
+    """Whether elements may share memory: a step is no longer than what it steps over."""
+    reach = 0
+    for d in reversed(stride_order(tensor.stride())):
+        step, size = hint(tensor.stride(d)), hint(tensor.size(d))
+        if size > 1 and step <= reach:
+            return True
+        reach += (size - 1) * step
+    return False
+
+
 def reshape(emit: Emit, node: Node, size: Any) -> Node:
     """A reshape, copying only where a view is not possible."""
     size = list(size)

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from weft._torch import amp_unscale, foreach_scaled, group_tensors_by_device_and_dtype
+from weft._torch import (
+    amp_unscale,
+    foreach_scaled,
+    group_tensors_by_device_and_dtype,
+    optimizer_number,
+)
 from weft.capture.breaks import StartOver
 from weft.capture.polyfills import gradients, optimizers
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -36,6 +41,7 @@ def _polyfill(original: Any, python: Any) -> None:
 
 _polyfill(group_tensors_by_device_and_dtype, optimizers.group_tensors)
 _polyfill(amp_unscale, optimizers.unscale)
+_polyfill(optimizer_number, optimizers.number_of)
 _polyfill(torch.nn.Module.zero_grad, gradients.zero_module_gradients)
 _polyfill(torch.optim.Optimizer.zero_grad, gradients.zero_optimizer_gradients)
 _polyfill(torch.optim.Optimizer.zero_grad.__wrapped__,  # type: ignore[attr-defined]
@@ -157,7 +163,7 @@ def _unfused(function: types.FunctionType, plain: types.FunctionType) -> None:
 _BRANCHING: Final = (("radam", "_single_tensor_radam"), ("radam", "_multi_tensor_radam"),
                      ("asgd", "_single_tensor_asgd"), ("asgd", "_multi_tensor_asgd"))
 _FUSED: Final = (("adam", "_fused_adam", "_multi_tensor_adam"),
-                 ("sgd", "_fused_sgd", "_multi_tensor_sgd"),
+                 ("sgd", "_fused_sgd", "_single_tensor_sgd"),
                  ("adagrad", "_fused_adagrad", "_multi_tensor_adagrad"))
 
 for _module, _name in _BRANCHING:

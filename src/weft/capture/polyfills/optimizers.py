@@ -19,6 +19,12 @@ def foreach_addcmul_(tensors: Any, first: Any, second: Any, scalars: Any) -> Non
         tensor.add_(a * b * scalar)
 
 
+def number_of(value: Any) -> Any:
+    """`torch.optim.optimizer._get_value`: what counts steps, as precise as Python's number is."""
+    cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    return value.double() if cpu and value.is_floating_point() else value
+
+
 def group_tensors(lists: Any, with_indices: bool = False) -> Any:
     """`torch._C._group_tensors_by_device_and_dtype`: the first list's tensors decide."""
     groups: Any = {}
