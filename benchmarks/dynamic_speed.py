@@ -5,6 +5,7 @@
 Columns: milliseconds of a call compiled static, compiled after a call of another size (the changed
 dimensions symbolic) and with ``dynamic=True`` (all symbolic); then static time / dynamic time for
 both, where 1.00 is no cost; and with ``--torch`` the same last ratio of torch.compile.
+``--clock cpu``: time of one thread (a busy machine).
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ def _variants(case: Case, compiler: Callable[..., Any]) -> Iterator[Callable[[],
         yield lambda compiled=compiled: compiled(*args)
 
 
-def _seconds(functions: list[Callable[[], Any]], rounds: int, device: str) -> list[float]:
+def _seconds(
+    functions: list[Callable[[], Any]], rounds: int, device: str, clock: Callable[[], float]
+) -> list[float]:
     """Median seconds of a call of each, their calls taking turns."""
     sync = torch.cuda.synchronize if is_gpu(device) else lambda: None
     times: list[list[float]] = [[] for _ in functions]
@@ -118,10 +121,10 @@ def _seconds(functions: list[Callable[[], Any]], rounds: int, device: str) -> li
         for index in range(len(functions)):
             at = (index + turn) % len(functions)
             sync()
-            start = time.perf_counter()
+            start = clock()
             functions[at]()
             sync()
-            times[at].append(time.perf_counter() - start)
+            times[at].append(clock() - start)
     return [statistics.median(values[len(values) // 10:]) for values in times]
 
 
@@ -131,7 +134,12 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--torch", action="store_true", help="torch.compile's ratio too")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     arguments = parser.parse_args()
+    clock = time.perf_counter
+    if arguments.clock == "cpu":
+        clock = time.thread_time
+        torch.set_num_threads(1)
     chosen: dict[str, Case] = {**cases(arguments.device), "BERT": _bert(arguments.device)}
     print(f"{'case':22} {'static ms':>10} {'changed':>9} {'all':>9} {'ratio':>7} {'ratio':>7}")
     ratios = []
@@ -141,14 +149,14 @@ def main() -> None:
                 continue
             weft.reset()
             fixed, changed, every = _seconds(
-                list(_variants(case, weft.compile)), arguments.rounds, arguments.device)
+                list(_variants(case, weft.compile)), arguments.rounds, arguments.device, clock)
             ratios += [fixed / changed, fixed / every]
             text = (f"{name:22} {1e3 * fixed:10.4f} {1e3 * changed:9.4f} {1e3 * every:9.4f} "
                     f"{fixed / changed:7.2f} {fixed / every:7.2f}")
             if arguments.torch:
                 torch._dynamo.reset()
                 peer = _seconds(
-                    list(_variants(case, torch.compile)), arguments.rounds, arguments.device)
+                    list(_variants(case, torch.compile)), arguments.rounds, arguments.device, clock)
                 text += f"   torch {peer[0] / peer[1]:.2f} {peer[0] / peer[2]:.2f}"
             print(text, flush=True)
     print(f"least ratio {min(ratios):.2f}, geometric mean {statistics.geometric_mean(ratios):.2f}")

@@ -18,6 +18,7 @@ import argparse
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -207,8 +208,6 @@ def _recompiles(row: dict[str, Any]) -> str:
 
 def worker(arguments: argparse.Namespace) -> None:
     """Run each type of --only and print a row for each."""
-    import signal
-
     import torch
 
     warnings.simplefilter("ignore")
@@ -237,8 +236,11 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.train:
         return examine_training(case, arguments)
     with torch.no_grad():
-        calls = {"first": case.kwargs} | (_other_calls(case) if arguments.dynamic else {})
-        expected = {size: seeded(case.model, kwargs) for size, kwargs in calls.items()}
+        calls = {"first": case.kwargs}
+        expected = {"first": seeded(case.model, case.kwargs)}
+        if arguments.dynamic:
+            _other_calls(case, calls, expected)
+        signal.alarm(SECONDS_PER_TYPE)  # for the compiler: eager may take minutes of large images
         try:
             count = _count_peer if arguments.peer else _count_weft
             results, row = count(case, calls, arguments)
@@ -254,19 +256,21 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return {"status": "wrong" if wrong else "right", **row, "detail": detail}
 
 
-def _other_calls(case: Case) -> dict[str, dict[str, Any]]:
-    """The arguments of the other sizes that the model takes in eager."""
-    calls = {}
+Calls = dict[str, dict[str, Any]]
+"""Keyword arguments by the name of their size."""
+
+
+def _other_calls(case: Case, calls: Calls, expected: dict[str, Any]) -> None:
+    """Adds the arguments of the other sizes that the model takes in eager, and eager's results."""
     for sizes in OTHER_SIZES:
         for one in sizes:
             try:
                 kwargs = case.at(one)
-                seeded(case.model, kwargs)
+                expected[str(one)] = seeded(case.model, kwargs)
             except Exception:  # the model refuses this size: the next
                 continue
             calls[str(one)] = kwargs
             break
-    return calls
 
 
 def examine_training(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -295,10 +299,6 @@ def examine_training(case: Case, arguments: argparse.Namespace) -> dict[str, Any
         "fallbacks": sum("without aot" in n for n in notes),
         "seconds": round(time.perf_counter() - start, 2),
     }  # fmt: skip
-
-
-Calls = dict[str, dict[str, Any]]
-"""Keyword arguments by the name of their size."""
 
 
 def _count_weft(

@@ -56,6 +56,15 @@ def test_rows_longer_than_the_row_buffer() -> None:
     check(lambda x: x.softmax(-1), [(torch.randn(3, n),) for n in (5, 1000, 32768, 32769, 70000)])
 
 
+def test_short_rows_that_are_whole_vectors_and_others() -> None:
+    """Rows within rows have a second body for lengths that are multiples of a vector's."""
+    def normed_heads(x: torch.Tensor, cos: torch.Tensor) -> torch.Tensor:
+        heads = (x * x.square().mean(-1, keepdim=True)).view(len(x), -1, cos.shape[-1])
+        return heads * cos + rotated(heads)
+
+    check(normed_heads, [(torch.randn(5, 4 * n), torch.randn(n)) for n in (64, 32, 20, 6)])
+
+
 def test_long_columns() -> None:
     check(lambda x: x.softmax(0), [(torch.randn(n, 24),) for n in (5, 1000, 3000)])
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 from weft.shapes.atoms import Applied, Atom, FloorDiv, Max, Min, Mod, Symbol
 from weft.shapes.expr import IntExpr, is_nonnegative, lower_bound
-from weft.shapes.rendering import Spelling, grouped, python_function, render
+from weft.shapes.rendering import grouped, python_function, render
 
 _SMALL = 2**31
 
@@ -27,14 +27,29 @@ def python_text(value: IntExpr, names: Mapping[str, str] | None = None) -> str:
     return render(value, _spelling(names or {}, "//", "%", "min", "max", floors=True))
 
 
-def c_text(value: IntExpr, names: Mapping[str, str] | None = None) -> str:
-    """C source over ``int64_t`` variables; ``names`` maps symbol names to other text.
+def c_text(
+    value: IntExpr,
+    names: Mapping[str, str] | None = None,
+    named: Callable[[Atom, str], str] | None = None,
+) -> str:
+    """C source over ``int64_t`` variables; ``names`` maps symbol names to other text, ``named``
+    quotients, remainders and extremes with their text to what is to stand for them.
 
     ``min``/``max`` print as ``weft_min(a, b)`` and ``weft_max(a, b)``.
     """
     if isinstance(value, int):
         return str(value) if abs(value) < _SMALL else f"{value}LL"
-    return render(value, _spelling(names or {}, "/", "%", "weft_min", "weft_max"))
+    spelling = _spelling(names or {}, "/", "%", "weft_min", "weft_max")
+    if named is not None:
+        for kind in (FloorDiv, Mod, Min, Max):
+            spelling[kind] = _renamed(spelling[kind], named)
+    return render(value, spelling)
+
+
+def _renamed(
+    spell: Callable[..., str], named: Callable[[Atom, str], str]
+) -> Callable[[Atom], str]:
+    return lambda atom: named(atom, spell(atom))
 
 
 def triton_text(value: IntExpr, names: Mapping[str, str] | None = None) -> str:
@@ -50,7 +65,7 @@ def _spelling(
     largest: str,
     *,
     floors: bool = False,
-) -> Spelling:
+) -> dict[type[Atom], Callable[..., str]]:
     table: dict[type[Atom], Callable[..., str]] = {}
 
     def text(value: IntExpr) -> str:

@@ -115,6 +115,8 @@ class KernelWriter(StageWriter):
     def body(self, name: str, count: str = "") -> Iterator[None]:
         """A function over a range of points; with `count`, each point is divided into that many."""
         self.done.clear()
+        if self.plan.in_two:
+            self.line("template <bool Whole>")
         with self.block(f"static void {name}(Arguments& a, int64_t begin, int64_t end)"):
             self.parameters()
             dependent = _loop_dependent(self.kernel)
@@ -188,16 +190,12 @@ class KernelWriter(StageWriter):
             const = "const " if buffer.mode == "in" else ""
             kind = f"{const}{C_TYPE[buffer.dtype]}*"
             self.line(f"[[maybe_unused]] {kind} const b{i} = ({kind})a.buffers[{i}];")
-        self.sizes("a.sizes")
-
-    def sizes(self, source: str) -> None:
-        for i in range(len(self.kernel.sizes)):
-            self.line(f"[[maybe_unused]] const int64_t s{i} = {source}[{i}];")
+        self.begin_sizes("a.sizes")
 
     def entry_point(self) -> None:
         exported = 'extern "C" __attribute__((visibility("default")))'
         with self.block(f"{exported} int {ENTRY}(void* const* buffers, const int64_t* sizes)"):
-            self.sizes("sizes")
+            self.begin_sizes("sizes")
             counts = [self.index(v.extent) for v in self.plan.points]
             if self.plan.tile is not None:
                 counts.append(self.row_blocks(self.plan.tile))
@@ -211,10 +209,20 @@ class KernelWriter(StageWriter):
                 self.split_entry(points)
 
     def body_name(self) -> str:
+        body = self.version("body", self.plan)
         if self.longer is None:
-            return "body"
+            return body
         row = _product(self.index(v.extent) for v in self.kernel.inner)
-        return f"{row} <= {self.plan.row_capacity} ? body : body_of_long_rows"
+        longer = self.version("body_of_long_rows", self.longer)
+        return f"{row} <= {self.plan.row_capacity} ? {body} : {longer}"
+
+    def version(self, body: str, plan: Plan) -> str:
+        """The body for these sizes."""
+        if not plan.in_two:
+            return body
+        rests = [self.index(edge % plan.step) for edge in plan.edges]
+        whole = " && ".join(f"{rest} == 0" for rest in rests)
+        return f"({whole} ? {body}<true> : {body}<false>)"
 
     def split_entry(self, points: str) -> None:
         self.line(f"const int64_t points = {points}, cost = {self.cost()};")

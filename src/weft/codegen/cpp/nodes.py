@@ -28,7 +28,9 @@ from weft.codegen.loop_ir import (
     stride,
 )
 from weft.codegen.scalar_ops import COMPARISONS
-from weft.shapes.expr import IntExpr, symbol_of
+from weft.shapes.atoms import Atom, FloorDiv, Mod
+from weft.shapes.expr import IntExpr, lower_bound, symbol_of
+from weft.shapes.expr import operands as operands_of
 from weft.shapes.printing import c_text
 
 
@@ -42,12 +44,21 @@ class NodeWriter:
         self.names = _canonical_names(plan.kernel)
         self.buffers = {b.name: f"b{i}" for i, b in enumerate(self.kernel.buffers)}
         self.memory = {b.name: C_TYPE[b.dtype] for b in self.kernel.buffers}
+        self.sizes = frozenset(self.kernel.sizes)
+        self.size_parts: dict[str, str] = {}  # text of an index's part -> its name
+        self.head = 0  # the line of the function where these names are defined
         self.rows: dict[int, str] = {}  # node -> its row buffer, while it is read
         self.done: set[int] = set()
         self.in_tile = False
         self.divisors: set[int] = set()  # numbers of the call that vectors are divided by
         self.known: dict[int, bool] = {}  # boolean nodes that are constant where we print
         self.vector_name = self.names[name_of(plan.vector)] if plan.vector else ""
+
+    def begin_sizes(self, source: str) -> None:
+        """A function begins: the sizes of the call, and room for what follows from them."""
+        for i in range(len(self.kernel.sizes)):
+            self.line(f"[[maybe_unused]] const int64_t s{i} = {source}[{i}];")
+        self.size_parts, self.head = {}, len(self.lines)
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -260,7 +271,18 @@ class NodeWriter:
 
     def index(self, expr: IntExpr, indirect: Iterable[Indirect] = ()) -> str:
         """An index expression at the current point (lane 0)."""
-        return c_text(expr, self.names | self.indirect_names(indirect, "0"))
+        return c_text(expr, self.names | self.indirect_names(indirect, "0"), self.size_part)
+
+    def size_part(self, atom: Atom, text: str) -> str:
+        """The name of a part of an index that follows from sizes alone: computed once, ahead of
+        the loops (compilers move products there, but neither divisions nor minima)."""
+        if not _known_ahead(atom, self.sizes):
+            return text
+        if text not in self.size_parts:
+            name = self.size_parts[text] = f"h{len(self.size_parts)}"
+            self.lines.insert(self.head, f"  const int64_t {name} = {text};")
+            self.head += 1
+        return self.size_parts[text]
 
     def indirect_names(self, indirect: Iterable[Indirect], lane: str) -> dict[str, str]:
         found = {}
@@ -304,6 +326,17 @@ _PRINT: Final[dict[type, Callable[..., None]]] = {
 def name_of(variable: LoopVar | None) -> str:
     assert variable is not None
     return symbol_of(variable.symbol).name
+
+
+def _known_ahead(atom: Atom, sizes: frozenset[IntExpr]) -> bool:
+    """Does part of an index follow from sizes, without a division by what may be 0?"""
+    if isinstance(atom, FloorDiv | Mod) and lower_bound(atom.right) < 1:
+        return False
+    parts = [o for o in operands_of(atom) if not isinstance(o, int)]
+    return all(
+        o.symbols <= sizes and all(_known_ahead(a, sizes) for a in o.atoms())
+        for o in parts
+    )
 
 
 def _canonical_names(kernel: Kernel) -> dict[str, str]:

@@ -140,6 +140,24 @@ class Plan:
             size = -(-min(most, max(least, trips(extent) // FEW_POINTS)) // self.step) * self.step
         return 0 if isinstance(extent, int) and extent <= size else size
 
+    @property
+    def edges(self) -> list[IntExpr]:
+        """Where runs of the vectorised loop begin and end, but for those at known multiples of a
+        vector's length."""
+        if self.vector is None:
+            return []
+        found = [self.vector.extent, *(e for s in self.segments for e in (s.start, s.stop))]
+        return [e for e in dict.fromkeys(found) if e % self.step != 0]
+
+    @property
+    def in_two(self) -> bool:
+        """Is there a second body for rows that are whole vectors? It pays where rows may be short
+        and each point has many: there the rest of a row costs more than by its instructions."""
+        if not (self.vector_inner and self.loops) or self.split is not None:
+            return False
+        edges, sizes = self.edges, set(self.kernel.sizes)
+        return bool(edges) and all(isinstance(e, Expr) and e.symbols <= sizes for e in edges)
+
     def varies(self, node: Node) -> bool:
         return node.id in self.varying
 

@@ -127,8 +127,8 @@ class StageWriter(NodeWriter):
                 body()
             return
         divisible = isinstance(length, int) and length % step == 0
-        loop = "full_loop" if divisible else "vector_loop"
-        with self.block(f"{loop}<S>({low}, {high}, [&]({name}) LAMBDA", ");"):
+        loop = "full_loop<S>" if divisible else f"vector_loop<S{', Whole' * self.plan.in_two}>"
+        with self.block(f"{loop}({low}, {high}, [&]({name}) LAMBDA", ");"):
             body()
 
     def stage_body(self, stage: Stage) -> None:

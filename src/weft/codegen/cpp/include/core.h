@@ -571,10 +571,10 @@ INLINE bool resolve(Indices<L * P>& to, Vec<T, L, P> from, int64_t size, Vec<boo
 // ---- loops --------------------------------------------------------------------------------------
 
 // f(x, n) for x in steps of S over [begin, end): n is Full{}, or the number of points left at the end.
-template <int S, class F> INLINE void vector_loop(int64_t begin, int64_t end, F f) {
+template <int S, bool Whole = false, class F> INLINE void vector_loop(int64_t begin, int64_t end, F f) {
   int64_t x = begin;
-  for (; x + S <= end; x += S) f(x, Full{});
-  if (x < end) f(x, (int)(end - x));
+  for (; Whole ? x < end : x + S <= end; x += S) f(x, Full{});
+  if (!Whole && __builtin_expect(x < end, 0)) f(x, (int)(end - x));
 }
 // The same where the length is known to be a multiple of S.
 template <int S, class F> INLINE void full_loop(int64_t begin, int64_t end, F f) {
