@@ -457,3 +457,21 @@ def test_parameters_that_the_backward_does_not_need_may_be_written_before_it() -
 
     compiled = partial(weft.compile, backend="aot_eager")
     torch.testing.assert_close(gradients(compiled), gradients(lambda m: m))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_backward_reads_the_clone_of_an_input_that_the_caller_writes(backend: str) -> None:
+    """MoCo's queue: the input itself was saved, and its backward refused as modified."""
+
+    def loss(a: torch.Tensor, queue: torch.Tensor) -> torch.Tensor:
+        return (a @ queue.clone().detach()).sum() + (a * queue.t().clone().sin()).sum()
+
+    def gradient(f: Callable[..., Any]) -> torch.Tensor:
+        a, queue = torch.ones(3, 3, requires_grad=True), torch.eye(3)
+        y = f(a, queue)
+        queue.add_(1)
+        y.backward()
+        assert a.grad is not None
+        return a.grad
+
+    torch.testing.assert_close(gradient(weft.compile(loss, backend=backend)), gradient(loss))

@@ -74,6 +74,21 @@ class Partition:
     bytes_saved: int = 0
 
 
+def mark_copies(graph: Graph) -> None:
+    """Marks the clones of inputs in a joint graph: the backward reads them, not the inputs.
+
+    The caller may write its tensors between forward and backward, and made copies therefore
+    (MoCo's queue). Passes keep what is marked; it is not made again from the input.
+    """
+    for node in graph.nodes:
+        if node.target is aten.clone.default and not node.kwargs.get("memory_format"):
+            source = node.args[0]
+            while is_view(source):
+                source = source.args[0]
+            if source.op == "placeholder" and node.meta["phase"] == "forward":
+                node.meta["copies_input"] = True
+
+
 def partition(joint: JointGraph, graph: Graph, mutated: Iterable[int], free: set[int]) -> Partition:
     """Split `graph`, the joint graph after passes.
 
@@ -222,7 +237,7 @@ def _must_run_early(node: Node, roles: _Roles) -> bool:
 def is_cheap(node: Node) -> bool:
     """Whether an operator costs next to nothing inside a fused kernel."""
     target = node.target
-    if target is operator.getitem:
+    if target is operator.getitem or "copies_input" in node.meta:
         return False
     if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded in target.tags:
         return False

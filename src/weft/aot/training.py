@@ -22,7 +22,7 @@ from weft.aot.backwards import Backwards
 from weft.aot.expand import Lowered
 from weft.aot.image_layout import use_channels_last
 from weft.aot.joint import JointGraph
-from weft.aot.partition import Partition, is_view, partition
+from weft.aot.partition import Partition, is_view, mark_copies, partition
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.redo import Redo
 from weft.aot.runtime_wrapper import wrap
@@ -43,6 +43,7 @@ def compile_joint(
 ) -> Boxed:
     """Optimise, partition, compile both halves, and wrap them for autograd."""
     leaves = _leaf_inputs(tracer)
+    mark_copies(joint.graph)
     joint_gm = optimize(joint.graph, lowered)
     if lowered is not None:
         use_channels_last(joint_gm)

@@ -106,7 +106,7 @@ def _is_constant(value: Any, wanted: int) -> bool:
 )  # fmt: skip
 def _unchanged(node: Node) -> Node | None:
     """Copies are not needed in a functional graph, and views of the whole are the whole."""
-    return _source(node)
+    return None if "copies_input" in node.meta else _source(node)
 
 
 @_rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
