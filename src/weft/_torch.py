@@ -58,6 +58,7 @@ from torch._C import _get_deterministic_algorithms as get_deterministic_algorith
 from torch._C import _get_privateuse1_backend_name as get_privateuse1_backend_name
 from torch._C import _get_tracing_state as get_tracing_state
 from torch._C import _group_tensors_by_device_and_dtype as group_tensors_by_device_and_dtype
+from torch._C import _infer_size as infer_size
 
 # capture.compiler: whether the caller runs under a mode that sees every operator.
 from torch._C import _InferenceMode as InferenceMode
@@ -222,6 +223,7 @@ __all__ = [
     "has_global_module_hooks",
     "has_meta",
     "in_kernel_invocation",
+    "infer_size",
     "is_any_autocast_enabled",
     "is_executed",
     "is_forward_grad_enabled",

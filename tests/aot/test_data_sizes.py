@@ -42,3 +42,22 @@ def test_batch_norm_in_half_precision(statistics: torch.dtype, backend: str) -> 
     with weft.config.patch(strict=True):
         found = run(weft.compile(f, backend=backend))
     torch.testing.assert_close(found, run(f), rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_ctc_loss_is_in_the_graph(backend: str) -> None:
+    """The table that its backward reads is as large as the targets' lengths say."""
+    weft.reset()
+    targets = torch.tensor([[1, 2, 3], [2, 4, 1]])
+
+    def f(x, lengths):
+        scores = x.log_softmax(-1)
+        return torch.nn.functional.ctc_loss(scores, targets, torch.tensor([8, 7]), lengths)
+
+    compiled = weft.compile(f, backend=backend, fullgraph=True)
+    for lengths in (torch.tensor([3, 2]), torch.tensor([1, 2])):
+        x = torch.linspace(-1, 1, 80).sin().view(8, 2, 5).requires_grad_()
+        found, wanted = compiled(x, lengths), f(x, lengths)
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(torch.autograd.grad(found, x), torch.autograd.grad(wanted, x))
+    assert weft.stats()["graphs"] == 1

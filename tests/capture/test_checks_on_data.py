@@ -62,6 +62,20 @@ def test_written_inputs_end_the_graph_before_the_check():
     check(f, (torch.ones(2), torch.zeros(2)), (-torch.ones(2), torch.zeros(2)), breaks=1)
 
 
+def test_parts_written_of_what_the_graph_made_do_not_end_it_before_a_check():
+    """Slices and lists among a write's arguments were taken for written inputs."""
+    def f(x, places):
+        y = x * 2
+        y.view(-1)[1::2] += 1
+        y[:, places] = torch.stack([x[:, 0], x[:, 1]], 1)
+        if (y < 0).any():
+            raise ValueError("negative")
+        return y
+
+    places = torch.tensor([0, 1])
+    check(f, (torch.ones(2, 3), places), (-torch.ones(2, 3), places), graphs=1)
+
+
 def test_branches_with_two_ways_break():
     def f(x):
         if x.sum() > 0:

@@ -382,6 +382,26 @@ def test_a_gradient_to_replaced_data_ends_the_graph_there():
     _assert_same(*results)
 
 
+def test_a_loop_that_replaces_the_data_of_parameters_ends_the_graph_once():
+    """It ended at the first parameter, and then at each: vector_to_parameters."""
+    results = []
+    for compiler in (lambda f: f, lambda f: weft.compile(f, backend="eager")):
+        weft.reset()
+        model, vector = mlp(), torch.linspace(-1, 1, 1000)
+
+        def f(x, vector, model=model):
+            torch.nn.utils.vector_to_parameters(vector * 2, model.parameters())
+            return model(x).sum()
+
+        run = compiler(f)
+        for _ in range(2):
+            run(torch.ones(3, 4), vector).backward()
+        results.append([(p.detach(), p.grad) for p in model.parameters()])
+    assert weft.stats()["graph_breaks"] <= 2
+    for eager, compiled in zip(*results, strict=True):
+        _assert_same(eager, compiled)
+
+
 def test_state_dict_inside():
     weft.reset()
     model = mlp()

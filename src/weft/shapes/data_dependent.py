@@ -181,6 +181,28 @@ def _bincount(
     return _new(mode, x, (count,), dtype)
 
 
+@_rule(aten._ctc_loss.Tensor)
+def _ctc_loss(
+    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Losses, and for the backward a table of twice the longest target's length and one."""
+    scores, _, _, lengths = args[:4]
+    states = _count(context, "ctc_loss", INF, _identity(context, lengths, "ctc_loss"), of=lengths,
+                    count=lambda known: 2 * known.max() + 1)
+    steps, *batch = scores.size()[:-1]
+    table = (*(batch or [1]), steps, states)
+    return _new(mode, scores, batch, scores.dtype), _new(mode, scores, table, scores.dtype)
+
+
+@_rule(aten._ctc_loss_backward.Tensor)
+def _ctc_loss_backward(
+    mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """As large as the scores; PyTorch has no rule of its own."""
+    scores = args[1]
+    return _new(mode, scores, scores.size(), scores.dtype)
+
+
 def _unique(
     mode: Any, context: ShapeContext, x: FakeTensor, dim: int | None, inverse: bool, counts: bool
 ) -> list[FakeTensor]:

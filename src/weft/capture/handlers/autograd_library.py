@@ -227,7 +227,7 @@ def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:
     steps = [tx.replaced[id(end)] for end in ends if id(end) in tx.replaced]
     if steps:
         signal = graph_break("unknown-operation", "a gradient to a tensor whose data was replaced")
-        signal.step = min(steps)
+        signal.step = max(steps)
         raise signal
 
 

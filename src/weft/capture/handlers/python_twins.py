@@ -1,4 +1,4 @@
-"""C functions of the standard library that are interpreted in their Python form.
+"""C functions that are interpreted in a Python form.
 
 Place in the pipeline: see `handlers/__init__`; the Python forms are in `polyfills/`.
 """
@@ -13,6 +13,9 @@ import operator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
+from weft._torch import infer_size
 from weft.capture.polyfills import library
 from weft.capture.polyfills.twins import twin
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
@@ -50,6 +53,7 @@ def _polyfill(original: Any, python: Any) -> None:
         return tx.wrap_fixed(python, python.__name__).call(tx, args, kwargs)
 
 
+_polyfill(infer_size, torch.broadcast_shapes)
 _polyfill(functools.cmp_to_key, library.cmp_to_key)
 _polyfill(vars(collections)["_count_elements"], library.count_elements)
 

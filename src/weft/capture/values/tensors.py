@@ -23,6 +23,7 @@ from weft._torch import (
     FakeTensor,
     disabled_torch_function,
     is_functorch_wrapped_tensor,
+    pytree,
 )
 from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.device_modes import ignores
@@ -385,7 +386,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
         node.meta["python_dispatcher"] = True
     if changed or result is None or same is not None:
         node.meta["effect"] = True
-        node.meta["counted"] = changed and not any(map(_is_uncounted, all_fakes))
+        writable = fakes[:1] if target is operator.setitem else all_fakes
+        node.meta["counted"] = changed and not any(map(_is_uncounted, writable))
     if same is not None:
         return same
     out = kwargs.get("out")
@@ -505,7 +507,7 @@ def _is_uncounted(fake: Any) -> bool:
     """Whether writes to the tensors in it do not show in versions that `run` compares."""
     if isinstance(fake, torch.Tensor):
         return fake.is_inference()
-    return isinstance(fake, (list, tuple, dict))
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake))
 
 
 def _version(fake: Any) -> int:
