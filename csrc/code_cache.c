@@ -158,9 +158,12 @@ static PyObject *ask_on_miss(PyObject *on_miss, PyObject *compiled, PyObject *fu
     PyObject *cells = frame->closure != NULL ? Py_NewRef(frame->closure) : PyTuple_New(0);
     PyObject *answer = NULL;
     PyObject *previous = hook_swap(NULL); /* nothing that the compiler runs is itself compiled */
+    PyThreadState *state = PyThreadState_Get();
+    begin_ours(state);
     if (locals != NULL && cells != NULL)
         answer = PyObject_CallFunctionObjArgs(on_miss, compiled != NULL ? compiled : Py_None, function,
                                               code, locals, cells, frame->globals, NULL);
+    end_ours(state);
     Py_XDECREF(hook_swap(previous));
     Py_XDECREF(locals);
     Py_XDECREF(cells);

@@ -18,6 +18,23 @@ static PyObject *frame_object(PyObject *Py_UNUSED(module), PyObject *args)
     return (PyObject *)frame;
 }
 
+static PyObject *call_ours(PyObject *function, PyObject *const *args, Py_ssize_t n)
+{
+    PyThreadState *state = PyThreadState_Get();
+    begin_ours(state);
+    PyObject *result = PyObject_Vectorcall(function, args, (size_t)n, NULL);
+    end_ours(state);
+    return result;
+}
+
+/* ours(function, *args): function(*args), also where the program is at its recursion limit. */
+static PyObject *ours(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n)
+{
+    if (n < 1)
+        return PyErr_SetString(PyExc_TypeError, "ours: what is to be called?"), NULL;
+    return call_ours(args[0], args + 1, n - 1);
+}
+
 static PyObject *cleaner; /* traceback -> traceback; or NULL */
 
 void error_clean(void)
@@ -28,10 +45,10 @@ void error_clean(void)
     PyObject *traceback = PyException_GetTraceback(error);
     if (traceback != NULL) {
         bool paused = hook_pause(true);
-        PyObject *shown = PyObject_CallOneArg(cleaner, traceback);
+        PyObject *shown = call_ours(cleaner, &traceback, 1);
         hook_pause(paused);
         if (shown == NULL || PyException_SetTraceback(error, shown) < 0)
-            PyErr_Clear(); /* no stack left, for one: the traceback stays as it is */
+            PyErr_Clear(); /* no memory left, for one: the traceback stays as it is */
         Py_XDECREF(shown);
         Py_DECREF(traceback);
     }
@@ -51,6 +68,9 @@ static PyMethodDef functions[] = {
     {"frame_object", frame_object, METH_VARARGS,
      PyDoc_STR("frame_object(code, globals, line)\n--\n\n"
                "For tracebacks: a frame object of code that has no variables.")},
+    {"ours", _PyCFunction_CAST(ours), METH_FASTCALL,
+     PyDoc_STR("ours(function, *args)\n--\n\n"
+               "function(*args), also where the program has reached its recursion limit.")},
     {NULL, NULL, 0, NULL},
 };
 

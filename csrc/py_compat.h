@@ -70,6 +70,54 @@ static inline bool thread_is_traced(PyThreadState *state)
 #endif
 }
 
+/* ---- the depth of the program's calls --------------------------------------------------------- */
+
+/* How many more frames the thread may enter, by the limit that the program has set. */
+static inline int *frames_left(PyThreadState *state)
+{
+#if WEFT_PY312
+    return &state->py_recursion_remaining;
+#else
+    return &state->recursion_remaining;
+#endif
+}
+
+/* What the compiler itself calls has these frames besides, however deep the program is. */
+static inline void begin_ours(PyThreadState *state)
+{
+    *frames_left(state) += 200;
+}
+
+static inline void end_ours(PyThreadState *state)
+{
+    *frames_left(state) -= 200;
+}
+
+/* Counts a call of the program whose frame is over already as one that is under way; false:
+ * RecursionError. From 3.12 on Python counts frames and calls in C apart. */
+static inline bool frame_enter(void)
+{
+    if (Py_EnterRecursiveCall(""))
+        return false;
+#if WEFT_PY312
+    if ((*frames_left(PyThreadState_Get()))-- <= 0) {
+        ++*frames_left(PyThreadState_Get());
+        Py_LeaveRecursiveCall();
+        PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded");
+        return false;
+    }
+#endif
+    return true;
+}
+
+static inline void frame_leave(void)
+{
+#if WEFT_PY312
+    ++*frames_left(PyThreadState_Get());
+#endif
+    Py_LeaveRecursiveCall();
+}
+
 /* ---- the end of a frame that was not evaluated ------------------------------------------------ */
 
 #if WEFT_PY312

@@ -90,14 +90,14 @@ PyObject *tail_calls_run(PyObject *result)
 {
     if (result == NULL || !Py_IS_TYPE(result, TailCall_Type))
         return result;
-    if (Py_EnterRecursiveCall(" in a continuation")) /* the piece itself is no frame any more */
+    if (!frame_enter())
         return Py_DECREF(result), NULL;
     while (result != NULL && Py_IS_TYPE(result, TailCall_Type)) {
         TailCall *next = (TailCall *)result;
         result = call(next);
         Py_DECREF(next);
     }
-    Py_LeaveRecursiveCall();
+    frame_leave();
     return result;
 }
 

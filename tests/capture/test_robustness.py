@@ -105,6 +105,40 @@ def test_threads_compile_and_call_at_once(backend: str) -> None:
     assert not _frame.is_installed()
 
 
+def tries_twice(x: torch.Tensor, calls: list[int]) -> None:
+    calls.append(1)
+    try:
+        tries_twice(x, calls)
+    except RecursionError:
+        tries_twice(x, calls)
+
+
+def calls_until_the_limit(function: Callable[..., None]) -> int:
+    """How often it is called with room for ten frames more."""
+    calls: list[int] = []
+    limit = sys.getrecursionlimit()
+    depth = 1
+    while sys.getrecursionlimit() == limit:
+        try:
+            sys.setrecursionlimit(depth)
+        except RecursionError:
+            depth += 1
+    sys.setrecursionlimit(depth + 10)
+    try:
+        with pytest.raises(RecursionError):
+            function(X, calls)
+    finally:
+        sys.setrecursionlimit(limit)
+    return len(calls)
+
+
+def test_a_recursion_through_handlers_is_no_deeper_than_eager() -> None:
+    """Deeper by a few frames already meant calls without end: twice as many with each."""
+    compiled = weft.compile(tries_twice, backend="eager")
+    eager = calls_until_the_limit(tries_twice)
+    assert 0 < calls_until_the_limit(compiled) <= 4 * eager
+
+
 def test_threads_that_wait_for_the_same_frame_share_its_variant() -> None:
     compiled = weft.compile(numbered(7), backend="eager")
     start = threading.Barrier(6)

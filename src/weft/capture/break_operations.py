@@ -170,7 +170,7 @@ def _binary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 @_translates("COMPARE_OP")
 def _compare(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     if ins.arg & TO_BOOL:
-        return Operation(2, f"bool({_compared(emit, frame, ins)})")
+        return _truth(frame, ins, 2, _compared(emit, frame, ins))
     left, right = _top(emit, frame, 2)
     return Operation(2, f"{left} {ins.argval} {right}")
 
@@ -260,7 +260,15 @@ def _unary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 @_translates("TO_BOOL")
 def _to_bool(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return Operation(1, f"bool({_top(emit, frame, 1)[0]})")
+    return _truth(frame, ins, 1, _top(emit, frame, 1)[0])
+
+
+def _truth(frame: Frame, ins: Instruction, taken: int, text: str) -> Operation:
+    """A value as a bool; with the jump behind it, each way of which has its own continuation."""
+    jump = frame.program.instructions[ins.index + 1]
+    if jump.name in (*_JUMP_IF_TRUE, *_JUMP_IF_FALSE):
+        return _tested(text, taken, *_ways(jump))
+    return Operation(taken, f"bool({text})")
 
 
 @_translates("GET_ITER")
@@ -421,29 +429,30 @@ _JUMP_IF_FALSE: Final = (
 )
 
 
-def _tested(emit: Emitter, frame: Frame, true: Branch, false: Branch) -> Operation:
-    (value,) = _top(emit, frame, 1)
-    return Operation(1, f"True if {value} else False", 0, branches=(true, false))
+def _tested(text: str, taken: int, true: Branch, false: Branch) -> Operation:
+    return Operation(taken, f"True if {text} else False", 0, branches=(true, false))
 
 
-@_translates(*_JUMP_IF_TRUE)
-def _jump_if_true(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return _tested(emit, frame, Branch(ins.target), Branch(ins.index + 1))
+def _ways(ins: Instruction) -> tuple[Branch, Branch]:
+    jump, stay = Branch(ins.target), Branch(ins.index + 1)
+    return (jump, stay) if ins.name in _JUMP_IF_TRUE else (stay, jump)
 
 
-@_translates(*_JUMP_IF_FALSE)
-def _jump_if_false(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return _tested(emit, frame, Branch(ins.index + 1), Branch(ins.target))
+@_translates(*_JUMP_IF_TRUE, *_JUMP_IF_FALSE)
+def _pop_jump(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    return _tested(_top(emit, frame, 1)[0], 1, *_ways(ins))
 
 
 @_translates("JUMP_IF_TRUE_OR_POP")
 def _jump_if_true_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return _tested(emit, frame, Branch(ins.target, keeps_top=True), Branch(ins.index + 1))
+    stay = Branch(ins.index + 1)
+    return _tested(_top(emit, frame, 1)[0], 1, Branch(ins.target, keeps_top=True), stay)
 
 
 @_translates("JUMP_IF_FALSE_OR_POP")
 def _jump_if_false_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return _tested(emit, frame, Branch(ins.index + 1), Branch(ins.target, keeps_top=True))
+    stay = Branch(ins.index + 1)
+    return _tested(_top(emit, frame, 1)[0], 1, stay, Branch(ins.target, keeps_top=True))
 
 
 _END: Final = object()

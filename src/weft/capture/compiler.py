@@ -496,15 +496,21 @@ def _detached(error: _S) -> _S:
 
 def _too_nested(frame: Frame) -> Frame | None:
     """The outermost of the frames that lie under too many exception handlers of their own and of
-    their callers: the replacement has a block for each."""
+    their callers: the replacement has a block for each. Of a recursion, the first call again: the
+    pieces of one level serve all of them."""
     chain = [frame]
     while (caller := chain[-1].caller) is not None:
         chain.append(caller)
     protected = 0
+    codes: set[types.CodeType] = set()
+    again: Frame | None = None
     for place in reversed(chain):
         protected += place.program.handler_of(place.current.index) is not None
+        if again is None and place.code in codes:
+            again = place
         if protected > _MAX_HANDLERS:
-            return place
+            return again or place
+        codes.add(place.code)
     return None
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType, TracebackType
 from typing import Any, Final, final
 
@@ -76,7 +77,7 @@ def shown(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
-def caught(error: BaseException, callers: int) -> BaseException:
+def _caught(error: BaseException, callers: int) -> BaseException:
     """An error that the program is about to handle, in a frame that has so many callers: those do
     not show."""
     entry = error.__traceback__
@@ -87,6 +88,9 @@ def caught(error: BaseException, callers: int) -> BaseException:
         entry = entry and entry.tb_next
     error.__traceback__ = entry
     return error
+
+
+caught: Final = partial(_frame.ours, _caught)
 
 
 def _is_ours(code: CodeType) -> bool:

@@ -47,8 +47,10 @@ _GENERATOR: Final = inspect.CO_GENERATOR
 _ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _DESCRIPTION: Final = frozenset({"__annotations__", "__doc__", "__module__", "__name__",
-                                 "__qualname__", "__type_params__"})
+                                 "__qualname__", "__type_params__"}) & {*dir(types.FunctionType)}
 """Attributes of functions that are not in their dictionaries."""
+
+_TYPE_OF: Final = {"__name__": str, "__qualname__": str, "__type_params__": tuple}
 
 MARKED: list[Callable[[Any], Rule | None]] = []
 """Give the rule of functions that the program marked: not to be captured, one operation, ..."""
@@ -250,7 +252,7 @@ class FunctionValue(SymbolicValue):
             return tx.wrap_fixed(types.FunctionType, "function")
         if self.original is MISSING and name == "__annotations__":
             return self.described.setdefault(name, DictValue())
-        if self.original is MISSING and name == "__type_params__":
+        if self.original is MISSING and name == "__type_params__" and name in _DESCRIPTION:
             return TupleValue([])
         if self.original is MISSING and hasattr(types.FunctionType, name):
             raise graph_break("unknown-operation", f"{name} of a function made inside")
@@ -269,11 +271,10 @@ class FunctionValue(SymbolicValue):
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         if name in ("__closure__", "__globals__", "__builtins__"):
             raise tx.error(AttributeError, "readonly attribute")
-        if name in (
-                "__code__", "__defaults__", "__kwdefaults__", "__dict__", "__type_params__"):
+        if name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
             raise graph_break("unknown-operation", f"changing {name} of a function")
-        if name in ("__name__", "__qualname__") and value.python_type() is not str:
-            raise graph_break("unknown-operation", f"{name} that is no string")
+        if value.python_type() is not _TYPE_OF.get(name, value.python_type()):
+            raise graph_break("unknown-operation", f"{name} of another type than it has to be of")
         if name in _DESCRIPTION:
             self.described[name] = value
             if self.original is not MISSING:
