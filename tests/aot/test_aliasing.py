@@ -455,3 +455,11 @@ def test_input_that_gets_a_gradient_by_a_write(fresh: None) -> None:
 
     compiled = weft.compile(function, backend="aot_eager")
     torch.testing.assert_close(run_on(compiled), run_on(function))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_write_in_place_counts_once(backend: str, fresh: None) -> None:
+    compiled = weft.compile(lambda x: x.add_(1), backend=backend)
+    x = torch.zeros(3)
+    assert compiled(x) is x
+    assert x._version == 1

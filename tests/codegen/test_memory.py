@@ -101,15 +101,12 @@ def test_new_values_of_mutated_inputs_are_written_in_place() -> None:
     with torch.no_grad():
         call, artifact = compiled(adam, *inputs(), written=((0, 0), (1, 2), (2, 3)))
         ours, theirs = inputs(), inputs()
-        versions = [t._version for t in ours]
         addresses = [t.data_ptr() for t in ours]
         results = call(list(ours)), adam(*theirs)
     torch.testing.assert_close(*results)
     for mine, wanted in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, wanted)
     assert [t.data_ptr() for t in ours] == addresses
-    grown = [t._version > v for t, v in zip(ours, versions, strict=True)]
-    assert grown == [True, False, True, True]
     assert artifact.source.count("# in place") == 3
 
 

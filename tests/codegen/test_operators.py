@@ -27,6 +27,7 @@ CASES: dict[str, Any] = {
     "masked_fill": (lambda x: x.masked_fill(x > 0, float("-inf")), X),
     "activations": (lambda x: (F.gelu(x), F.silu(x), F.elu(x), F.softplus(x), F.hardswish(x)), X),
     "tanh gelu": (lambda x: F.gelu(x, approximate="tanh"), X),
+    "hardswish that overflows": (lambda x: F.hardswish(x * 1e38), X),
     "nan_to_num": (lambda x: torch.nan_to_num(x / 0), X),
     "broadcast": (lambda x, y: x + y, torch.randn(3, 1, 5), torch.randn(4, 1)),
     "scalar tensor": (lambda x, y: x * y, X, torch.tensor(2.5)),

@@ -21,8 +21,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from torch.autograd.graph import increment_version
-
 from weft.codegen.call_sequence import CallSequence
 from weft.codegen.library_calls import spell, spell_call
 from weft.codegen.loop_ir import Kernel
@@ -59,7 +57,6 @@ def write_calls(
             sequence.lines.append(f"del {', '.join(dead)}")
         for stage in pauses.get(position, ()):
             _hand_over(sequence, lowered, stage)
-    _bump_versions(sequence, plan)
     if not lowered.stages:
         returned = [_result(sequence, v) for v in lowered.outputs]
         sequence.lines.append(f"return [{', '.join(returned)}]")
@@ -167,15 +164,6 @@ def bits_of(number: float) -> int:
 
 _BITS: Final = struct.Struct("<q")
 _DOUBLE: Final = struct.Struct("<d")
-
-
-def _bump_versions(sequence: CallSequence, plan: MemoryPlan) -> None:
-    """Autograd must see that inputs were written (`Tensor._version`)."""
-    new_values = {target: name for name, target in plan.in_place.items()}
-    names = [new_values[target] for target in plan.donated]
-    if names:
-        sequence.scope["increment_version"] = increment_version
-        sequence.lines.append(f"increment_version(({', '.join(names)},))")
 
 
 def _allocate(sequence: CallSequence, plan: MemoryPlan, buffers: list[Buffer]) -> None:

@@ -108,13 +108,16 @@ def _clip(b: Emitter, x: Node, low: float, high: float) -> Node:
     return b.op("minimum", b.op("maximum", x, _const(b, low, x)), _const(b, high, x))
 
 
+def _shifted_relu6(b: Emitter, x: Node) -> Node:
+    return _clip(b, b.op("add", x, _const(b, 3.0, x)), 0.0, 6.0)
+
+
 def _hardsigmoid(b: Emitter, x: Node) -> Node:
-    shifted = b.op("add", x, _const(b, 3.0, x))
-    return b.op("mul", _clip(b, shifted, 0.0, 6.0), _const(b, 1 / 6, x))
+    return b.op("mul", _shifted_relu6(b, x), _const(b, 1 / 6, x))
 
 
 def _hardswish(b: Emitter, x: Node) -> Node:
-    return b.op("mul", x, _hardsigmoid(b, x))
+    return b.op("mul", b.op("mul", x, _shifted_relu6(b, x)), _const(b, 1 / 6, x))
 
 
 def gelu_tanh(b: Emitter, x: Node) -> Node:
