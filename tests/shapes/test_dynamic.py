@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -150,6 +151,32 @@ def test_training_step_with_changing_batch() -> None:
         actual = torch.autograd.grad(compiled(x).square().mean(), list(block.parameters()))
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-5)
     assert weft.stats()["graphs"] == 1
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return F.interpolate(x * 2, scale_factor=(x.shape[2] + 0.1) / 4, mode="linear") + 1
+
+
+def test_plain_floats_of_sizes_end_the_graph_after_three_of_them() -> None:
+    """One artifact a size until the limit, and none for the rest, of a resized position table."""
+    calls = [(torch.randn(2, 3, n),) for n in range(5, 17)]
+    assert compilations(scaled, calls) < 10
+    assert weft.stats()["graph_breaks"] == 1
+
+
+def test_plain_floats_of_sizes_are_fixed_in_whole_graphs() -> None:
+    compiled = weft.compile(scaled, backend="eager", fullgraph=True)
+    for n in range(5, 12):
+        x = torch.randn(2, 3, n)
+        torch.testing.assert_close(compiled(x), scaled(x))
+
+
+def test_next_powers_of_two_stay_symbolic() -> None:
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        n = 2 ** math.ceil(math.log2(2 * x.shape[1]))
+        return F.pad(x, (0, n - x.shape[1])).cumsum(1)[:, :: 1 << (x.shape[1] - 1).bit_length()]
+
+    assert compilations(padded, sizes(5, 7, 33, 64, 65)) == 2
 
 
 def test_fifty_lengths_and_five_batches() -> None:

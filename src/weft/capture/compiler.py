@@ -306,6 +306,7 @@ class FrameCompiler:
             tx.guard_aliases()
             add_shape_guards(tx)
             add_input_tests(tx)
+            tx.policy.note_fixed(tx.shapes.fixed_by)
             nodes, tree_checks, n_slots = tx.guards.lower(state)
             tree = _frame.GuardTree(nodes, tree_checks, n_slots)
         needs_hook = signal is not None or raised is not None
@@ -430,10 +431,14 @@ class Attempt:
             raise Restart(retained, graph_break("state", "retain_grad of a tensor that is used on"))
 
     def _relies(self, tx: Interpreter, reason: GraphBreak) -> bool:
-        """Whether the graph need not end there, if contents of small inputs are guarded."""
+        """Whether the graph need not end there, if contents of small inputs are guarded, or since
+        it may not."""
+        must = breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph)
+        if must and reason.kind.id == "varying-argument":
+            tx.policy.fixes_all = True
+            return True
         if not config.data_dependent:
             return False
-        must = breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph)
         return rely_on(tx, reason, always=must)
 
     def _last_step(self, frame: Any) -> int:

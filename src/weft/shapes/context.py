@@ -102,6 +102,10 @@ class ShapeContext:
         self.unbacked_symbols = Unbacked()
         self.fakes_are_tensors = True
         self.in_operator = 0
+        self.fixed: list[int | float] = []
+        """Numbers of this call that somebody took as plain ones: guards fix them."""
+        self.fixed_by: dict[tuple[str, str, int], tuple[int | float, ...]] = {}
+        """Those that operators took, by line, operator and how many did there before."""
         self.assuming = False
         """Whether running code can test what is assumed of data, and do without (aot can)."""
         self.may_expect = False
@@ -407,7 +411,7 @@ class ShapeContext:
                 return likely
             raise UndecidedValue(value, self.line())
         if not self._suppressed:
-            self.guard(relation(EQ, value - hint), True)
+            self._fix(relation(EQ, value - hint), hint)
         return hint
 
     def specialize_float(self, value: FloatValue) -> float:
@@ -417,8 +421,12 @@ class ShapeContext:
         hint = self.float_hint(value)
         if hint is None:
             raise UndecidedValue(value, self.line())
-        self.guard(compare("same", value, hint), True)
+        self._fix(compare("same", value, hint), hint)
         return hint
+
+    def _fix(self, condition: AnyCondition, number: float) -> None:
+        self.fixed.append(number)
+        self.guard(condition, True)
 
     def require(self, condition: AnyCondition) -> bool:
         """``torch._check``: a guard on sizes, an assertion at run time on data."""

@@ -114,6 +114,13 @@ def _power(base: Range, exponent: Range) -> Range:
     return min(ends), max(ends)
 
 
+def _logarithm(function: Callable[[float], float]) -> Callable[[Range], Range]:
+    def end(at: float) -> float:
+        return function(at) if at > 0 else -math.inf
+
+    return lambda arg: (end(arg[0]), end(arg[1]))
+
+
 _RANGE_RULES: Final[Mapping[str, Callable[..., Range]]] = {
     "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
@@ -125,4 +132,5 @@ _RANGE_RULES: Final[Mapping[str, Callable[..., Range]]] = {
     "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     "sqrt": lambda a: (math.sqrt(max(a[0], 0)), math.sqrt(a[1])),
+    **{name: _logarithm(getattr(math, name)) for name in ("log", "log2", "log10")},
 }

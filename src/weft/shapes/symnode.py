@@ -264,13 +264,18 @@ class SymNode:
         return self._float("abs")
 
     def pow_by_natural(self, other: SymNode) -> SymNode:
-        base, exponent = self.value, other.value
-        if isinstance(base, int) and base > 1 and isinstance(exponent, Expr):
-            power, largest = functions.power_of(base)
-            small = relation.ge(largest, exponent)
-            if expr.lower_bound(exponent) >= 0 and self.shape_env.truth(small):
-                return self.shape_env.int_node(expr.applied(power, exponent))
-        return self.shape_env.int_node(base ** other.guard_int())
+        power = self._power(self.value, other.value)
+        value = self.value ** other.guard_int() if power is None else power
+        return self.shape_env.int_node(value)
+
+    def _power(self, base: IntExpr, exponent: IntExpr) -> IntExpr | None:
+        """``base**exponent`` of a constant base, where it is a 64-bit int (asked by a guard)."""
+        if not isinstance(base, int) or base < 2 or not isinstance(exponent, Expr):
+            return None
+        power, largest = functions.power_of(base)
+        fits = expr.lower_bound(exponent) >= 0 and self.shape_env.truth(
+            relation.ge(largest, exponent))
+        return expr.applied(power, exponent) if fits else None
 
     def pow(self, other: SymNode) -> SymNode:
         return self.float_pow(other)
@@ -303,10 +308,14 @@ class SymNode:
         return self.shape_env.int_node(expr.applied(function, *values))
 
     def lshift(self, other: SymNode) -> SymNode:
-        return self.shape_env.int_node(self.value * (1 << other.guard_int()))
+        return self.shape_env.int_node(self.value * self._power_of_two(other))
 
     def rshift(self, other: SymNode) -> SymNode:
-        return self.shape_env.int_node(expr.floor_div(self.value, 1 << other.guard_int()))
+        return self.shape_env.int_node(expr.floor_div(self.value, self._power_of_two(other)))
+
+    def _power_of_two(self, exponent: SymNode) -> IntExpr:
+        power = self._power(2, exponent.value)
+        return 1 << exponent.guard_int() if power is None else power
 
     # -------------------------------------------------------------------- conversions
 

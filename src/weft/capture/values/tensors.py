@@ -523,8 +523,9 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
         function = getattr(args[0], target)
         args = args[1:]
     tx.shapes.expects = True
+    fixed = len(tx.shapes.fixed)
     try:
-        return _run_checked(tx, lambda: tx.fakes.mode.run(function, args, kwargs))
+        result = _run_checked(tx, lambda: tx.fakes.mode.run(function, args, kwargs))
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise graph_break("data-dependent-shape", f"{_name(target)}: {error}") from error
     except Exception as error:
@@ -534,6 +535,19 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
                           f"{_name(target)}: {type(error).__name__}: {error}") from error
     finally:
         tx.shapes.expects = False
+    if len(tx.shapes.fixed) > fixed:
+        _note_fixed(tx, _name(target), tuple(tx.shapes.fixed[fixed:]))
+    return result
+
+
+def _note_fixed(tx: Interpreter, operator: str, numbers: tuple[int | float, ...]) -> None:
+    """The operator takes plain numbers: those of this call, or after a few calls a break."""
+    line = str(tx.line())
+    fixed_by = tx.shapes.fixed_by
+    place = line, operator, sum(known[:2] == (line, operator) for known in fixed_by)
+    if not tx.policy.may_fix(place, numbers):
+        raise graph_break("varying-argument", f"{operator}: {', '.join(map(str, numbers))}")
+    fixed_by[place] = numbers
 
 
 def _run_checked(tx: Interpreter, run: Callable[[], _R]) -> _R:
