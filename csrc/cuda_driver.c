@@ -22,6 +22,10 @@ typedef int (*launch_kernel_fn)(void *function, unsigned gx, unsigned gy, unsign
                                 unsigned by, unsigned bz, unsigned shared, void *stream,
                                 void **params, void **extra);
 typedef int (*get_error_string_fn)(int code, const char **text);
+typedef int (*context_get_fn)(void **context);
+typedef int (*context_set_fn)(void *context);
+typedef int (*device_get_fn)(int *device, int ordinal);
+typedef int (*primary_retain_fn)(void **context, int device);
 
 enum { FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8, DEFAULT_SHARED_LIMIT = 48 * 1024 };
 
@@ -31,7 +35,14 @@ static struct {
     func_set_attribute_fn func_set_attribute;
     launch_kernel_fn launch_kernel;
     get_error_string_fn get_error_string;
+    context_get_fn context_get_current;
+    context_set_fn context_set_current;
+    device_get_fn device_get;
+    primary_retain_fn primary_context_retain;
 } driver;
+
+enum { MAX_DEVICES = 64 };
+static void *primary_contexts[MAX_DEVICES]; /* retained on first use, never released */
 
 /* ---- torch's C functions (addresses from Python) ---- */
 
@@ -66,13 +77,46 @@ static int load_driver(void)
     driver.func_set_attribute = (func_set_attribute_fn)dlsym(library, "cuFuncSetAttribute");
     driver.get_error_string = (get_error_string_fn)dlsym(library, "cuGetErrorString");
     driver.launch_kernel = (launch_kernel_fn)dlsym(library, "cuLaunchKernel");
+    driver.context_get_current = (context_get_fn)dlsym(library, "cuCtxGetCurrent");
+    driver.context_set_current = (context_set_fn)dlsym(library, "cuCtxSetCurrent");
+    driver.device_get = (device_get_fn)dlsym(library, "cuDeviceGet");
+    driver.primary_context_retain =
+        (primary_retain_fn)dlsym(library, "cuDevicePrimaryCtxRetain");
     if (driver.module_load_data == NULL || driver.module_get_function == NULL ||
-        driver.func_set_attribute == NULL || driver.launch_kernel == NULL) {
+        driver.func_set_attribute == NULL || driver.launch_kernel == NULL ||
+        driver.context_get_current == NULL || driver.context_set_current == NULL ||
+        driver.device_get == NULL || driver.primary_context_retain == NULL) {
         driver.launch_kernel = NULL;
         PyErr_SetString(PyExc_RuntimeError, "CUDA driver: libcuda.so.1 lacks a function");
         return -1;
     }
     return 0;
+}
+
+/* Make the device's primary context (torch's) the thread's current one. A thread may have none (autograd's
+ * threads before torch's first call in them) or another device's. `before` receives what to go back to. */
+static int enter_device(int device, void **before)
+{
+    int code = driver.context_get_current(before);
+    if (code == 0 && primary_contexts[device] == NULL) {
+        int handle = 0;
+        code = driver.device_get(&handle, device);
+        if (code == 0)
+            code = driver.primary_context_retain(&primary_contexts[device], handle);
+    }
+    if (code == 0 && *before != primary_contexts[device])
+        code = driver.context_set_current(primary_contexts[device]);
+    if (code != 0) {
+        driver_error("making a device's context current", code);
+        return -1;
+    }
+    return 0;
+}
+
+static void leave_device(int device, void *before)
+{
+    if (before != primary_contexts[device])
+        driver.context_set_current(before);
 }
 
 PyDoc_STRVAR(configure_doc,
@@ -114,8 +158,12 @@ static int launch(Kernel *self, void **params, unsigned grid)
         PyErr_SetString(PyExc_RuntimeError, "torch gave no current CUDA stream");
         return -1;
     }
+    void *before;
+    if (enter_device(self->device, &before) < 0)
+        return -1;
     int code = driver.launch_kernel(self->function, grid, 1, 1, self->block, 1, 1, self->shared,
                                     stream, params, NULL);
+    leave_device(self->device, before);
     if (code != 0) {
         driver_error("cuLaunchKernel", code);
         return -1;
@@ -171,18 +219,16 @@ static PyObject *kernel_call(PyObject *callable, PyObject *const *args, size_t n
 
 static int load_function(Kernel *self, const char *image, const char *name)
 {
-    void *loaded = NULL;
-    if (load_driver() < 0)
+    void *loaded = NULL, *before;
+    if (load_driver() < 0 || enter_device(self->device, &before) < 0)
         return -1;
     int code = driver.module_load_data(&loaded, image);
-    if (code != 0) {
-        driver_error("cuModuleLoadData", code);
-        return -1;
-    }
-    code = driver.module_get_function(&self->function, loaded, name);
+    if (code == 0)
+        code = driver.module_get_function(&self->function, loaded, name);
     if (code == 0 && self->shared > DEFAULT_SHARED_LIMIT)
         code = driver.func_set_attribute(
             self->function, FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)self->shared);
+    leave_device(self->device, before);
     if (code != 0) {
         driver_error("loading a kernel", code);
         return -1;
@@ -204,6 +250,10 @@ static int kernel_init(Kernel *self, PyObject *args, PyObject *kwargs)
         return -1;
     if (torch_get_data_ptr == NULL || torch_get_current_stream == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "weft._cuda.configure() was not called");
+        return -1;
+    }
+    if (self->device < 0 || self->device >= MAX_DEVICES) {
+        PyErr_Format(PyExc_ValueError, "device %d: there are at most %d", self->device, MAX_DEVICES);
         return -1;
     }
     if (self->n_buffers + self->n_sizes > MAX_PARAMETERS) {

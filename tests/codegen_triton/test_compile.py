@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+import weft
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.emit import emit
 from weft.codegen.triton.target import spell
 from weft.codegen.triton.tiling import choose_tiling
+from weft.runtime.triton_build import TritonRequest, build, compile_here
+from weft.runtime.triton_pool import pool
 from weft.shapes.expr import loop_index
 
 SM90 = 90
 
 
-@pytest.mark.parametrize("row", [77, 4096, 50304])
-def test_softmax_compiles_to_a_cubin(row: int) -> None:
-    pytest.importorskip("triton")
-    from weft.runtime.triton_build import TritonRequest, _compile
-
+def _softmax(row: int) -> TritonRequest:
     i, r = loop_index("i0", 128), loop_index("r0", row)
     builder = KernelBuilder((LoopVar(i, 128),), (LoopVar(r, row),))
     x = builder.load("in0", "bf16", i * row + r)
@@ -25,8 +28,38 @@ def test_softmax_compiles_to_a_cubin(row: int) -> None:
     builder.store("out0", "bf16", i * row + r, builder.op("div", e, builder.reduce("sum", e)))
     kernel = builder.build("softmax")
     source = emit(kernel, choose_tiling(kernel), kernel.name)
-    request = TritonRequest(source.text, source.name, source.signature, source.num_warps, SM90)
-    assert _compile(request).image.startswith(b"\x7fELF")
+    return TritonRequest(source.text, source.name, source.signature, source.num_warps, SM90)
+
+
+@pytest.fixture
+def _triton(tmp_path: Path) -> Iterator[None]:
+    pytest.importorskip("triton")
+    with weft.config.patch(cache_dir=str(tmp_path)):
+        yield
+
+
+@pytest.mark.usefixtures("_triton")
+def test_softmax_compiles_to_cubins_in_other_processes() -> None:
+    requests = [_softmax(row) for row in (77, 4096, 50304, 77)]
+    binaries = build(requests)
+    assert all(binary.image.startswith(b"\x7fELF") for binary in binaries)
+    assert binaries[0].image == binaries[3].image != binaries[1].image
+    assert build(requests) == binaries  # from the cache
+    assert binaries[0].entry == compile_here(requests[0]).entry
+
+
+@pytest.mark.usefixtures("_triton")
+def test_a_server_that_was_killed_is_replaced_and_errors_are_those_of_triton() -> None:
+    server = pool()
+    server.process.kill()
+    server.process.wait()
+    (binary,) = build([_softmax(78)])
+    assert binary.image.startswith(b"\x7fELF")
+    wrong = replace(_softmax(79), text=_softmax(79).text.replace("tl.load", "tl.no_such_function"))
+    with pytest.raises(Exception, match="no_such_function"):
+        build([wrong])
+    assert build([_softmax(80)])[0].image.startswith(b"\x7fELF")
+    assert pool() is not server
 
 
 def test_rows_that_fit_are_read_once() -> None:

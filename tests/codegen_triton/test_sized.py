@@ -147,14 +147,14 @@ def test_rows_shorter_than_the_pieces_are_not_split() -> None:
 def test_forms_compile_to_cubins(make: Any, sizes: tuple[int, int]) -> None:
     pytest.importorskip("triton")
     from weft.codegen.triton.target import _request
-    from weft.runtime.triton_build import _compile
+    from weft.runtime.triton_build import compile_here
 
     kernel = make()
     forms = Forms(kernel)
     parts, _ = spell(kernel, forms.best(tuple({"s0": sizes[0], "s1": sizes[1]}[n]
                                               for n in forms.names)))
     for part in parts:
-        assert _compile(_request(part.source, 90, aligned=True)).image.startswith(b"\x7fELF")
+        assert compile_here(_request(part.source, 90, aligned=True)).image.startswith(b"\x7fELF")
 
 
 def test_sizes_that_come_back_get_their_own_form(monkeypatch: pytest.MonkeyPatch) -> None:

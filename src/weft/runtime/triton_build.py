@@ -1,8 +1,8 @@
 """Compiles Triton source text to GPU binaries, through the disk cache.
 
 Place in the pipeline: `codegen/triton/target.py` hands over texts; `cuda_kernel.py` loads the
-results. Triton is imported only on a cache miss; a warm start reads the binary and never pays for
-that import.
+results. What the cache lacks is compiled in other processes (`triton_pool.py`), so that this one
+never imports Triton.
 
     binary = build([request])[0]
     binary.image[:4]   # b'\\x7fELF'
@@ -11,23 +11,19 @@ that import.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
-import sys
-import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, final
 
-from weft.config import config
 from weft.diagnostics import events
 from weft.errors import MissingDependency
 from weft.runtime.disk_cache import DiskCache
+from weft.runtime.triton_pool import ServerGone, pool
+from weft.runtime.triton_worker import compile_text
 
 FORMAT: Final = 1
 POINTER_ALIGNMENT: Final = 16
@@ -107,45 +103,40 @@ def build(requests: Sequence[TritonRequest]) -> list[GpuBinary]:
     if missing:
         if not triton_version():
             raise MissingDependency("triton", "generate GPU kernels", "pip install triton")
-        with events.stage("triton_compile"), ThreadPoolExecutor(config.compile_jobs or 8) as pool:
-            compiled = pool.map(lambda item: _compile(item[1]), missing)
+        with events.stage("triton_compile"):
+            compiled = _compile_all([request for _, request in missing])
             for (key, _), binary in zip(missing, compiled, strict=True):
                 disk.put(key, binary.pack())
                 binaries[key] = binary
     return [binaries[request.key()] for request in requests]
 
 
-def _compile(request: TritonRequest) -> GpuBinary:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+def compile_here(request: TritonRequest) -> GpuBinary:
+    """In this process."""
+    return GpuBinary(*compile_text(*_arguments(request)))
 
-    module = _load(request.text, f"weft_triton_{request.key()[:16]}")
+
+def _compile_all(requests: Sequence[TritonRequest]) -> Iterator[GpuBinary]:
+    """In processes that run side by side; in this one, where there are none or one has failed."""
+    try:
+        server = pool()
+    except OSError:
+        yield from map(compile_here, requests)
+        return
+    futures = [server.submit(_arguments(request)) for request in requests]
+    for request, future in zip(requests, futures, strict=True):
+        try:
+            yield GpuBinary(*future.result())
+        except ServerGone:
+            yield compile_here(request)
+
+
+def _arguments(request: TritonRequest) -> tuple[Any, ...]:
+    """Those of `compile_text`."""
     multiples = list(request.multiples)
     if request.aligned:
         multiples += [(i, POINTER_ALIGNMENT) for i, kind in enumerate(request.signature)
                       if kind.startswith("*")]  # fmt: skip
-    attributes: dict[tuple[int, ...], Any] = {(i,): [["tt.divisibility", n]] for i, n in multiples}
-    function = getattr(module, request.name)
-    signature = dict(zip(function.arg_names, request.signature, strict=True))
-    source = ASTSource(fn=function, signature=signature, constexprs={}, attrs=attributes)
-    options = {"num_warps": request.num_warps, "debug": "device_assert" in request.text,
-               "sanitize_overflow": False}  # fmt: skip
-    compiled = triton.compile(source, target=GPUTarget("cuda", request.arch, 32), options=options)
-    meta = compiled.metadata
-    return GpuBinary(compiled.asm["cubin"], meta.name, meta.shared, meta.num_warps)
-
-
-def _load(text: str, name: str) -> ModuleType:
-    """Import the text as a module: Triton reads a function's source from its file."""
-    known = sys.modules.get(name)
-    if known is not None:
-        return known
-    path = Path(tempfile.mkdtemp(prefix="weft-triton-")) / f"{name}.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    module_name = f"weft_triton_{request.key()[:16]}"
+    return (request.text, module_name, request.name, request.signature, request.num_warps,
+            request.arch, multiples)  # fmt: skip

@@ -1,0 +1,107 @@
+"""The server of Triton compilers that this process has started, if any.
+
+Place in the pipeline: between `triton_build.py` (what is missing in the cache) and the script
+`triton_worker.py` (which compiles it).
+
+    future = pool().submit(arguments of triton_worker.compile_text)
+    future.result()    # raises ServerGone when it could not be compiled there
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import Future
+from functools import cache
+from itertools import count
+from multiprocessing import Pipe
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any, Final, final
+
+from weft.config import config
+from weft.runtime.triton_worker import Compiled
+
+_WORKER: Final = Path(__file__).with_name("triton_worker.py")
+
+
+class ServerGone(Exception):
+    """The server ended or failed: compile in this process, which also shows what was wrong."""
+
+
+@final
+class TritonServer:
+    """One server: requests go out, a thread gives the answers to their futures."""
+
+    def __init__(self) -> None:
+        jobs = config.compile_jobs or os.cpu_count() or 1
+        self._connection, theirs = Pipe()
+        command = [sys.executable, str(_WORKER), str(theirs.fileno())]
+        self.process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+        )
+        theirs.close()
+        self._connection.send((sys.path, jobs))
+        self._waiting: dict[int, Future[Compiled]] = {}
+        self._numbers = count()
+        self._lock = Lock()
+        self.gone = False
+        Thread(target=self._listen, name="weft-triton-answers", daemon=True).start()
+
+    def submit(self, arguments: tuple[Any, ...]) -> Future[Compiled]:
+        """Compile there; arguments are those of `compile_text`."""
+        future: Future[Compiled] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = future
+            try:
+                if self.gone:
+                    raise OSError
+                self._connection.send((number, arguments))
+            except OSError:
+                del self._waiting[number]
+                future.set_exception(ServerGone("the server has ended"))
+        return future
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                number, compiled, error = self._connection.recv()
+                future = self._waiting.pop(number)
+                if compiled is None:
+                    future.set_exception(ServerGone(error))
+                else:
+                    future.set_result(compiled)
+        except (EOFError, OSError):
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self.gone = True
+            for future in self._waiting.values():
+                future.set_exception(ServerGone("the server ended before its answer"))
+            self._waiting.clear()
+        self.process.wait()
+
+
+_starting: Final = Lock()
+
+
+def pool() -> TritonServer:
+    """This process's server, started when there is none.
+
+    Raises OSError where no process can be started."""
+    with _starting:
+        server = _server(os.getpid())
+        if server.gone:
+            _server.cache_clear()
+            server = _server(os.getpid())
+    return server
+
+
+@cache
+def _server(process: int) -> TritonServer:
+    """A forked child must not speak through its parent's connection: each `process` has its own.
+    """
+    return TritonServer()

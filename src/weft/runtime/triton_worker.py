@@ -1,0 +1,150 @@
+"""Compiles Triton texts; run as a script, it serves them from processes that share one Triton.
+
+Place in the pipeline: `triton_pool.py` starts the script and talks to it. Triton's compiler holds
+Python's lock for most of its work, so threads would wait for each other; processes do not. The
+server imports Triton once, but neither torch nor weft, and forks its workers then.
+
+    image, entry, shared, num_warps = compile_text(text, "weft_triton_0", "k", ("*fp32",), ...)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+IDLE_SECONDS: Final = 60.0
+"""A server that nobody has asked for so long ends."""
+
+PARENT_DEATH_SIGNAL: Final = 1  # of prctl(2)
+
+Compiled = tuple[bytes, str, int, int]
+"""The cubin, its entry point, bytes of dynamic shared memory, warps of a program."""
+
+
+def compile_text(
+    text: str,
+    module_name: str,
+    name: str,
+    signature: tuple[str, ...],
+    num_warps: int,
+    arch: int,
+    multiples: Sequence[tuple[int, int]],
+) -> Compiled:
+    """Compile the kernel `name` of the module `text` for compute capability `arch` (e.g. 90).
+
+    multiples: positions of parameters, and the powers of two that divide them.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = getattr(_load(text, module_name), name)
+    attributes: dict[tuple[int, ...], Any] = {(i,): [["tt.divisibility", n]] for i, n in multiples}
+    types = dict(zip(function.arg_names, signature, strict=True))
+    source = ASTSource(fn=function, signature=types, constexprs={}, attrs=attributes)
+    options = {"num_warps": num_warps, "debug": "device_assert" in text, "sanitize_overflow": False}
+    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    meta = compiled.metadata
+    return compiled.asm["cubin"], meta.name, meta.shared, meta.num_warps
+
+
+def _load(text: str, name: str) -> ModuleType:
+    """Import the text as a module: Triton reads a function's source from its file."""
+    known = sys.modules.get(name)
+    if known is not None:
+        return known
+    path = Path(tempfile.mkdtemp(prefix="weft-triton-")) / f"{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# -- the server ----------------------------------------------------------------------------------
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the other side closes or nobody asks for a while.
+
+    First comes the setup: Python's path and the number of processes. A request is a number and the
+    arguments of `compile_text`; its answer is the number, the result, and what went wrong.
+    """
+    path, jobs = connection.recv()
+    sys.path[:] = path
+    _without_weft()
+    sending = threading.Lock()
+    with tempfile.TemporaryDirectory(prefix="weft-triton-server-") as folder:
+        os.environ.update(TRITON_CACHE_DIR=f"{folder}/cache", TRITON_STORE_BINARY_ONLY="1")
+        tempfile.tempdir = folder  # of the texts, too
+        _import_triton()
+        begin = partial(_begin_worker, connection.fileno())
+        with ProcessPoolExecutor(jobs, get_context("fork"), initializer=begin) as pool:
+            with contextlib.suppress(EOFError, OSError):
+                while connection.poll(IDLE_SECONDS):
+                    number, arguments = connection.recv()
+                    answer = partial(_answer, connection, sending, number)
+                    pool.submit(compile_text, *arguments).add_done_callback(answer)
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_worker(connection: int) -> None:
+    """A worker ends with its server, and does not keep the server's connection open."""
+    os.close(connection)
+    with contextlib.suppress(AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+
+
+def _answer(connection: Connection, sending: threading.Lock, number: int, done: Future[Compiled],
+            ) -> None:  # fmt: skip
+    if done.cancelled():
+        return
+    error = done.exception()
+    with sending, contextlib.suppress(OSError):  # the other side has ended
+        connection.send((number, done.result() if error is None else None, repr(error)))
+
+
+def _without_weft() -> None:
+    """Let texts import the prelude alone: its packages without their contents, which need torch."""
+    root = Path(__file__).parents[1]
+    for name in ("weft", "weft.codegen", "weft.codegen.triton"):
+        package = ModuleType(name)
+        package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = package
+
+
+def _import_triton() -> None:
+    """Everything that workers would import each for itself, and a key that costs nothing.
+
+    Triton's key hashes its own libraries (half a second); it is for a cache that lives longer than
+    this process, and ours does not.
+    """
+    import triton.backends.nvidia.compiler
+    import triton.compiler.compiler
+    import triton.runtime.cache
+
+    importlib.import_module("weft.codegen.triton.prelude")
+    for module in (triton.compiler.compiler, triton.runtime.cache):
+        if hasattr(module, "triton_key"):
+            module.triton_key = lambda: triton.__version__
+
+
+if __name__ == "__main__":
+    # Workers find `compile_text` under the name that they were forked with.
+    serve(Connection(int(sys.argv[1])))
