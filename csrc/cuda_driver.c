@@ -6,12 +6,14 @@
  *
  * A Kernel is called with its buffers (tensors) first, then its sizes (ints). Nothing is checked here:
  * the caller guarantees dtypes, devices and strides. The launch goes to torch's current stream.
+ * A Sized chooses by its sizes which Kernel that is.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* ---- the few driver functions used, as documented in the CUDA driver API ---- */
 
@@ -113,9 +115,10 @@ static int enter_device(int device, void **before)
     return 0;
 }
 
+/* A thread without a context counts as device 0's, for torch too: there that one may stay. */
 static void leave_device(int device, void *before)
 {
-    if (before != primary_contexts[device])
+    if (before != primary_contexts[device] && (before != NULL || device != 0))
         driver.context_set_current(before);
 }
 
@@ -146,6 +149,7 @@ typedef struct {
     unsigned grid, block, shared;
     int n_buffers, n_sizes;
     PyObject *grid_of;   /* callable(*sizes) -> int, or NULL: `grid` is fixed */
+    uint64_t *seen;      /* the sizes that `grid` was last computed for */
     PyObject *unaligned; /* callable(*args) taking over when a buffer is not 16-byte aligned, or NULL */
 } Kernel;
 
@@ -171,15 +175,23 @@ static int launch(Kernel *self, void **params, unsigned grid)
     return 0;
 }
 
-static int64_t grid_for(Kernel *self, PyObject *const *sizes)
+/* The grid for these sizes, computed anew only when they change; `values`: the same as integers. */
+static int64_t grid_for(Kernel *self, PyObject *const *sizes, const uint64_t *values)
 {
-    if (self->grid_of == NULL)
+    const size_t bytes = sizeof(uint64_t) * (size_t)self->n_sizes;
+    if (self->grid_of == NULL || (self->seen != NULL && memcmp(self->seen, values, bytes) == 0))
         return self->grid;
     PyObject *result = PyObject_Vectorcall(self->grid_of, sizes, (size_t)self->n_sizes, NULL);
     if (result == NULL)
         return -1;
     int64_t grid = PyLong_AsLongLong(result);
     Py_DECREF(result);
+    if (grid >= 0 && self->seen == NULL)
+        self->seen = PyMem_Malloc(bytes);
+    if (grid >= 0 && self->seen != NULL) {
+        memcpy(self->seen, values, bytes);
+        self->grid = (unsigned)grid;
+    }
     return grid;
 }
 
@@ -211,7 +223,7 @@ static PyObject *kernel_call(PyObject *callable, PyObject *const *args, size_t n
         values[i] = 0;
     for (int i = 0; i < total + TRITON_SCRATCH_PARAMETERS; i++)
         params[i] = &values[i];
-    int64_t grid = grid_for(self, args + self->n_buffers);
+    int64_t grid = grid_for(self, args + self->n_buffers, values + self->n_buffers);
     if (grid < 0 || launch(self, params, (unsigned)grid) < 0)
         return NULL;
     Py_RETURN_NONE;
@@ -286,6 +298,7 @@ static void kernel_dealloc(Kernel *self)
 {
     PyObject_GC_UnTrack(self);
     kernel_clear(self);
+    PyMem_Free(self->seen);
     /* The module stays loaded: launches may be in flight, and kernels live as long as their cache. */
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -312,6 +325,133 @@ static PyTypeObject KernelType = {
     .tp_dealloc = (destructor)kernel_dealloc,
 };
 
+/* ---- Sized ---- */
+
+enum { MAX_KEYS = 128 };
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *find;   /* callable(sizes) -> (what launches for these sizes, is that final?) */
+    PyObject *launch; /* the final one for `seen`, or NULL */
+    int n_keys;
+    uint16_t keys[MAX_KEYS]; /* positions of the sizes among the arguments */
+    int64_t seen[MAX_KEYS];
+} Sized;
+
+/* A new reference to what launches for these sizes. */
+static PyObject *find_launch(Sized *self, PyObject *const *args, const int64_t *values)
+{
+    PyObject *sizes = PyTuple_New(self->n_keys), *launch;
+    int is_final;
+    if (sizes == NULL)
+        return NULL;
+    for (int i = 0; i < self->n_keys; i++)
+        PyTuple_SET_ITEM(sizes, i, Py_NewRef(args[self->keys[i]]));
+    PyObject *found = PyObject_CallOneArg(self->find, sizes);
+    Py_DECREF(sizes);
+    if (found == NULL)
+        return NULL;
+    if (PyArg_ParseTuple(found, "Op", &launch, &is_final)) {
+        Py_INCREF(launch);
+        if (is_final) {
+            memcpy(self->seen, values, sizeof(int64_t) * (size_t)self->n_keys);
+            Py_XSETREF(self->launch, Py_NewRef(launch));
+        }
+    } else {
+        launch = NULL;
+    }
+    Py_DECREF(found);
+    return launch;
+}
+
+static PyObject *sized_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *Py_UNUSED(names))
+{
+    Sized *self = (Sized *)callable;
+    Py_ssize_t given = PyVectorcall_NARGS(nargsf);
+    int64_t values[MAX_KEYS];
+    if (self->n_keys > 0 && given <= self->keys[self->n_keys - 1])
+        return PyErr_Format(PyExc_TypeError, "a kernel of sizes was given %zd arguments", given);
+    for (int i = 0; i < self->n_keys; i++) {
+        values[i] = PyLong_AsLongLong(args[self->keys[i]]);
+        if (values[i] == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    PyObject *launch;
+    if (self->launch != NULL && memcmp(values, self->seen, sizeof(int64_t) * (size_t)self->n_keys) == 0)
+        launch = Py_NewRef(self->launch);
+    else
+        launch = find_launch(self, args, values);
+    if (launch == NULL)
+        return NULL;
+    PyObject *result = PyObject_Vectorcall(launch, args, (size_t)given, NULL);
+    Py_DECREF(launch);
+    return result;
+}
+
+static int sized_init(Sized *self, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    PyObject *find, *keys;
+    if (!PyArg_ParseTuple(args, "OO!", &find, &PyTuple_Type, &keys))
+        return -1;
+    if (PyTuple_GET_SIZE(keys) > MAX_KEYS) {
+        PyErr_Format(PyExc_ValueError, "a kernel depends on at most %d sizes", MAX_KEYS);
+        return -1;
+    }
+    self->vectorcall = sized_call;
+    self->n_keys = (int)PyTuple_GET_SIZE(keys);
+    for (int i = 0; i < self->n_keys; i++) {
+        long key = PyLong_AsLong(PyTuple_GET_ITEM(keys, i));
+        if (key < 0 || (i > 0 && key <= self->keys[i - 1])) {
+            PyErr_SetString(PyExc_ValueError, "keys are ascending positions of arguments");
+            return -1;
+        }
+        self->keys[i] = (uint16_t)key;
+    }
+    Py_XSETREF(self->find, Py_NewRef(find));
+    return 0;
+}
+
+static int sized_traverse(Sized *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->find);
+    Py_VISIT(self->launch);
+    return 0;
+}
+
+static int sized_clear(Sized *self)
+{
+    Py_CLEAR(self->find);
+    Py_CLEAR(self->launch);
+    return 0;
+}
+
+static void sized_dealloc(Sized *self)
+{
+    PyObject_GC_UnTrack(self);
+    sized_clear(self);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+PyDoc_STRVAR(sized_doc,
+             "Sized(find, keys)\n\n"
+             "A kernel whose launch depends on the arguments at positions `keys` (ascending).\n"
+             "find(sizes) gives it, and whether it is final: that one is kept while they stay.");
+
+static PyTypeObject SizedType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weft._cuda.Sized",
+    .tp_doc = sized_doc,
+    .tp_basicsize = sizeof(Sized),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_vectorcall_offset = offsetof(Sized, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)sized_init,
+    .tp_traverse = (traverseproc)sized_traverse,
+    .tp_clear = (inquiry)sized_clear,
+    .tp_dealloc = (destructor)sized_dealloc,
+};
+
 static PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, configure_doc},
     {NULL, NULL, 0, NULL},
@@ -327,12 +467,13 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__cuda(void)
 {
-    if (PyType_Ready(&KernelType) < 0)
+    if (PyType_Ready(&KernelType) < 0 || PyType_Ready(&SizedType) < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;
-    if (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType) < 0) {
+    if (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType) < 0 ||
+        PyModule_AddObjectRef(module, "Sized", (PyObject *)&SizedType) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -56,6 +56,7 @@ typedef struct {
     int dynamic;                  /* how many numbers are given at the call */
     int64_t numbers[MAX_NUMBERS]; /* sizes, strides, offset */
     uint8_t places[MAX_NUMBERS];  /* positions in `numbers` of the dynamic ones */
+    bool row_major;               /* strides follow from the sizes */
 } Form;
 
 static int read_number(Form *form, int place, PyObject *item)
@@ -72,10 +73,12 @@ static int read_form(Form *form, PyObject *given)
 {
     PyObject *sizes, *strides, *offset;
     memset(form, 0, sizeof *form);
-    if (!PyArg_ParseTuple(given, "O!O!O", &PyTuple_Type, &sizes, &PyTuple_Type, &strides, &offset))
+    if (!PyArg_ParseTuple(given, "O!OO", &PyTuple_Type, &sizes, &strides, &offset))
         return -1;
     Py_ssize_t dims = PyTuple_GET_SIZE(sizes);
-    if (dims != PyTuple_GET_SIZE(strides) || dims > MAX_DIMS) {
+    form->row_major = strides == Py_None;
+    if (dims > MAX_DIMS ||
+        (!form->row_major && (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != dims))) {
         PyErr_SetString(PyExc_ValueError, "a form has as many strides as sizes, at most 12");
         return -1;
     }
@@ -83,7 +86,7 @@ static int read_form(Form *form, PyObject *given)
     for (int i = 0; i < dims; i++)
         if (read_number(form, i, PyTuple_GET_ITEM(sizes, i)) < 0)
             return -1;
-    for (int i = 0; i < dims; i++)
+    for (int i = 0; i < dims && !form->row_major; i++)
         if (read_number(form, (int)dims + i, PyTuple_GET_ITEM(strides, i)) < 0)
             return -1;
     return read_number(form, 2 * (int)dims, offset);
@@ -92,13 +95,18 @@ static int read_form(Form *form, PyObject *given)
 /* The form's numbers with what the call gives filled in: the form's own array, or `space`. */
 static const int64_t *numbers_of(const Form *form, PyObject *const *given, int64_t *space)
 {
-    if (form->dynamic == 0)
+    if (form->dynamic == 0 && !form->row_major)
         return form->numbers;
     memcpy(space, form->numbers, sizeof form->numbers);
     for (int i = 0; i < form->dynamic; i++) {
         space[form->places[i]] = PyLong_AsLongLong(given[i]);
         if (space[form->places[i]] == -1 && PyErr_Occurred())
             return NULL;
+    }
+    int64_t step = 1;
+    for (int i = form->dims - 1; i >= 0 && form->row_major; i--) {
+        space[form->dims + i] = step;
+        step *= space[i] > 1 ? space[i] : 1; /* as torch counts */
     }
     return space;
 }

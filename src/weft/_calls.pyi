@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 Number: TypeAlias = int | None
-Form: TypeAlias = tuple[tuple[Number, ...], tuple[Number, ...], Number]
+Form: TypeAlias = tuple[tuple[Number, ...], tuple[Number, ...] | None, Number]
 
 def configure(tensor_offset: int, /, *addresses: int) -> None: ...
 

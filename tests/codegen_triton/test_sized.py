@@ -117,7 +117,7 @@ def test_bits_of_doubles_are_no_sizes() -> None:
     seen: list[Any] = []
     kernel = SizedKernel(forms, {form: lambda *args: seen.append(args)}, pytest.fail)  # type: ignore[arg-type]
     for bits in (-4616189618054758400, 4607182418800017408):  # -1.0 and 1.0
-        kernel(*("x", "y"), *({"s0": 1000, "f0": bits}[str(s)] for s in forms.kernel.sizes))
+        kernel.launch(*("x", "y"), *({"s0": 1000, "f0": bits}[str(s)] for s in forms.kernel.sizes))
     assert list(kernel.bound) == [(1000,)]
     assert len(seen) == 2
 
@@ -168,8 +168,8 @@ def test_sizes_that_come_back_get_their_own_form(monkeypatch: pytest.MonkeyPatch
     first = forms.best((33, 1000))
     kernel = SizedKernel(forms, {first: build(first)}, build)
     for length in (900, 901, 902, 300, 300, 300, 300):
-        kernel("x", "y", 33, length)
+        kernel.launch("x", "y", 33, length)
     assert built == [first, forms.general((33, 900)), forms.best((33, 300))]
     assert [built.index(form) for form, _ in seen] == [1] * (3 + WORTH_A_FORM - 1) + [2] * 2
-    kernel("x", "y", 33, 2000)  # no form holds
+    kernel.launch("x", "y", 33, 2000)  # no form holds
     assert built[3:] == [forms.general((33, 2000))]

@@ -5,6 +5,7 @@ promised.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import weft
+from weft.diagnostics import events
 
 
 @pytest.fixture(autouse=True)
@@ -138,6 +140,56 @@ def test_flex_attention_trains() -> None:
     ours, theirs = (torch.autograd.grad(g(*inputs).square().sum(), inputs)
                     for g in (weft.compile(f, fullgraph=True), plain))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_rows_between_products_start_where_vectors_can_be_read() -> None:
+    """The gradient of scores over an odd number of words has rows with room at their ends."""
+    torch.manual_seed(0)
+    inputs = [rand(1024, 512, dtype=torch.bfloat16), rand(2051, 512, dtype=torch.bfloat16)]
+    words = torch.randint(0, 2051, (1024,), device="cuda")
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy((x @ w.t()).float(), words)
+
+    for t in inputs:
+        t.requires_grad_()
+    expected = torch.autograd.grad(f(*inputs), inputs)
+    with events.collect() as seen:
+        got = torch.autograd.grad(weft.compile(f)(*inputs), inputs)
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=1e-4)
+    assert any("2056*" in e.source for e in seen if e.kind == "output_code")
+
+
+def test_a_thread_without_a_context() -> None:
+    """Neither the first call of a new thread nor a second device's kernels find a context there."""
+    compiled = weft.compile(lambda x: (x * 2 + 1).exp())
+    x, results = rand(100_000), []
+    compiled(x)
+    del x  # its memory is free to be had without any call of the driver
+    x = torch.ones(100_000, device="cuda")
+    torch.cuda.synchronize()
+    thread = threading.Thread(target=lambda: results.append(compiled(x)))
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(results[0], (x * 2 + 1).exp())
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_another_device_than_the_present_one() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).softmax(-1) + x.to(w.device)).to("cuda:0").sum(0)
+
+    for dynamic in (False, True):
+        compiled = weft.compile(f, dynamic=dynamic)
+        for rows in (8, 8, 33):
+            x = torch.randn(rows, 64, device="cuda:1", requires_grad=True)
+            w = torch.randn(64, 64, device="cuda:1", requires_grad=True)
+            got, expected = compiled(x, w), f(x, w)
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
+            assert got.device.index == 0
+            ours = torch.autograd.grad(got.square().sum(), [x, w])
+            theirs = torch.autograd.grad(expected.square().sum(), [x, w])
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])

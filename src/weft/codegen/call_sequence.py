@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from weft.codegen.values import Buffer, Shape, Strided
+from weft.codegen.values import Buffer, Shape, Strided, contiguous_strides
 from weft.runtime import tensor_calls
 from weft.runtime.tensor_calls import Form
 from weft.shapes.asserts import Asserts
@@ -71,12 +71,18 @@ class CallSequence:
 
 
 def form_of(shape: Shape, strides: Shape, offset: IntExpr) -> tuple[Form, list[str]]:
-    """A form, and the texts of the numbers in it that are not known."""
-    numbers = (*shape, *strides, offset)
-    given = [python_text(n) for n in numbers if not isinstance(n, int)]
-    known = [n if isinstance(n, int) else None for n in numbers]
-    rank = len(shape)
-    return (tuple(known[:rank]), tuple(known[rank:-1]), known[-1]), given
+    """A form, and the texts of the numbers in it that are not known.
+
+    Row-major strides that would have to be computed are left to the call."""
+    follow = strides == contiguous_strides(shape) and not all(isinstance(n, int) for n in strides)
+    steps = () if follow else strides
+    given = [python_text(n) for n in (*shape, *steps, offset) if not isinstance(n, int)]
+    start = offset if isinstance(offset, int) else None
+    return (_known(shape), None if follow else _known(steps), start), given
+
+
+def _known(numbers: Shape) -> tuple[int | None, ...]:
+    return tuple(n if isinstance(n, int) else None for n in numbers)
 
 
 def is_whole(value: Strided, *, exact: bool = False) -> bool:

@@ -22,6 +22,7 @@ from weft.codegen.loop_ir import Kernel, Load, Reduce, operands
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.schedule import Group, Schedule, Step
 from weft.codegen.values import Buffer, ExternCall, Value, product
+from weft.shapes.expr import IntExpr
 
 
 @final
@@ -105,7 +106,17 @@ def _may_alias(call: ExternCall) -> bool:
 
 
 def _key(buffer: Buffer) -> object:
-    return product(buffer.shape), buffer.dtype, buffer.device
+    """Buffers of one key can have each other's memory."""
+    return _room(buffer), buffer.dtype, buffer.device
+
+
+def _room(buffer: Buffer) -> IntExpr:
+    """Elements of the memory. Only rows of known sizes have gaps (`lowering/row_padding.py`)."""
+    count = product(buffer.shape)
+    if count == 0 or not all(isinstance(s, int) for s in (count, *buffer.strides)):
+        return count
+    last = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))
+    return last + 1
 
 
 def _donate(
@@ -195,6 +206,6 @@ def _retire(
 
 
 def _is_dense(buffer: Buffer) -> bool:
-    """Buffers are dense by construction, but for what an ATen call promised otherwise."""
+    """No two elements in one place: so by construction, but for what an ATen call promised."""
     from_call = isinstance(buffer.definition, ExternCall)
     return not from_call or not any(s == 0 for s in buffer.strides)

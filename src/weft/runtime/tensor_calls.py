@@ -13,8 +13,10 @@ Where torch lacks one of the C functions, the same is done in Python.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import accumulate
+from operator import mul
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -24,8 +26,9 @@ from weft import _calls
 from weft.runtime.launcher import tensor_offset
 
 Number: TypeAlias = int | None
-Form: TypeAlias = tuple[tuple[Number, ...], tuple[Number, ...], Number]
-"""Sizes, strides, offset from the first element of what is viewed; None: given at the call."""
+Form: TypeAlias = tuple[tuple[Number, ...], tuple[Number, ...] | None, Number]
+"""Sizes, strides, offset from the first element of what is viewed; None: given at the call. Strides
+that are None altogether are row-major."""
 Made: TypeAlias = Callable[..., torch.Tensor]
 
 FUNCTIONS: Final = (
@@ -93,8 +96,15 @@ def _filled(form: Form, given: tuple[int, ...]) -> tuple[list[int], list[int], i
     """A form's numbers with those given at the call."""
     sizes, strides, offset = form
     rest = iter(given)
-    known = list(_known((*sizes, *strides, offset), rest))
-    return known[: len(sizes)], known[len(sizes) : -1], known[-1]
+    filled = list(_known(sizes, rest))
+    steps = row_major(filled) if strides is None else list(_known(strides, rest))
+    return filled, steps, next(_known((offset,), rest))
+
+
+def row_major(sizes: Sequence[int]) -> list[int]:
+    """The strides that torch gives a new tensor of these sizes."""
+    steps = accumulate((max(n, 1) for n in reversed(sizes[1:])), mul, initial=1)
+    return list(reversed([*steps])) if sizes else []
 
 
 def _known(numbers: tuple[Number, ...], rest: Iterator[int]) -> Iterator[int]:

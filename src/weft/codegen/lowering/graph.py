@@ -33,6 +33,7 @@ from weft.codegen.lowering.registry import (
     strided_of,
 )
 from weft.codegen.lowering.repeating import should_realize
+from weft.codegen.lowering.row_padding import padded_rows
 from weft.codegen.values import (
     Buffer,
     Computed,
@@ -74,6 +75,8 @@ class GraphLowering:
     stages: Sequence[Sequence[int]] = ()
     """Outputs (by number) that the caller takes stage by stage; empty: all at the end."""
     channels_last: bool = False
+    padded: dict[Node, Shape] = field(default_factory=dict)
+    """Strides of the nodes whose rows get room."""
     asserts: Sequence[ShapeGuard] = ()
     facts: Facts | None = None
     floats: dict[Expr, FloatValue] = field(default_factory=dict)
@@ -83,7 +86,7 @@ class GraphLowering:
     @staticmethod
     def of(gm: GraphModule) -> GraphLowering:
         """Lower all of `gm`."""
-        lowered = GraphLowering(channels_last=prefers_channels_last(gm))
+        lowered = GraphLowering(channels_last=prefers_channels_last(gm), padded=padded_rows(gm))
         lowered.asserts, lowered.facts = gm.meta.get("asserts", ()), _facts_of(gm)
         lowered.stages = gm.meta.get("stages", ())
         environment: dict[Node, Any] = {}
@@ -146,6 +149,8 @@ class GraphLowering:
         result = absorbed(node, args, keywords, _origins(node)[0])
         if result is None:
             result = self._lower(node, value, args, keywords)
+        if node in self.padded and isinstance(result, Value) and _is_formula(result):
+            result.layout = self.padded[node]
         if isinstance(result, Value) and should_realize(result, node):
             result.realize()
         return result
@@ -204,7 +209,7 @@ class GraphLowering:
     def _laid_out(self, value: Value, promised: torch.Tensor) -> Value:
         """The value in memory with the strides that the graph promises."""
         strides = to_shape(promised.stride())
-        if isinstance(value.impl, Lazy) and value.impl.view is None:
+        if _is_formula(value):
             value.layout = dense_layout(value.shape, strides)
         placed = value.realize()
         if _same_strides(placed.shape, placed.strides, strides) and not self._returned(placed):
@@ -314,6 +319,11 @@ _STEPS = {
     "get_attr": GraphLowering._attribute,
     "call_function": GraphLowering._call,
 }
+
+
+def _is_formula(value: Value) -> bool:
+    """Is it no memory yet, nor a view of some?"""
+    return isinstance(value.impl, Lazy) and value.impl.view is None
 
 
 def _affine_store(strides: Shape) -> Any:

@@ -21,10 +21,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 
+from weft import _cuda
 from weft.codegen.loop_ir import Indirect, Kernel, index_exprs
 from weft.codegen.triton.emit import number_names
 from weft.codegen.triton.split import choose_chunks, number_of_points, split_in
@@ -163,37 +164,35 @@ def _magnitude_of_atom(atom: Atom, limits: Mapping[Expr, IntExpr]) -> IntExpr:
 
 @final
 class SizedKernel:
-    """A kernel as a callable that takes the form that its sizes deserve."""
+    """A kernel as a callable (`launch`) that takes the form that its sizes deserve."""
 
     def __init__(
         self, forms: Forms, made: dict[Form, Launch], build: Callable[[Form], Launch]
     ) -> None:
         self.forms, self.made, self.build = forms, made, build
-        n_buffers = len(forms.kernel.buffers)
-        self.at = [i for i, size in enumerate(forms.kernel.sizes, n_buffers)
-                   if str(size) not in forms.numbers]  # fmt: skip
         self.bound: dict[tuple[int, ...], Launch] = {}
         self.calls: dict[tuple[int, ...], int] = {}
+        sizes = enumerate(forms.kernel.sizes, len(forms.kernel.buffers))
+        keys = tuple(i for i, size in sizes if str(size) not in forms.numbers)
+        self.launch: Launch = _cuda.Sized(self.find, keys)
 
-    def __call__(self, *args: Any) -> None:
-        sizes = tuple([args[i] for i in self.at])
+    def find(self, sizes: tuple[int, ...]) -> tuple[Launch, bool]:
+        """The launch for these sizes, and whether it is the best."""
         launch = self.bound.get(sizes)
-        (self._find(sizes) if launch is None else launch)(*args)
-
-    def _find(self, sizes: tuple[int, ...]) -> Launch:
-        """The launch for these sizes; remembered once it is the best."""
+        if launch is not None:
+            return launch, True
         wanted = self.forms.best(sizes)
         launch = self.made.get(wanted)
         if launch is None:
             calls = self.calls[sizes] = self.calls.get(sizes, 0) + 1
             if calls < WORTH_A_FORM or torch.cuda.is_current_stream_capturing():
-                return self._holding(sizes)
+                return self._holding(sizes), False
             launch = self.made[wanted] = self.build(wanted)
         for known in (self.bound, self.calls):
             if len(known) > MOST_SIZES:
                 known.clear()
         self.bound[sizes] = launch
-        return launch
+        return launch, True
 
     def _holding(self, sizes: tuple[int, ...]) -> Launch:
         """The launch of a form that holds for these sizes; a general one is built if none does."""

@@ -88,7 +88,7 @@ def compile_kernels(
             text = tuple(part.source for part in spelled[i][0])
             made = shared.get(text)  # equal kernels of a model's layers are one
             launches[i] = shared[text] = made or SizedKernel(
-                known, {form: launches[i]}, target.builder(kernels[i]))
+                known, {form: launches[i]}, target.builder(kernels[i])).launch
     return launches
 
 
