@@ -119,7 +119,11 @@ class GraphLowering:
             return number if number is not None else value
         buffer = self._input_buffer(value)
         self.inputs.append(buffer)
-        return self._in_memory(buffer)
+        found = self._in_memory(buffer)
+        if node in self.padded:
+            lazy, layout = Lazy(found.at, reads=1), self.padded[node]
+            return Value(found.shape, found.dtype, lazy, found.device, self, layout)
+        return found
 
     def _input_buffer(self, tensor: torch.Tensor) -> Buffer:
         name = f"in{len(self.inputs)}"

@@ -8,7 +8,8 @@ language model's scores over 50257 words takes 2.4 and 2.2 ms in its two product
     scores = softmax_backward(…)     # (4096, 50257), strides (50264, 1)
     mm(scores, weight);  mm(scores.t(), x)
 
-Results of the graph keep the strides that they have in eager mode.
+and of an input a copy (0.3 ms) pays. Results of the graph keep the strides that they have in eager
+mode.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _root(node: Node) -> Node:
 
 def _may_be_padded(node: Node) -> bool:
     value = node.meta.get("val")
-    if node.op != "call_function" or not isinstance(value, torch.Tensor) or value.dim() < 2:
+    if node.op == "get_attr" or not isinstance(value, torch.Tensor) or value.dim() < 2:
         return False
     shape = tuple(value.shape)
     if not all(type(n) is int for n in shape) or shape[-1] % ALIGNMENT == 0:

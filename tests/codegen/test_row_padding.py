@@ -1,0 +1,56 @@
+"""Rows that feed half-precision products get room at their ends (on CPUs, where the rule is told to
+take any size, the results are compared)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import weft
+from weft.codegen.lowering import graph, row_padding
+from weft.codegen.values import Shape
+
+
+@pytest.fixture
+def padded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Shape]]:
+    """The strides that were given room."""
+    weft.reset()
+    found: list[Shape] = []
+
+    def seen(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, Shape]:
+        rows = row_padding.padded_rows(gm)
+        found.extend(rows.values())
+        return rows
+
+    monkeypatch.setattr(row_padding, "_is_large", lambda node: True)
+    monkeypatch.setattr(graph, "padded_rows", seen)
+    with weft.config.patch(strict=True):
+        yield found
+
+
+def test_gradients_of_an_odd_number_of_scores(padded: list[Shape]) -> None:
+    labels = torch.randint(0, 51, (64,))
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(F.linear(x, w).float().view(-1, 51), labels)
+
+    inputs = [torch.randn(4, 16, 32, requires_grad=True), torch.randn(51, 32, requires_grad=True)]
+    expected = torch.autograd.grad(f(*inputs), inputs)
+    got = torch.autograd.grad(weft.compile(f)(*inputs), inputs)
+    assert (16 * 56, 56, 1) in padded or (56, 1) in padded
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_inputs_are_copied_and_results_keep_their_strides(padded: list[Shape]) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x + 1
+        return (y @ w).relu(), x.t() @ y.exp(), y
+
+    x, w = torch.randn(64, 51), torch.randn(51, 33)
+    got, expected = weft.compile(f)(x, w), f(x, w)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+    assert [t.stride() for t in got] == [t.stride() for t in expected]
+    assert padded == [(40, 1), (56, 1), (56, 1)]  # w, x and y.exp(), but not y
