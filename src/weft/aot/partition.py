@@ -252,13 +252,15 @@ def is_cheap(node: Node) -> bool:
 def _split(roles: _Roles, saved: set[Node]) -> Partition:
     """Forward and backward graphs for a choice of saved values."""
     ordered = [n for n in roles.nodes if n in saved]
-    inputs = [n for n in ordered if n.op == "placeholder" and n not in roles.mutated]
+    kept = (n for n in ordered if n.op == "placeholder" and n not in roles.mutated)
+    inputs = dict.fromkeys(kept)  # a set with an order
     others = [n for n in ordered if n not in inputs]
     result = Partition(Graph(), Graph(), len(roles.values))
     result.saved_inputs = [roles.input_index[n] for n in inputs]
+    index = {v: k for k, v in reversed([*enumerate(roles.values)]) if isinstance(v, Node)}
     extra: list[Node] = []
     for node in others:
-        found = next((k for k, v in enumerate(roles.values) if v is node), None)
+        found = index.get(node)
         if found is None or node.op == "placeholder":
             found = len(roles.values) + len(extra)
             extra.append(node)
