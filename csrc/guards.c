@@ -23,6 +23,7 @@ typedef struct {
     Py_ssize_t n_slots, n_nodes, n_tree_checks;
     Node *nodes;
     TreeCheck *tree_checks;
+    SeenSizes *seen; /* NULL: no check is a shape program */
 } GuardTree;
 
 PyTypeObject *GuardTree_Type;
@@ -386,9 +387,11 @@ static int tree_shape(const TreeCheck *check, PyObject *collected)
 
 static int run_tree_checks(const GuardTree *self, PyObject *collected, bool before, Walk *walk)
 {
+    SeenSizes *seen = before ? NULL : self->seen;
+    bool again = seen != NULL && seen_sizes_again(seen, ((PyListObject *)collected)->ob_item);
     for (Py_ssize_t i = 0; i < self->n_tree_checks; i++) {
         const TreeCheck *check = &self->tree_checks[i];
-        if ((check->run == tree_global_state) != before)
+        if ((check->run == tree_global_state) != before || (again && check->program != NULL))
             continue;
         int passed = check->run(check, collected);
         if (passed == 1)
@@ -397,6 +400,8 @@ static int run_tree_checks(const GuardTree *self, PyObject *collected, bool befo
             walk->failed = check->guard_id;
         return passed < 0 ? absorb_exception() : 0;
     }
+    if (seen != NULL && !again)
+        seen_sizes_passed(seen);
     return 1;
 }
 
@@ -559,8 +564,14 @@ static int parse_tree_checks(PyObject *checks, GuardTree *self)
         return PyErr_NoMemory(), -1;
     while (self->n_tree_checks < n) {
         PyObject *tuple = PyTuple_GET_ITEM(checks, self->n_tree_checks);
-        if (parse_tree_check(tuple, self->n_slots, &self->tree_checks[self->n_tree_checks++]) < 0)
+        TreeCheck *check = &self->tree_checks[self->n_tree_checks++];
+        if (parse_tree_check(tuple, self->n_slots, check) < 0)
             return -1;
+        if (check->program == NULL)
+            continue;
+        if (self->seen == NULL && (self->seen = seen_sizes_new(self->n_slots)) == NULL)
+            return -1;
+        seen_sizes_of(self->seen, check->program);
     }
     return 0;
 }
@@ -627,6 +638,8 @@ static int tree_clear(PyObject *object)
         PyMem_Free(checks[i].program);
     }
     PyMem_Free(checks);
+    PyMem_Free(self->seen);
+    self->seen = NULL;
     clear_nodes(&self->nodes, &self->n_nodes);
     return 0;
 }

@@ -147,6 +147,55 @@ int shape_program_run(const ShapeProgram *program, PyObject *const *slots)
     return result;
 }
 
+/* ---- sizes seen before --------------------------------------------------------------------------- */
+
+/* The numbers for which all programs of a tree held last: where they come again nothing is computed. */
+struct SeenSizes {
+    Py_ssize_t n_slots;
+    bool readable, known;
+    struct {
+        bool used;
+        int64_t now, last;
+    } slots[];
+};
+
+SeenSizes *seen_sizes_new(Py_ssize_t n_slots)
+{
+    size_t slot = sizeof(((SeenSizes *)NULL)->slots[0]);
+    SeenSizes *seen = PyMem_Calloc(1, sizeof(SeenSizes) + (size_t)n_slots * slot);
+    if (seen == NULL)
+        return (SeenSizes *)PyErr_NoMemory();
+    seen->n_slots = n_slots;
+    return seen;
+}
+
+/* The program is one of those that are spared. */
+void seen_sizes_of(SeenSizes *seen, const ShapeProgram *program)
+{
+    for (Py_ssize_t i = 0; i < program->n; i++)
+        if (program->ops[i].code == OP_SLOT)
+            seen->slots[program->ops[i].number].used = true;
+}
+
+bool seen_sizes_again(SeenSizes *seen, PyObject *const *slots)
+{
+    bool same = seen->readable = true;
+    for (Py_ssize_t i = 0; i < seen->n_slots && seen->readable; i++)
+        if (seen->slots[i].used) {
+            seen->readable = read_slot(slots[i], &seen->slots[i].now);
+            same = same && seen->slots[i].now == seen->slots[i].last;
+        }
+    return seen->known && seen->readable && same;
+}
+
+/* All programs held for the numbers asked about last. */
+void seen_sizes_passed(SeenSizes *seen)
+{
+    seen->known = seen->readable;
+    for (Py_ssize_t i = 0; i < seen->n_slots; i++)
+        seen->slots[i].last = seen->slots[i].now;
+}
+
 /* ---- parsing ------------------------------------------------------------------------------------- */
 
 /* How many values the operation takes, or -1 with an exception. */

@@ -151,6 +151,11 @@ int walk_node(Walk *walk, const Node *node, PyObject *parent);
 typedef struct ShapeProgram ShapeProgram; /* one block of PyMem_Malloc */
 ShapeProgram *shape_program_parse(PyObject *tuple, Py_ssize_t n_slots); /* NULL: exception */
 int shape_program_run(const ShapeProgram *program, PyObject *const *slots); /* 1, 0, -1 */
+typedef struct SeenSizes SeenSizes; /* one block of PyMem_Malloc */
+SeenSizes *seen_sizes_new(Py_ssize_t n_slots); /* NULL: exception */
+void seen_sizes_of(SeenSizes *seen, const ShapeProgram *program);
+bool seen_sizes_again(SeenSizes *seen, PyObject *const *slots);
+void seen_sizes_passed(SeenSizes *seen);
 
 /* ---- guard_memo.c ------------------------------------------------------------------------------ */
 Memo *memo_new(const Node *root);            /* NULL when it would not pay */
