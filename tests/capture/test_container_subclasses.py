@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import operator
 from collections import OrderedDict, defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 import weft
+from tests.capture.harness import check
 
 LOG: list[str] = []
 
@@ -164,3 +165,51 @@ def test_marks_are_not_asked_of_the_programs_objects():
     for _ in range(2):
         compiled(torch.ones(1), call)
     assert LOG == []
+
+
+class Moments(NamedTuple):
+    mean: Any
+    count: int = 3
+
+    def __add__(self, other):  # type: ignore[override]
+        return Moments(self.mean + other.mean, self.count + other.count)
+
+    def __rmul__(self, factor):  # type: ignore[override]
+        return self._replace(mean=self.mean * factor)
+
+    def __lt__(self, other):  # type: ignore[override]
+        return "less"
+
+
+class Counted(Moments):
+    def __len__(self):
+        return 9
+
+    def __iter__(self):
+        yield from ("iterated", self.count)
+
+    def __getitem__(self, index):  # type: ignore[override]
+        return "item", super().__getitem__(index)
+
+    def __contains__(self, item):
+        return item == "anything"
+
+    def __bool__(self):
+        return False
+
+
+def test_operators_of_a_named_tuple_are_the_programs():
+    def f(x):
+        one = Moments(x)
+        return one + Moments(x * 2, 5), 2 * one, one < one
+
+    check(f, (torch.ones(2),), graphs=1)
+
+
+def test_a_named_tuple_with_container_methods_of_its_own():
+    def f(x):
+        one = Counted(x + 1)
+        return (len(one), list(one), one[1], "anything" in one, x in one, 1 if one else 2,
+                [*one], one.mean)
+
+    check(f, (torch.ones(2),), breaks=None)

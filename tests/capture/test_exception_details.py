@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import sys
 import traceback
+import warnings
 from typing import Any
 
 import pytest
@@ -402,3 +404,46 @@ def test_the_context_of_a_given_error_is_what_the_caller_handles() -> None:
             compiled(X, second, third)
         assert third.__context__ is second and second.__context__ is first
         assert first.__context__ is None
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+    @classmethod
+    def _missing_(cls, value):
+        raise LookupError(value)
+
+
+def test_an_error_of_a_search_for_a_member_has_the_enums_error_as_context():
+    def f(x, value):
+        try:
+            return x, Colour(value)
+        except LookupError as error:
+            return x + 1, type(error.__context__), str(error.__context__)
+
+    check(f, (X, 3), (X, 1), breaks=None)
+
+
+def warns(x, level):
+    warnings.warn("old", DeprecationWarning, stacklevel=level)
+    return x + 1
+
+
+def warns_deeply(x, level):
+    with contextlib.suppress(KeyError):
+        return warns(x, level) * 2
+
+
+def calls_what_warns(function, x, level):
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        function(x, level)
+    return [(str(one.message), one.filename, one.lineno) for one in given]
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_a_warning_names_the_callers_line_that_it_is_about(level):
+    compiled = weft.compile(warns_deeply, backend="eager")
+    for _ in range(2):
+        found = calls_what_warns(compiled, X, level)
+        assert found == calls_what_warns(warns_deeply, X, level)

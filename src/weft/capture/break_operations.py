@@ -13,6 +13,7 @@ byte code.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from weft.capture.frame import Frame, Instruction
 from weft.capture.opcodes.control import BEHIND_LOOP
 from weft.capture.opcodes.operators import COMPARISONS, TO_BOOL
 from weft.capture.replacement import Emitter
-from weft.capture.tracebacks import hide
+from weft.capture.tracebacks import hide, warn
 from weft.capture.values.base import NullValue, SymbolicValue
 from weft.capture.values.tensors import TensorValue
 from weft.markers import disable, is_disabled, is_disabled_deeply, mark_of
@@ -99,6 +100,8 @@ def _call_text(
 def _callee(emit: Emitter, function: SymbolicValue) -> str:
     """A function marked as not to be captured is called with the frame hook off."""
     real = emit.tx.force(function).real()
+    if real is warnings.warn:
+        return emit.constant(warn)
     if is_checkpoint(real):
         return emit.constant(Checkpointed(emit.tx.compiled_copy))
     if is_disabled_deeply(real):

@@ -25,7 +25,8 @@ from weft.capture.graph import GraphInput, drop_unused
 from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.mapping import DictValue
-from weft.capture.values.sequences import ListValue, NamedTupleValue, TupleValue
+from weft.capture.values.named_tuples import NamedTupleValue
+from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TensorValue, wrap_result
 from weft.errors import SourceLine
 

@@ -13,9 +13,13 @@ are replaced by those of the program that its line stands for.
 from __future__ import annotations
 
 import inspect
+import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType, TracebackType
+from itertools import islice
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, final
 
 from weft import _frame
@@ -93,6 +97,19 @@ def _caught(error: BaseException, callers: int) -> BaseException:
 caught: Final = partial(_frame.ours, _caught)
 
 
+def under_way() -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """File, line and globals of the frames under way, from the inside out, as the program would
+    have them: where a replacement runs, those that its line stands for."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        for place in reversed((_LINES.get(code) or {}).get(frame.f_lineno) or ()):
+            yield place.code.co_filename, place.line, place.globals
+        if not _is_ours(code):
+            yield code.co_filename, frame.f_lineno, frame.f_globals
+        frame = frame.f_back
+
+
 def _is_ours(code: CodeType) -> bool:
     return _HIDDEN.get(code) is not None or _LINES.get(code) is not None
 
@@ -120,3 +137,20 @@ def _bare(code: CodeType) -> CodeType:
             co_argcount=0, co_posonlyargcount=0, co_kwonlyargcount=0, co_varnames=(), co_nlocals=0,
             co_cellvars=(), co_freevars=(), co_flags=code.co_flags & ~_VARIABLES)
     return found
+
+
+def warn(message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None,
+         **others: Any) -> None:
+    """`warnings.warn`, whose `stacklevel` counts frames of the program."""
+    kind = type(message) if isinstance(message, Warning) else category or UserWarning
+    plain = isinstance(kind, type) and issubclass(kind, Warning) and isinstance(stacklevel, int)
+    places = islice(under_way(), max(stacklevel - 1, 0), None) if plain and not others else iter(())
+    for file, line, space in places:
+        registry = space.setdefault("__warningregistry__", {})
+        module = space.get("__name__") or "<string>"
+        warnings.warn_explicit(message, kind, file, line, module, registry, source=source)
+        return
+    warnings.warn(message, category, stacklevel, source, **others)
+
+
+hide(warn.__code__)

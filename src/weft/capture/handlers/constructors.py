@@ -40,10 +40,10 @@ from weft.capture.values.lazy_iterators import (
 )
 from weft.capture.values.made_classes import type_of_three
 from weft.capture.values.mapping import DictValue, ProxyValue
+from weft.capture.values.named_tuples import NamedTupleValue
 from weft.capture.values.objects import ObjectValue, checked_text
 from weft.capture.values.sequences import (
     ListValue,
-    NamedTupleValue,
     RangeIterator,
     RangeValue,
     ReversedIterator,

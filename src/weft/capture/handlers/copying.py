@@ -23,8 +23,9 @@ from weft.capture.values.constant import NONE, boolean
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, rule
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.modules import ModuleValue
+from weft.capture.values.named_tuples import NamedTupleValue
 from weft.capture.values.objects import ObjectValue
-from weft.capture.values.sequences import ListValue, NamedTupleValue, TupleValue
+from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.sets import SetValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TensorValue, run

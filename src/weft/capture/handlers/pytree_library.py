@@ -17,9 +17,10 @@ from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, Symbo
 from weft.capture.values.constant import constant, is_none
 from weft.capture.values.functions import rule
 from weft.capture.values.mapping import DictValue
+from weft.capture.values.named_tuples import NamedTupleValue
 from weft.capture.values.objects import ObjectValue
 from weft.capture.values.registry import wraps
-from weft.capture.values.sequences import ListValue, NamedTupleValue, TupleValue
+from weft.capture.values.sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -9,9 +9,10 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source
 from weft.capture.values.arities import fits
 from weft.capture.values.attributes import (
@@ -135,10 +136,12 @@ class ClassValue(SymbolicValue):
         return tx.wrap_new(evaluate(tx, lambda: self.cls(*objects)))
 
     def _found_member(self, tx: Interpreter, args: Args) -> SymbolicValue:
-        """The member that the program's `_missing_` finds for a value that is none's."""
-        found = tx.force(self.getattr(tx, "_missing_").call(tx, args, {}))
-        if found.is_constant and isinstance(found.constant(), self.cls):
-            return found
+        """The member that the program's `_missing_` finds for a value that is none's. Else Python
+        says what is wrong, which is the context of an error that it raises itself."""
+        with suppress(ObservedException):
+            found = tx.force(self.getattr(tx, "_missing_").call(tx, args, {}))
+            if found.is_constant and isinstance(found.constant(), self.cls):
+                return found
         raise graph_break("unknown-operation", f"{self.cls.__name__}, which looks for members")
 
     def _new(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

@@ -36,8 +36,9 @@ from weft.capture.values.constant import (
 )
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.mapping import DictValue
+from weft.capture.values.named_tuples import CLASS_ATTRIBUTE
 from weft.capture.values.registry import wraps
-from weft.capture.values.sequences import CLASS_ATTRIBUTE, ListValue
+from weft.capture.values.sequences import ListValue
 from weft.capture.values.sets import SetValue
 from weft.capture.values.unknown import unknown
 from weft.capture.values.user_keys import UserKey

@@ -29,7 +29,6 @@ from weft.capture.values.constant import (
 from weft.capture.values.iterators import ItemsIterator, IteratorValue, advance
 from weft.capture.values.methods import MethodTable
 from weft.capture.values.registry import wraps
-from weft.capture.values.unknown import unknown
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -527,86 +526,6 @@ class SizeValue(TupleValue):
 
 
 @final
-class NamedTupleValue(TupleValue):
-    """An instance of a namedtuple class or of torch.return_types."""
-
-    __slots__ = ("cls",)
-
-    def __init__(self, items: Iterable[SymbolicValue], source: Source | None = None,
-                 cls: Any = None) -> None:
-        super().__init__(items, source)
-        self.cls = cls
-
-    def python_type(self) -> type:
-        return self.cls  # type: ignore[no-any-return]
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The field names."""
-        named = getattr(self.cls, "_fields", None)
-        return named if named is not None else struct_fields(self.cls)
-
-    def build(self, items: list[Any]) -> Any:
-        return self.cls(*items) if hasattr(self.cls, "_fields") else self.cls(items)
-
-    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        if name in self.fields:
-            return self.at(tx, self.fields.index(name))
-        if name.startswith("m_") or hasattr(type(self), f"m_{name}"):
-            return super().getattr(tx, name)
-        return class_attribute(tx, self, self.cls, name)
-
-    def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if hasattr(type(self), f"m_{name}") and not overridden(self.cls, name):
-            return super().method(tx, name, args, kwargs)
-        return self.getattr(tx, name).call(tx, args, kwargs)
-
-    def rebuild(self, emit: Emitter) -> str:
-        items = "".join(f"{emit.value(item)}, " for item in self.items)
-        cls = emit.constant(self.cls)
-        if not hasattr(self.cls, "_fields"):
-            return emit.bind(self, f"{cls}(({items}))")
-        maker = emit.constant(tuple.__new__)  # its own may do more than to take the items
-        return emit.bind(self, f"{maker}({cls}, ({items}))")
-
-    def m__asdict(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        new_dict = tx.wrap_new({})
-        for name, item in zip(self.fields, self.all(tx), strict=True):
-            new_dict.setitem(tx, constant(name), item)
-        return new_dict
-
-    def m__replace(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if args or not kwargs.keys() <= {*self.fields}:
-            raise graph_break("unknown-operation", f"fields that a {self.cls.__name__} has not")
-        items = [kwargs.get(n, v) for n, v in zip(self.fields, self.items, strict=True)]
-        return NamedTupleValue(items, None, self.cls)
-
-
-def overridden(cls: type, name: str) -> bool:
-    """Whether a class between `cls` and tuple defines the method."""
-    for base in cls.__mro__:
-        if base is tuple:
-            return False
-        if name in base.__dict__ and base.__dict__[name].__module__ != "collections":
-            return True
-    return False
-
-
-def struct_fields(cls: type) -> tuple[str, ...]:
-    """The field names of a PyStructSequence type (torch.return_types.max, ...)."""
-    names = [n for n, v in vars(cls).items() if type(v).__name__ == "member_descriptor"]
-    return tuple(n for n in names if not n.startswith("n_"))
-
-
-def class_attribute(tx: Interpreter, owner: SymbolicValue, cls: type, name: str) -> SymbolicValue:
-    """An attribute that a value's class defines; set by `objects` (which is higher up)."""
-    return CLASS_ATTRIBUTE[0](tx, owner, cls, name)  # type: ignore[no-any-return]
-
-
-CLASS_ATTRIBUTE: list[Any] = []
-
-
-@final
 class RangeValue(MethodTable):
     """A range of constants."""
 
@@ -750,7 +669,7 @@ def _wrap_list(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValu
     return ListValue((), source, obj).read_with(read)
 
 
-def _tuple_items(tx: Interpreter, obj: Any, source: Source | None) -> list[Any]:
+def tuple_items(tx: Interpreter, obj: Any, source: Source | None) -> list[Any]:
     if source is None:
         return [tx.wrap_new(item) for item in obj]
     tx.guards.add(source, "type_is", type(obj))
@@ -760,20 +679,12 @@ def _tuple_items(tx: Interpreter, obj: Any, source: Source | None) -> list[Any]:
 
 @wraps(tuple)
 def _wrap_tuple(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    return TupleValue(_tuple_items(tx, obj, source), source)
+    return TupleValue(tuple_items(tx, obj, source), source)
 
 
 @wraps(torch.Size)
 def _wrap_size(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    return SizeValue(_tuple_items(tx, obj, source), source)
-
-
-@wraps(tuple, subclasses=True)
-def _wrap_named(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    cls = type(obj)
-    if hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"):
-        return NamedTupleValue(_tuple_items(tx, obj, source), source, cls)
-    return unknown(tx, obj, source)
+    return SizeValue(tuple_items(tx, obj, source), source)
 
 
 @wraps(range)
@@ -793,5 +704,5 @@ def _wrap_slice(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     return SliceValue([tx.wrap(getattr(obj, n), source.attribute(n)) for n in names], source)
 
 
-__all__ = ["ConstantValue", "ListValue", "NamedTupleValue", "RangeValue", "SizeValue", "SliceValue",
+__all__ = ["ConstantValue", "ListValue", "RangeValue", "SizeValue", "SliceValue",
            "TupleValue", "make_slice", "sort_values"]

@@ -30,8 +30,9 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean, constant
 from weft.capture.values.functions import rule
 from weft.capture.values.mapping import DictValue
+from weft.capture.values.named_tuples import NamedTupleValue
 from weft.capture.values.objects import ObjectValue
-from weft.capture.values.sequences import ListValue, NamedTupleValue, TupleValue
+from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import (
     FUNCTION_OF,
     MAY_OVERRIDE,

@@ -38,10 +38,10 @@ from weft.capture.values.input_tests import outcome
 from weft.capture.values.known_data import known
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.methods import BoundBuiltin
+from weft.capture.values.named_tuples import NamedTupleValue
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import (
     ListValue,
-    NamedTupleValue,
     SizeValue,
     TupleValue,
 )
