@@ -120,11 +120,15 @@ def _bind_sizes(
     sequence: CallSequence, name: str, given: tuple[Shape, Shape], bound: set[str]
 ) -> None:
     """Read symbols that are a whole size or stride of an input."""
-    for method, values in zip(("size", "stride"), given, strict=True):
+    for extents, values in zip(("shape", "stride()"), given, strict=True):
+        targets = ["_"] * len(values)
         for dim, value in enumerate(values):
             if isinstance(value, Expr) and symbols(value) == {value} and str(value) not in bound:
                 bound.add(str(value))
-                sequence.lines.append(f"{value} = {name}.{method}({dim})")
+                targets[dim] = str(value)
+        if any(target != "_" for target in targets):  # one call for all is faster than `size(dim)`
+            comma = "," if len(targets) == 1 else ""
+            sequence.lines.append(f"{', '.join(targets)}{comma} = {name}.{extents}")
 
 
 def _bind_numbers(sequence: CallSequence, lowered: GraphLowering) -> None:
