@@ -244,11 +244,6 @@ def _default_hash(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     return constant(object.__hash__(value.real()))
 
 
-@rule(print, input, open, exec, eval, compile, breakpoint)
-def _print(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("print", "a call of print")
-
-
 @rule(vars)
 def _vars(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if not args:

@@ -1,4 +1,4 @@
-"""Rules for the standard library: lru_cache, copy, weakref, contextvars, logging, inspect, ...
+"""Rules for the standard library: lru_cache, copy, weakref, contextvars, inspect, ...
 
 Place in the pipeline: see `handlers/__init__`.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
-import logging
 import sys
 import threading
 import types
@@ -279,65 +278,6 @@ def _wrap_context_variable(tx: Interpreter, obj: Any, source: Source | None) -> 
     if source is not None and source.accessor[0] != "object":
         tx.guards.add(source, "is", obj)
     return ContextVariableValue(obj, source or tx.tree.object(obj, obj.name))
-
-
-@final
-class LoggerValue(OutsideObject):
-    """A logging.Logger: a call below its level is nothing, one above breaks the graph."""
-
-    __slots__ = ()
-
-    def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.object)
-
-    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        return LogMethod(self.object, name)
-
-
-@final
-class LogMethod(SymbolicValue):
-    """`logger.info`, ..."""
-
-    __slots__ = ("logger", "name")
-
-    def __init__(self, logger: logging.Logger, name: str) -> None:
-        super().__init__()
-        self.logger = logger
-        self.name = name
-
-    def python_type(self) -> type:
-        return types.MethodType
-
-    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        level = _LEVELS.get(self.name)
-        if self.name == "isEnabledFor":
-            return constant(self.logger.isEnabledFor(args[0].constant()))
-        if level is not None and not self.logger.isEnabledFor(level):
-            return NONE
-        if self.name in ("warning_once", "info_once", "warning_advice"):
-            return NONE if _silent_once(self.logger, self.name) else self._break()
-        return self._break()
-
-    def _break(self) -> SymbolicValue:
-        raise graph_break("print", f"a call of logger.{self.name}")
-
-    def rebuild(self, emit: Emitter) -> str:
-        return f"{emit.constant(self.logger)}.{self.name}"
-
-
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "exception": 40,
-           "critical": 50, "warning_once": 30, "info_once": 20, "warning_advice": 30}
-
-
-def _silent_once(logger: logging.Logger, name: str) -> bool:
-    return not logger.isEnabledFor(_LEVELS[name])
-
-
-@wraps(logging.Logger, subclasses=True)
-def _wrap_logger(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
-    return LoggerValue(obj, source)
 
 
 @final
