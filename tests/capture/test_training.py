@@ -41,6 +41,8 @@ def test_forward_then_backward():
     lambda p: torch.optim.AdamW(p, lr=0.01),
     lambda p: torch.optim.Adam(p, lr=0.01, foreach=True),
     lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, fused=True),
+    lambda p: torch.optim.RAdam(p, lr=0.01),
+    lambda p: torch.optim.ASGD(p, lr=0.01, t0=3),
 ])
 def test_optimizer_step(make):
     """In double precision: counts of steps are tensors here, Python's numbers in eager."""
@@ -56,7 +58,7 @@ def test_optimizer_step(make):
 
         run = weft.compile(step, backend="eager") if compile_it else step
         torch.manual_seed(1)
-        for _ in range(4):
+        for _ in range(7):
             optimizer.zero_grad()
             model(torch.randn(6, 4, dtype=torch.float64)).pow(2).mean().backward()
             run()

@@ -24,7 +24,7 @@ from weft._torch import (
 from weft.capture.breaks import StartOver
 from weft.capture.polyfills import gradients, optimizers
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import TRUE, constant
+from weft.capture.values.constant import constant
 from weft.capture.values.functions import FunctionValue, rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TensorValue, run
@@ -141,12 +141,16 @@ for _class in vars(torch.optim).values():
         _state_made_first(vars(_class)["_init_group"])
 
 
-def _without_branches(function: types.FunctionType) -> None:
+def _without_branches(function: types.FunctionType, n_counts: int) -> None:
     """Steps are tensors while compiling: take the form of the formula that selects by `where`."""
+    selecting = optimizers.without_branches(function, n_counts)
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return _inlined(function, tx, args, {**kwargs, "capturable": TRUE})
+        chosen = kwargs.get("capturable")
+        if chosen is not None and chosen.is_constant and chosen.constant():
+            return _inlined(function, tx, args, kwargs)
+        return tx.wrap_fixed(selecting, selecting.__name__).call(tx, args, kwargs)
 
 
 def _unfused(function: types.FunctionType, plain: types.FunctionType) -> None:
@@ -160,16 +164,17 @@ def _unfused(function: types.FunctionType, plain: types.FunctionType) -> None:
         return _inlined(function if scaled else plain, tx, args, kwargs)
 
 
-_BRANCHING: Final = (("radam", "_single_tensor_radam"), ("radam", "_multi_tensor_radam"),
-                     ("asgd", "_single_tensor_asgd"), ("asgd", "_multi_tensor_asgd"))
+_BRANCHING: Final = (("radam", "_single_tensor_radam", 1), ("radam", "_multi_tensor_radam", 1),
+                     ("asgd", "_single_tensor_asgd", 3), ("asgd", "_multi_tensor_asgd", 3))
+"""Steps that branch on numbers, and how many of their last lists are such numbers."""
 _FUSED: Final = (("adam", "_fused_adam", "_multi_tensor_adam"),
                  ("sgd", "_fused_sgd", "_single_tensor_sgd"),
                  ("adagrad", "_fused_adagrad", "_multi_tensor_adagrad"))
 
-for _module, _name in _BRANCHING:
+for _module, _name, _n_counts in _BRANCHING:
     _function = _optimizer(_module, _name)
     if _function is not None:
-        _without_branches(_function)
+        _without_branches(_function, _n_counts)
 
 for _module, _name, _other in _FUSED:
     _function, _plain = _optimizer(_module, _name), _optimizer(_module, _other)

@@ -25,6 +25,20 @@ def number_of(value: Any) -> Any:
     return value.double() if cpu and value.is_floating_point() else value
 
 
+def without_branches(function: Any, n_counts: int) -> Any:
+    """The step of an optimizer in the form that selects by `where`, since its last lists, which
+    count steps and what follows from these, are tensors while compiling: as precise as numbers."""
+
+    def step(*lists: Any, **options: Any) -> None:
+        precise = [[number_of(count) for count in counts] for counts in lists[-n_counts:]]
+        function(*lists[:-n_counts], *precise, **{**options, "capturable": True})
+        for counts, found in zip(lists[-n_counts:], precise, strict=True):
+            for count, value in zip(counts, found, strict=True):
+                count.copy_(value)
+
+    return step
+
+
 def group_tensors(lists: Any, with_indices: bool = False) -> Any:
     """`torch._C._group_tensors_by_device_and_dtype`: the first list's tensors decide."""
     groups: Any = {}
