@@ -179,6 +179,19 @@ def test_next_powers_of_two_stay_symbolic() -> None:
     assert compilations(padded, sizes(5, 7, 33, 64, 65)) == 2
 
 
+def test_gradients_of_padded_windows_need_no_variant_for_lengths_that_fit() -> None:
+    def windows(x: torch.Tensor) -> torch.Tensor:
+        padded = F.pad(x, (0, 0, 0, (8 - x.shape[1] % 8) % 8))
+        return padded.view(len(x), -1, 8, 4).softmax(2).flatten(1, 2)[:, : x.shape[1]]
+
+    compiled = weft.compile(windows, dynamic=True)
+    for n in (20, 9, 24, 33):
+        x = torch.randn(2, n, 4, requires_grad=True)
+        expected = torch.autograd.grad(windows(x).square().sum(), x)
+        torch.testing.assert_close(torch.autograd.grad(compiled(x).square().sum(), x), expected)
+    assert weft.stats()["graphs"] == 1
+
+
 def test_fifty_lengths_and_five_batches() -> None:
     mlp = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4))
     calls = [(torch.randn(b, t, 16),) for t in range(2, 52) for b in (2, 3, 5, 8, 13)]

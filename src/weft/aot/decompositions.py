@@ -188,6 +188,20 @@ def masked_number(x: Any, indices: Any, values: Any, accumulate: bool = False) -
     return torch.where(mask, x + values if accumulate else values, x)
 
 
+@decomposition(aten.slice_backward.default)
+def padded_slice(grad: Any, sizes: Any, dim: int, start: Any, end: Any, step: Any) -> Any:
+    """Zeros around the gradient where sizes are symbolic: PyTorch's formula asks whether all was
+    taken (of `x[:, :n]` behind a padding to a multiple), and a guard would answer."""
+    size = sizes[dim]
+    if type(step) is not int or step != 1 or type(start) is not int or start < 0 or (
+            type(size) is int):
+        return aten.slice_scatter(grad.new_zeros(sizes), grad, dim, start, end, step)
+    dim %= grad.dim()
+    before = start if start == 0 else torch.sym_min(start, size)
+    pads = [0] * (2 * (grad.dim() - 1 - dim))
+    return aten.constant_pad_nd(grad, [*pads, before, size - before - grad.shape[dim]])
+
+
 def _keeping_nan(op: OpOverload, where: Callable[..., Any]) -> None:
     """PyTorch's formula asks whether a value is inside; the kernels, whether it is outside: then
     NaN, which is neither, stays."""
