@@ -113,6 +113,24 @@ def test_a_branch_on_a_flag_that_the_program_sets():
     check(None, *[(torch.ones(2),)] * 3, make=make, graphs=2, breaks=0)
 
 
+def test_a_loop_over_a_grid_of_times_that_the_program_keeps():
+    """An ODE solver's, or a sampler's over its noise levels: each comparison ended the graph."""
+    class Solver(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("times", torch.linspace(0, 1, 5))
+
+        def forward(self, x):
+            j = 1
+            for start, end in zip(self.times[:-1], self.times[1:], strict=True):
+                x = x + (end - start) * x.sin()
+                while j < len(self.times) and end >= self.times[j]:
+                    j += 2
+            return x * j
+
+    check(Solver(), (torch.ones(3),), (torch.ones(4),), graphs=2, breaks=0)
+
+
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_a_branch_on_a_number_that_is_used_as_a_size_too(backend, fresh):
     def f(x, lengths):

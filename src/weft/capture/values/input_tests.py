@@ -22,6 +22,7 @@ from weft.capture.source import Source
 from weft.capture.values.known_data import inputs_of, run_steps, steps_of
 from weft.config import config
 from weft.errors import SourceLine
+from weft.shapes.contents import LARGEST
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -87,14 +88,16 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
 
 def _is_cheap(given: GraphInput) -> bool:
     """Whether reading the input at every call costs little and mostly gives the same answer: masks,
-    indices, flags that the program keeps. What is computed goes either way all the time: break."""
+    indices, and what the program keeps (flags, grids of times, noise schedules), parameters aside.
+    What is computed goes either way all the time: break."""
     example = given.example
     if not isinstance(example, torch.Tensor):
         return isinstance(example, int | float)
     whole = not example.dtype.is_floating_point and not example.dtype.is_complex
     if whole:
         return example.numel() <= _MOST_ELEMENTS
-    return example.numel() == 1 and _is_kept(given.source)
+    few = example.numel() <= LARGEST and not example.requires_grad
+    return (few or example.numel() == 1) and _is_kept(given.source)
 
 
 def _is_kept(source: Source) -> bool:
