@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+
 import pytest
 import torch
 from torch.utils import _pytree
@@ -64,6 +66,30 @@ def test_vjp_and_jvp():
         return out, back(x), primal, tangent
 
     check(f, (X,), breaks=None)
+
+
+class Pair:
+    def __init__(self, a, b, name):
+        self.a, self.b, self.name = a, b, name
+
+
+_pytree.register_pytree_node(
+    Pair, lambda pair: ((pair.a, pair.b), pair.name), lambda leaves, name: Pair(*leaves, name))
+
+
+def test_pytrees_of_registered_classes():
+    """They broke the graph; made of a spec, they held capture's own markers for leaves."""
+    def f(pair, x):
+        mapped = _pytree.tree_map(lambda a, b: a + b, pair, Pair(x, x * 2, "m"))
+        leaves, spec = _pytree.tree_flatten([mapped, deque([x], maxlen=3), defaultdict(list, c=x)])
+        again = _pytree.tree_unflatten([leaf * 2 for leaf in leaves], spec)
+        again[2]["d"].append(again[1].maxlen)
+        sizes = _pytree.tree_map(len, {"a": [x, x], "b": (x,)},
+                                 is_leaf=lambda node: isinstance(node, list | tuple))
+        return again, sizes
+
+    x = torch.ones(2)
+    check(f, (Pair(x, x + 1, "m"), x), (Pair(x, x * 3, "m"), x), graphs=1)
 
 
 def test_pytree():

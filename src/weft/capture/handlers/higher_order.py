@@ -18,6 +18,7 @@ from weft._torch import (
     cond_operator,
     flex_attention_operator,
     map_function,
+    pytree,
     scan_function,
     while_loop,
     while_loop_operator,
@@ -27,6 +28,7 @@ from weft.capture.graph import version_of
 from weft.capture.polyfills import attention, loops
 from weft.capture.subgraphs import Subgraph, SubgraphBuilder, capture_subgraph
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import FALSE, NONE, is_none
 from weft.capture.values.functions import PartialValue, rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TensorValue
@@ -42,8 +44,8 @@ _CHECKPOINT = frozenset({"use_reentrant", "preserve_rng_state", "determinism_che
 def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """One node; the backward pass runs the subgraph again."""
     settings = {k: v for k, v in kwargs.items() if k in _CHECKPOINT}
-    if "use_reentrant" in settings and settings["use_reentrant"].truth(tx):
-        raise graph_break("disabled", "checkpoint with use_reentrant=True")
+    given = settings.get("use_reentrant", NONE)
+    reentrant = is_none(given) or given.truth(tx)
     rest = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT}
     if not torch.is_grad_enabled():
         return tx.call(args[0], args[1:], rest)
@@ -51,11 +53,22 @@ def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     body = capture_subgraph(tx, args[0], args[1:], rest)
     if any(before.get(n, n.meta.get("version", v)) != v for n, v in _versions(tx).items()):
         raise graph_break("disabled", "checkpoint of a function that writes to outside tensors")
+    if reentrant:
+        if not _same_gradients(args[1:], body.examples()):
+            raise graph_break("disabled", "checkpoint with use_reentrant=True")
+        settings["use_reentrant"] = FALSE
     named = {k: _setting(tx, v) for k, v in settings.items()}
-    named.setdefault("use_reentrant", False)
     node = tx.builder.call("call_function", checkpoint, (body.module_node(tx), *body.inputs), named,
                            body.examples(), tx.stack())
     return body.result(tx, node)
+
+
+def _same_gradients(args: Args, results: Any) -> bool:
+    """Whether the reentrant form, whose results all need gradients if an argument does and none
+    else, gives the gradients that the other one gives."""
+    examples = [arg.example for arg in args if isinstance(arg, TensorValue)]
+    made = [r for r in pytree.tree_leaves(results) if isinstance(r, torch.Tensor)]
+    return any(e.requires_grad for e in examples) and all(r.requires_grad for r in made)
 
 
 def _versions(tx: Interpreter) -> dict[fx.Node, int]:

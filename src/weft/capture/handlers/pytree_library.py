@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft._torch import pytree
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
-from weft.capture.values.constant import constant, is_none
+from weft.capture.values.constant import NONE, constant, is_none, python_object
 from weft.capture.values.functions import rule
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.named_tuples import NamedTupleValue
-from weft.capture.values.objects import ObjectValue
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import ListValue, TupleValue
 
@@ -76,7 +76,7 @@ class SpecMethod(SymbolicValue):
             return tx.wrap_new(getattr(self.spec, self.name)())
         if self.name != "unflatten":
             raise graph_break("unknown-operation", f"TreeSpec.{self.name}")
-        return _to_values(tx, self.spec.unflatten([Marker(v) for v in tx.unpack(args[0])]))
+        return _unflattened(tx, args[0], self.spec)
 
 
 @wraps(pytree.TreeSpec, subclasses=True)
@@ -86,35 +86,61 @@ def _wrap_spec(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValu
     return SpecValue(obj)
 
 
-def _to_markers(tx: Interpreter, value: SymbolicValue) -> Any:
+def _to_markers(tx: Interpreter, value: SymbolicValue, is_leaf: SymbolicValue = NONE) -> Any:
     """The containers as Python objects, leaves as markers."""
     value = tx.force(value)
+    if is_leaf is not NONE and not is_none(is_leaf) and tx.call(is_leaf, [value]).truth(tx):
+        return Marker(value)
+    inner = partial(_to_markers, tx, is_leaf=is_leaf)
     if isinstance(value, ListValue) or type(value) is TupleValue:
-        return value.kind(_to_markers(tx, item) for item in value.all(tx))
+        return value.kind(map(inner, value.all(tx)))
     if isinstance(value, NamedTupleValue):
-        return value.build([_to_markers(tx, item) for item in value.all(tx)])
-    if isinstance(value, DictValue):
-        items = ((k.constant(), _to_markers(tx, v)) for k, v in value.pairs(tx))
-        return _dict_like(value, dict(items))
-    if isinstance(value, ObjectValue) and value.python_type() in pytree.SUPPORTED_NODES:
-        raise graph_break("unknown-operation", f"pytree of a {value.python_type().__name__}")
+        return value.build([inner(item) for item in value.all(tx)])
+    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict):
+        return value.cls((k.constant(), inner(v)) for k, v in value.pairs(tx))
+    if value.python_type() in pytree.SUPPORTED_NODES:
+        return _registered(tx, value, inner)
     if value.is_constant and value.constant() is None:
         return None
     return Marker(value)
 
 
-def _dict_like(value: DictValue, items: dict[Any, Any]) -> Any:
-    if value.cls is dict:
-        return items
-    if value.cls is OrderedDict:
-        return value.cls(items)
-    raise graph_break("unknown-operation", f"pytree of a {value.cls.__name__}")
+def _registered(
+    tx: Interpreter, value: SymbolicValue, inner: Callable[[SymbolicValue], Any]
+) -> Any:
+    """A stand-in for an object of a class with functions of its own, made of markers."""
+    node = pytree.SUPPORTED_NODES[value.python_type()]
+    parts = tx.call(tx.wrap_fixed(node.flatten_fn, "flatten"), [value])
+    children, context = tx.unpack(parts)
+    plain = python_object(tx, context)
+    if plain is MISSING:
+        raise graph_break("unknown-operation", f"pytree of a {value.python_type().__name__}")
+    markers = [inner(child) for child in tx.unpack(children)]
+    return _stand_in(node.unflatten_fn, markers, plain)
+
+
+def _stand_in(make: Callable[[Any, Any], Any], markers: list[Any], context: Any) -> Any:
+    """What the program's function makes of markers, if it takes anything."""
+    try:
+        return make(markers, context)
+    except Exception as error:  # of the program's function: it is run where the graph has ended
+        raise graph_break("unknown-operation", "pytree of a class that looks at leaves") from error
+
+
+def _unflattened(tx: Interpreter, leaves: SymbolicValue, spec: Any) -> SymbolicValue:
+    markers = [Marker(value) for value in tx.unpack(leaves)]
+    return _to_values(tx, _stand_in(pytree.tree_unflatten, markers, spec))
 
 
 def _to_values(tx: Interpreter, obj: Any) -> SymbolicValue:
     """The way back."""
     if isinstance(obj, Marker):
         return obj.value
+    if type(obj) in pytree.SUPPORTED_NODES and type(obj) not in _PLAIN:
+        node = pytree.SUPPORTED_NODES[type(obj)]
+        children, context = node.flatten_fn(obj)
+        items = ListValue([_to_values(tx, child) for child in children])
+        return tx.call(tx.wrap_fixed(node.unflatten_fn, "unflatten"), [items, tx.wrap_new(context)])
     if isinstance(obj, tuple) and (hasattr(obj, "_fields") or hasattr(obj, "n_sequence_fields")):
         return NamedTupleValue([_to_values(tx, item) for item in obj], None, type(obj))
     if isinstance(obj, tuple):
@@ -129,82 +155,85 @@ def _to_values(tx: Interpreter, obj: Any) -> SymbolicValue:
     return tx.wrap_new(obj)
 
 
-def _plain(kwargs: Kwargs, args: Args, n: int) -> None:
-    given = [*args[n:], *kwargs.values()]
-    if not all(map(is_none, given)):
-        raise graph_break("unknown-operation", "pytree with is_leaf")
+_PLAIN: Final = (list, tuple, dict, OrderedDict)
+
+
+def _is_leaf_of(args: Args, kwargs: Kwargs, n: int) -> SymbolicValue:
+    """The predicate that may follow `n` arguments."""
+    given = dict(kwargs)
+    predicate = args[n] if len(args) > n else given.pop("is_leaf", NONE)
+    if given or len(args) > n + 1:
+        raise graph_break("unknown-operation", "pytree with other arguments")
+    return predicate
 
 
 @rule(pytree.tree_flatten)
 def _flatten(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _plain(kwargs, args, 1)
-    leaves, spec = pytree.tree_flatten(_to_markers(tx, args[0]))
+    leaves, spec = pytree.tree_flatten(_to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1)))
     return TupleValue([ListValue([_to_values(tx, leaf) for leaf in leaves]), SpecValue(spec)])
 
 
 @rule(pytree.tree_leaves)
 def _leaves(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _plain(kwargs, args, 1)
-    return ListValue([_to_values(tx, x) for x in pytree.tree_leaves(_to_markers(tx, args[0]))])
+    leaves = pytree.tree_leaves(_to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1)))
+    return ListValue([_to_values(tx, leaf) for leaf in leaves])
 
 
 @rule(pytree.tree_structure)
 def _structure(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _plain(kwargs, args, 1)
-    return SpecValue(pytree.tree_structure(_to_markers(tx, args[0])))
+    tree = _to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1))
+    return SpecValue(pytree.tree_structure(tree))
 
 
 @rule(pytree.tree_unflatten)
 def _unflatten(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     leaves = args[0] if args else kwargs["leaves"]
     spec = args[1] if len(args) > 1 else kwargs["treespec"]
-    markers = [Marker(v) for v in tx.unpack(leaves)]
-    return _to_values(tx, pytree.tree_unflatten(markers, spec.constant()))
+    return _unflattened(tx, leaves, spec.constant())
 
 
-def _mapped(tx: Interpreter, args: Args, keep: Callable[[SymbolicValue], bool]) -> SymbolicValue:
-    trees = [_to_markers(tx, arg) for arg in args[1:]]
+def _mapped(tx: Interpreter, args: Args, kwargs: Kwargs, keep: Callable[[SymbolicValue], bool]
+            ) -> SymbolicValue:
+    first = _to_markers(tx, args[1], _is_leaf_of(args, kwargs, len(args)))
+    trees = [first, *(_to_markers(tx, arg) for arg in args[2:])]
     leaves, spec = pytree.tree_flatten(trees[0])
     rest = [spec.flatten_up_to(tree) for tree in trees[1:]]
     made = []
     for items in zip(leaves, *rest, strict=True):
         values = [_to_values(tx, item) for item in items]
         made.append(Marker(tx.call(args[0], values) if keep(values[0]) else values[0]))
-    return _to_values(tx, pytree.tree_unflatten(made, spec))
+    return _to_values(tx, _stand_in(pytree.tree_unflatten, made, spec))
 
 
 @rule(pytree.tree_map)
 def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _plain(kwargs, args, len(args))
-    return _mapped(tx, args, lambda value: True)
+    return _mapped(tx, args, kwargs, lambda value: True)
 
 
 @rule(pytree.tree_map_)
 def _map_in_place(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _plain(kwargs, args, len(args))
-    _mapped(tx, args, lambda value: True)
+    _mapped(tx, args, kwargs, lambda value: True)
     return args[1]
 
 
 @rule(pytree.tree_map_only)
 def _map_only(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _plain(kwargs, args, len(args))
     kinds = args[0].constant()
     if not isinstance(kinds, (type, tuple)):
         raise graph_break("unknown-operation", "tree_map_only with a predicate")
-    return _mapped(tx, args[1:], lambda value: issubclass(value.python_type(), kinds))
+    return _mapped(tx, args[1:], kwargs, lambda value: issubclass(value.python_type(), kinds))
 
 
 @rule(pytree._is_leaf)
 def _is_leaf(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _plain(kwargs, args, 1)
-    return constant(isinstance(_to_markers(tx, args[0]), Marker))
+    tree = _to_markers(tx, args[0], _is_leaf_of(args, kwargs, 1))
+    return constant(isinstance(tree, Marker))
 
 
 @rule(pytree._broadcast_to_and_flatten)
 def _broadcast(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    _plain(kwargs, args, 2)
-    result = pytree._broadcast_to_and_flatten(_to_markers(tx, args[0]), args[1].constant())
+    tree = _to_markers(tx, args[0], _is_leaf_of(args, kwargs, 2))
+    result = pytree._broadcast_to_and_flatten(tree, args[1].constant())
     if result is None:
         return constant(None)
     return ListValue([_to_values(tx, item) for item in result])
