@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.runtime.aligned_matmul import SMALLEST_BLOCK, aligned_mm, grouped_rows
+from weft.runtime.aligned_matmul import (
+    SMALLEST_BLOCK,
+    aligned_mm,
+    depth_in_two,
+    grouped_rows,
+)
 
 BLOCK = SMALLEST_BLOCK
 
@@ -32,3 +37,12 @@ def test_groups_of_rows_equal_the_whole_product(rows: int, columns: int) -> None
     left = torch.randn(rows, 16, dtype=torch.float64)
     right = torch.randn(columns, 16, dtype=torch.float64).t()
     torch.testing.assert_close(grouped_rows(left, right), left @ right)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("depth", [16, 21, 3])
+def test_depth_in_two(depth: int, with_bias: bool) -> None:
+    left, right = torch.randn(8, depth), torch.randn(depth, 24)
+    bias = torch.randn(24) if with_bias else None
+    expected = left @ right if bias is None else torch.addmm(bias, left, right)
+    torch.testing.assert_close(depth_in_two(left, right, bias), expected)

@@ -4,7 +4,8 @@ Place in the pipeline: asked by `library_calls.py` before it spells `mm` and `ad
 
 - CPU, float32, enough work: `addmm(bias, x, w.T)` becomes oneDNN's
   `mkldnn._linear_pointwise(x, w, bias, "none", [], "")`.
-- GPU, half precision, a number of columns that is no multiple of eight: `aligned_mm`.
+- GPU, half precision, a number of columns that is no multiple of eight: `aligned_mm`; an odd depth
+  with aligned rows (`lowering/row_padding.py`): `depth_in_two`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 
 from weft.codegen.call_sequence import CallSequence
 from weft.codegen.values import ExternCall, Shape, Strided, Value
-from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm
+from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm, depth_in_two
 from weft.runtime.gemm_speed import linear_or_empty, onednn_is_faster, onednn_linear
 
 aten = torch.ops.aten
@@ -61,16 +62,29 @@ def needs_copy(left: Strided, right: Strided) -> bool:
 def _spell_aligned(
     sequence: CallSequence, left: Strided, right: Strided, bias: Strided | None
 ) -> str | None:
-    """Half-precision products whose result has rows that cuBLAS stores slowly."""
-    columns = right.shape[1]
+    """Half-precision products that cuBLAS has slow kernels for: the rows of the result, or those of
+    an aligned left matrix, have a length that is no multiple of eight.
+    """
+    depth, columns = right.shape
     half = left.buffer.dtype in (torch.float16, torch.bfloat16)
-    if not half or not isinstance(columns, int) or columns % ALIGNMENT == 0:
+    if not half or not isinstance(columns, int):
         return None
     if _products(left.shape, right.shape) < MIN_UNALIGNED_PRODUCTS:
         return None
-    name = sequence.name("aligned_mm", aligned_mm)
-    texts = [sequence.tensor(v) for v in (left, right, bias) if v is not None]
-    return f"{name}({', '.join(texts)})"
+    texts = ", ".join(sequence.tensor(v) for v in (left, right, bias) if v is not None)
+    if columns % ALIGNMENT:
+        return f"{sequence.name('aligned_mm', aligned_mm)}({texts})"
+    by_rows = _is_one(left.strides[1])
+    odd_depth = isinstance(depth, int) and depth % ALIGNMENT != 0
+    if odd_depth and by_rows and all(map(_is_aligned, (left, right))):
+        return f"{sequence.name('depth_in_two', depth_in_two)}({texts})"
+    return None
+
+
+def _is_aligned(matrix: Strided) -> bool:
+    """Do all rows, or all columns, start where a vector can be read?"""
+    steps = [s for s in matrix.strides if not _is_one(s)]
+    return len(steps) == 1 and isinstance(steps[0], int) and steps[0] % ALIGNMENT == 0
 
 
 def _spell_onednn(

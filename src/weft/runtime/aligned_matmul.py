@@ -1,7 +1,8 @@
-"""Half-precision matrix products on GPUs whose number of columns is not a multiple of eight.
+"""Half-precision matrix products on GPUs whose columns or depth are not a multiple of eight.
 
-Place in the pipeline: a call sequence calls `aligned_mm` where `codegen/gemm_calls.py` found such a
-product (a language model's head over 50257 tokens).
+Place in the pipeline: a call sequence calls `aligned_mm` or `depth_in_two` where
+`codegen/gemm_calls.py` found such a product (a language model's head over 50257 tokens, and the
+gradient of what goes into it).
 
 cuBLAS stores rows that do not start at a multiple of 16 bytes with slow kernels: four to eight
 times slower on an H200 (4096 x 768 by 768 x 50257 in bfloat16: 3.4 ms). Two ways around:
@@ -43,6 +44,19 @@ def aligned_mm(
     if bias is None and products >= MIN_GROUPED_PRODUCTS and _can_group(left, right):
         return grouped_rows(left, right)
     return column_blocks(left, right, bias)
+
+
+@torch.no_grad()
+def depth_in_two(
+    left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`left @ right (+ bias)` for aligned rows of an odd length K: the last K % 8 products first,
+    which the library then adds the others to.
+    """
+    whole = left.shape[1] // ALIGNMENT * ALIGNMENT
+    ends = left[:, whole:], right[whole:]
+    rest = torch.mm(*ends) if bias is None else torch.addmm(bias, *ends)
+    return torch.addmm(rest, left[:, :whole], right[:whole])
 
 
 def _can_group(left: torch.Tensor, right: torch.Tensor) -> bool:
