@@ -92,8 +92,7 @@ def test_equal_kernels_of_different_layers_have_one_text() -> None:
 
 @pytest.mark.parametrize(("length", "together"), [(50257, False), (50304, True), (1030, True)])
 def test_tiles_of_long_odd_rows_stay_within_a_row(length: int, together: bool) -> None:
-    """Written to rows with room at their ends; of a length of vectors, or one that fills tiles badly,
-    rows are flattened."""
+    """Rows of whole vectors, or of a length that fills tiles badly, are flattened."""
     i, j = loop_index("i0", 64), loop_index("i1", length)
     builder = KernelBuilder((LoopVar(i, 64), LoopVar(j, length)), ())
     x = builder.load("in0", "f32", i * length + j)
