@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import operator
 import sys
 import traceback
 import warnings
@@ -447,3 +448,46 @@ def test_a_warning_names_the_callers_line_that_it_is_about(level):
     for _ in range(2):
         found = calls_what_warns(compiled, X, level)
         assert found == calls_what_warns(warns_deeply, X, level)
+
+
+class Bare:
+    pass
+
+
+@pytest.mark.parametrize("operation", [
+    lambda b: -b, lambda b: +b, lambda b: ~b, abs, operator.index, len, next, lambda b: b[0],
+    lambda b: operator.setitem(b, 0, 1), lambda b: operator.delitem(b, 0), lambda b: 0 in b,
+    lambda b: getattr(b, 3), lambda b: hasattr(b, 3), lambda b: -[b], lambda b: abs({b}),
+])
+def test_what_an_object_cannot_do_is_refused_in_pythons_words(operation):
+    def f(x, bare):
+        try:
+            return operation(bare)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(f, (X, Bare()), breaks=None)
+
+
+def test_a_plus_before_a_tensor():
+    def f(x):
+        return +x, +(x > 0).long(), -x
+
+    check(f, (X,), graphs=1)
+
+
+def test_an_index_that_is_no_number_is_refused():
+    class Index:
+        def __init__(self, given):
+            self.given = given
+
+        def __index__(self):
+            return self.given
+
+    def f(x, given):
+        try:
+            return x + operator.index(Index(given)), [5, 6, 7][operator.index(Index(1))]
+        except TypeError as error:
+            return x, str(error)
+
+    check(f, (X, 2), (X, "bad"), (X, 1.5), breaks=None)

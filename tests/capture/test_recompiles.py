@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import weft
+from weft.capture.source import describe
 from weft.config import config
 from weft.diagnostics import events
 from weft.diagnostics.changes import Change, summary
@@ -177,3 +178,9 @@ def test_many_values_are_abridged() -> None:
     several = [Change(f"n == {i}", "n", "value", str(i), "99", "", "") for i in range(20)]
     (text,) = summary(several)
     assert text.startswith("'n' was 19, 18,") and text.endswith("… 8 more, now 99")
+
+
+def test_what_changed_is_told_of_a_list_that_holds_itself() -> None:
+    items: list[object] = [1, *range(100)]
+    items[0] = (items, "text")
+    assert len(describe(items)) < 10_000

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final, final
 
 Accessor = tuple[Any, ...]
@@ -152,10 +153,18 @@ _LONG: Final = 1_000
 """Bits of the longest numbers that are written out."""
 
 
-def describe(obj: Any) -> str:
+_SHOWN: Final = 20
+"""Items of a sequence that are written out."""
+
+
+def describe(obj: Any, depth: int = 5) -> str:
     """The object for messages; runs none of the program's code."""
-    if isinstance(obj, (list, tuple)):
-        return f"({', '.join(map(describe, obj))})"
+    for kind in (list, tuple):
+        if issubclass(type(obj), kind):  # one may hold itself
+            items = islice(kind.__iter__(obj), _SHOWN if depth else 0)
+            parts = [describe(item, depth - 1) for item in items]
+            more = ", ..." if len(parts) < kind.__len__(obj) else ""
+            return f"({', '.join(parts)}{more})"
     if type(obj) is int and obj.bit_length() > _LONG:
         return f"an int of {obj.bit_length()} bits"
     if type(obj) in _PLAIN:

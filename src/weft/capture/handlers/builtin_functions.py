@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.capture.breaks import ObservedException, graph_break
-from weft.capture.values.attributes import type_lookup
+from weft.capture.values.attributes import require_special, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS, OBJECT_METHODS, BuiltinValue
 from weft.capture.values.classes import (
@@ -158,7 +158,7 @@ def _callable(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(hasattr)
 def _hasattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(attribute_or_none(tx, args[0], args[1].constant()) is not None)
+    return boolean(attribute_or_none(tx, args[0], _attribute_name(args[1])) is not None)
 
 
 def attribute_or_none(
@@ -175,9 +175,10 @@ def attribute_or_none(
 
 @rule(getattr)
 def _getattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    name = _attribute_name(args[1])
     if len(args) == 2:
-        return read_attribute(tx, args[0], args[1].constant())
-    found = attribute_or_none(tx, args[0], args[1].constant())
+        return read_attribute(tx, args[0], name)
+    found = attribute_or_none(tx, args[0], name)
     return args[2] if found is None else found
 
 
@@ -373,6 +374,7 @@ def _abs(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return run(tx, "call_function", abs, args, {})
     if args[0].is_constant:
         return constant(evaluate(tx, lambda: abs(args[0].constant())))
+    require_special(tx, args[0], "__abs__")
     return args[0].method(tx, "__abs__", [], {})
 
 
@@ -529,6 +531,7 @@ def _unary(function: Any, op: str, method: str) -> None:
             return tx.wrap_new(evaluate(tx, lambda: function(value.constant())))
         if isinstance(value, TensorValue):
             return run(tx, "call_function", function, [value], {})
+        require_special(tx, value, method)
         return value.method(tx, method, [], {})
 
 
@@ -591,7 +594,14 @@ def _contains(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _index(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if args[0].is_constant:
         return constant(evaluate(tx, lambda: operator.index(args[0].constant())))
-    return args[0].method(tx, "__index__", [], {})
+    require_special(tx, args[0], "__index__")
+    made = tx.force(args[0].method(tx, "__index__", [], {}))
+    kind = made.python_type()
+    if not issubclass(kind, int):
+        raise tx.error(TypeError, f"__index__ returned non-int (type {kind.__name__})")
+    if kind is not int:
+        raise graph_break("unknown-operation", f"an index of type {kind.__name__}")
+    return made
 
 
 @rule(functools.reduce)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from weft.capture.breaks import graph_break
@@ -11,7 +12,7 @@ from weft.capture.handlers.builtin_functions import attribute_or_none
 from weft.capture.values.attributes import is_iterable
 from weft.capture.values.base import NULL, Args, Kwargs, SymbolicValue
 from weft.capture.values.exceptions import stop_iteration_error
-from weft.capture.values.functions import BoundMethodValue, FunctionValue
+from weft.capture.values.functions import RULES, BoundMethodValue, FunctionValue
 from weft.capture.values.mapping import DictValue, is_mapping_object
 from weft.capture.values.modules import ModuleValue
 from weft.capture.values.sequences import TupleValue
@@ -143,9 +144,7 @@ def _list_to_tuple(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
 
 
 def _positive(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    if value.is_constant:
-        return tx.wrap_new(+value.constant())
-    return value.method(tx, "__pos__", [], {})
+    return RULES[id(operator.pos)][1](tx, [value], {})
 
 
 _INTRINSICS: Final[dict[int, Callable[[Interpreter, SymbolicValue], SymbolicValue]]] = {

@@ -7,6 +7,7 @@ defines; `bind` does what `__get__` would do.
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
@@ -287,3 +288,30 @@ def _of_member(tx: Interpreter, member: ConstantValue, name: str) -> SymbolicVal
 
 
 MEMBER_ATTRIBUTE.append(_of_member)
+
+
+_WITHOUT: Final[dict[str, Callable[[Any], Any]]] = {
+    "__abs__": abs, "__contains__": lambda obj: 0 in obj,
+    "__delitem__": lambda obj: operator.delitem(obj, 0), "__getitem__": lambda obj: obj[0],
+    "__index__": operator.index, "__invert__": operator.invert, "__len__": len,
+    "__neg__": operator.neg, "__next__": next, "__pos__": operator.pos,
+    "__setitem__": lambda obj: operator.setitem(obj, 0, 0),
+}
+"""What uses a special method."""
+
+
+@functools.cache
+def refusal(kind: str, name: str) -> str:
+    """What Python says when an object of a class of that name lacks the special method."""
+    try:
+        _WITHOUT[name](type(kind, (), {})())
+    except (TypeError, KeyError) as error:
+        return str(error)
+    raise AssertionError(name)
+
+
+def require_special(tx: Interpreter, value: SymbolicValue, name: str) -> None:
+    """Raises the program's TypeError if the value's class lacks the special method."""
+    kind = value.python_type()
+    if type_lookup(kind, name) is MISSING:
+        raise tx.error(TypeError, refusal(kind.__name__, name))

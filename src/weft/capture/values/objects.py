@@ -22,7 +22,9 @@ from weft.capture.values.attributes import (
     class_value,
     guard_attribute,
     is_data_descriptor,
+    is_iterable,
     property_error,
+    refusal,
     type_lookup,
     written_attribute,
 )
@@ -340,7 +342,7 @@ class ObjectValue(SymbolicValue):
     def _special(self, tx: Interpreter, name: str, *args: SymbolicValue) -> SymbolicValue:
         method = self.special(tx, name)
         if method is None:
-            raise tx.error(TypeError, f"'{self.cls.__name__}' object does not support {name}")
+            raise tx.error(TypeError, refusal(self.cls.__name__, name))
         return method.call(tx, list(args), {})
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -389,6 +391,8 @@ class ObjectValue(SymbolicValue):
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
         if self._defined(tx, "__contains__") is not MISSING:
             return self._special(tx, "__contains__", item).truth(tx)
+        if not is_iterable(tx, self):
+            raise tx.error(TypeError, refusal(self.cls.__name__, "__contains__"))
         return super().contains(tx, item)
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
