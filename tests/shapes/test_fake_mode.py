@@ -38,6 +38,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "compare": (lambda x, y: x > y, (X, Y)),
     "sigmoid of ints": (torch.sigmoid, (INTS,)),
     "where": (lambda x: torch.where(x > 0, x, -x), (X,)),
+    "singular vectors": (lambda x: torch.linalg.svd(x, full_matrices=False), (Y,)),
     "relu of a slice": (lambda x: x[:, ::2].relu(), (X,)),
     "size one": (lambda x: x[:1] + x[:, :1], (X,)),
     "matmul": (lambda x, w: x @ w, (X, W)),
