@@ -10,6 +10,7 @@ never imports Triton.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -91,6 +92,13 @@ def prelude_text() -> str:
     """The device functions that every kernel imports (part of the cache key)."""
     path = Path(__file__).parents[1] / "codegen" / "triton" / "prelude.py"
     return path.read_text()
+
+
+def get_ready() -> None:
+    """GPU kernels will be asked for: let Triton be imported meanwhile, where the cache has none."""
+    if triton_version() and not DiskCache("triton").directory.exists():
+        with contextlib.suppress(OSError):
+            pool()
 
 
 def build(requests: Sequence[TritonRequest]) -> list[GpuBinary]:

@@ -37,7 +37,7 @@ class TritonServer:
     def __init__(self) -> None:
         jobs = config.compile_jobs or os.cpu_count() or 1
         self._connection, theirs = Pipe()
-        command = [sys.executable, str(_WORKER), str(theirs.fileno())]
+        command = [sys.executable or "python3", str(_WORKER), str(theirs.fileno())]
         self.process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
         )
