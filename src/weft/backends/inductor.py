@@ -20,8 +20,8 @@ from weft.aot.graph import AtenGraph
 from weft.aot.pipeline import compile_aot
 from weft.codegen import compile_graph
 from weft.codegen.lowering import LOWERINGS
+from weft.codegen.targets import get_ready
 from weft.config import check_options, config
-from weft.runtime import triton_build
 from weft.runtime.cuda_graphs import CudaGraphs
 from weft.shapes.symnode import extents
 
@@ -34,8 +34,7 @@ def inductor(
 ) -> Callable[..., Any]:
     """Compile a captured graph; `options` are settings of `weft.config` for this graph."""
     with config.patch(check_options(options or {})):
-        if any(isinstance(t, torch.Tensor) and t.is_cuda for t in example_inputs):
-            triton_build.get_ready()
+        get_ready({t.device.type for t in example_inputs if isinstance(t, torch.Tensor)})
         return compile_aot(gm, example_inputs, _compiler, lowered=LOWERINGS.__contains__)
 
 

@@ -7,7 +7,7 @@ imported when first needed: a process that only uses the CPU never loads Triton.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,12 @@ from weft.codegen.interpret import from_torch_tensor, run_kernel
 from weft.codegen.loop_ir import Kernel
 
 TARGETS = {"cpu": "weft.codegen.cpp", "cuda": "weft.codegen.triton"}
+
+
+def get_ready(devices: Iterable[str]) -> None:
+    """Kernels will be asked for on devices of these types: what takes long to start may begin."""
+    if "cuda" in devices:
+        importlib.import_module(TARGETS["cuda"]).get_ready()
 
 
 def compile_kernels(

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -86,8 +86,6 @@ def serve(connection: Connection) -> None:
     First comes the setup: Python's path and the number of processes. A request is a number and the
     arguments of `compile_text`; its answer is the number, the result, and what went wrong.
     """
-    from concurrent.futures import ProcessPoolExecutor
-
     path, jobs = connection.recv()
     sys.path[:] = path
     _without_weft()
