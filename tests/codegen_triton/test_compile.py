@@ -88,14 +88,3 @@ def test_equal_kernels_of_different_layers_have_one_text() -> None:
     assert first.listing != second.listing
     assert "model.py:17" in second.listing
     assert "b0: buf17" in second.listing
-
-
-@pytest.mark.parametrize(("length", "together"), [(50257, False), (50304, True), (1030, True)])
-def test_tiles_of_long_odd_rows_stay_within_a_row(length: int, together: bool) -> None:
-    """Rows of whole vectors, or of a length that fills tiles badly, are flattened."""
-    i, j = loop_index("i0", 64), loop_index("i1", length)
-    builder = KernelBuilder((LoopVar(i, 64), LoopVar(j, length)), ())
-    x = builder.load("in0", "f32", i * length + j)
-    builder.store("out0", "bf16", i * (length + 8) + j, builder.op("exp", x))
-    tiling = choose_tiling(builder.build("k"))
-    assert len(tiling.axes[0].variables) == (2 if together else 1)

@@ -10,7 +10,6 @@ variables).
     kernel                          tile                    programs
     pointwise                       [XBLOCK]                ceil(x / XBLOCK)
     pointwise, transposing          [YBLOCK, XBLOCK]        z * ceil(y / YBLOCK) * ceil(x / XBLOCK)
-    pointwise, long odd rows        [XBLOCK]                z * ceil(x / XBLOCK)
     reduction, row fits             [XBLOCK, RBLOCK >= r]   ceil(x / XBLOCK)
     reduction, row does not fit     [XBLOCK, RBLOCK] looped ceil(x / XBLOCK)
 """
@@ -27,9 +26,6 @@ from weft.codegen.occupancy import OUTER_REDUCTION_COLUMNS
 from weft.shapes.expr import Expr
 
 POINTWISE_BLOCK: Final = 1024
-LONGEST_VECTOR: Final = 16
-"""Elements that one load or store moves."""
-ROW_BLOCKS: Final = (1024, 512, 256)
 TRANSPOSE_BLOCK: Final = 64
 LARGEST_PERSISTENT_ROW: Final = 16384
 LOOPED_BLOCK: Final = 4096
@@ -101,32 +97,12 @@ def choose_tiling(kernel: Kernel, measure: Measure = lambda extent: extent) -> T
     transposed = _transposed_variable(kernel)
     if transposed is not None:
         return _transpose_tiling(kernel, transposed, measure)
-    row_by_row = _odd_rows_tiling(kernel)
-    if row_by_row is not None:
-        return row_by_row
     total = measure(Axis("x", kernel.outer, 1).extent)
     block = POINTWISE_BLOCK
     if isinstance(total, int):
         block = min(block, max(32, next_power_of_two(total)))
     warps = 4 if block >= 512 else 1
     return Tiling((Axis("x", kernel.outer, block),), (), True, warps)
-
-
-def _odd_rows_tiling(kernel: Kernel) -> Tiling | None:
-    """No tile reaches into two rows, where flat indices would hide which elements lie side by side:
-    rows (of several loop variables, so not all of one stride) of a length that is no multiple of a
-    vector's, but long enough to fill tiles.
-    """
-    if len(kernel.outer) < 2:
-        return None
-    *others, last = kernel.outer
-    length = last.extent
-    if not isinstance(length, int) or length % LONGEST_VECTOR == 0:
-        return None
-    block = next((b for b in ROW_BLOCKS if -length % b * 8 <= length), None)
-    if block is None:
-        return None
-    return Tiling((Axis("x", (last,), block),), tuple(others), True, 4 if block >= 512 else 1)
 
 
 def next_power_of_two(value: int) -> int:
