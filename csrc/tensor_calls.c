@@ -128,7 +128,7 @@ typedef struct {
     PyObject *fallback;
     Form form; /* of the result */
     int32_t dtype, device_type, device_index;
-    int kind, n_operands;
+    int kind, n_operands, n_arguments;
     bool viewed[MAX_OPERANDS];
     Form operands[];
 } Call;
@@ -195,21 +195,27 @@ static int multiply(const Call *self, Tensor result, Tensor *operands)
 static PyObject *product_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *Py_UNUSED(names))
 {
     Call *self = (Call *)callable;
-    Py_ssize_t n = PyVectorcall_NARGS(nargsf);
+    Py_ssize_t n = PyVectorcall_NARGS(nargsf), at = self->n_operands; /* the numbers follow the operands */
     Tensor operands[MAX_OPERANDS], views[MAX_OPERANDS], result = NULL;
+    int64_t space[MAX_NUMBERS];
     int n_views = 0, status = 0;
-    if (n != self->n_operands)
-        return wrong_count(self->n_operands, n);
-    for (int i = 0; i < n && status == 0; i++) {
+    if (n != self->n_arguments)
+        return wrong_count(self->n_arguments, n);
+    for (int i = 0; i < self->n_operands && status == 0; i++) {
+        const Form *form = &self->operands[i];
         operands[i] = tensor_in(args[i]);
         if (!self->viewed[i])
             continue;
-        status = view_of(operands[i], &self->operands[i], self->operands[i].numbers, &views[n_views]);
+        const int64_t *numbers = numbers_of(form, args + at, space);
+        at += form->dynamic;
+        status = numbers == NULL ? -1 : view_of(operands[i], form, numbers, &views[n_views]);
         if (status == 0)
             operands[i] = views[n_views++];
     }
-    if (status == 0)
-        status = make_result(self, self->form.numbers, &result);
+    if (status == 0) {
+        const int64_t *numbers = numbers_of(&self->form, args + at, space);
+        status = numbers == NULL ? -1 : make_result(self, numbers, &result);
+    }
     if (status == 0) {
         Py_BEGIN_ALLOW_THREADS
         status = multiply(self, result, operands);
@@ -273,7 +279,9 @@ static int read_operands(Call *self, PyObject *operands)
         self->viewed[i] = form != Py_None;
         if (self->viewed[i] && read_form(&self->operands[i], form) < 0)
             return -1;
+        self->n_arguments += self->operands[i].dynamic;
     }
+    self->n_arguments += self->n_operands + self->form.dynamic;
     return 0;
 }
 

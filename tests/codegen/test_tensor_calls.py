@@ -104,6 +104,20 @@ def test_results_are_released() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
 
 
+def test_products_of_sizes_that_are_given_at_the_call() -> None:
+    left = ((None, 7), (1, None), 0)  # a transposed matrix
+    x, y = torch.randn(7, 5), torch.randn(7, 3)
+    in_c = product("mm", (left, None), ((None, 3), None, 0), F32, CPU)
+    for call in (in_c, in_c.fallback):
+        torch.testing.assert_close(call(x, y, 5, 5, 5), x.t() @ y)
+    batched = product("bmm", (((2, None, 7), None, 0), None), ((2, None, 4), None, 0), F32, CPU)
+    x, y = torch.randn(2, 5, 7), torch.randn(2, 7, 4)
+    for call in (batched, batched.fallback):
+        torch.testing.assert_close(call(x, y, 5, 5), x @ y)
+    with pytest.raises(TypeError, match="4 arguments wanted, got 3"):
+        batched(x, y, 5)
+
+
 def test_without_torchs_c_functions_python_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_calls, "configured", lambda: False)
     form = ((2, 7), (7, 1), 0)

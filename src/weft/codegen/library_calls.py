@@ -9,6 +9,7 @@ ones.
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -79,7 +80,7 @@ PRODUCTS: Final = {
 
 
 def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
-    """A product of matrices of known sizes as one C call, which makes the views too."""
+    """A product of matrices as one C call, which makes the views too."""
     kind, result = PRODUCTS.get(call.op), call.outputs[0] if call.outputs else None
     if kind is None or result is None or call.keywords or call.epilogue:
         return None
@@ -87,16 +88,17 @@ def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
         return None
     values = [a.realize() for a in call.arguments]
     views = [
-        None if is_whole(v) else form_of(v.shape, plain_strides(v.shape, v.strides), v.offset)
+        (None, []) if is_whole(v)
+        else form_of(v.shape, plain_strides(v.shape, v.strides), v.offset)
         for v in values
-    ]
+    ]  # fmt: skip
     form, given = form_of(result.shape, result.strides, 0)
-    if given or any(view and view[1] for view in views):
-        return None
-    forms = tuple(view and view[0] for view in views)
-    function = tensor_calls.product(kind, forms, form, result.dtype, result.device)
+    function = tensor_calls.product(
+        kind, tuple(view for view, _ in views), form, result.dtype, result.device
+    )
     sizes = " @ ".join(shape_text(v.shape) for v in values[-2:])
-    arguments = ", ".join(v.buffer.name for v in values)
+    numbers = [*chain.from_iterable(numbers for _, numbers in views), *given]
+    arguments = ", ".join([*(v.buffer.name for v in values), *numbers])
     return f"{sequence.name(kind, function)}({arguments})  # {sizes}"
 
 

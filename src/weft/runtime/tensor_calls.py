@@ -15,10 +15,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from operator import mul
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -78,13 +78,20 @@ def product(
     kind: str, operands: tuple[Form | None, ...], result: Form, dtype: torch.dtype,
     device: torch.device,
 ) -> Made:  # fmt: skip
-    """Multiplies tensors, each seen in a form (None: as it is), by `mm`, `addmm` or `bmm`."""
+    """Multiplies tensors, each seen in a form (None: as it is), by `mm`, `addmm` or `bmm`.
+
+    The numbers that the operands' forms leave open follow the tensors, then those of the result's.
+    """
     views = [None if form is None else view(form) for form in operands]
+    counts = [0 if form is None else _open(form) for form in operands]
     function = PRODUCTS[kind]
 
-    def in_python(*tensors: torch.Tensor) -> torch.Tensor:
-        pairs = zip(views, tensors, strict=True)
-        return function(*[t if v is None else v(t) for v, t in pairs])
+    def in_python(*given: Any) -> torch.Tensor:
+        rest = iter(given[len(operands) :])
+        return function(*[
+            t if v is None else v(t, *islice(rest, count))
+            for v, t, count in zip(views, given, counts, strict=False)
+        ])  # fmt: skip
 
     where = _where(device)
     if where is None or not _fits(result):
@@ -105,6 +112,12 @@ def row_major(sizes: Sequence[int]) -> list[int]:
     """The strides that torch gives a new tensor of these sizes."""
     steps = accumulate((max(n, 1) for n in reversed(sizes[1:])), mul, initial=1)
     return list(reversed([*steps])) if sizes else []
+
+
+def _open(form: Form) -> int:
+    """How many numbers of the form are given at the call."""
+    sizes, strides, offset = form
+    return [*sizes, *(strides or ()), offset].count(None)
 
 
 def _known(numbers: tuple[Number, ...], rest: Iterator[int]) -> Iterator[int]:
