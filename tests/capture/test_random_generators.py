@@ -84,6 +84,7 @@ def _raising(x: torch.Tensor) -> Any:
 ])  # fmt: skip
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_each_call_draws_anew_and_leaves_the_state_as_eager(program: Any, backend: str) -> None:
+    torch.manual_seed(1)
     calls = [torch.randn(8, 8) for _ in range(5)]
     weft.reset()
     compiled = weft.compile(program, backend=backend, options={"fallback_random": True})

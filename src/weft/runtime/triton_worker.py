@@ -86,6 +86,7 @@ def serve(connection: Connection) -> None:
     First comes the setup: Python's path and the number of processes. A request is a number and the
     arguments of `compile_text`; its answer is the number, the result, and what went wrong.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the program
     path, jobs = connection.recv()
     sys.path[:] = path
     _without_weft()
