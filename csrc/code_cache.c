@@ -15,7 +15,7 @@ PyTypeObject *CodeCache_Type;
 
 static Py_ssize_t extra_index = -1;
 static Py_ssize_t entry_limit = 64;
-static PyObject *all_caches; /* dict: address of each living cache -> None */
+static CodeCache *all_caches; /* the living ones, linked: a dict would fail at the recursion limit */
 
 /* ---- finding and making caches ------------------------------------------------------------------ */
 
@@ -37,6 +37,25 @@ static void code_died(void *extra)
     }
 }
 
+static void link_cache(CodeCache *cache)
+{
+    cache->previous = NULL;
+    cache->next = all_caches;
+    if (all_caches != NULL)
+        all_caches->previous = cache;
+    all_caches = cache;
+}
+
+static void unlink_cache(CodeCache *cache)
+{
+    if (cache->previous != NULL)
+        cache->previous->next = cache->next;
+    else
+        all_caches = cache->next;
+    if (cache->next != NULL)
+        cache->next->previous = cache->previous;
+}
+
 CodeCache *code_cache_get(PyObject *code)
 {
     CodeCache *cache = code_cache_find(code);
@@ -48,14 +67,11 @@ CodeCache *code_cache_get(PyObject *code)
     cache->entries = PyTuple_New(0);
     cache->code = NULL;
     cache->owned = cache->skip = cache->frozen = false;
-    PyObject *key = PyLong_FromVoidPtr(cache);
-    if (key == NULL || PyDict_SetItem(all_caches, key, Py_None) < 0 ||
-        code_extra_set(code, extra_index, cache) < 0) {
-        Py_XDECREF(key);
+    link_cache(cache);
+    if (cache->entries == NULL || code_extra_set(code, extra_index, cache) < 0) {
         Py_DECREF(cache);
         return NULL;
     }
-    Py_DECREF(key);
     cache->code = code; /* borrowed; the reference made above is now the code's */
     PyObject_GC_Track((PyObject *)cache);
     return cache;
@@ -241,10 +257,7 @@ static void cache_dealloc(PyObject *object)
     CodeCache *self = (CodeCache *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
-    PyObject *key = PyLong_FromVoidPtr(self);
-    if (key == NULL || PyDict_DelItem(all_caches, key) < 0)
-        PyErr_Clear();
-    Py_XDECREF(key);
+    unlink_cache(self);
     PyObject *code = self->code;
     self->code = NULL;
     if (code != NULL) {
@@ -421,26 +434,21 @@ static PyObject *frame_is_settled(PyObject *Py_UNUSED(module), PyObject *code)
 
 static void forget(CodeCache *cache)
 {
-    PyObject *object = Py_NewRef((PyObject *)cache);
     cache->frozen = false;
-    cache_clear(object);
-    Py_DECREF(object);
+    cache_clear((PyObject *)cache);
 }
 
 static int forget_all(void)
 {
-    PyObject *keys = PyDict_Keys(all_caches);
-    if (keys == NULL)
+    PyObject *caches = PyList_New(0); /* clearing one may end others: held until all are */
+    for (CodeCache *cache = all_caches; caches != NULL && cache != NULL; cache = cache->next)
+        if (PyList_Append(caches, (PyObject *)cache) < 0)
+            Py_CLEAR(caches);
+    if (caches == NULL)
         return -1;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys); i++) {
-        PyObject *key = PyList_GET_ITEM(keys, i);
-        int alive = PyDict_Contains(all_caches, key); /* clearing one may end others */
-        if (alive < 0)
-            break;
-        if (alive)
-            forget(PyLong_AsVoidPtr(key));
-    }
-    Py_DECREF(keys);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(caches); i++)
+        forget((CodeCache *)PyList_GET_ITEM(caches, i));
+    Py_DECREF(caches);
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -457,8 +465,11 @@ static PyObject *frame_clear(PyObject *Py_UNUSED(module), PyObject *args)
     if (require_code(code) < 0)
         return NULL;
     CodeCache *cache = code_cache_find(code);
-    if (cache != NULL)
+    if (cache != NULL) {
+        Py_INCREF(cache);
         forget(cache);
+        Py_DECREF(cache);
+    }
     Py_RETURN_NONE;
 }
 
@@ -474,10 +485,9 @@ static PyObject *frame_set_limit(PyObject *Py_UNUSED(module), PyObject *number)
 
 static PyObject *frame_cache_count(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    PyObject *key;
-    Py_ssize_t at = 0, count = 0;
-    while (PyDict_Next(all_caches, &at, &key, NULL))
-        count += PyTuple_GET_SIZE(((CodeCache *)PyLong_AsVoidPtr(key))->entries);
+    Py_ssize_t count = 0;
+    for (const CodeCache *cache = all_caches; cache != NULL; cache = cache->next)
+        count += PyTuple_GET_SIZE(cache->entries);
     return PyLong_FromSsize_t(count);
 }
 
@@ -507,10 +517,9 @@ int code_cache_init(PyObject *module)
     extra_index = code_extra_request(code_died);
     if (extra_index < 0)
         return PyErr_SetString(PyExc_RuntimeError, "no slot left in code objects"), -1;
-    all_caches = PyDict_New();
     Entry_Type = add_type(module, &entry_spec);
     CodeCache_Type = add_type(module, &cache_spec);
-    if (all_caches == NULL || Entry_Type == NULL || CodeCache_Type == NULL)
+    if (Entry_Type == NULL || CodeCache_Type == NULL)
         return -1;
     return PyModule_AddFunctions(module, functions);
 }

@@ -192,6 +192,7 @@ typedef struct CodeCache {
     bool owned;        /* by CompiledFunctions */
     bool skip;         /* never try, never compile */
     bool frozen;       /* try, but compile no more */
+    struct CodeCache *previous, *next; /* among all that live */
 } CodeCache;
 
 extern PyTypeObject *Entry_Type;

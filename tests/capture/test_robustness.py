@@ -139,6 +139,33 @@ def test_a_recursion_through_handlers_is_no_deeper_than_eager() -> None:
     assert 0 < calls_until_the_limit(compiled) <= 4 * eager
 
 
+def test_variants_that_end_at_the_recursion_limit_are_forgotten() -> None:
+    """There no key of a dictionary is compared (`reset` crashed) and no callback of a weak
+    reference runs (code at the same address got another function's variant)."""
+    before = _frame.entry_count()
+    held = [weft.compile(numbered(n), backend="eager") for n in range(20)]
+    for n in range(20):
+        held[n](X)
+    assert _frame.entry_count() >= before + 20
+    gc.collect()
+
+    def drop(depth: int) -> None:
+        try:
+            drop(depth + 1)
+        except RecursionError:
+            while held:
+                del held[-1]  # without a call, for which there is no room
+            raise
+
+    with pytest.raises(RecursionError):
+        drop(0)
+    gc.collect()
+    assert _frame.entry_count() <= before
+    weft.reset()
+    for n in range(20, 40):
+        assert torch.equal(weft.compile(numbered(n), backend="eager")(X), numbered(n)(X))
+
+
 def test_threads_that_wait_for_the_same_frame_share_its_variant() -> None:
     compiled = weft.compile(numbered(7), backend="eager")
     start = threading.Barrier(6)

@@ -27,7 +27,9 @@ class PerCode(Generic[T]):
 
     def get(self, code: CodeType) -> T | None:
         entry = self._entries.get(id(code))
-        return entry[1] if entry is not None else None
+        if entry is None or entry[0]() is not code:  # `forget` fails where the stack is full
+            return None
+        return entry[1]
 
     def __setitem__(self, code: CodeType, value: T) -> None:
         key, entries = id(code), self._entries
