@@ -55,9 +55,6 @@ def fresh_caches() -> Iterator[dict[str, str]]:
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
         "TRITON_CACHE_DIR": f"{folder}/triton",
         "TMPDIR": folder,
-        # freed memory goes back to the system at once, so that the peak can be read off
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 20),
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_VERBOSITY": "error",
     }

@@ -176,7 +176,7 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "ms": {c: round(1000 * t.median, 3) for c, t in times.items()},
         "weft / eager": round(ratio(times, "weft", "eager"), 3),
         "weft / torch": round(ratio(times, "weft", "torch"), 3) if "torch" in times else None,
-        "MiB": {c: round((m or 0) / 2**20, 1) for c, m in memory.items()},
+        "MiB": {c: round(m / 2**20, 1) for c, m in memory.items()},
         "graphs": weft.stats()["graphs"], "breaks": weft.stats()["graph_breaks"],
     }  # fmt: skip
 

@@ -14,13 +14,13 @@ import copy
 import json
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
 
 import weft
+from benchmarks.allocations import peak_of
 from benchmarks.cases import Workload, all_cases, is_gpu
 from weft.diagnostics.timing import Clock, interleaved, ratio, waiter
 
@@ -46,16 +46,8 @@ def build(name: str, device: str) -> Workload:
 # -- memory --------------------------------------------------------------------------------------
 
 
-def _status(key: str) -> int:
-    """Bytes of a line of /proc/self/status."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(key)
-
-
-def peak_memory(call: Callable[[], Any], device: str) -> int | None:
-    """Bytes that three calls need at most beyond what is held between them."""
+def peak_memory(call: Callable[[], Any], device: str) -> int:
+    """Bytes that calls need at most beyond what is held between them, of PyTorch's allocator."""
     if is_gpu(device):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -64,14 +56,7 @@ def peak_memory(call: Callable[[], Any], device: str) -> int | None:
             call()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    try:
-        before = _status("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts again
-        for _ in range(3):
-            call()
-        return max(0, _status("VmHWM") - before)
-    except (OSError, KeyError):
-        return None
+    return peak_of(call, before=1, measured=2)
 
 
 # -- numerical error -----------------------------------------------------------------------------

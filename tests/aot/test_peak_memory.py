@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 import weft
+from benchmarks.allocations import peak_of
 
 WORDS, WIDTH, TOKENS = 4000, 64, 96
 Step = Callable[[], object]
@@ -90,19 +90,6 @@ def optimizer_in_hooks(model: LanguageModel, x: torch.Tensor, wrap: Wrap) -> Ste
     for parameter in model.parameters():
         step_in_hook(parameter)
     return lambda: compiled(x).backward()
-
-
-def peak_of(step: Step) -> int:
-    """Bytes that are allocated at most, beyond those of before, in the second step."""
-    step()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        step()
-    used = most = 0
-    for event in found.profiler.kineto_results.events():  # type: ignore[union-attr]
-        if event.name() == "[memory]":
-            used += event.nbytes()
-            most = max(most, used)
-    return most
 
 
 PROGRAMS = [loss_outside, autocast, accumulation, optimizer_in_hooks]
