@@ -166,6 +166,7 @@ static inline uint64_t dict_version(PyObject *dict)
 #endif
     return ((PyDictObject *)dict)->ma_version_tag;
 }
+enum { DICT_VERSION_AT = offsetof(PyDictObject, ma_version_tag) };
 #pragma GCC diagnostic pop
 
 /* ---- the exception that is set ------------------------------------------------------------------ */
