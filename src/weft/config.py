@@ -77,8 +77,8 @@ class Config:
 
     # -- numerics --------------------------------------------------------------------------------
     fallback_random: bool = _knob(
-        False, "Random operators call ATen, bit-equal to eager under one seed.",
-        group="numerics", cache_key=True)
+        False, "Accepted for programs that ask for it: random operators always call ATen, "
+        "bit-equal to eager under one seed.", group="numerics")
     emulate_precision_casts: bool = _knob(
         False, "Round to the low-precision dtype after every operator, as eager does.",
         group="numerics", cache_key=True)
@@ -98,9 +98,6 @@ class Config:
     simd: str = _knob(
         "", "avx512, avx2 or portable; empty: what the machine has.",
         group="codegen", cache_key=True)
-    num_threads: int = _knob(
-        0, "Threads of generated CPU kernels; 0: torch.get_num_threads() at each call.",
-        group="codegen", cache_key=True)
     max_fusion_size: int = _knob(
         64, "Operators in one kernel before scheduling stops fusing into it.",
         group="codegen", cache_key=True)
@@ -108,7 +105,8 @@ class Config:
         32, "Tensors that one kernel reads and writes before scheduling stops fusing into it.",
         group="codegen", cache_key=True)
     max_autotune: bool = _knob(
-        False, "Measure candidate kernels and templates and keep the fastest.",
+        False, "Choose the library of each matrix product on CPUs by measuring at its own sizes "
+        "(kept on disk). Off: one measurement decides for the machine.",
         group="codegen", cache_key=True)
     cudagraphs: bool = _knob(
         False, "Replay GPU work as CUDA graphs where that is safe.",
@@ -127,9 +125,10 @@ class Config:
 
     # -- diagnostics -----------------------------------------------------------------------------
     logs: str = _knob(
-        "", "Artifacts to log, comma separated: see weft.set_logs.", group="diagnostics")
+        "", "Artifacts to log from the start, comma separated; later: weft.set_logs.",
+        group="diagnostics")
     trace: bool = _knob(
-        False, "Write every intermediate form and kernel to <cache_dir>/trace.",
+        False, "Write every intermediate form and kernel to a folder below <cache_dir>/trace.",
         group="diagnostics")
 
     def __setattr__(self, name: str, value: object) -> None:

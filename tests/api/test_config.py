@@ -1,9 +1,12 @@
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import weft
 from weft import errors
 from weft.config import KNOBS, MODES, CompileOptions, Config, check_options, config
 
@@ -12,6 +15,13 @@ def test_every_setting_is_documented_and_few():
     assert len(KNOBS) <= 40
     assert all(len(knob.doc) > 10 and knob.group for knob in KNOBS.values())
     assert all(name in config.describe() for name in KNOBS)
+
+
+def test_every_setting_is_read_somewhere():
+    root = Path(weft.__file__).parent
+    text = "".join(path.read_text() for path in root.rglob("*.py"))
+    read = set(re.findall(r"\b(?:config|self)\.(\w+)\b(?! =)", text))
+    assert KNOBS.keys() - read == {"fallback_random"}, "what random operators do anyway"
 
 
 def test_unknown_setting_suggests_the_nearest():

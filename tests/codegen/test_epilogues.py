@@ -13,7 +13,7 @@ from weft.codegen import gemm_calls
 @pytest.fixture(autouse=True)
 def use_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine where oneDNN is faster."""
-    monkeypatch.setattr(gemm_calls, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(gemm_calls, "onednn_is_faster", lambda shape: True)
 
 
 ARGUMENTS = torch.randn(4, 32, 128), torch.randn(256, 128), torch.randn(256)

@@ -8,6 +8,7 @@ import torch.fx
 
 from weft.backends.inductor import compile_fx
 from weft.codegen import gemm_calls
+from weft.config import config
 from weft.diagnostics import events
 from weft.runtime.gemm_speed import onednn_is_faster, onednn_linear
 
@@ -16,7 +17,7 @@ needs_onednn = pytest.mark.skipif(onednn_linear() is None, reason="torch without
 
 @pytest.fixture
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_calls, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(gemm_calls, "onednn_is_faster", lambda shape: True)
 
 
 def compiled(function: object, *inputs: torch.Tensor) -> tuple[torch.Tensor, str]:
@@ -83,3 +84,20 @@ def test_the_machine_is_measured_once() -> None:
     first = onednn_is_faster()
     onednn_is_faster.cache_clear()
     assert onednn_is_faster() == first  # from the disk cache
+
+
+@needs_onednn
+@pytest.mark.parametrize("autotune", [False, True])
+def test_max_autotune_measures_products_at_their_own_sizes(
+    monkeypatch: pytest.MonkeyPatch, autotune: bool
+) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def remember(shape: tuple[int, int, int]) -> bool:
+        asked.append(shape)
+        return False
+
+    monkeypatch.setattr(gemm_calls, "onednn_is_faster", remember)
+    with config.patch(max_autotune=autotune):
+        compiled(torch.mm, torch.randn(64, 256), torch.randn(256, 192))
+    assert set(asked) == {(64, 256, 192) if autotune else gemm_calls.SHAPE}

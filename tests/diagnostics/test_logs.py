@@ -123,7 +123,7 @@ def test_unknown_levels_are_refused():
 @pytest.mark.usefixtures("fresh")
 def test_compiling_tells_something_about_every_artifact(capsys):
     def program(x, n):
-        y = (x @ x).relu().sum(-1) * n
+        y = (x @ (x + 0)).relu().sum(-1) * n
         print(end="")
         return y + 1
 
@@ -136,3 +136,32 @@ def test_compiling_tells_something_about_every_artifact(capsys):
     err = capsys.readouterr().err
     missing = [artifact for artifact in logs.ARTIFACTS if f"[{artifact}]" not in err]
     assert not missing
+
+
+def test_output_code_shows_the_machine_near_text_of_cpu_kernels(capsys):
+    logs.set_logs("output_code")
+    weft.compile(lambda x: x.relu() + x.sigmoid())(torch.randn(33))
+    err = capsys.readouterr().err
+    assert "a.buffers[0]" in err  # the C++ kernel
+    assert "def call(args)" in err
+
+
+def test_passes_show_the_graph_before_and_after(capsys):
+    logs.set_logs("passes")
+    weft.compile(lambda x: (x + 0) * 2, backend="aot_eager")(torch.randn(33))
+    err = capsys.readouterr().err
+    assert err.index("[passes] pass ") < err.index("before:") < err.index("after:")
+
+
+def test_trace_writes_each_form_of_forward_and_backward_to_files(tmp_path):
+    with weft.config.patch(cache_dir=str(tmp_path)):
+        compiled = weft.compile(lambda x: x.sin().sum(), options={"trace": True})
+        compiled(torch.randn(33, requires_grad=True)).backward()
+        weft.compile(lambda x: x.cos())(torch.randn(33))  # not traced
+    [folder] = (tmp_path / "trace").iterdir()
+    texts = {path.name: path.read_text() for path in folder.iterdir()}
+    assert sorted(int(name[:3]) for name in texts) == list(range(1, len(texts) + 1))
+    kinds = [name[4:-4] for name in sorted(texts)]
+    assert {"graph", "guards", "aot", "schedule", "kernel", "output_code", "bytecode"} <= {*kinds}
+    assert kinds.count("aot") == 2
+    assert not any("cos(" in text and "def forward(self, x" in text for text in texts.values())

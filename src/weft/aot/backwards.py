@@ -27,6 +27,7 @@ from weft.aot.stages import Stages
 from weft.compiling import compiling
 from weft.config import config
 from weft.diagnostics.failures import handle
+from weft.diagnostics.trace_files import traced
 from weft.passes.eliminate_dead_code import eliminate_dead_code
 
 Indices = frozenset[int]
@@ -68,7 +69,7 @@ class Backwards:
         self.tangents = tangents
         self.compiler = compiler
         self.narrows = narrows
-        self.settings = dict(config.cache_key())
+        self.settings = {**dict(config.cache_key()), "trace": config.trace}
         self.compiled: dict[tuple[Indices | None, Indices | None], Backward] = {}
         if len(tangents) == 1 or not narrows:
             self.compiled[None, None] = self._made(None, None, compiler)
@@ -80,7 +81,7 @@ class Backwards:
         """
         found = self.compiled.get((given, wanted))
         if found is None:
-            with compiling(), config.patch(self.settings):
+            with compiling(), config.patch(self.settings), traced():
                 found = self.compiled.get((given, wanted)) or self._new(given, wanted)
         return found
 

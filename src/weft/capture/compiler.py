@@ -64,6 +64,7 @@ from weft.compiling import compiling
 from weft.config import CompileOptions, config
 from weft.diagnostics import events
 from weft.diagnostics.failures import handle
+from weft.diagnostics.trace_files import traced
 from weft.dims import Declarations
 from weft.errors import GraphBreakError, RecompileError, UserError
 from weft.interrupts import checkpoint
@@ -153,7 +154,7 @@ class FrameCompiler:
                globals: dict[str, Any], outermost: bool) -> Any:
         """The new entry; None, and a note of it, where there can be none."""
         try:
-            with events.stage("capture"), no_saved_tensor_hooks():
+            with traced(), events.stage("capture"), no_saved_tensor_hooks():
                 return self._compile(code, locals, cells, globals, outermost)
         except SkipFrame as skip:
             events.record("skip", code=code, reason=skip.reason)

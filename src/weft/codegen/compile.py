@@ -120,4 +120,4 @@ def _report(
             lines = tuple(o.line for o in step.origins if o.line is not None)
             events.record("extern_call", op=str(step.op), stack=lines)
     events.record("schedule", text="\n".join(schedule.decisions))
-    events.record("output_code", source=source, path="")
+    events.record("output_code", name="call sequence", source=source)

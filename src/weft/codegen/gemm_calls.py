@@ -17,8 +17,9 @@ import torch
 
 from weft.codegen.call_sequence import CallSequence
 from weft.codegen.values import ExternCall, Shape, Strided, Value
+from weft.config import config
 from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm, depth_in_two
-from weft.runtime.gemm_speed import linear_or_empty, onednn_is_faster, onednn_linear
+from weft.runtime.gemm_speed import SHAPE, linear_or_empty, onednn_is_faster, onednn_linear
 
 aten = torch.ops.aten
 
@@ -111,7 +112,15 @@ def _is_for_onednn(left: Strided, right: Strided) -> bool:
         return False
     if not (_is_contiguous(left) and any(_is_one(s) for s in right.strides)):
         return False
-    return _worth_while(left.shape, right.shape) and onednn_is_faster()
+    return _worth_while(left.shape, right.shape) and onednn_is_faster(_trial(left, right))
+
+
+def _trial(left: Strided, right: Strided) -> tuple[int, int, int]:
+    """The sizes at which the libraries are compared: the product's own under `max_autotune`."""
+    rows, inner, columns = *left.shape, right.shape[1]
+    if isinstance(rows, int) and isinstance(inner, int) and isinstance(columns, int):
+        return (rows, inner, columns) if config.max_autotune else SHAPE
+    return SHAPE
 
 
 def _operands(call: ExternCall) -> tuple[Strided, Strided, Strided | None] | None:

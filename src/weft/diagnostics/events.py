@@ -21,7 +21,7 @@ pass            name, before, after
 schedule        text
 kernel          name, stack, source, target, ops
 extern_call     op, stack
-output_code     source, path
+output_code     name, source
 fallback        error, report
 limit           code, reason
 skip            code, reason

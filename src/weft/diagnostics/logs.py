@@ -16,90 +16,18 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
 from weft.diagnostics import events
-from weft.diagnostics.changes import summary
+from weft.diagnostics.artifacts import ARTIFACTS, Format
 from weft.diagnostics.events import Event
-from weft.diagnostics.explanation import code_name, graph_text
 from weft.errors import BadValue, UnknownArtifact
 
-Fields = Mapping[str, Any]
-Format = Callable[[Fields], str]
-
-
-def _graph(f: Fields) -> str:
-    return f"captured graph of {code_name(f.get('code', ''))}\n{graph_text(f.get('gm'))}"
-
-
-def _guards(f: Fields) -> str:
-    lines = [f"guards of {code_name(f.get('code', ''))}"]
-    return "\n".join([*lines, *(f"  {g}" for g in f.get("guards", ()))])
-
-
-def _recompile(f: Fields) -> str:
-    changes = f.get("changes") or ()
-    head = f"recompiling {code_name(f.get('code', ''))}: "
-    if not changes:
-        return head + str(f.get("reason", ""))
-    lines = [head + str(changes[0]), *changes[0].details()]
-    if len(changes) > 1:
-        lines.append("the variants before it: " + "; ".join(summary(changes[1:])))
-    return "\n  ".join(lines)
-
-
-def _break(f: Fields) -> str:
-    stack = "".join(f"\n  at {line}" for line in reversed(f.get("stack") or ()))
-    hint = f"\n  hint: {f['hint']}" if f.get("hint") else ""
-    return f"graph break [{f.get('id', '')}]: {f.get('reason', '')}{stack}{hint}"
-
-
-def _bytecode(f: Fields) -> str:
-    return f"replacement of {code_name(f.get('code', ''))}\n{f.get('source', '')}"
-
-
-def _aot(f: Fields) -> str:
-    return f"ATen graph\n{graph_text(f.get('gm'))}"
-
-
-def _text(f: Fields) -> str:
-    return str(f.get("text", ""))
-
-
-def _output_code(f: Fields) -> str:
-    path = f" ({f['path']})" if f.get("path") else ""
-    return f"output code{path}\n{f.get('source', '')}"
-
-
-def _kernel(f: Fields) -> str:
-    return f"kernel {f.get('name', '')} ({f.get('target', '')})\n{f.get('source', '')}"
-
-
-def _limit(f: Fields) -> str:
-    return f"no more variants of {code_name(f.get('code', ''))}: {f.get('reason', '')}"
-
-
-def _stage(f: Fields) -> str:
-    return f"{f['name']}: {f['seconds'] * 1e3:.2f} ms (own {f['self_seconds'] * 1e3:.2f})"
-
-
-# artifact -> kind of event -> how it reads
-ARTIFACTS: Final[Mapping[str, Mapping[str, Format]]] = MappingProxyType({
-    "bytecode": {"bytecode": _bytecode},
-    "graph": {"graph": _graph},
-    "guards": {"guards": _guards},
-    "recompiles": {"recompile": _recompile, "limit": _limit},
-    "graph_breaks": {"graph_break": _break},
-    "aot": {"aot": _aot},
-    "schedule": {"schedule": _text},
-    "output_code": {"output_code": _output_code, "kernel": _kernel},
-    "perf": {"perf": _text, "stage_end": _stage},
-})
-_CODE: Final = frozenset({"bytecode", "graph", "aot", "output_code"})
+_CODE: Final = frozenset({"bytecode", "graph", "aot", "passes", "output_code"})
 
 LEVELS: Final[Mapping[str, int]] = MappingProxyType({
     "debug": logging.DEBUG, "info": logging.INFO})
@@ -117,7 +45,8 @@ class _Handler(logging.Handler):
         head, _, body = record.getMessage().partition("\n")
         console.print(Text(f"[{artifact}] ", style="bold cyan"), Text(head), sep="", end="\n")
         if body and artifact in _CODE and console.is_terminal:
-            console.print(Syntax(body, "python", background_color="default"))
+            language = "cpp" if body.startswith("//") else "python"
+            console.print(Syntax(body, language, background_color="default"))
         elif body:
             console.print(Text(body))
 

@@ -147,7 +147,7 @@ class CudaGraphs:
     def _give_up(self, reason: str, inputs: list[Any]) -> list[Any]:
         self.disabled = reason
         self.recordings.clear()
-        events.record("cudagraphs_skipped", reason=reason)
+        events.record("perf", text=f"no CUDA graph: {reason}")
         return self.artifact(inputs)
 
 

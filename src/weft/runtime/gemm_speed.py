@@ -1,4 +1,4 @@
-"""Which matrix product of torch is faster on this machine: measured once, remembered on disk.
+"""Which matrix product of torch is faster on this machine: measured, remembered on disk.
 
 Place in the pipeline: asked by `codegen/gemm_calls.py`. torch multiplies float32 matrices with
 MKL, which on processors of other makers uses half of the vector width; oneDNN, which torch carries
@@ -22,7 +22,7 @@ from weft.runtime.cpp_build import machine_features
 from weft.runtime.disk_cache import DiskCache
 
 SHAPE: Final = (256, 512, 512)
-"""Rows, inner size and columns of the trial: about a millisecond."""
+"""Rows, inner size and columns of the trial that stands for all: about a millisecond."""
 TRIALS: Final = 5
 MARGIN: Final = 1.2
 """oneDNN must be this much faster: its calls cost a little more."""
@@ -55,23 +55,25 @@ def linear_or_empty(
 
 
 @cache
-def onednn_is_faster() -> bool:
-    """Is oneDNN clearly faster than `torch.mm` for float32 here?"""
+def onednn_is_faster(shape: tuple[int, int, int] = SHAPE) -> bool:
+    """Is oneDNN clearly faster than `torch.mm` for float32 here, for products like SHAPE?"""
     linear = onednn_linear()
     if linear is None:
         return False
-    key = hashlib.sha256(repr((torch.__version__, sorted(machine_features()))).encode()).hexdigest()
+    machine = (torch.__version__, sorted(machine_features()))
+    known_for = machine if shape == SHAPE else (*machine, shape)
+    key = hashlib.sha256(repr(known_for).encode()).hexdigest()
     disk = DiskCache("machine")
     known = disk.get(key)
     if known is None:
-        known = repr(_advantage(linear)).encode()
+        known = repr(_advantage(linear, shape)).encode()
         disk.put(key, known)
     return float(known) > MARGIN
 
 
-def _advantage(linear: Callable[..., torch.Tensor]) -> float:
+def _advantage(linear: Callable[..., torch.Tensor], shape: tuple[int, int, int]) -> float:
     """Time of MKL over time of oneDNN."""
-    rows, inner, columns = SHAPE
+    rows, inner, columns = shape
     with torch.inference_mode():
         x, w = torch.ones(rows, inner), torch.ones(columns, inner)
         slow = _fastest(lambda: torch.mm(x, w.t()))

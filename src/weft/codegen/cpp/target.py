@@ -32,13 +32,24 @@ def compile_kernels(
 
     Raises CompilerNotFound without a C++ compiler.
     """
-    futures = [submit(source_of(kernel)) for kernel in kernels]
+    sources = [source_of(kernel) for kernel in kernels]
+    futures = [submit(source) for source in sources]
+    if events.watched():
+        for kernel, source in zip(kernels, sources, strict=True):
+            events.record("output_code", name=kernel.name, source=_listing(kernel, source))
     with events.stage("cpp_compile"):
         paths = [future.result() for future in futures]
     return [
         kernel_of(path, ENTRY, buffers=len(k.buffers), sizes=len(k.sizes), name=k.name)
         for path, k in zip(paths, kernels, strict=True)
     ]
+
+
+def _listing(kernel: Kernel, source: str) -> str:
+    """The text for a reader: what each buffer is, and which lines it computes."""
+    names = ", ".join(f"b{i}: {b.name}" for i, b in enumerate(kernel.buffers))
+    origins = "".join(f"// {origin}\n" for origin in kernel.origins)
+    return f"// {kernel.name}({names})\n{origins}{source}"
 
 
 def source_of(kernel: Kernel) -> str:

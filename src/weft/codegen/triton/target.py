@@ -122,7 +122,7 @@ class _Target:
         """What launches each kernel, all compiled in parallel."""
         flat = [one for parts, _ in spelled for one in parts]
         for one in flat:
-            events.record("output_code", source=one.listing, path="")
+            events.record("output_code", name=one.kernel.name, source=one.listing)
         binaries = build([_request(one.source, self.arch, aligned=True) for one in flat])
         loaded = iter(_load_each(flat, binaries, self.arch, self.index))
         return [
