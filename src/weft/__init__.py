@@ -16,6 +16,7 @@ architecture.md` is the map. Importing weft is quick: each name below is importe
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +27,6 @@ from weft.version import __version__
 if TYPE_CHECKING:
     from weft.api import (
         compile,
-        compile_fx,
         compile_inplace,
         explain,
         optimize,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         stats,
     )
     from weft.backends import list_backends, register_backend
+    from weft.backends.inductor import compile_fx
     from weft.diagnostics.logs import set_logs
     from weft.dims import Dim
     from weft.markers import (
@@ -49,8 +50,9 @@ if TYPE_CHECKING:
 
 _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "weft.api": (
-        "compile", "compile_fx", "compile_inplace", "explain", "optimize", "reset", "stats"),
+        "compile", "compile_inplace", "explain", "optimize", "reset", "stats"),
     "weft.backends": ("list_backends", "register_backend"),
+    "weft.backends.inductor": ("compile_fx",),
     "weft.diagnostics.logs": ("set_logs",),
     "weft.dims": ("Dim",),
     "weft.passes": ("register_pass", "unregister_pass"),
@@ -92,7 +94,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+        raise AttributeError(
+            f"module 'weft' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -71,6 +71,8 @@ def compile(
 
     Raises NotCallable, UnknownBackend, UnknownMode, UnknownOption or BadValue at once.
     """
+    if not isinstance(disable, bool):
+        raise BadValue(f"disable must be True or False, got {disable!r}")
     settings = _checked_options(fullgraph, dynamic, mode, options)
     settings = replace(settings, dynamic_shapes=dynamic_shapes)
     chosen = _resolved(backend)
@@ -113,7 +115,7 @@ def _resolved(backend: str | Backend) -> Backend:
         if not callable(made):
             raise BackendError(f"the backend {name} returned {type(made).__name__}",
                                do="return a callable that takes the graph's inputs")
-        return made
+        return getattr(made, "boxed_form", made)  # `compile_fx`'s result
 
     return users_backend
 
@@ -210,13 +212,10 @@ def optimize(backend: str | Backend = _DEFAULT_BACKEND, **settings: Any) -> Call
     return decorator
 
 
-def compile_fx(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-    """The default backend on a captured graph: what a custom backend calls after its own passes."""
-    return backends.resolve(_DEFAULT_BACKEND)(gm, example_inputs)
-
-
 def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanation]:
     """`weft.explain(fn)(*args)` compiles `fn` afresh, runs it, and tells what happened."""
+    if not callable(fn):
+        raise NotCallable(fn, "weft.explain")
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         compiled = compile(fn, **settings)

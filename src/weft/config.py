@@ -35,7 +35,7 @@ def _knob(default: Any, doc: str, *, group: str, cache_key: bool = False) -> Any
 @final
 @dataclass(slots=True)
 class Config:
-    """The settings. `help(weft.config)` or `weft.config.describe()` lists them."""
+    """The settings. `weft.config.describe()` lists them with their values and meanings."""
 
     # -- capture ---------------------------------------------------------------------------------
     disable: bool = _knob(

@@ -92,7 +92,7 @@ class UnknownOption(UnknownName, AttributeError):
     noun = "setting"
 
     def __init__(self, name: object, valid: Iterable[str]) -> None:
-        super().__init__(name, valid, do="`help(weft.config)` describes each")
+        super().__init__(name, valid, do="`print(weft.config.describe())` lists what each does")
 
 
 class UnknownArtifact(UnknownName):
@@ -112,11 +112,11 @@ class BadValue(UserError, TypeError):
 
 
 class NotCallable(UserError, TypeError):
-    """`weft.compile` was given something that cannot be called."""
+    """A function of weft (`taker`) was given something that cannot be called."""
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: object, taker: str = "weft.compile") -> None:
         super().__init__(
-            f"weft.compile needs a function, a torch.nn.Module or another callable, "
+            f"{taker} needs a function, a torch.nn.Module or another callable, "
             f"and got {type(value).__name__}",
             do="pass the function itself, not the result of calling it",
         )

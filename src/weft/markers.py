@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
@@ -57,7 +58,7 @@ def disable(fn: Any = None, *, recursive: bool = True, reason: str = "") -> Any:
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
-        raise NotCallable(fn)
+        raise NotCallable(fn, "weft.disable")
     disabled = _unhooked(fn) if recursive else _skipped(fn)
     setattr(disabled, DISABLED, True)
     disabled.__dict__[RECURSIVE] = recursive
@@ -116,7 +117,7 @@ def allow_in_graph(fn: Callable[P, R]) -> Callable[P, R]:
     them) that depend on its arguments alone.
     """
     if not callable(fn):
-        raise NotCallable(fn)
+        raise NotCallable(fn, "weft.allow_in_graph")
     _ALLOWED[id(fn)] = fn
     return fn
 
@@ -138,9 +139,7 @@ def mark_dynamic(
     tensor: torch.Tensor, dim: int | tuple[int, ...], *, min: int = 0, max: int | None = None
 ) -> None:
     """Give these dimensions of an input symbolic sizes from the first compile on."""
-    if max is not None and max < min:
-        raise BadValue(f"mark_dynamic: max={max} is below min={min}", do="swap them")
-    _mark(tensor, dim, DimRange(min, max))
+    _mark("mark_dynamic", tensor, dim, _range("mark_dynamic", min, max))
 
 
 def mark_unbacked(
@@ -150,17 +149,29 @@ def mark_unbacked(
 
     A branch of the program on such a size breaks the graph.
     """
-    if max is not None and max < min:
-        raise BadValue(f"mark_unbacked: max={max} is below min={min}", do="swap them")
-    _mark(tensor, dim, DimRange(min, max, unbacked=True))
+    _mark("mark_unbacked", tensor, dim, replace(_range("mark_unbacked", min, max), unbacked=True))
 
 
 def mark_static(tensor: torch.Tensor, dim: int | tuple[int, ...] | None = None) -> None:
     """Keep these dimensions (all, without `dim`) of an input static, whatever changes."""
-    _mark(tensor, tuple(range(tensor.ndim)) if dim is None else dim, None)
+    _mark("mark_static", tensor, dim, None)
 
 
-def _mark(tensor: torch.Tensor, dim: int | tuple[int, ...], mark: DimRange | None) -> None:
+def _range(marker: str, min: int, max: int | None) -> DimRange:
+    if max is not None and max < min:
+        raise BadValue(f"{marker}: max={max} is below min={min}", do="swap them")
+    return DimRange(min, max)
+
+
+def _mark(
+    marker: str, tensor: torch.Tensor, dim: int | tuple[int, ...] | None, mark: DimRange | None
+) -> None:
+    """Mark these dimensions; all, without `dim`."""
+    if not isinstance(tensor, torch.Tensor):
+        raise BadValue(f"{marker} takes a tensor, got {type(tensor).__name__}",
+                       do="mark each tensor that the function is given")
+    if dim is None:
+        dim = tuple(range(tensor.ndim))
     marks = dict(_own_marks(tensor))
     for d in (dim,) if isinstance(dim, int) else dim:
         if not -tensor.ndim <= d < tensor.ndim:

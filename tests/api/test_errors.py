@@ -1,5 +1,6 @@
 import pytest
 
+import weft
 from weft import errors
 from weft.errors import SourceLine
 
@@ -27,3 +28,17 @@ def test_unknown_names_list_the_valid_ones(kind):
     assert "'eager', 'inductor'" in text
     assert "did you mean 'inductor'?" in text
     assert "did you mean" not in str(kind("zzz", ["inductor", "eager"]))
+
+
+@pytest.mark.parametrize(("mistake", "message"), [
+    (lambda: weft.disable(3), "weft.disable needs a function"),
+    (lambda: weft.allow_in_graph(3), "weft.allow_in_graph needs a function"),
+    (lambda: weft.explain(3), "weft.explain needs a function"),
+    (lambda: weft.compile(len, disable="no"), "disable must be True or False"),
+    (lambda: weft.mark_dynamic([1], 0), "mark_dynamic takes a tensor, got list"),
+    (lambda: weft.mark_static("x"), "mark_static takes a tensor, got str"),
+    (lambda: weft.register_backend(3, len), "a backend's name is a text, got 3"),
+])
+def test_a_mistake_names_the_function_and_what_it_got(mistake, message):
+    with pytest.raises(errors.UserError, match=message):
+        mistake()

@@ -66,6 +66,15 @@ def test_compile_fx_after_own_passes() -> None:
     torch.testing.assert_close(compiled(x, y), (x - y).relu())
 
 
+def test_compile_fx_gives_a_callable_of_the_inputs() -> None:
+    x = torch.randn(8)
+    compiled = weft.compile_fx(torch.fx.symbolic_trace(lambda x: x.relu() + 1), [x])
+    result = compiled(x)
+    torch.testing.assert_close(result, x.relu() + 1)
+    with pytest.raises(BadValue, match="GraphModule, got int"):
+        weft.compile_fx(3, [x])
+
+
 def test_compile_fx_reads_parameters_at_each_call() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     gm = torch.fx.symbolic_trace(model)

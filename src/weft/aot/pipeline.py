@@ -96,10 +96,22 @@ def _compile_part(
     compiler: Compiler, lowered: Lowered | None, gm: GraphModule, example_inputs: list[Any]
 ) -> Callable[..., Any]:
     """A part of a graph with branches, as a callable of its inputs."""
-    call = compile_aot(gm, example_inputs, compiler, lowered=lowered)
+    return taking_inputs(compile_aot(gm, example_inputs, compiler, lowered=lowered))
+
+
+def taking_inputs(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled graph that takes its inputs, not a list of them.
+
+    Who can give it the list, so that inputs die early, finds the other form as `boxed_form`.
+    """
     if not getattr(call, "boxed", False):
         return call
-    return lambda *inputs: call(list(inputs))
+
+    def taking(*inputs: Any) -> Any:
+        return call(list(inputs))
+
+    taking.boxed_form = call  # type: ignore[attr-defined]
+    return taking
 
 
 def run_captured(gm: GraphModule) -> Callable[..., Any]:

@@ -17,11 +17,12 @@ from torch.fx import GraphModule
 
 from weft.aot.ambient import Boxed
 from weft.aot.graph import AtenGraph
-from weft.aot.pipeline import compile_aot
+from weft.aot.pipeline import compile_aot, taking_inputs
 from weft.codegen import compile_graph
 from weft.codegen.lowering import LOWERINGS
 from weft.codegen.targets import get_ready
 from weft.config import check_options, config
+from weft.errors import BadValue
 from weft.runtime.cuda_graphs import CudaGraphs
 from weft.shapes.symnode import extents
 
@@ -81,11 +82,7 @@ def compile_fx(
     Returns a callable of the graph's inputs. `gm` need not come from weft: any `GraphModule` of
     torch functions, methods and modules will do; its parameters are read at each call.
     """
-    compiled = inductor(gm, example_inputs, options=options)
-    if not getattr(compiled, "boxed", False):
-        return compiled
-
-    def call(*inputs: Any) -> Any:
-        return compiled(list(inputs))
-
-    return call
+    if not isinstance(gm, GraphModule):
+        raise BadValue(f"compile_fx takes a torch.fx.GraphModule, got {type(gm).__name__}",
+                       do="use weft.compile for functions and modules")
+    return taking_inputs(inductor(gm, example_inputs, options=options))

@@ -41,7 +41,9 @@ def register_backend(
         return lambda given: register_backend(name or _name_of(given), given)
     if not callable(backend):
         raise BadValue(f"a backend is a callable, got {backend!r}")
-    _registered[str(name)] = backend
+    if not isinstance(name, str):
+        raise BadValue(f"a backend's name is a text, got {name!r}")
+    _registered[name] = backend
     return backend
 
 
