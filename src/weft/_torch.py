@@ -160,6 +160,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 # capture: what a checkpoint raises in its function once all that the backward needs is there.
 from torch.utils.checkpoint import _StopRecomputationError as StopRecomputation
+from torch.utils.hooks import BackwardHook
 
 __all__ = [
     "DataDependentOutputException",
@@ -238,6 +239,7 @@ __all__ = [
     "make_subclass",
     "map_function",
     "meta_table",
+    "module_backward_nodes",
     "nn_functions",
     "no_dispatch",
     "no_modes",
@@ -279,6 +281,10 @@ fused_attention_choice: Callable[..., int] = torch._fused_sdp_choice
 make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
 
 has_global_module_hooks: Callable[[], bool] = _has_any_global_hook
+
+
+# capture: what gives tensors the nodes that backward hooks of modules hang on.
+module_backward_nodes: Callable[..., Any] = BackwardHook._apply_on_tensors
 
 
 push_torch_function_mode = torch._C._push_on_torch_function_stack

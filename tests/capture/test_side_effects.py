@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import functools
 from collections import OrderedDict, defaultdict, deque
 
 import torch
@@ -387,3 +388,31 @@ def test_tensors_made_in_inference_mode_are_inference_tensors_outside():
     compiled = check(f, (torch.ones(2, 3),), breaks=None)
     assert compiled(torch.ones(2, 3))[0].is_inference()
     assert not torch.is_inference_mode_enabled()
+
+
+def test_side_effects_of_cached_methods_happen_once_for_each_key():
+    class Tables:
+        made: list[int]
+
+        def __init__(self):
+            self.made = []
+
+        @functools.lru_cache  # noqa: B019
+        def get(self, n):
+            self.made.append(n)
+            return n * 2
+
+        @functools.lru_cache  # noqa: B019
+        def shown(self, n):
+            print("made", n)
+            return n
+
+    def make():
+        tables = Tables()
+
+        def f(x):
+            return x * tables.get(3) + tables.get(3) + tables.shown(1), list(tables.made)
+
+        return f
+
+    check(None, (X,), (X,), make=make, breaks=3)

@@ -180,6 +180,26 @@ def test_backward_hooks_of_modules(backend):
         assert torch.allclose(a, b, atol=1e-5)
 
 
+def test_the_call_of_a_module_with_backward_hooks_is_one_break():
+    """And none where nothing needs gradients."""
+    def make():
+        torch.manual_seed(0)
+        inner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+        model = torch.nn.Sequential(inner, torch.nn.Linear(4, 3), torch.nn.Tanh())
+        seen: list[float] = []
+        inner[0].register_full_backward_hook(lambda m, gi, go: seen.append(go[0].sum().item()))
+
+        def f(x):
+            return model(x.sin()), seen
+
+        return f
+
+    args = (torch.randn(3, 4),)
+    check(None, args, make=make, breaks=1)
+    with torch.no_grad():
+        check(None, args, make=make, breaks=0, graphs=1)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_quantised_tensors_break():
     def f(x):

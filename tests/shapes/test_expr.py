@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from weft.shapes import expr as ex
 from weft.shapes.expr import (
     IntExpr,
+    applied,
     floor_div,
     loop_index,
     lower_bound,
@@ -19,6 +20,8 @@ from weft.shapes.expr import (
     mod,
     symbol,
 )
+from weft.shapes.functions import BIT_AND
+from weft.shapes.intervals import INF
 from weft.shapes.printing import c_text, python_text
 
 N, M = symbol("n", 2, 40), symbol("m", 0, 40)
@@ -167,6 +170,14 @@ def test_bounds_see_through_divisions() -> None:
     assert lower_bound(n - floor_div(n + 1, 2)) >= 0
     assert lower_bound(n - floor_div(n, k)) >= 0
     assert minimum(n, maximum(floor_div(n + 1, 2), 0)) is floor_div(n + 1, 2)
+
+
+def test_an_unknown_bound_of_a_quotient_stays_unknown() -> None:
+    """Divided by ``k`` it looked like a bound: ``x & -2**32 == x >> 32 << 32`` was "never"."""
+    x = symbol("x", -INF, INF)
+    halves = [applied(BIT_AND, x, -k) - k * (x // k) for k in (2**31, 2**32)]
+    assert lower_bound(halves[0] - halves[1]) <= -INF
+    assert lower_bound(halves[1] - halves[0]) <= -INF
 
 
 def test_what_is_padded_or_cut_to_a_multiple_is_one() -> None:

@@ -41,6 +41,10 @@ _KINDS: Final = (
     BreakKind("print",
               "Printing happens in order, outside of graphs; so does logging of what is unknown.",
               "move the output out of the compiled function"),
+    BreakKind("cached-function",
+              "A cached function (functools.lru_cache) that does more than compute is called between "
+              "graphs: what it does happens once for each key.",
+              "let the function only compute, or call it outside of the compiled function"),
     BreakKind("disabled", "The function is marked with weft.disable or torch.compiler.disable.",
               "remove the mark if the function can be captured"),
     BreakKind("unknown-c-function", "A C function that capture has no rule for.",
@@ -62,6 +66,10 @@ _KINDS: Final = (
               "callback, weakref.finalize, weak dictionaries): the rest of the function runs as "
               "plain Python, whose variables hold it exactly as long.",
               "make the object outside of the compiled function"),
+    BreakKind("gradient-hook",
+              "The hook is to run in the backward, among autograd's nodes: it is hung on them "
+              "between the graphs.",
+              "register it outside, or on a tensor computed inside, with a hook that only computes"),
     BreakKind("unrolled-loop", "The operator is a loop over a length that is symbolic or long.",
               "accept the break: eager's loop runs between the graphs"),
     BreakKind("user", "The program asked for a graph break.", "remove the request"),

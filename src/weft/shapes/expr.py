@@ -414,7 +414,8 @@ def _bound_without_division(value: Expr) -> int:
         rest = value - coefficient * atom.expr
         if isinstance(k, int) and k > 0:
             end = left if coefficient < 0 else left - k + 1
-            return max(-INF, -(-lower_bound(k * rest + coefficient * end) // k))
+            found = lower_bound(k * rest + coefficient * end)
+            return -INF if found <= -FAR else -(-found // k)
         if coefficient < 0 and lower_bound(k) >= 1 and lower_bound(left) >= 0:
             return lower_bound(rest + coefficient * left)
     return -INF

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @final
 class CachedFunctionValue(OutsideObject):
-    """A functools.lru_cache wrapper: the wrapped function is inlined (it is assumed to be pure)."""
+    """A functools.lru_cache wrapper."""
 
     __slots__ = ()
 
@@ -65,13 +65,21 @@ class CachedFunctionValue(OutsideObject):
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """On constants the real function answers, from its cache; on others it is inlined."""
         if not all(_immutable(value) for value in (*args, *kwargs.values())):
-            return self._function(tx).call(tx, args, kwargs)
+            return self._inlined(tx, args, kwargs)
         objects = [arg.constant() for arg in args]
         named = {name: value.constant() for name, value in kwargs.items()}
         result = evaluate(tx, lambda: self.object(*objects, **named))
         if isinstance(result, (int, float, str, bool, bytes, tuple, type(None))):
             return tx.wrap_new(result)
         return tx.wrap_fixed(result, f"{self._name()}()")
+
+    def _inlined(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        """What the body does besides computing is done once for each key: the cache sees to that."""
+        tx.direct_call, touches = False, tx.effects.n_touches  # a break inside is one at the call
+        result = self._function(tx).call(tx, args, kwargs)
+        if tx.effects.n_touches != touches:
+            raise graph_break("cached-function", f"the body of {self._name()} has side effects")
+        return result
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "__wrapped__":

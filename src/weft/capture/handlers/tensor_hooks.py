@@ -31,12 +31,12 @@ def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwa
     hook = tx.force(args[0]) if len(args) == 1 and not kwargs else NONE
     real = _real(tx, hook) if _is_computed_here(tensor) and _is_dropped(tx) else None
     if real is None:
-        raise graph_break("unknown-operation", f"a hook on the gradient of {tensor!r}")
+        raise graph_break("gradient-hook", f"a hook on the gradient of {tensor!r}")
     with rehearsal(tx, f"the hook {hook!r}"):
         gradient = run(tx, "call_function", torch.empty_like, [tensor], {})
         result = tx.force(hook.call(tx, [gradient], {}))
     if not is_none(result) and not isinstance(result, TensorValue):
-        raise graph_break("unknown-operation", f"the hook {hook!r}, which gives no tensor")
+        raise graph_break("gradient-hook", f"the hook {hook!r}, which gives no tensor")
     return run(tx, "call_function", _registrar(real), [tensor], {})
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.hooks import BackwardHook
+from torch.nn.modules import module as torch_module
 
 from weft._torch import (
     DisableTorchFunction,
@@ -29,6 +29,7 @@ from weft._torch import (
     is_torch_function_mode_enabled,
     lazy_property_of_class,
     log_api_usage_once,
+    module_backward_nodes,
     pop_torch_function_mode,
     push_torch_function_mode,
     saved_tensors_hooks_switches,
@@ -37,7 +38,7 @@ from weft._torch import (
     torch_function_mode_at,
     torch_function_modes,
 )
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.polyfills import contexts
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import constructor
@@ -169,10 +170,16 @@ for _name in ("is_floating_point", "is_complex", "is_signed", "numel", "get_devi
     _metadata(_name)
 
 
-@rule(BackwardHook.setup_input_hook, BackwardHook.setup_output_hook)
+@rule(module_backward_nodes)
 def _module_backward_hooks(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """They put nodes of their own into autograd's graph and look for them there."""
-    raise graph_break("unknown-operation", "backward hooks of a module")
+    """They put nodes of their own into autograd's graph and look for them there: the module's call
+    is left to Python, and its `forward` is captured by itself."""
+    tensors = [value for value in args[2].iterate(tx) if isinstance(value, TensorValue)]
+    if not (torch.is_grad_enabled() and any(t.example.requires_grad for t in tensors)):
+        return TupleValue([args[2], NONE])
+    if tx.root is not None and tx.root.code.co_filename == torch_module.__file__:
+        raise SkipFrame("backward hooks of a module", counts=False)
+    raise graph_break("gradient-hook", "the call of a module with backward hooks")
 
 
 @rule(torch.result_type)
