@@ -397,12 +397,12 @@ def test_side_effects_of_cached_methods_happen_once_for_each_key():
         def __init__(self):
             self.made = []
 
-        @functools.lru_cache  # noqa: B019
+        @functools.lru_cache
         def get(self, n):
             self.made.append(n)
             return n * 2
 
-        @functools.lru_cache  # noqa: B019
+        @functools.lru_cache
         def shown(self, n):
             print("made", n)
             return n

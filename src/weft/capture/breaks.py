@@ -42,8 +42,8 @@ _KINDS: Final = (
               "Printing happens in order, outside of graphs; so does logging of what is unknown.",
               "move the output out of the compiled function"),
     BreakKind("cached-function",
-              "A cached function (functools.lru_cache) that does more than compute is called between "
-              "graphs: what it does happens once for each key.",
+              "A cached function (functools.lru_cache) that does more than compute is called "
+              "between graphs: what it does happens once for each key.",
               "let the function only compute, or call it outside of the compiled function"),
     BreakKind("disabled", "The function is marked with weft.disable or torch.compiler.disable.",
               "remove the mark if the function can be captured"),
@@ -69,7 +69,7 @@ _KINDS: Final = (
     BreakKind("gradient-hook",
               "The hook is to run in the backward, among autograd's nodes: it is hung on them "
               "between the graphs.",
-              "register it outside, or on a tensor computed inside, with a hook that only computes"),
+              "register it outside, or let it only compute and hang on a tensor computed inside"),
     BreakKind("unrolled-loop", "The operator is a loop over a length that is symbolic or long.",
               "accept the break: eager's loop runs between the graphs"),
     BreakKind("user", "The program asked for a graph break.", "remove the request"),

@@ -410,8 +410,7 @@ def _bound_without_division(value: Expr) -> int:
     for monomial, coefficient in value.terms.items():
         if len(monomial) != 1 or not isinstance(atom := monomial[0], FloorDiv):
             continue
-        left, k = atom.left, atom.right
-        rest = value - coefficient * atom.expr
+        left, k, rest = atom.left, atom.right, value - coefficient * atom.expr
         if isinstance(k, int) and k > 0:
             end = left if coefficient < 0 else left - k + 1
             found = lower_bound(k * rest + coefficient * end)

@@ -123,7 +123,8 @@ def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: dict[int, Any]
     ends |= {id(v.fake(tx)) for v in outputs if v.fake(tx).grad_fn is None}
     found = [value for key, value in tx.leaves.items() if key in ends]
     if len(found) != len(ends):
-        raise graph_break("unknown-operation", "backward to a tensor that is not known")
+        raise graph_break("unknown-operation",
+                          "backward through what was computed before this graph")
     return [_checked(tx, leaf) for leaf in found]
 
 

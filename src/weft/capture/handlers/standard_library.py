@@ -74,8 +74,9 @@ class CachedFunctionValue(OutsideObject):
         return tx.wrap_fixed(result, f"{self._name()}()")
 
     def _inlined(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        """What the body does besides computing is done once for each key: the cache sees to that."""
-        tx.direct_call, touches = False, tx.effects.n_touches  # a break inside is one at the call
+        """What the body does besides computing is to be done once for each key."""
+        tx.direct_call = False  # a break inside is one at the call
+        touches = tx.effects.n_touches
         result = self._function(tx).call(tx, args, kwargs)
         if tx.effects.n_touches != touches:
             raise graph_break("cached-function", f"the body of {self._name()} has side effects")
