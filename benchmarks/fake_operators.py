@@ -3,8 +3,9 @@
     python -m benchmarks.fake_operators
 
 Columns: microseconds with PyTorch's fake mode on static sizes, with weft's on static and on
-symbolic sizes, and with PyTorch's own engine of symbolic sizes; then the last two against the
-first. Every operator has run before (a model repeats its operators), so remembered results count.
+symbolic sizes, and with PyTorch's own engine of symbolic sizes; then, for each of the two, symbolic
+against static sizes. Every operator has run before (a model repeats its operators), so remembered
+results count. Times are this thread's, the least of several rounds, the modes in turn.
 """
 
 from __future__ import annotations
@@ -75,14 +76,13 @@ def configurations() -> dict[str, tuple[FakeTensorMode, Any, Any]]:
     }
 
 
-def microseconds(case: Case, repeats: int = 5, calls: int = 30) -> float:
-    best = float("inf")
-    for _ in range(repeats + 1):  # the first round warms up
-        start = time.perf_counter()
+def microseconds(run: Case, mode: FakeTensorMode, calls: int = 30) -> float:
+    with mode:
+        run()
+        start = time.thread_time()
         for _ in range(calls):
-            case()
-        best = min(best, (time.perf_counter() - start) / calls)
-    return best * 1e6
+            run()
+        return (time.thread_time() - start) / calls * 1e6
 
 
 def main() -> None:
@@ -91,15 +91,17 @@ def main() -> None:
     for name, (mode, b, s) in made.items():
         with mode:
             tables[name] = cases(mode, b, s)
-    print(f"{'operator':12s}" + "".join(f"{name:>11s}" for name in made) + "   sym / torch static")
+    print(f"{'operator':12s}" + "".join(f"{name:>11s}" for name in made) + "   symbolic / static")
     ratios: list[tuple[float, float]] = []
     for operator in tables["torch"]:
-        row = []
-        for name, (mode, _, _) in made.items():
-            with mode:
-                row.append(microseconds(tables[name][operator]))
-        ratios.append((row[2] / row[0], row[3] / row[0]))
-        cells = "".join(f"{value:11.1f}" for value in row)
+        rounds = [
+            [microseconds(tables[name][operator], mode) for name, (mode, _, _) in made.items()]
+            for _ in range(6)
+        ]
+        torch_static, static, symbolic, torch_symbolic = map(min, zip(*rounds, strict=True))
+        ratios.append((symbolic / static, torch_symbolic / torch_static))
+        times = (torch_static, static, symbolic, torch_symbolic)
+        cells = "".join(f"{value:11.1f}" for value in times)
         print(f"{operator:12s}{cells}   weft {ratios[-1][0]:5.2f}  torch {ratios[-1][1]:5.2f}")
     ours, theirs = (statistics.mean(column) for column in zip(*ratios, strict=True))
     print(f"mean of the ratios: weft {ours:.2f}, torch {theirs:.2f}")

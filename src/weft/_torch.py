@@ -258,6 +258,7 @@ __all__ = [
     "script_questions",
     "set_forward_grad_enabled",
     "set_grad_enabled",
+    "set_storage",
     "should_allow_numbers_as_tensors",
     "storage_use_count",
     "stride_incorrect_op",
@@ -279,6 +280,9 @@ fused_attention_choice: Callable[..., int] = torch._fused_sdp_choice
 
 # shapes.make_fake: a tensor object of a subclass on given memory.
 make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
+
+# shapes.make_fake: a tensor gets another one's storage, whatever its sizes.
+set_storage: Callable[[torch.Tensor, torch.Tensor], None] = torch._functionalize_unsafe_set
 
 has_global_module_hooks: Callable[[], bool] = _has_any_global_hook
 

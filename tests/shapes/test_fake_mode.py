@@ -161,3 +161,17 @@ def test_making_a_view_is_no_operation_that_an_active_mode_sees():
         with Watch():
             view = mode.dispatch(torch.ops.aten.select.int, (), (x, 0, 1))
         assert view.shape == (6,) and view.storage_offset() == 6 and not seen
+
+
+def test_remembered_results_of_symbolic_sizes_share_neither_storage_nor_version():
+    mode, context = MemoFakeMode(), ShapeContext()
+    with mode:
+        x = torch.empty(context.size(8, "b"), 3)
+        first, second, third = (torch.relu(x) for _ in range(3))
+        second.add_(1)
+        view = third.view(-1)
+        view.mul_(2)
+    storages = {one.untyped_storage()._cdata for one in (x, first, second, third)}
+    assert len(storages) == 4 and third._version == view._version == 1
+    assert (first._version, second._version) == (0, 1)
+    assert view.untyped_storage()._cdata == third.untyped_storage()._cdata

@@ -98,6 +98,10 @@ class ShapeContext:
         self._float_answers: dict[FloatRelation, bool] = {}
         self._nodes: dict[object, SymNode] = {}
         self._layouts: dict[tuple[object, ...], Condition] = {}
+        self.results: dict[tuple[object, SymNode, SymNode], SymNode] = {}
+        """Of `SymNode`: sums, differences and products by operation and operands."""
+        self.comparisons: dict[tuple[str, SymNode, SymNode], Condition] = {}
+        """Likewise; what the facts say of them may change."""
         self._suppressed = 0
         self.unbacked_symbols = Unbacked()
         self.fakes_are_tensors = True
@@ -260,8 +264,10 @@ class ShapeContext:
         return node
 
     def bool_node(self, value: AnyCondition) -> SymNode:
-        decided = None if isinstance(value, bool | FloatRelation) else self.facts.decide(value)
-        known: AnyCondition = value if decided is None else decided
+        known = value
+        if not isinstance(value, bool | FloatRelation):
+            decided = self.facts.decide(value)
+            known = value if decided is None else decided
         key = (bool, known) if isinstance(known, bool) else known
         node = self._nodes.get(key)
         if node is None:

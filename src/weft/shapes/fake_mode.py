@@ -50,7 +50,14 @@ from weft._torch import (
     torch_decomp_decompositions,
 )
 from weft.shapes.data_dependent import RULES
-from weft.shapes.make_fake import make_fake, make_meta, meta_of, meta_view
+from weft.shapes.make_fake import (
+    make_fake,
+    make_fake_like,
+    make_meta,
+    make_template,
+    meta_of,
+    meta_view,
+)
 from weft.shapes.meta_corrections import corrected
 from weft.shapes.shape_rules import Result, infer
 from weft.shapes.symnode import SizesAskedError, SymNode
@@ -69,6 +76,7 @@ _LIMIT: Final = 20_000
 _SIZE_QUESTIONS: Final = frozenset(
     {torch.ops.aten.size.default, torch.ops.aten.stride.default, torch.ops.aten.numel.default}
 )
+_DEVICE: Final = torch.ops.prim.device.default
 _LIFTS: Final = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 _COPY: Final = torch.ops.aten.copy_.default
 _DYNAMO_MEMO: Final = "__dynamo_disable"
@@ -88,34 +96,28 @@ class _Unknown(Exception):
     """An argument that cannot be part of a key."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fresh:
-    """An output with a storage of its own."""
+@final
+@dataclass(slots=True)
+class _New:
+    """A new tensor on a storage of its own, or on that of a tensor argument."""
 
-    size: tuple[Any, ...]
-    stride: tuple[Any, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    def make(self, mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        meta = make_meta(self.size, self.stride, self.dtype)
-        return make_fake(mode, meta, self.device)
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """An output on the storage of a tensor argument."""
-
-    argument: int
     size: tuple[Any, ...]
     stride: tuple[Any, ...]
     offset: Any
+    dtype: torch.dtype
     device: torch.device
+    symbolic: bool
+    argument: int | None = None
+    template: torch.Tensor | None = None
 
     def make(self, mode: FakeTensorMode, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        viewed = tensors[self.argument]
-        meta = meta_view(viewed, viewed.dtype, self.size, self.stride, self.offset)
-        return make_fake(mode, meta, self.device)
+        if self.argument is None and not self.symbolic:
+            return make_fake(mode, make_meta(self.size, self.stride, self.dtype), self.device)
+        if self.template is None:
+            self.template = make_template(self.size, self.stride, self.offset, self.dtype)
+            self.template.numel()  # computed once for all copies
+        owner = None if self.argument is None else tensors[self.argument]
+        return make_fake_like(mode, self.template, owner, self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class _Same:
         return tensors[self.argument]
 
 
-_Output = _Fresh | _View | _Same | None
+_Output = _New | _Same | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,8 @@ class MemoFakeMode(FakeTensorMode):
         """The operator's result on fakes, remembered or computed."""
         if self._refuses_sizes and func in _SIZE_QUESTIONS:
             raise SizesAskedError(str(func))
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # C++ asks it in most operators
+            return _META if args[0].fake_mode.in_kernel_invocation else args[0].fake_device
         symbols = self.symbols
         if symbols is None:
             return self._plain(func, types, args, kwargs)
@@ -458,9 +462,10 @@ def _make(mode: FakeTensorMode, result: Result, reader: _KeyReader) -> torch.Ten
         size = tuple([context.as_int(n) for n in size])
         stride = tuple([context.as_int(n) for n in stride])
     if result.view:
-        offset = reader.tensors[0].storage_offset()
-        return _View(0, size, stride, offset, result.device).make(mode, reader.tensors)
-    return _Fresh(size, stride, result.dtype, result.device).make(mode, ())
+        viewed = reader.tensors[0]
+        meta = meta_view(viewed, viewed.dtype, size, stride, viewed.storage_offset())
+        return make_fake(mode, meta, result.device)
+    return make_fake(mode, make_meta(size, stride, result.dtype), result.device)
 
 
 def _decomposed(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader) -> Any:
@@ -685,7 +690,8 @@ def _describe_result(result: Any, reader: _KeyReader) -> _Entry:
     if not isinstance(result, tuple | list):
         return _describe(result, reader)
     outputs = tuple([_describe(item, reader) for item in result])
-    fresh = [r for r, o in zip(result, outputs, strict=True) if isinstance(o, _Fresh)]
+    pairs = zip(result, outputs, strict=True)
+    fresh = [r for r, o in pairs if isinstance(o, _New) and o.argument is None]
     if len({tensor.untyped_storage()._cdata for tensor in fresh}) != len(fresh):
         raise _Unknown  # new tensors that share a storage with each other
     return _Many(list if isinstance(result, list) else tuple, outputs)
@@ -712,15 +718,14 @@ def _describe(output: Any, reader: _KeyReader) -> _Output:
 
 def _describe_geometry(output: FakeTensor, reader: _KeyReader) -> _Output:
     size, stride, offset = tuple(output.size()), tuple(output.stride()), output.storage_offset()
-    storage = output.untyped_storage()._cdata
+    storage, symbolic = output.untyped_storage()._cdata, output._has_symbolic_sizes_strides
     for position, tensor in enumerate(reader.tensors):
         if tensor.untyped_storage()._cdata == storage:
             if output.dtype != tensor.dtype:
                 raise _Unknown
-            return _View(position, size, stride, offset, output.fake_device)
+            return _New(size, stride, offset, output.dtype, output.fake_device, symbolic, position)
     if type(offset) is not int or offset:
         raise _Unknown
-    symbolic = output._has_symbolic_sizes_strides
     if symbolic and not reader.symbolic:
         raise _Unknown  # the sizes depend on data
-    return _Fresh(size, stride, output.dtype, output.fake_device)
+    return _New(size, stride, 0, output.dtype, output.fake_device, symbolic)

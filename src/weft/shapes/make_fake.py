@@ -20,6 +20,7 @@ from weft._torch import (
     forbid_data_access,
     make_subclass,
     no_dispatch,
+    set_storage,
 )
 
 _PROTOTYPES = "_weft_prototypes"
@@ -43,6 +44,20 @@ def make_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) ->
     return fake
 
 
+def make_fake_like(
+    mode: FakeTensorMode, template: torch.Tensor, owner: torch.Tensor | None, device: torch.device
+) -> FakeTensor:
+    """A fake tensor with a meta tensor's geometry, on the owner's storage or one of its own.
+
+    Copying symbolic sizes from a tensor takes a third of the time of setting them.
+    """
+    with no_dispatch():  # no mode that is active may record it
+        meta = template.data  # with a version counter of its own
+    fake = make_fake(mode, meta, device)
+    set_storage(fake, _room(template.dtype) if owner is None else owner)
+    return fake
+
+
 _ROOM: Final = 1 << 48
 """Elements of meta storages of unknown size."""
 
@@ -53,8 +68,20 @@ def make_meta(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) ->
     """
     for number in (*size, *stride):
         if type(number) is not int:
-            return torch.empty(_ROOM, dtype=dtype, device=_META).as_strided(size, stride)
+            return make_template(size, stride, 0, dtype)
     return torch.empty_strided(size, stride, dtype=dtype, device=_META)
+
+
+def make_template(
+    size: Sequence[Any], stride: Sequence[Any], offset: Any, dtype: torch.dtype
+) -> torch.Tensor:
+    """A meta tensor of this geometry, symbolic or not, on a storage with room for anything."""
+    with no_dispatch():
+        return _room(dtype).as_strided(size, stride, offset)
+
+
+def _room(dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(_ROOM, dtype=dtype, device=_META)
 
 
 def meta_of(fake: torch.Tensor) -> torch.Tensor:

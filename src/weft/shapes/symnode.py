@@ -14,6 +14,7 @@ Nodes of one context are memoised by value, so equal sizes have the same node.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -192,17 +193,17 @@ class SymNode:
 
     def add(self, other: SymNode) -> SymNode:
         if self.pytype is int:
-            return self.shape_env.int_node(self.value + other.value)
+            return self._int(operator.add, other)
         return self._float("add", other)
 
     def sub(self, other: SymNode) -> SymNode:
         if self.pytype is int:
-            return self.shape_env.int_node(self.value - other.value)
+            return self._int(operator.sub, other)
         return self._float("sub", other)
 
     def mul(self, other: SymNode) -> SymNode:
         if self.pytype is int:
-            return self.shape_env.int_node(self.value * other.value)
+            return self._int(operator.mul, other)
         return self._float("mul", other)
 
     def mod(self, other: SymNode) -> SymNode:
@@ -287,6 +288,15 @@ class SymNode:
         return self._float("truediv", other)
 
     int_truediv = truediv = float_truediv
+
+    def _int(self, operation: Callable[[IntExpr, IntExpr], IntExpr], other: SymNode) -> SymNode:
+        """The same few products and sums are asked for by every operator: they are remembered."""
+        results = self.shape_env.results
+        key = (operation, self, other)
+        node = results.get(key)
+        if node is None:
+            node = results[key] = self.shape_env.int_node(operation(self.value, other.value))
+        return node
 
     def _float(self, op: str, *others: SymNode) -> SymNode:
         values = (self.value, *(other.value for other in others))
@@ -395,7 +405,12 @@ class SymNode:
     def _compare(self, op: str, other: SymNode) -> SymNode:
         left, right = self.value, other.value
         if self.pytype is int and other.pytype is int:
-            return self.shape_env.bool_node(_INT_COMPARISONS[op](left, right))
+            comparisons = self.shape_env.comparisons
+            key = (op, self, other)
+            condition = comparisons.get(key)
+            if condition is None:
+                condition = comparisons[key] = _INT_COMPARISONS[op](left, right)
+            return self.shape_env.bool_node(condition)
         if self.pytype is bool and op in ("eq", "ne") and other.constant in (0, 1):
             plain = (other.constant == 1) is (op == "eq")
             return self if plain else self.sym_not()
