@@ -189,7 +189,7 @@ class ObjectValue(SymbolicValue):
     def _bind(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
         if name == "__class__" and isinstance(attribute, types.GetSetDescriptorType):
             return tx.wrap_fixed(self.cls, self.cls.__name__)
-        if name == "__dict__" and isinstance(attribute, types.GetSetDescriptorType):
+        if name == "__dict__" and isinstance(attribute, _C_DESCRIPTORS):
             return self.namespace or self.attributes
         try:
             return bind(tx, self, self.cls, name, attribute)
@@ -519,9 +519,10 @@ _REFLECTED = {"eq": "__eq__", "ne": "__ne__", "lt": "__gt__", "le": "__ge__", "g
 
 
 def _has_dict(cls: type) -> bool:
-    return any("__dict__" in base.__dict__ for base in cls.__mro__)
+    return any("__dict__" in base.__dict__ or base is threading.local for base in cls.__mro__)
 
 
+_C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _CONTAINERS: tuple[type, ...] = (OrderedDict, defaultdict, dict, list, set)
 
 
