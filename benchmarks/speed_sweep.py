@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.transformers_sweep import stored
@@ -232,8 +233,6 @@ def run_case(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str
 
 def table(rows: list[dict[str, Any]]) -> str:
     """All rows as Markdown, with geometric means."""
-    from weft.diagnostics.timing import mean_ratio
-
     names = ["case", "eager ms", "torch ms", "weft ms", "weft / eager", "weft / torch",
              "first torch s", "first weft s", "MiB eager", "MiB torch", "MiB weft", "graphs"]
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
@@ -247,7 +246,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for key in ("weft / eager", "weft / torch"):
         found = [row[key] for row in good if row[key]]
         if found:
-            mean = f"{mean_ratio(found):.2f} of {len(found)}"
+            mean = f"{geometric_mean(found):.2f} of {len(found)}"
             lines.append(f"\n{key}: geometric mean {mean}, largest {max(found):.2f}")
     lines += [f"{row['name']}: {row['error']}" for row in rows if "error" in row]
     return "\n".join(lines)

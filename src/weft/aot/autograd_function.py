@@ -155,11 +155,11 @@ def _gradients(
     saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
     wanted = None if batched else _wanted(ctx, spec, linked)
     if torch.is_grad_enabled() or batched:  # kernels do not batch
-        return _differentiably(spec, ctx, saved, grads, given, wanted)
+        return _differentiably(spec, ctx, saved, grads, wanted)
     run = spec.backwards.of(given, wanted)
     if given is not None and run.with_zeros and _mixes(spec, given):
         with suppress(DoubleBackwardError):
-            return _differentiably(spec, ctx, saved, grads, given, wanted)
+            return _differentiably(spec, ctx, saved, grads, wanted)
     ctx.maybe_clear_saved_tensors()
     if spec.symbols:
         saved += ctx.symbols
@@ -330,8 +330,7 @@ def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
 
 
 def _differentiably(
-    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any],
-    given: Indices | None, wanted: Indices | None,
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], wanted: Indices | None
 ) -> Gradients:
     """The gradients through autograd, on the original inputs."""
     inputs: list[Any] = [None] * spec.n_inputs

@@ -105,7 +105,6 @@ class _Roles:
     """Which nodes are inputs, tangents, values, gradients, and which depend on tangents."""
 
     def __init__(self, joint: JointGraph, graph: Graph, mutated: set[int], free: set[int]) -> None:
-        self.joint = joint
         self.nodes = [n for n in graph.nodes if n.op != "output"]
         results: Any = output_node(graph).args[0]
         self.values: list[Any] = list(results[: joint.n_values])

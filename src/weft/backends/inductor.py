@@ -43,7 +43,7 @@ def _compiler(gm: AtenGraph) -> Boxed:
     device = _capturable_device(gm) if config.cudagraphs else None
     if device is not None:
         gm.meta.pop("stages", None)  # a recording runs as one
-    artifact = compile_graph(gm, options=config)
+    artifact = compile_graph(gm)
     return artifact if device is None else CudaGraphs(artifact, device, _changing_inputs(gm))
 
 

@@ -52,7 +52,7 @@ class Artifact:
         return self.call(args)
 
 
-def compile_graph(graph: GraphModule, *, options: Any = None) -> Artifact:
+def compile_graph(graph: GraphModule) -> Artifact:
     """Compile a functional ATen graph whose nodes carry `meta["val"]`."""
     with events.stage("lower"):
         lowered = GraphLowering.of(graph)  # operators as formulas and library calls

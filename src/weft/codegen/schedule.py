@@ -60,7 +60,6 @@ class Group:
     reads: dict[str, set[IntExpr]]
     writes: dict[str, IntExpr]
     operators: int
-    position: int
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -456,7 +455,7 @@ def _singleton(number: int, access: Access) -> Group:
     variables: dict[Expr, IntExpr] = {s: s for s in access.domain.symbols()}
     member = Member(access, variables, number)
     writes = {access.definition.buffer.name: access.write}
-    return Group(number, access.domain, [member], access.reads, writes, access.operators, number)
+    return Group(number, access.domain, [member], access.reads, writes, access.operators)
 
 
 def _join(left: Group, right: Group, joint: Refinement) -> Group | str:
@@ -479,10 +478,7 @@ def _join(left: Group, right: Group, joint: Refinement) -> Group | str:
         n: reads[0].get(n, set()) | reads[1].get(n, set()) for n in {**reads[0], **reads[1]}
     }
     operators = left.operators + right.operators
-    position = max(left.position, right.position)
-    return Group(
-        left.id, joint.domain, members, all_reads, writes[0] | writes[1], operators, position
-    )
+    return Group(left.id, joint.domain, members, all_reads, writes[0] | writes[1], operators)
 
 
 def _idles(group: Group) -> bool:

@@ -83,7 +83,6 @@ os.register_at_fork(after_in_child=_new_lock)
 
 _history: deque[tuple[str, float, dict[str, Any]]] = deque(maxlen=HISTORY)
 _counters: Counter[str] = Counter()
-_seconds: defaultdict[str, float] = defaultdict(float)
 _self_seconds: defaultdict[str, float] = defaultdict(float)
 _subscribers: tuple[Subscriber, ...] = ()
 
@@ -118,11 +117,10 @@ def count(name: str, n: int = 1) -> None:
 class stage:
     """A named part of compilation; a context manager that adds its wall time to the statistics.
 
-    `seconds` counts an outer stage's inner stages too; `self_seconds` does not. A stage inside
-    itself (the same name) counts once.
+    Its event's `seconds` count inner stages too; `self_seconds`, and the statistics, do not.
     """
 
-    __slots__ = ("_inner", "_outermost", "_start", "name")
+    __slots__ = ("_inner", "_start", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -130,7 +128,6 @@ class stage:
     def __enter__(self) -> stage:
         checkpoint()
         stack = _running.stack
-        self._outermost = all(s.name != self.name for s in stack)
         self._inner = 0.0
         stack.append(self)
         if _subscribers:
@@ -149,8 +146,6 @@ class stage:
             stack[-1]._inner += elapsed
         with _lock:
             _self_seconds[self.name] += elapsed - self._inner
-            if self._outermost:
-                _seconds[self.name] += elapsed
         if _subscribers:
             record("stage_end", name=self.name, seconds=elapsed,
                    self_seconds=elapsed - self._inner)
@@ -197,12 +192,6 @@ def counters() -> dict[str, int]:
         return dict(_counters)
 
 
-def stage_seconds() -> dict[str, float]:
-    """Wall seconds per stage, inner stages included."""
-    with _lock:
-        return dict(_seconds)
-
-
 def stage_self_seconds() -> dict[str, float]:
     """Wall seconds per stage, inner stages excluded: these add up."""
     with _lock:
@@ -219,5 +208,4 @@ def reset() -> None:
     with _lock:
         _history.clear()
         _counters.clear()
-        _seconds.clear()
         _self_seconds.clear()

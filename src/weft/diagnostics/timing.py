@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import geometric_mean, median, quantiles
+from statistics import median, quantiles
 from time import perf_counter
 from typing import Any, final
 
@@ -104,8 +104,3 @@ def ratio(times: Mapping[str, Timing], of: str, to: str) -> float:
     """How long `of` takes in units of `to`: the median of the ratios of each round."""
     pairs = zip(times[of].samples, times[to].samples, strict=True)
     return median(a / b for a, b in pairs)
-
-
-def mean_ratio(ratios: list[float]) -> float:
-    """The geometric mean: what ratios are averaged with."""
-    return geometric_mean(ratios)

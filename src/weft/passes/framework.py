@@ -101,9 +101,9 @@ def _names(value: str | Iterable[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def registered(graph: str, extra: Sequence[Pass] = ()) -> list[Pass]:
+def registered(graph: str) -> list[Pass]:
     """The passes for one kind of graph, in the order in which they run."""
-    return ordered([*(p for p in _registered.values() if p.graph == graph), *extra])
+    return ordered([p for p in _registered.values() if p.graph == graph])
 
 
 def ordered(passes: Sequence[Pass]) -> list[Pass]:

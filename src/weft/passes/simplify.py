@@ -65,8 +65,8 @@ def _is_output(node: Node) -> bool:
     return any(user.op == "output" for user in node.users)
 
 
-def _arg(node: Node, i: int, default: Any = None) -> Any:
-    return node.args[i] if len(node.args) > i else default
+def _arg(node: Node, i: int) -> Any:
+    return node.args[i] if len(node.args) > i else None
 
 
 def _source(node: Node) -> Node | None:

@@ -36,7 +36,6 @@ class Attention:
     """softmax(q k^T * scale + mask) v on tensors [batch, head, position, dimension]."""
 
     def __init__(self, dimension: int) -> None:
-        self.dimension = dimension
         self._file: Future[Path] = submit(_SOURCE.format(dimension=dimension))
         self._kernel: Kernel | None = None
         self.__name__ = f"attention{dimension}"

@@ -22,7 +22,7 @@ and a postfix program for the C evaluator: a tuple of instructions over a stack 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.errors import SourceLine
@@ -165,38 +165,3 @@ def _atom_program(atom: Atom, slots: Slots) -> Iterator[Token]:
         yield from _value_program(operand, slots)
         if position:
             yield _ATOM_OPERATORS[type(atom)]
-
-
-_BINARY: Mapping[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-    "==": lambda a, b: int(a == b),
-    "!=": lambda a, b: int(a != b),
-    "<": lambda a, b: int(a < b),
-    "<=": lambda a, b: int(a <= b),
-    ">": lambda a, b: int(a > b),
-    ">=": lambda a, b: int(a >= b),
-    "and": lambda a, b: int(bool(a) and bool(b)),
-    "or": lambda a, b: int(bool(a) or bool(b)),
-}
-
-
-def run_program(program: Program, values: Mapping[int, int]) -> bool:
-    """What the C evaluator computes; the reference for its tests."""
-    stack: list[int] = []
-    for token in program:
-        if isinstance(token, tuple):
-            kind, number = token
-            stack.append(values[number] if kind == "slot" else number)
-        elif token == "not":
-            stack.append(int(not stack.pop()))
-        else:
-            right, left = stack.pop(), stack.pop()
-            stack.append(_BINARY[token](left, right))
-    (result,) = stack
-    return bool(result)

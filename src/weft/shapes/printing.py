@@ -52,9 +52,9 @@ def _renamed(
     return lambda atom: named(atom, spell(atom))
 
 
-def triton_text(value: IntExpr, names: Mapping[str, str] | None = None) -> str:
+def triton_text(value: IntExpr) -> str:
     """Triton source; integers there divide towards zero as in C."""
-    return render(value, _spelling(names or {}, "//", "%", "tl.minimum", "tl.maximum"))
+    return render(value, _spelling({}, "//", "%", "tl.minimum", "tl.maximum"))
 
 
 def _spelling(

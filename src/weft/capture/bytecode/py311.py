@@ -73,5 +73,4 @@ TABLE = VersionTable(
     },
     merges_locations=False,
     load_cell_op="LOAD_CLOSURE",
-    has_load_method=True,
 )

@@ -37,8 +37,6 @@ class VersionTable:
     load_cell_op: str = "LOAD_FAST"
     #: A call's NULL (or self) lies above the callable, not below it.
     null_above_callable: bool = False
-    #: LOAD_ATTR of a method is an instruction of its own.
-    has_load_method: bool = False
 
 
 #: Control never goes on to the next instruction.

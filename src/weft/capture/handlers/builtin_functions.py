@@ -523,7 +523,7 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
     raise graph_break("unknown-operation", f"formatting {value!r}")
 
 
-def _unary(function: Any, op: str, method: str) -> None:
+def _unary(function: Any, method: str) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         value = args[0]
@@ -535,9 +535,9 @@ def _unary(function: Any, op: str, method: str) -> None:
         return value.method(tx, method, [], {})
 
 
-_unary(operator.neg, "neg", "__neg__")
-_unary(operator.pos, "pos", "__pos__")
-_unary(operator.invert, "invert", "__invert__")
+_unary(operator.neg, "__neg__")
+_unary(operator.pos, "__pos__")
+_unary(operator.invert, "__invert__")
 
 
 @rule(operator.not_)

@@ -67,7 +67,7 @@ def _value_of(tx: Interpreter, subject: SymbolicValue, key: SymbolicValue) -> Sy
     """`subject.get(key)`, which makes no item where there is none."""
     if isinstance(subject, DictValue):
         return tx.force(subject.getitem(tx, key)) if subject.contains(tx, key) else None
-    nothing = new_object(tx, object)
+    nothing = new_object(object)
     found = tx.force(subject.method(tx, "get", [key, nothing], {}))
     return None if found is nothing else found
 

@@ -378,7 +378,7 @@ def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
             not isinstance(maker, (types.FunctionType, staticmethod)) and \
             not _container_new(maker):
         raise graph_break("unknown-operation", f"making a {cls.__name__}")
-    return new_object(tx, cls)
+    return new_object(cls)
 
 
 def _container_new(maker: Any) -> bool:

@@ -550,7 +550,7 @@ def checked_text(tx: Interpreter, name: str, value: SymbolicValue) -> SymbolicVa
     return value
 
 
-def new_object(tx: Interpreter, cls: type) -> ObjectValue:
+def new_object(cls: type) -> ObjectValue:
     """`object.__new__(cls)`, or the container's."""
     value = ObjectValue(cls)
     base = _c_base(cls)

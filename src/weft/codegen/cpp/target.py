@@ -8,9 +8,7 @@ Place in the pipeline: the last step of `codegen` on CPUs; `runtime/` compiles a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import torch
+from collections.abc import Sequence
 
 from weft._cpu import Kernel as CompiledKernel
 from weft.codegen.cpp.emit import ENTRY, emit
@@ -24,11 +22,10 @@ __all__ = ["CompiledKernel", "compile_kernels", "source_of"]
 
 
 def compile_kernels(
-    kernels: Sequence[Kernel], device: torch.device | None = None,
-    hints: Mapping[str, int] | None = None,
-) -> list[CompiledKernel]:  # fmt: skip
-    """Compile all kernels in parallel, equal ones once; results in order. `device` is the CPU, and
-    `hints` are not needed: one text is good for all sizes.
+    kernels: Sequence[Kernel], _device: object = None, _hints: object = None
+) -> list[CompiledKernel]:
+    """Compile all kernels in parallel, equal ones once; results in order. (Other targets look at
+    the device and at likely sizes: here one text is good for all.)
 
     Raises CompilerNotFound without a C++ compiler.
     """

@@ -162,12 +162,12 @@ class GraphLowering:
     def _bind_number(self, node: Node, args: Any, keywords: Any) -> None:
         """A call whose result is a data-dependent number."""
         if binds(node):
-            call_aten(_context(self, node, [], args), args, keywords, [], False, binds(node))
+            call_aten(_context(self, node, []), args, keywords, [], False, binds(node))
 
     def _lower(self, node: Node, value: Any, args: Any, keywords: Any) -> Any:
         results = list(value) if isinstance(value, (list, tuple)) else [value]
         tensors = [v for v in results if isinstance(v, torch.Tensor)]
-        cx = _context(self, node, tensors, args)
+        cx = _context(self, node, tensors)
         function = LOWERINGS.get(node.target)
         if binds(node):
             function = None  # only the operator itself knows its result's sizes
@@ -341,7 +341,7 @@ def _affine_store(strides: Shape) -> Any:
 
 
 def _context(
-    graph: GraphLowering, node: Node, tensors: list[torch.Tensor], args: Any
+    graph: GraphLowering, node: Node, tensors: list[torch.Tensor]
 ) -> LoweringContext:
     shapes = [to_shape(t.shape) for t in tensors]
     layouts = [

@@ -146,10 +146,6 @@ def _mish(b: Emitter, x: Node) -> Node:
     return b.op("mul", x, b.op("tanh", softplus_of(b, x)))
 
 
-def _log_sigmoid(b: Emitter, x: Node) -> Node:
-    return b.op("neg", softplus_of(b, b.op("neg", x)))
-
-
 def _frac(b: Emitter, x: Node) -> Node:
     return b.op("sub", x, b.op("trunc", x))
 
