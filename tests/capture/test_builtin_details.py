@@ -10,6 +10,9 @@ import enum
 import functools
 import importlib
 import itertools
+import re
+import string
+import struct
 import threading
 import types
 from collections import Counter, OrderedDict, deque, namedtuple
@@ -620,3 +623,50 @@ def test_a_format_that_is_no_string_is_refused():
         return x + 1, refused(lambda: format(Shown(), spec)), refused(lambda: format(3, spec))
 
     check(f, (X, None), (X, ""))
+
+
+def test_patterns_that_a_function_replaces() -> None:
+    def f(x: torch.Tensor, n: int) -> Any:
+        swap = re.compile(r"(\d)|b*")
+        return (x * n, re.sub(r"\d", lambda m: str(int(m[0]) + n), "a1b2"),
+                swap.subn(lambda m: f"<{m[0]}>", "1bbc2", 3), swap.sub(lambda m: "", "1bbc2", -1),
+                string.Template("$a has $b").substitute(a=1, b="c"), string.ascii_letters[:n],
+                struct.unpack("<If", struct.pack("<If", 3, 1.5)))
+
+    check(f, (torch.ones(3), 2), (torch.ones(3), 5), breaks=0)
+
+
+def test_sets_updated_by_others() -> None:
+    def f(x: torch.Tensor, seen: set[int]) -> Any:
+        mine = {1, 2, 3}
+        mine.symmetric_difference_update([3, 4])
+        seen.intersection_update([1, 2], {2, 5})
+        seen.difference_update({9})
+        return x * len(mine), mine
+
+    check(f, (torch.ones(3), {1, 2, 7}), breaks=0)
+
+
+def test_errors_name_types_as_python_does() -> None:
+    def f(x: torch.Tensor, p: torch.Tensor, names: threading.local) -> Any:
+        texts = []
+        for use in (lambda: x.shape.foo, lambda: x.shape["a"], lambda: x.shape[9],
+                    lambda: p.foo, lambda: len.foo):  # type: ignore[attr-defined]
+            try:
+                use()
+            except (AttributeError, TypeError, IndexError) as error:
+                texts.append(str(error))
+        names.seen = names.seen + 1
+        space = types.SimpleNamespace(a=1)
+        space.b = names.seen
+        return x, texts, vars(space)
+
+    names = threading.local()
+    names.seen = 1
+    expected = f(torch.ones(3), torch.nn.Parameter(torch.ones(1)), names)
+    weft.reset()
+    actual = weft.compile(f, backend="eager")(
+        torch.ones(3), torch.nn.Parameter(torch.ones(1)), names)
+    assert actual[1] == expected[1]
+    assert (actual[2], names.seen) == ({"a": 1, "b": 3}, 3)
+    assert weft.stats()["graph_breaks"] == 0

@@ -11,6 +11,7 @@ import datetime
 import decimal
 import json
 import re
+import struct
 import uuid
 import warnings
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +31,7 @@ _BY_VALUE: Final = (decimal.Decimal, datetime.date, datetime.datetime, datetime.
                     datetime.timedelta, datetime.timezone)
 _FUNCTIONS: Final[tuple[Any, ...]] = (
     json.dumps, json.loads, re.compile, re.escape, re.findall, re.fullmatch, re.match, re.search,
-    re.split, re.sub, re.subn, uuid.UUID.__str__,
+    re.split, re.sub, re.subn, struct.calcsize, struct.pack, struct.unpack, uuid.UUID.__str__,
 )
 
 
@@ -81,7 +82,8 @@ def _register(function: Any) -> None:
         if found is not None:
             return found
         value = tx.wrap_fixed(function, function.__name__)
-        assert isinstance(value, FunctionValue)
+        if not isinstance(value, FunctionValue):
+            raise graph_break("unknown-c-function", f"{function.__name__} of what is unknown")
         return value.inline(tx, args, kwargs)
 
 

@@ -10,6 +10,7 @@ import collections
 import functools
 import heapq
 import operator
+import re
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ from weft.capture.polyfills import library
 from weft.capture.polyfills.twins import twin
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS, SUBCLASS_METHODS
+from weft.capture.values.constant import PYTHON_FORMS
 from weft.capture.values.functions import rule
 
 if TYPE_CHECKING:
@@ -64,6 +66,9 @@ def _from_keys(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 EXTERNAL_METHODS[(dict, "fromkeys")] = _from_keys
 EXTERNAL_METHODS[(collections.OrderedDict, "fromkeys")] = _from_keys
+
+PYTHON_FORMS[re.Pattern, "sub"] = library.pattern_sub
+PYTHON_FORMS[re.Pattern, "subn"] = library.pattern_subn
 
 _STORE = ("__setitem__",)
 SUBCLASS_METHODS[dict, "copy"] = (library.dict_copy, ("__iter__",))

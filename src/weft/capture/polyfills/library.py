@@ -53,6 +53,27 @@ def from_keys(cls: Any, iterable: Iterable[Any], value: Any = None) -> Any:
     return made
 
 
+def pattern_sub(self: Any, repl: Callable[[Any], Any], string: Any, count: int = 0) -> Any:
+    """re.Pattern.sub with a function"""
+    return self.subn(repl, string, count)[0]
+
+
+def pattern_subn(self: Any, repl: Callable[[Any], Any], string: Any, count: int = 0) -> Any:
+    """re.Pattern.subn with a function"""
+    pieces, end, n = [], 0, 0
+    for found in self.finditer(string):
+        if count and n >= count:
+            break
+        pieces.append(string[end:found.start()])
+        replaced = repl(found)
+        if replaced is not None:
+            pieces.append(replaced)
+        end = found.end()
+        n += 1
+    pieces.append(string[end:])
+    return string[:0].join(pieces), n
+
+
 def dict_copy(self: Any) -> dict[Any, Any]:
     """dict.copy of a subclass that decides itself what its items are"""
     return {key: self[key] for key in self.keys()}

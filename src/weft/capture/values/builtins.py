@@ -68,9 +68,7 @@ class BuiltinValue(SymbolicValue):
         return self.function
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        found = getattr(self.function, name, MISSING)
-        if found is MISSING:
-            raise tx.error(AttributeError, f"{self!r} has no attribute '{name}'")
+        found = evaluate(tx, lambda: getattr(self.function, name))
         if name == "__self__":
             return tx.wrap_fixed(found, repr(self))
         return tx.wrap_fixed(found, f"{self!r}.{name}")

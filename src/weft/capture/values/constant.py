@@ -94,6 +94,9 @@ class ConstantValue(SymbolicValue):
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         obj = python_object(tx, key)
+        if obj is MISSING and key.python_type() is slice:
+            bounds = [python_object(tx, key.getattr(tx, n)) for n in ("start", "stop", "step")]
+            obj = MISSING if MISSING in bounds else slice(*bounds)
         if obj is MISSING:
             return super().getitem(tx, key)
         return tx.wrap_new(evaluate(tx, lambda: self.value[obj]))
@@ -141,6 +144,11 @@ METHODS: Final[dict[tuple[type, str], Callable[[Any, ConstantValue], SymbolicVal
 """Methods of constants with an effect: what the interpreter does instead of running them."""
 
 
+PYTHON_FORMS: Final[dict[tuple[type, str], Callable[..., Any]]] = {}
+"""Methods of constants in Python, for arguments that are not constants: `pattern.sub(function, s)`.
+"""
+
+
 MEMBER_ATTRIBUTE: Final[list[Callable[[Any, ConstantValue, str], SymbolicValue | None]]] = []
 """What an enumeration's own code defines for its members; set by `attributes` (which is higher up).
 """
@@ -179,7 +187,10 @@ class ConstantMethod(SymbolicValue):
         objects = [self._object(tx, a) for a in args]
         named = {k: python_object(tx, v) for k, v in kwargs.items()}
         if any(o is MISSING for o in (*objects, *named.values())):
-            raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")
+            python_form = PYTHON_FORMS.get((type(self.owner.value), self.name))
+            if python_form is None:
+                raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")
+            return tx.wrap_fixed(python_form, self.name).call(tx, [self.owner, *args], kwargs)
         function = evaluate(tx, lambda: getattr(self.owner.value, self.name))
         result = evaluate(tx, lambda: function(*objects, **named))
         if hasattr(type(result), "__next__"):  # `pattern.finditer(text)`: another one in each call

@@ -8,7 +8,7 @@ iterators). `value.append` is then a bound method value, and `value.append(x)` a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.values.arities import method_fits
@@ -43,9 +43,18 @@ class MethodTable(SymbolicValue):
         if name == "__class__":
             return tx.wrap_fixed(kind, kind.__name__)
         if not hasattr(kind, name):
-            text = f"'{kind.__name__}' object has no attribute '{name}'"
+            text = f"'{_name_in_errors(kind)}' object has no attribute '{name}'"
             raise tx.error(AttributeError, text)
         raise graph_break("unknown-operation", f"attribute {name!r} of a {kind.__name__}")
+
+
+def _name_in_errors(kind: type) -> str:
+    """Types made in C (without a heap type's flag) are named with their module: `torch.Size`."""
+    plain = kind.__module__ == "builtins" or kind.__flags__ & _HEAP_TYPE
+    return kind.__name__ if plain else f"{kind.__module__}.{kind.__name__}"
+
+
+_HEAP_TYPE: Final = 1 << 9
 
 
 @final

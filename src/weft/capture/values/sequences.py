@@ -86,12 +86,13 @@ class SequenceValue(MethodTable):
             position = python_object(tx, key.method(tx, "__index__", [], {}))
         if position is MISSING:
             raise graph_break("unknown-operation", f"{self!r} indexed by {key!r}")
+        kind = next((k for k in (list, tuple) if issubclass(self.kind, k)), self.kind).__name__
         if not hasattr(position, "__index__"):
-            raise tx.error(TypeError, f"{self.kind.__name__} indices must be integers or slices, "
+            raise tx.error(TypeError, f"{kind} indices must be integers or slices, "
                                       f"not {type(position).__name__}")
         number = operator.index(position)
         if not -len(self.items) <= number < len(self.items):
-            raise tx.error(IndexError, f"{what or f'{self.kind.__name__} index'} out of range")
+            raise tx.error(IndexError, f"{what or f'{kind} index'} out of range")
         return number
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:

@@ -207,6 +207,20 @@ class SetValue(MethodTable):
     def m_symmetric_difference(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self._combine(tx, "xor", args)
 
+    def _update(self, tx: Interpreter, op: str, args: Args) -> SymbolicValue:
+        self.entries = self._combine(tx, op, args).entries
+        return self._changed(tx)
+
+    def m_intersection_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._update(tx, "and_", args)
+
+    def m_difference_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self._update(tx, "sub", args)
+
+    def m_symmetric_difference_update(self, tx: Interpreter, args: Args, kwargs: Kwargs
+                                      ) -> SymbolicValue:
+        return self._update(tx, "xor", args)
+
     def m_issubset(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         other = SetValue.of(tx, tx.unpack(args[0]))
         return boolean(self.entries.keys() <= other.entries.keys())

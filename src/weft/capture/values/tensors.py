@@ -220,7 +220,8 @@ class TensorValue(SymbolicValue):
         if attribute is MISSING:
             if self.source is not None:
                 tx.guards.add(self.source, "no_attr", name)
-            raise tx.error(AttributeError, f"'Tensor' object has no attribute '{name}'")
+            kind = self.python_type().__name__
+            raise tx.error(AttributeError, f"'{kind}' object has no attribute '{name}'")
         if callable(attribute):
             return BoundBuiltin(self, name)
         raise graph_break("unknown-operation", f"attribute {name!r} of a tensor")
