@@ -143,6 +143,29 @@ def test_operators_that_take_plain_sizes_only() -> None:
     check(torch.kron, [(torch.randn(n, 3), torch.randn(5)) for n in (4, 7, 9)])
 
 
+@pytest.mark.parametrize("program", [
+    lambda x: (torch.triu_indices(n := len(x), n, 1), torch.triu_indices(n, n + 2, -2),
+               torch.triu_indices(4, n, 3, dtype=torch.int32), torch.triu_indices(n, 2, n // 2)),
+    lambda x: (torch.tril_indices(n := len(x), n), torch.tril_indices(n, 3, offset=1),
+               torch.tril_indices(row=n, col=n, offset=-1)),
+    lambda x: (torch.fft.rfftfreq(len(x)), torch.fft.fftfreq(len(x), d=0.5),
+               torch.fft.fftfreq(len(x), dtype=torch.float64)),
+    lambda x: (torch.hann_window(len(x)), torch.hann_window(len(x), periodic=False),
+               torch.hamming_window(len(x), dtype=torch.float64)),
+    lambda x: (torch.vander(x[:, 0], 3), torch.vander(x[:, 1], increasing=True)),
+    lambda x: (torch.gradient(x), torch.gradient(x, spacing=0.5, dim=0)[0]),
+    lambda x: (y := x @ x.mT, y.fill_diagonal_(7), y.diagonal(len(x) // 2), y.diagonal(1 - len(x)),
+               torch.diagonal(y, len(x) + 3)),
+    lambda x: (F.adaptive_avg_pool1d(x.mT, len(x) // 2 + 1), x.unfold(0, len(x) // 2 + 1, 2)),
+])  # fmt: skip
+def test_operators_that_take_plain_sizes_only_are_one_graph(program: Callable[..., Any]) -> None:
+    compiled = weft.compile(program, backend="eager", dynamic=True)
+    for rows in (6, 8, 33, 14):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x), program(x))
+    assert weft.stats()["graphs"] == 1
+
+
 def test_one_hot_of_as_many_classes_as_there_are() -> None:
     calls = [(torch.randint(0, n, (n,)),) for n in (4, 9, 2)]
     check(lambda x: F.one_hot(x).float().sum(0), calls)

@@ -21,7 +21,7 @@ from weft.capture.values.constant import NONE, ConstantValue, constant, evaluate
 from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
@@ -36,12 +36,61 @@ Applies = Callable[["Interpreter", Args, Kwargs], bool]
 def _form(function: Any, *forms: tuple[Any, Applies]) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        args = [tx.force(arg) for arg in args]
-        for form, applies in forms:
-            if applies(tx, args, kwargs):
-                return tx.wrap_fixed(form, form.__name__).call(
-                    tx, args[: form.__code__.co_argcount], kwargs)
-        return run(tx, "call_function", function, args, kwargs)
+        return _formed(tx, "call_function", function, forms, args, kwargs)
+
+
+def _method_form(*forms: tuple[Any, Applies]) -> None:
+    """Of the tensor's method that is called as the first form is."""
+    name = forms[0][0].__name__
+
+    def handler(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return _formed(tx, "call_method", name, forms, [tensor, *args], kwargs)
+
+    TENSOR_METHODS[name] = handler
+
+
+def _formed(
+    tx: Interpreter, op: str, target: Any, forms: tuple[tuple[Any, Applies], ...], args: Args,
+    kwargs: Kwargs,
+) -> SymbolicValue:  # fmt: skip
+    args = [tx.force(arg) for arg in args]
+    for form, applies in forms:
+        if applies(tx, args, kwargs):
+            return tx.wrap_fixed(form, form.__name__).call(
+                tx, args[: form.__code__.co_argcount], kwargs)
+    return run(tx, op, target, args, kwargs)
+
+
+def _symbolic_number(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Some size is symbolic, and nothing is said that the forms do not know."""
+    given = [tx.force(arg) for arg in (*args, *kwargs.values())]
+    items = [tx.force(n) for arg in given if isinstance(arg, ListValue | TupleValue)
+             for n in arg.items]
+    known = {"out", "layout", "requires_grad", "pin_memory"}.isdisjoint(kwargs)
+    return known and any(isinstance(arg, SymbolicNumberValue) for arg in (*given, *items))
+
+
+def _fill_diagonal(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Of a matrix, without wrapping."""
+    return not kwargs and len(args) == 2 and _is_symbolic_of_rank(args[0], 2)
+
+
+def _vander(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    return bool(args) and _is_symbolic_of_rank(args[0], 1)
+
+
+def _gradient(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Of samples at one distance, one-sided at the ends."""
+    x, spacing = args[0] if len(args) == 1 else None, kwargs.get("spacing", NONE)
+    one = spacing is NONE or type(spacing.constant() if spacing.is_constant else None) in (
+        int, float)
+    if not one or set(kwargs) - {"spacing", "dim"} or not isinstance(x, TensorValue):
+        return False
+    return x.example.is_floating_point() and _has_symbolic_sizes(x)
+
+
+def _is_symbolic_of_rank(x: SymbolicValue, rank: int) -> bool:
+    return isinstance(x, TensorValue) and x.example.dim() == rank and _has_symbolic_sizes(x)
 
 
 def _linspace(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
@@ -143,6 +192,19 @@ _form(torch.kron, (sizes.kron, _kron))
 _form(F.one_hot, (sizes.one_hot, _one_hot), (sizes.one_hot_of, _one_hot_of))
 _form(nn_functions.pad_sequence, (sizes.pad_sequence, _pad_sequence))
 _form(torch.affine_grid_generator, (sizes.affine_grid_generator, _affine_grid))
+_form(torch.adaptive_avg_pool1d, (sizes.adaptive_avg_pool1d, _symbolic_number))
+_form(torch.diagonal, (sizes.diagonal, _symbolic_number))
+_form(torch.triu_indices, (sizes.triu_indices, _symbolic_number))
+_form(torch.tril_indices, (sizes.tril_indices, _symbolic_number))
+_form(torch.fft.fftfreq, (sizes.fft_fftfreq, _symbolic_number))
+_form(torch.fft.rfftfreq, (sizes.fft_rfftfreq, _symbolic_number))
+_form(torch.hann_window, (sizes.hann_window, _symbolic_number))
+_form(torch.hamming_window, (sizes.hamming_window, _symbolic_number))
+_form(torch.vander, (sizes.vander, _vander))
+_form(torch.gradient, (sizes.gradient, _gradient))
+_method_form((sizes.fill_diagonal_, _fill_diagonal))
+_method_form((sizes.diagonal, _symbolic_number))
+_method_form((sizes.unfold, _symbolic_number))
 
 
 # -- loops over time ------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ symbolic; otherwise each size would be compiled for itself.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -126,3 +127,133 @@ def _centres(like: torch.Tensor, steps: int, align_corners: bool) -> torch.Tenso
         return torch.zeros(1, dtype=like.dtype, device=like.device)
     ends = torch.linspace(-1, 1, steps, dtype=like.dtype, device=like.device)
     return ends if align_corners else ends * ((steps - 1) / steps)
+
+
+def adaptive_avg_pool1d(input: torch.Tensor, output_size: Any) -> torch.Tensor:
+    """`torch.adaptive_avg_pool1d`: of images of one row."""
+    rows = F.adaptive_avg_pool2d(input.unsqueeze(-2), (1, _only(output_size)))
+    return rows.squeeze(-2)
+
+
+def fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
+    """`Tensor.fill_diagonal_` of a matrix, without wrapping."""
+    input.diagonal().fill_(fill_value)
+    return input
+
+
+def diagonal(
+    input: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor:  # fmt: skip
+    """`torch.diagonal`: the main one of what is left without the first columns or rows."""
+    dim, first = (dim2, offset) if offset >= 0 else (dim1, -offset)
+    first = torch.sym_min(first, input.shape[dim])
+    return input.narrow(dim, first, input.shape[dim] - first).diagonal(0, dim1, dim2)
+
+
+def unfold(input: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
+    """`Tensor.unfold`: windows that overlap in memory."""
+    sizes, strides = list(input.shape), list(input.stride())
+    length, stride = sizes[dimension], strides[dimension]
+    check(size <= length, lambda: f"maximum size for tensor at dimension {dimension} is {length}")
+    check(step > 0, lambda: f"step is {step} but must be > 0")
+    sizes[dimension], strides[dimension] = (length - size) // step + 1, stride * step
+    return input.as_strided([*sizes, size], [*strides, stride])
+
+
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, device: Any = None
+) -> torch.Tensor:  # fmt: skip
+    """`torch.triu_indices`: the places on and above a diagonal, row by row."""
+    first = (torch.arange(row, device=device) + offset).clamp(min=0)
+    lengths = (col - first).clamp(min=0)
+    return _places(first, lengths, _above(row, col, offset)).to(dtype)
+
+
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, device: Any = None
+) -> torch.Tensor:  # fmt: skip
+    """`torch.tril_indices`: the places on and below a diagonal, row by row."""
+    lengths = (torch.arange(row, device=device) + offset + 1).clamp(min=0, max=col)
+    count = row * col - _above(row, col, offset + 1)
+    return _places(torch.zeros_like(lengths), lengths, count).to(dtype)
+
+
+def _above(row: int, col: int, offset: int) -> int:
+    """How many places lie on and above a diagonal: rows taken whole, then ever shorter ones."""
+    whole = torch.sym_min(torch.sym_max(-offset, 0), row)
+    longest = torch.sym_max(col - torch.sym_max(offset, 0), 0)
+    rows = torch.sym_min(row - whole, longest)
+    count: int = whole * col + rows * (2 * longest - rows + 1) // 2
+    return count
+
+
+def _places(first: torch.Tensor, lengths: torch.Tensor, count: int) -> torch.Tensor:
+    """Row and column of each place, where rows begin at these columns and have these lengths."""
+    place, ends = torch.arange(count, device=first.device), lengths.cumsum(0)
+    row = torch.searchsorted(ends, place, right=True)
+    return torch.stack([row, place - (ends - lengths - first)[row]])
+
+
+def fft_fftfreq(
+    n: int, d: float = 1.0, *, dtype: torch.dtype | None = None, device: Any = None
+) -> torch.Tensor:  # fmt: skip
+    """`torch.fft.fftfreq`: the second half of the frequencies is negative."""
+    place = torch.arange(n, device=device)
+    place = torch.where(place < (n + 1) // 2, place, place - n)
+    return place.to(dtype or torch.get_default_dtype()) * (1.0 / (n * d))
+
+
+def fft_rfftfreq(
+    n: int, d: float = 1.0, *, dtype: torch.dtype | None = None, device: Any = None
+) -> torch.Tensor:  # fmt: skip
+    """`torch.fft.rfftfreq`."""
+    place = torch.arange(n // 2 + 1, device=device)
+    return place.to(dtype or torch.get_default_dtype()) * (1.0 / (n * d))
+
+
+def hann_window(
+    window_length: int, periodic: bool = True, *, dtype: torch.dtype | None = None,
+    device: Any = None,
+) -> torch.Tensor:  # fmt: skip
+    """`torch.hann_window`."""
+    return hamming_window(window_length, periodic, 0.5, 0.5, dtype=dtype, device=device)
+
+
+def hamming_window(
+    window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, *,
+    dtype: torch.dtype | None = None, device: Any = None,
+) -> torch.Tensor:  # fmt: skip
+    """`torch.hamming_window`."""
+    dtype = dtype or torch.get_default_dtype()
+    place = torch.arange(window_length, device=device).to(dtype)
+    if window_length <= 1:
+        return torch.ones_like(place)
+    steps = window_length if periodic else window_length - 1
+    return alpha - beta * torch.cos(place * (2 * math.pi / steps))
+
+
+def vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> torch.Tensor:
+    """`torch.vander`: the powers of each element."""
+    count = x.shape[0] if N is None else N
+    ones = x.new_ones((x.shape[0], 1))
+    powers = torch.cat([ones, x.unsqueeze(1).expand(-1, count - 1)], 1).cumprod(1)
+    return powers if increasing else powers.flip(1)
+
+
+def gradient(
+    input: torch.Tensor, *, spacing: float = 1.0, dim: Any = None
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """`torch.gradient` of evenly spaced samples: differences, at the ends one-sided."""
+    if dim is None:
+        dim = range(input.dim())
+    return tuple(
+        [_differences(input, d, spacing) for d in (dim if not isinstance(dim, int) else (dim,))])
+
+
+def _differences(x: torch.Tensor, dim: int, spacing: float) -> torch.Tensor:
+    n = x.shape[dim]
+    check(n >= 2, lambda: "torch.gradient expected each dimension size to be at least edge_order+1")
+    start = (x.narrow(dim, 1, 1) - x.narrow(dim, 0, 1)) / spacing
+    middle = (x.narrow(dim, 2, n - 2) - x.narrow(dim, 0, n - 2)) / spacing / 2
+    end = (x.narrow(dim, n - 1, 1) - x.narrow(dim, n - 2, 1)) / spacing
+    return torch.cat([start, middle, end], dim)
