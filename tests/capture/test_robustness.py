@@ -26,6 +26,8 @@ from torch import nn
 
 import weft
 from weft import _frame
+from weft.capture import compiler
+from weft.compiling import compiling
 from weft.diagnostics import events
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -176,6 +178,21 @@ def test_threads_that_wait_for_the_same_frame_share_its_variant() -> None:
 
     run_threads(work, 6)
     assert weft.stats()["graphs"] == 1
+
+
+def test_a_variant_is_there_when_the_next_thread_may_compile(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C kept it after the lock was released: a thread that came between compiled it again."""
+
+    @contextmanager
+    def slow_to_return() -> Iterator[None]:
+        with compiling():
+            yield
+        time.sleep(0.05)
+
+    monkeypatch.setattr(compiler, "compiling", slow_to_return)
+    test_threads_that_wait_for_the_same_frame_share_its_variant()
 
 
 # -- signals --------------------------------------------------------------------------------------

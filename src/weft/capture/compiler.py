@@ -148,7 +148,10 @@ class FrameCompiler:
                 return made_meanwhile
             if self._over_limit(code, locals, cells, globals):
                 return None
-            return self._entry(code, locals, cells, globals, compiled is not None)
+            entry = self._entry(code, locals, cells, globals, compiled is not None)
+            if entry is not None:  # here, not where C gets it: the next thread may look before
+                _frame.add_entry(code, entry)
+            return entry
 
     def _entry(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
                globals: dict[str, Any], outermost: bool) -> Any:
