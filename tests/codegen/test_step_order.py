@@ -16,7 +16,7 @@ def order_of(steps: dict[int, tuple[set[str], set[str]]], size: dict[str, int]) 
         size=size,
         outputs={"g0"},
     )  # fmt: skip
-    return order.delayed(list(steps))
+    return order.improved(list(steps))
 
 
 def test_activations_are_computed_again_right_before_their_use() -> None:

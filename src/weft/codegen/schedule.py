@@ -6,7 +6,8 @@ its own; groups are merged while that saves memory traffic and is legal:
 - their domains have a common refinement (`domain.py`);
 - wherever one reads a buffer that the other writes, it reads it at the very point where it is
   written;
-- no third group has to run between them.
+- no third group has to run between them;
+- what the earlier one frees is not kept until later library calls have run.
 
 First producers with consumers (best saving first), then groups that read the same buffers. Each
 decision is kept with its reason in `Schedule.decisions`.
@@ -18,6 +19,7 @@ decision is kept with its reason in `Schedule.decisions`.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from weft._torch import OpOverload
 from weft.codegen.access import Access, analyse
 from weft.codegen.domain import Domain, Refinement, refine
 from weft.codegen.lowering import GraphLowering
+from weft.codegen.lowering.due_formulas import is_due
 from weft.codegen.occupancy import leaves_gpu_idle
 from weft.codegen.step_order import StepOrder
 from weft.codegen.values import (
@@ -95,9 +98,9 @@ def make_schedule(lowered: GraphLowering) -> Schedule:
     outputs = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
     alive = _needed_definitions(ordered, accesses, outputs)
     fusion = _Fusion([d for d in ordered if id(d) in alive], accesses, outputs)
+    fusion.bytes.update((b.name, _bytes(b)) for b in lowered.inputs if isinstance(b, Buffer))
     fusion.fuse_producers()
     fusion.fuse_siblings()
-    fusion.bytes.update((b.name, _bytes(b)) for b in lowered.inputs if isinstance(b, Buffer))
     needed = fusion.needed_buffers()
     return Schedule(fusion.ordered_steps(needed), needed, fusion.decisions)
 
@@ -211,6 +214,7 @@ class _Fusion:
         self.outputs = outputs
         self.decisions: list[str] = []
         self.steps: dict[int, Step] = {}
+        self.calls: list[int] = []  # positions of library calls
         self.producer: dict[str, int] = {}
         self.readers: dict[str, set[int]] = defaultdict(set)
         self.ancestors: dict[int, int] = {}
@@ -229,6 +233,7 @@ class _Fusion:
             self.steps[number] = _singleton(number, accesses[id(definition)])
         else:
             self.steps[number] = definition
+            self.calls.append(number)
         self.positions[number] = number
         mask = 0
         for name in reads_of(definition, accesses):
@@ -342,6 +347,8 @@ class _Fusion:
             return "different devices"
         if self._separated(first, second):
             return "another step lies between"
+        if self._keeps_memory(first, second):
+            return "what the earlier one frees would be kept"
         joint = refine(left.domain, right.domain)
         if joint is None:
             return "different domains"
@@ -362,6 +369,35 @@ class _Fusion:
         kept = (n for n in writes if n in self.outputs or not self.readers[n] <= both)
         return len(reads) + sum(1 for _ in kept)
 
+    def _keeps_memory(self, first: int, second: int) -> bool:
+        """Does the earlier one free more than it makes, and the other wait for later library calls?
+        All that follows the earlier one would wait too.
+        """
+        early, late = sorted((first, second), key=self.positions.__getitem__)
+        start, end = self.positions[early], self._position(early, late)
+        between = bisect(self.calls, end) - bisect(self.calls, start)
+        if not between:
+            return False
+        one, other = self.steps[early], self.steps[late]
+        assert isinstance(one, Group) and isinstance(other, Group)
+        wanted = {n for n in one.reads.keys() | one.writes.keys()
+                  if n in self.outputs or self._is_read_from(end, n, early)}  # fmt: skip
+        freed = one.reads.keys() - one.writes.keys() - other.reads.keys() - wanted
+        made = sum(self.bytes.get(n, 0) for n in one.writes.keys() & wanted)
+        return is_due(sum(self.bytes.get(n, 0) for n in freed), made, between)
+
+    def _position(self, early: int, late: int) -> int:
+        """Where both run as one: at the first's place if the other waits for nothing behind it."""
+        start = self.positions[early]
+        waits = any(self.positions[n] > start for n in self._dependencies(late))
+        return self.positions[late] if waits else start
+
+    def _is_read_from(self, position: int, name: str, except_by: int) -> bool:
+        """Is a buffer read at a position or later?"""
+        return any(
+            self.positions[r] >= position for r in self.readers[name] - {except_by} if r in self.steps
+        )
+
     def _separated(self, first: int, second: int) -> bool:
         """Is there a path from one group to the other through a third one?"""
         return self._path(first, second) or self._path(second, first)
@@ -380,13 +416,16 @@ class _Fusion:
         return found - {number}
 
     def _replace(self, first: int, second: int, merged: Group) -> None:
+        early, late = sorted((first, second), key=self.positions.__getitem__)
+        position = self._position(early, late)
         self.steps[first] = merged
         del self.steps[second]
         if self.bound:
             none: frozenset[str] = frozenset()
             joint = self.symbols.get(first, none) | self.symbols.pop(second, none)
             self.symbols[first] = joint
-        self.positions[first] = max(self.positions[first], self.positions.pop(second))
+        del self.positions[second]
+        self.positions[first] = position
         for name in merged.writes:
             self.producer[name] = first
         for name in merged.reads:
@@ -412,7 +451,7 @@ class _Fusion:
             size=self.bytes,
             outputs=self.outputs,
         )
-        return [self.steps[n] for n in order.delayed(numbers)]
+        return [self.steps[n] for n in order.improved(numbers)]
 
     def _reads(self, number: int) -> Iterable[str]:
         step = self.steps[number]

@@ -1,13 +1,13 @@
-"""Steps that only make memory wait until somebody reads what they make.
+"""Steps that free memory run as early as they can, those that only make some as late.
 
 Place in the pipeline: the last part of `schedule.py`. What a backward computes again depends on
 saved values only, so all of it could run at the start, where most memory is in use::
 
     relu1, relu2, grad2(relu2), grad1(relu1)   ->   relu2, grad2(relu2), relu1, grad1(relu1)
 
-A step that frees more than it makes (it is the last to read something larger) stays where it is.
-So does one that makes a result of the graph: that memory is in use at the end anyway, and so would
-be what the step frees.
+A step that frees more than it makes (it is the last to read something larger) does not wait: a
+gradient is added to another one when both are there, not at the end. A step that makes a result of
+the graph stays where it is: that memory is in use at the end anyway, and so would be what it frees.
 """
 
 from __future__ import annotations
@@ -35,13 +35,30 @@ class StepOrder:
     _readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     _place: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def delayed(self, order: Sequence[int]) -> list[int]:
-        """`order` with such steps right before their first reader."""
+    def improved(self, order: Sequence[int]) -> list[int]:
+        """`order` with steps that free memory as early as possible, others as late."""
         for number in order:
             for other in self.before[number]:
                 self._followers[other].append(number)
             for name in self.reads[number]:
                 self._readers[name].append(number)
+        return self._delayed(self._advanced(order))
+
+    def _advanced(self, order: Sequence[int]) -> list[int]:
+        self._place = {number: (i, 0) for i, number in enumerate(order)}
+        for moved, number in enumerate(order, 1):
+            last = max((self._place[b] for b in self.before[number]), default=None)
+            if last is not None and self._frees(number, (last[0], moved)):
+                self._place[number] = (last[0], moved)  # behind all that waited for it already
+        return sorted(order, key=self._place.__getitem__)
+
+    def _frees(self, number: int, place: tuple[int, int]) -> bool:
+        """Whether much memory is free earlier if the step runs at `place`."""
+        freed = {name for name in self.reads[number]
+                 if name not in self.outputs and not self._is_read_after(name, number, place)}  # fmt: skip
+        return self._bytes(freed) >= self._bytes(self.writes[number]) + _WORTH
+
+    def _delayed(self, order: Sequence[int]) -> list[int]:
         self._place = {number: (i, 0) for i, number in enumerate(order)}
         for moved, number in enumerate(reversed(order), 1):
             first = min((self._place[f] for f in self._followers[number]), default=None)

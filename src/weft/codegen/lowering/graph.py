@@ -23,6 +23,7 @@ from torch.fx import GraphModule, Node
 
 from weft.codegen.dtypes import is_supported
 from weft.codegen.lowering.convolution import prefers_channels_last
+from weft.codegen.lowering.due_formulas import DueFormulas
 from weft.codegen.lowering.epilogues import absorbed
 from weft.codegen.lowering.extern import call_aten, laid_out
 from weft.codegen.lowering.registry import (
@@ -81,6 +82,7 @@ class GraphLowering:
     facts: Facts | None = None
     floats: dict[Expr, FloatValue] = field(default_factory=dict)
     """Floats that kernels are given, by the symbols of their bits."""
+    _due: DueFormulas = field(default_factory=DueFormulas)
     _count: int = 0
 
     @staticmethod
@@ -150,13 +152,16 @@ class GraphLowering:
         if isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
             self._bind_number(node, args, keywords)
             return to_number(value)
+        self._due.read_by(node)
         result = absorbed(node, args, keywords, _origins(node)[0])
         if result is None:
             result = self._lower(node, value, args, keywords)
         if node in self.padded and isinstance(result, Value) and _is_formula(result):
             result.layout = self.padded[node]
-        if isinstance(result, Value) and should_realize(result, node):
-            result.realize()
+        if isinstance(result, Value):
+            if should_realize(result, node):
+                result.realize()
+            self._due.add(node, result, environment)
         return result
 
     def _bind_number(self, node: Node, args: Any, keywords: Any) -> None:
@@ -281,7 +286,8 @@ class GraphLowering:
         return {str(n) for n in numbers if isinstance(n, FloatSymbol) or symbols(n) == {n}}
 
     def record(self, definition: Definition) -> None:
-        """Add a definition whose buffers know it already."""
+        """Add a library call, whose buffers know it already."""
+        self._due.before_call()
         self.definitions.append(definition)
 
     def define(self, definition: Computed) -> Value:

@@ -1,0 +1,94 @@
+"""Formulas that free more memory than they take are computed before the next library call.
+
+Place in the pipeline: kept by `graph.py` while it lowers. A formula is usually evaluated where it is
+read, in its reader's kernel. The gradients of a weight that is used at every step of a loop would
+then all be kept until the last is there::
+
+    sum1 = g1 + g2;  g3 = mm(...);  sum2 = sum1 + g3;  g4 = mm(...);  sum3 = sum2 + g4
+
+Here `sum1` is due before `g3` is computed: it takes the memory of one gradient and frees two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from torch.fx import Node
+
+from weft.codegen.values import Strided, Value, estimate, product
+
+_DEPTH: Final = 8
+"""Operators of a formula that are looked through."""
+
+_NEAR: Final = 2
+_FEW: Final = 2
+"""So many library calls ahead of the reader, so many terms of a sum are not worth a kernel more."""
+
+
+def is_due(freed: int, made: int, calls: int) -> bool:
+    """Is a formula that frees and makes so many bytes to be computed `calls` ahead of its reader?"""
+    return freed > made and (calls > _NEAR or freed > _FEW * made)
+
+
+@final
+@dataclass(slots=True)
+class _Waiting:
+    value: Value
+    freed: int
+    made: int
+    calls: int = 0
+
+
+@final
+class DueFormulas:
+    """Formulas that nobody has read so far and whose operands nobody else reads."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Node, _Waiting] = {}
+
+    def read_by(self, node: Node) -> None:
+        """The operands of `node` are part of its formula now."""
+        if self._waiting:
+            for operand in node.all_input_nodes:
+                self._waiting.pop(operand, None)
+
+    def add(self, node: Node, value: Value, environment: Mapping[Node, Any]) -> None:
+        """Remember the formula of `node` if it frees more than it takes."""
+        if len(node.users) == 1 and not isinstance(value.impl, Strided):
+            freed, made = _freed(node, environment, _DEPTH), _bytes(value)
+            if freed > made:
+                self._waiting[node] = _Waiting(value, freed, made)
+
+    def before_call(self) -> None:
+        """A library call comes: let what is due be computed ahead of it."""
+        for node, waiting in list(self._waiting.items()):
+            waiting.calls += 1
+            if is_due(waiting.freed, waiting.made, waiting.calls):
+                del self._waiting[node]
+                waiting.value.realize()
+
+
+def _freed(node: Node, environment: Mapping[Node, Any], depth: int) -> int:
+    """Bytes that only the formula of `node` reads and that the graph itself has made."""
+    found = 0
+    for operand in node.all_input_nodes if depth else ():
+        value = environment[operand]
+        if len(operand.users) > 1 or operand.op != "call_function" or not isinstance(value, Value):
+            continue
+        if isinstance(value.impl, Strided) and not _is_view(operand, value, environment):
+            found += _bytes(value)
+        else:
+            found += _freed(operand, environment, depth - 1)
+    return found
+
+
+def _is_view(node: Node, value: Value, environment: Mapping[Node, Any]) -> bool:
+    """Is it memory that an operand is in?"""
+    operands = (environment[operand] for operand in node.all_input_nodes)
+    return any(isinstance(o, Value) and o.buffer() is value.buffer() for o in operands)
+
+
+def _bytes(value: Value) -> int:
+    return estimate(product(value.shape)) * value.dtype.itemsize
