@@ -394,9 +394,8 @@ class _Fusion:
 
     def _is_read_from(self, position: int, name: str, except_by: int) -> bool:
         """Is a buffer read at a position or later?"""
-        return any(
-            self.positions[r] >= position for r in self.readers[name] - {except_by} if r in self.steps
-        )
+        readers = self.readers[name] & self.steps.keys() - {except_by}
+        return any(self.positions[r] >= position for r in readers)
 
     def _separated(self, first: int, second: int) -> bool:
         """Is there a path from one group to the other through a third one?"""

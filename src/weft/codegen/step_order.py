@@ -54,9 +54,13 @@ class StepOrder:
 
     def _frees(self, number: int, place: tuple[int, int]) -> bool:
         """Whether much memory is free earlier if the step runs at `place`."""
-        freed = {name for name in self.reads[number]
-                 if name not in self.outputs and not self._is_read_after(name, number, place)}  # fmt: skip
+        freed = self._freed(number, place)
         return self._bytes(freed) >= self._bytes(self.writes[number]) + _WORTH
+
+    def _freed(self, number: int, place: tuple[int, int]) -> set[str]:
+        """What nobody reads any more after the step, if it runs at `place`."""
+        names = set(self.reads[number]) - self.outputs
+        return {name for name in names if not self._is_read_after(name, number, place)}
 
     def _delayed(self, order: Sequence[int]) -> list[int]:
         self._place = {number: (i, 0) for i, number in enumerate(order)}
@@ -68,10 +72,7 @@ class StepOrder:
 
     def _may_wait(self, number: int, first: tuple[int, int]) -> bool:
         """Whether less memory is in use until `first` if the step runs there."""
-        made, freed = set(self.writes[number]), {
-            name for name in self.reads[number]
-            if name not in self.outputs and not self._is_read_after(name, number, first)
-        }  # fmt: skip
+        made, freed = set(self.writes[number]), self._freed(number, first)
         passing = made - self.outputs
         return self._bytes(made) >= _WORTH and self._bytes(passing) >= self._bytes(freed)
 

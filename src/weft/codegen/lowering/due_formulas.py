@@ -1,8 +1,8 @@
 """Formulas that free more memory than they take are computed before the next library call.
 
-Place in the pipeline: kept by `graph.py` while it lowers. A formula is usually evaluated where it is
-read, in its reader's kernel. The gradients of a weight that is used at every step of a loop would
-then all be kept until the last is there::
+Place in the pipeline: kept by `graph.py` while it lowers. A formula is usually evaluated where it
+is read, in its reader's kernel. The gradients of a weight that is used at every step of a loop
+would then all be kept until the last is there::
 
     sum1 = g1 + g2;  g3 = mm(...);  sum2 = sum1 + g3;  g4 = mm(...);  sum3 = sum2 + g4
 
@@ -28,7 +28,7 @@ _FEW: Final = 2
 
 
 def is_due(freed: int, made: int, calls: int) -> bool:
-    """Is a formula that frees and makes so many bytes to be computed `calls` ahead of its reader?"""
+    """Is a formula that frees and makes so many bytes due `calls` ahead of its reader?"""
     return freed > made and (calls > _NEAR or freed > _FEW * made)
 
 
