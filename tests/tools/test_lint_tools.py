@@ -1,4 +1,8 @@
 import ast
+import re
+from pathlib import Path
+
+import pytest
 
 from tools import size_budget, torch_boundary
 
@@ -42,3 +46,14 @@ def test_size_budget_counts_functions_without_docstrings():
 def test_cycles_are_found():
     assert size_budget.cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
     assert size_budget.cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+@pytest.mark.parametrize("page", ["architecture", "contributing", "reading"])
+def test_files_that_a_page_names_exist(page):
+    root = Path(__file__).parents[2]
+    known = [f"/{path.relative_to(root)}" for folder in ("src", "csrc", "tests", "tools")
+             for path in (root / folder).rglob("*.*")]
+    text = (root / "docs" / f"{page}.md").read_text()
+    named = set(re.findall(r"`([\w/]+\.(?:py|c|h))`", text))
+    missing = {name for name in named if not any(path.endswith(f"/{name}") for path in known)}
+    assert named and not missing
