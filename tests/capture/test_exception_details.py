@@ -491,3 +491,59 @@ def test_an_index_that_is_no_number_is_refused():
             return x, str(error)
 
     check(f, (X, 2), (X, "bad"), (X, 1.5), breaks=None)
+
+
+def test_groups_are_caught_in_parts() -> None:
+    def f(x: torch.Tensor, how: int) -> Any:
+        log = []
+        try:
+            try:
+                inner = ExceptionGroup("in", [TypeError("c"), ValueError("d")])
+                raise ExceptionGroup("many", [ValueError("a"), KeyError("b"), inner])
+            except* ValueError as group:
+                log.append((str(group), [type(one).__name__ for one in group.exceptions]))
+            except* (KeyError, TypeError) as group:
+                log.append(group.message)
+                if how == 1:
+                    raise
+                if how == 2:
+                    raise RuntimeError("new") from group
+        except Exception as error:
+            log += [repr(error), repr(error.__context__), repr(error.__cause__)]
+        return x + len(log), log
+
+    check(f, *((X, how) for how in (0, 1, 2)), breaks=0)
+
+
+def test_naked_exceptions_and_breaks_in_except_star() -> None:
+    def f(x: torch.Tensor) -> Any:
+        try:
+            raise ValueError(3)
+        except* ValueError as group:
+            print(group.exceptions)
+            x = x + len(group.exceptions)
+        try:
+            x = x * 2
+        except* KeyError:
+            x = x * 0
+        else:
+            x = x + 1
+        return x
+
+    check(f, (X,), breaks=1)
+
+
+def test_parts_of_groups() -> None:
+    class Errors(ExceptionGroup):
+        def derive(self, excs: Any) -> Any:
+            return Errors(self.message + "!", excs)
+
+    def f(x: torch.Tensor) -> Any:
+        group = Errors("m", [ValueError(1), ExceptionGroup("n", [KeyError(2)])])
+        group.add_note("seen")
+        matching, rest = group.split(ValueError)
+        found = group.subgroup(lambda error: isinstance(error, KeyError))
+        texts = [f"{it!r} {it} {it.__notes__}" for it in (group, matching, rest, found)]
+        return x + 1, texts, group.split(IndexError)[0], group.derive([TypeError()]).message
+
+    check(f, (X,), breaks=0)

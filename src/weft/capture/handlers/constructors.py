@@ -23,6 +23,7 @@ from weft.capture.values.builtins import EXTERNAL_METHODS
 from weft.capture.values.cell import CellValue
 from weft.capture.values.classes import ClassValue, SuperValue, constructor
 from weft.capture.values.constant import NONE, boolean, constant, evaluate, python_object
+from weft.capture.values.exceptions import ExceptionValue
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
 from weft.capture.values.iterators import LazyIterator
 from weft.capture.values.lazy_iterators import (
@@ -277,6 +278,8 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
             if isinstance(method, BoundMethodValue) and isinstance(method.function, FunctionValue):
                 return checked_text(tx, name, method.call(tx, [], {}))
             args = getattr(value, "args", None)
+            if isinstance(value, ExceptionValue) and value.group:
+                return constant(value.group_text(tx))
             if args is not None:
                 return _message(tx, value.cls, args)
             if isinstance(method, BoundMethodValue) and _rule_of_method(method) is not None:

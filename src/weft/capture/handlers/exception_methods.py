@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import graph_break
 from weft.capture.handlers.constructors import text_of
+from weft.capture.polyfills import exception_groups
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS
 from weft.capture.values.constant import NONE, constant
@@ -63,6 +64,17 @@ def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 _METHODS: dict[str, Any] = {"__init__": _init, "__str__": _str, "__repr__": _repr,
                             "with_traceback": _with_traceback, "add_note": _add_note}
+
+
+def _of_groups(function: Any) -> Any:
+    def method(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return tx.wrap_fixed(function, function.__name__).call(tx, args, kwargs)
+
+    return method
+
+
+for _function in (exception_groups.split, exception_groups.subgroup, exception_groups.derive):
+    EXTERNAL_METHODS[(BaseExceptionGroup, _function.__name__)] = _of_groups(_function)
 
 for _kind in vars(builtins).values():
     if isinstance(_kind, type) and issubclass(_kind, BaseException):

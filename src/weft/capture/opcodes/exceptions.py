@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.frame import Frame, Instruction, opcode
+from weft.capture.polyfills import exception_groups
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, HandledMarker, SymbolicValue
 from weft.capture.values.classes import ClassValue
@@ -108,6 +109,39 @@ def _are_exceptions(classes: object) -> bool:
     if isinstance(classes, tuple):
         return all(_are_exceptions(one) for one in classes)
     return isinstance(classes, type) and BaseException in classes.__mro__
+
+
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    kinds, error = frame.pop(), frame.pop()
+    rest, matching = tx.unpack(_python(tx, exception_groups.check_match, error, kinds))
+    frame.push(rest)
+    frame.push(matching)
+    if not is_none(matching):
+        frame.handled[-1] = matching
+        markers = (item for item in reversed(frame.stack) if isinstance(item, HandledMarker))
+        next(marker for marker in markers if marker.active).exception = matching
+
+
+@opcode("PREP_RERAISE_STAR")
+def prepare_reraise(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    raised, error = frame.pop(), frame.pop()
+    frame.push(_python(tx, exception_groups.prepare_reraise, error, raised))
+
+
+@opcode("CALL_INTRINSIC_2")
+def call_intrinsic_2(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
+    if ins.arg != _PREPARE_RERAISE:
+        raise graph_break("unknown-opcode", f"CALL_INTRINSIC_2 {ins.arg}")
+    prepare_reraise(tx, frame, ins)
+
+
+_PREPARE_RERAISE: Final = 1
+
+
+def _python(tx: Interpreter, function: Any, *args: SymbolicValue) -> SymbolicValue:
+    """What a function of `polyfills` gives."""
+    return tx.force(tx.wrap_fixed(function, function.__name__).call(tx, [*args], {}))
 
 
 # -- with -----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class ExceptionValue(ObjectValue):
     """An exception object."""
 
-    __slots__ = ("args", "fields", "known", "raised_first", "traceback", "written")
+    __slots__ = ("args", "fields", "group", "known", "raised_first", "traceback", "written")
 
     def __init__(self, cls: type[BaseException], args: list[SymbolicValue],
                  source: Source | None = None, original: Any = MISSING) -> None:
@@ -38,6 +38,8 @@ class ExceptionValue(ObjectValue):
         self.args = args
         self.fields: dict[str, SymbolicValue] = {}
         """What was set of the attributes that its C type has: `name` of an ImportError."""
+        self.group: dict[str, SymbolicValue] = {}
+        """`message` and `exceptions` of a group made inside."""
         self.known: dict[str, SymbolicValue] = {}
         """What was read or set of `_LINKS`."""
         self.written: dict[str, None] = {}
@@ -106,6 +108,9 @@ class ExceptionValue(ObjectValue):
     def initialise(self, tx: Interpreter, args: list[SymbolicValue],
                    kwargs: dict[str, SymbolicValue]) -> None:
         """`BaseException.__init__`, or what a builtin exception has of its own."""
+        if issubclass(self.cls, BaseExceptionGroup):
+            self._take_group(tx, args, kwargs)
+            return
         fields = next((names for kind, names in _KEYWORDS.items() if kind in self.cls.__mro__), ())
         if not kwargs.keys() <= {*fields} or issubclass(self.cls, _COMPLEX):
             raise graph_break("unknown-operation", f"making a {self.cls.__name__}")
@@ -118,9 +123,30 @@ class ExceptionValue(ObjectValue):
         if self.source is not None:
             self._note_written(tx, "args")
 
+    def _take_group(self, tx: Interpreter, args: list[SymbolicValue],
+                    kwargs: dict[str, SymbolicValue]) -> None:
+        """What `BaseExceptionGroup.__new__` makes of a message and exceptions."""
+        own = _has_own_init(self.cls) or type_lookup(self.cls, "__new__") is not _GROUP_NEW
+        plain = (len(args) == 2 and not (kwargs or own) and self.source is None
+                 and args[0].python_type() is str and args[1].python_type() in (list, tuple))
+        members = tx.unpack(args[1]) if plain else []
+        kinds = [self.cls, *(one.python_type() for one in members)]
+        if not members or not all(issubclass(kind, Exception) for kind in kinds):
+            raise graph_break("unknown-operation", f"making a {self.cls.__name__}")
+        self.args = args
+        self.group = {"message": args[0], "exceptions": TupleValue(members)}
+
+    def group_text(self, tx: Interpreter) -> str:
+        """`str` of a group."""
+        count = self.group["exceptions"].length(tx)
+        plural = "s" if count > 1 else ""
+        return f"{self.group['message'].constant()} ({count} sub-exception{plural})"
+
     def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "args":
             return TupleValue(self.args)
+        if name in self.group:
+            return self.group[name]
         if name in self.fields:
             return self.fields[name]
         if name == "value" and issubclass(self.cls, StopIteration):
@@ -190,6 +216,8 @@ class ExceptionValue(ObjectValue):
         args = "".join(f", {emit.value(arg)}" for arg in self.args)
         cls = emit.constant(self.cls)
         whole = not _has_own_init(self.cls)
+        if self.group:
+            args = "".join(f", {emit.value(part)}" for part in self.group.values())
         text = f"{cls}({args[2:]})" if whole else f"{cls}.__new__({cls}{args})"
         name = emit.bind(self, text)
         emit.line(f"{name}.args = ({''.join(f'{emit.value(a)}, ' for a in self.args)})")
@@ -218,6 +246,7 @@ _KEYWORDS: Final[dict[type, tuple[str, ...]]] = {
 _COMPLEX: Final = (OSError, UnicodeError, SyntaxError, BaseExceptionGroup)
 """Exceptions whose constructors do more than to keep their arguments."""
 
+_GROUP_NEW: Final = vars(BaseExceptionGroup)["__new__"]
 _COMMON: Final = frozenset(vars(BaseException))
 
 
