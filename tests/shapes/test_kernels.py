@@ -156,6 +156,8 @@ def test_operators_that_take_plain_sizes_only() -> None:
     lambda x: (torch.gradient(x), torch.gradient(x, spacing=0.5, dim=0)[0]),
     lambda x: (y := x @ x.mT, y.fill_diagonal_(7), y.diagonal(len(x) // 2), y.diagonal(1 - len(x)),
                torch.diagonal(y, len(x) + 3)),
+    lambda x: (torch.block_diag(x, x[0], x[:, :2]), torch.combinations(x[:, 0]),
+               torch.combinations(x[:, 1], with_replacement=True)),
     lambda x: (F.adaptive_avg_pool1d(x.mT, len(x) // 2 + 1), x.unfold(0, len(x) // 2 + 1, 2)),
 ])  # fmt: skip
 def test_operators_that_take_plain_sizes_only_are_one_graph(program: Callable[..., Any]) -> None:
@@ -179,6 +181,18 @@ def test_recurrent_loop_over_a_symbolic_length_runs_between_graphs() -> None:
     calls = [(torch.randn(3, n, 4),) for n in (7, 9, 6)]
     check(lambda x: layer(x)[0] * 2, calls, graphs=2)
     assert weft.stats()["graph_breaks"] == 1
+
+
+def test_rounding_to_digits_keeps_sizes_symbolic() -> None:
+    def program(x: torch.Tensor) -> tuple[Any, ...]:
+        n = x.shape[0]
+        return x * round(n / 3, 2), round(n / 7, 1), round(n, 2), int(round(n / 3, 1) * 10)
+
+    compiled = weft.compile(program, backend="eager", dynamic=True)
+    for n in (6, 9, 14):
+        x = torch.ones(n)
+        assert compiled(x)[1:] == program(x)[1:] and compiled(x)[0].equal(program(x)[0])
+    assert weft.stats()["graphs"] == 1
 
 
 def test_functions_of_math_take_sizes() -> None:

@@ -97,6 +97,7 @@ OPERATIONS: Final[dict[str, tuple[Callable[..., float], str]]] = {
     "neg": (operator.neg, "-"),
     "abs": (abs, "abs"),
     "float": (float, "float"),
+    "round": (round, "round"),  # to a number of digits
     **{
         name: (getattr(math, name), f"math.{name}")
         for name in (

@@ -346,7 +346,7 @@ class SymNode:
 
     def round(self, ndigits: int | None = None) -> SymNode:
         if ndigits is not None and self.pytype is float:
-            return self.shape_env.float_node(float(round(self.guard_float(), ndigits)))
+            return self.shape_env.float_node(floats.apply("round", self.value, ndigits))
         return self._rounded("round")
 
     def _rounded(self, how: str) -> SymNode:

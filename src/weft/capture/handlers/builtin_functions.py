@@ -383,8 +383,8 @@ def _round(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if isinstance(args[0], TensorValue):
         named = {} if len(args) == 1 else {"decimals": args[1]}
         return args[0].method(tx, "round", [], named)
-    if isinstance(args[0], SymbolicNumberValue) and len(args) == 1 and not kwargs:
-        return args[0].method(tx, "__round__", [], {})
+    if isinstance(args[0], SymbolicNumberValue) and not kwargs:
+        return args[0].method(tx, "__round__", args[1:], {})
     objects = [python_object(tx, a) for a in args]
     if any(o is MISSING for o in objects):
         if not hasattr(args[0].python_type(), "__round__"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.nn.functional as F
 
-from weft._torch import nn_functions
+from weft._torch import VariableFunctions, nn_functions
 from weft.capture.breaks import graph_break
 from weft.capture.polyfills import recurrent, sizes
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
@@ -73,6 +73,21 @@ def _symbolic_number(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 def _fill_diagonal(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Of a matrix, without wrapping."""
     return not kwargs and len(args) == 2 and _is_symbolic_of_rank(args[0], 2)
+
+
+def _combinations(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Of pairs."""
+    r = kwargs.get("r", args[1] if len(args) > 1 else constant(2))
+    pairs = r.is_constant and r.constant() == 2
+    return pairs and bool(args) and _is_symbolic_of_rank(args[0], 1)
+
+
+def _block_diag(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    if len(args) != 1 or not isinstance(args[0], ListValue | TupleValue):
+        return False
+    blocks = [tx.force(one) for one in args[0].iterate(tx)]
+    tensors = [one for one in blocks if isinstance(one, TensorValue) and one.example.dim() <= 2]
+    return len(tensors) == len(blocks) and any(map(_has_symbolic_sizes, tensors))
 
 
 def _vander(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
@@ -200,6 +215,9 @@ _form(torch.fft.fftfreq, (sizes.fft_fftfreq, _symbolic_number))
 _form(torch.fft.rfftfreq, (sizes.fft_rfftfreq, _symbolic_number))
 _form(torch.hann_window, (sizes.hann_window, _symbolic_number))
 _form(torch.hamming_window, (sizes.hamming_window, _symbolic_number))
+_form(torch.combinations, (sizes.combinations, _combinations))
+_form(VariableFunctions.block_diag,  # type: ignore[attr-defined]
+      (sizes.block_diag, _block_diag))
 _form(torch.vander, (sizes.vander, _vander))
 _form(torch.gradient, (sizes.gradient, _gradient))
 _method_form((sizes.fill_diagonal_, _fill_diagonal))

@@ -178,6 +178,26 @@ def tril_indices(
     return _places(torch.zeros_like(lengths), lengths, count).to(dtype)
 
 
+def combinations(
+    input: torch.Tensor, r: int = 2, with_replacement: bool = False
+) -> torch.Tensor:  # fmt: skip
+    """`torch.combinations`: of pairs."""
+    count = input.shape[0]
+    places = torch.triu_indices(count, count, int(not with_replacement), device=input.device)
+    return torch.stack([input[places[0]], input[places[1]]], 1)
+
+
+def block_diag(tensors: Any) -> torch.Tensor:
+    """`torch.block_diag`: rows of zeros, a block, and zeros."""
+    blocks = [torch.atleast_2d(one) for one in tensors]
+    left, right, rows = 0, sum(block.shape[1] for block in blocks), []
+    for block in blocks:
+        right = right - block.shape[1]
+        rows.append(F.pad(block, (left, right)))
+        left = left + block.shape[1]
+    return torch.cat(rows)
+
+
 def _above(row: int, col: int, offset: int) -> int:
     """How many places lie on and above a diagonal: rows taken whole, then ever shorter ones."""
     whole = torch.sym_min(torch.sym_max(-offset, 0), row)

@@ -151,7 +151,20 @@ class SymbolicNumberValue(SymbolicValue):
         if function is not None and not args and _has_method(self.example, name):
             made = tx.wrap_new(evaluate(tx, lambda: function(self.example)))
             return made if name in _CONVERSIONS else self._of_kind(made, self.kind)
+        rounded = self._rounded_to(tx, args) if name == "__round__" else None
+        if rounded is not None:
+            return self._of_kind(rounded, self.kind)
         return ConstantMethod(constant(self.constant()), name).call(tx, args, kwargs)
+
+    def _rounded_to(self, tx: Interpreter, args: Args) -> SymbolicValue | None:
+        """Rounded to a number of digits, symbolic still; None where that is not known."""
+        digits = args[0].constant() if len(args) == 1 and args[0].is_constant else None
+        if type(digits) is not int or isinstance(self.example, torch.SymBool):
+            return None
+        if isinstance(self.example, torch.SymInt):
+            return self if digits >= 0 else None
+        number: Any = self.example
+        return tx.wrap_new(evaluate(tx, lambda: round(number, digits)))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         right = operand(other)
@@ -528,6 +541,7 @@ _ATOM_FUNCTIONS: Final[Mapping[type[Atom], Callable[..., Any]]] = {
     Max: torch.sym_max,
 }
 _FLOAT_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
+    "round": round,
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
