@@ -211,7 +211,28 @@ def test_checkpoint_is_one_node_and_recomputes():
     assert [n.target for n in gm.graph.nodes].count(torch.utils.checkpoint.checkpoint) == 1
 
 
+def test_the_gradient_mode_in_a_reentrant_checkpoint():
+    """It is off in the forward and on when the backward runs the function again."""
+    def block(x):
+        return x.sin() * 2 if torch.is_grad_enabled() else x.sin() * 2 + 0
+
+    def outer(x):
+        return block(x) if torch.is_grad_enabled() else x
+
+    def f(x):
+        return torch.utils.checkpoint.checkpoint(outer, x, use_reentrant=True)
+
+    x = torch.randn(3, requires_grad=True)
+    expected = f(x)
+    expected.sum().backward()
+    expected_grad, x.grad = x.grad, None
+    actual = weft.compile(f, backend="eager")(x)
+    actual.sum().backward()
+    assert torch.equal(actual, expected) and torch.equal(x.grad, expected_grad)
+
+
 def test_cond():
+    weft.reset()
     weights = torch.ones(3), torch.ones(3) * 2
 
     def f(x):

@@ -43,6 +43,8 @@ class SubgraphBuilder:
         self.graph = fx.Graph()
         self.lifted: dict[fx.Node, fx.Node] = {}
         self.n_calls = 0
+        self.hides_grad_mode = bool(getattr(outer, "hides_grad_mode", False))
+        """Whether the body runs in another gradient mode than the one it is captured in."""
         self._last: fx.Node | None = None
 
     @property
@@ -160,12 +162,14 @@ class Subgraph:
 
 
 def capture_subgraph(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwargs,
-                     *, fresh: bool = False) -> Subgraph:
+                     *, fresh: bool = False, hides_grad_mode: bool = False) -> Subgraph:
     """Interprets the call into a subgraph. A break or an outside change inside is a break here.
 
     fresh: the tensors in `args` become the first inputs, which are not those of the outer graph.
+    hides_grad_mode: asking for the gradient mode is a break.
     """
     outer, builder = tx.builder, SubgraphBuilder(tx.builder)
+    builder.hides_grad_mode |= hides_grad_mode
     effects = len(tx.effects)
     tx.builder = builder
     try:

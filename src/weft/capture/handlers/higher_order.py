@@ -50,7 +50,7 @@ def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if not torch.is_grad_enabled():
         return tx.call(args[0], args[1:], rest)
     before = _versions(tx)
-    body = capture_subgraph(tx, args[0], args[1:], rest)
+    body = capture_subgraph(tx, args[0], args[1:], rest, hides_grad_mode=reentrant)
     if any(before.get(n, n.meta.get("version", v)) != v for n, v in _versions(tx).items()):
         raise graph_break("disabled", "checkpoint of a function that writes to outside tensors")
     if reentrant:

@@ -85,7 +85,14 @@ def _state(function: Any) -> None:
         return tx.wrap_new(_now(tx, function, args, kwargs))
 
 
-for _name in ("is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype",
+@rule(torch.is_grad_enabled)
+def _is_grad_enabled(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if getattr(tx.builder, "hides_grad_mode", False):  # off in the forward, on in the backward
+        raise graph_break("disabled", "is_grad_enabled() in checkpoint with use_reentrant=True")
+    return tx.wrap_new(torch.is_grad_enabled())
+
+
+for _name in ("is_inference_mode_enabled", "get_default_dtype",
               "is_autocast_enabled", "is_autocast_cache_enabled", "get_autocast_dtype",
               "get_autocast_gpu_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled",
               "are_deterministic_algorithms_enabled", "promote_types", "can_cast",
