@@ -43,16 +43,18 @@ SPLITTABLE: Final = frozenset({"sum", "prod", "max", "min", "any", "all", "argma
 _INT_BITS: Final[dict[DType, int]] = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
 
 
+Partials = dict[str, tuple[DType, IntExpr]]
+"""Buffers between the two kernels: name → (dtype, elements)."""
+
+
 @final
 @dataclass(frozen=True)
 class Split:
-    """`first` fills the partial buffers (`partials`: name → (dtype, elements)), `second` combines
-    them.
-    """
+    """`first` fills the partial buffers, `second` combines them."""
 
     first: Kernel
     second: Kernel
-    partials: dict[str, tuple[DType, IntExpr]]
+    partials: Partials
 
 
 def split_reduction(kernel: Kernel, tiling: Tiling) -> Split | None:
@@ -87,7 +89,7 @@ def _even_chunks(row: int, wanted: int) -> int:
 
 
 def _splittable(kernel: Kernel) -> bool:
-    reduces = [n for n in kernel.nodes if isinstance(n, Reduce)]
+    reduces = _reduces(kernel)
     if not reduces or any(s.mode != "assign" for s in kernel.stores):
         return False
     depends: set[int] = set()
@@ -112,14 +114,19 @@ def number_of_points(variables: Iterable[LoopVar]) -> IntExpr:
 
 def split_in(kernel: Kernel, chunks: int) -> Split:
     """The two kernels for rows in so many pieces (fewer where that covers rows of known length)."""
-    points, row = number_of_points(kernel.outer), number_of_points(kernel.inner)
+    row = number_of_points(kernel.inner)
     length = (row + (chunks - 1)) // chunks
     if isinstance(row, int) and isinstance(length, int):
         chunks = -(-row // length)
-    reduces = [n for n in kernel.nodes if isinstance(n, Reduce)]
+    first, partials = _of_pieces(kernel, chunks, length)
+    return Split(first, _of_rows(kernel, chunks, partials), partials)
+
+
+def _of_pieces(kernel: Kernel, chunks: int, length: IntExpr) -> tuple[Kernel, Partials]:
+    """What reduces each piece of a row, and computes all that is stored along the row."""
+    points, row = number_of_points(kernel.outer), number_of_points(kernel.inner)
     chunk, step = loop_index("c0", chunks), loop_index("l0", length)
     flat = chunk * length + step
-
     first = KernelBuilder(
         (LoopVar(chunk, chunks), *kernel.outer) if _columns(kernel) else
         (*kernel.outer, LoopVar(chunk, chunks)),
@@ -130,8 +137,8 @@ def split_in(kernel: Kernel, chunks: int) -> Split:
     whole = chunks * length == row
     valid = None if whole else first.op("lt", first.index(flat), _number(first, row))
     position = _flat_index(kernel.outer)
-    partials: dict[str, tuple[DType, IntExpr]] = {}
-    for number, reduce in enumerate(reduces):
+    partials: Partials = {}
+    for number, reduce in enumerate(_reduces(kernel)):
         value = copy.under(valid, reduce.value)
         if valid is not None:
             identity = first.const(identity_value(reduce.kind, value.dtype), value.dtype)
@@ -150,11 +157,18 @@ def split_in(kernel: Kernel, chunks: int) -> Split:
             first.store(
                 store.buffer, memory[store.buffer], copy.index(store.index), value, inner=True
             )
+    return first.build(f"{kernel.name}_parts", kernel.origins), partials
 
+
+def _of_rows(kernel: Kernel, chunks: int, partials: Partials) -> Kernel:
+    """What reduces the pieces' results, and computes all that is stored once a row."""
+    points = number_of_points(kernel.outer)
+    position = _flat_index(kernel.outer)
+    memory = {b.name: b.dtype for b in kernel.buffers}
     again = loop_index("c1", chunks)
     second = KernelBuilder(kernel.outer, (LoopVar(again, chunks),))
     combine = _Copy(second, {}, memory)
-    for number, reduce in enumerate(reduces):
+    for number, reduce in enumerate(_reduces(kernel)):
         name = f"partial{number}"
         part = second.load(name, partials[name][0], again * points + position)
         result = second.reduce(reduce.kind, part)
@@ -168,11 +182,11 @@ def split_in(kernel: Kernel, chunks: int) -> Split:
         index = combine.index(store.index, store.indirect)
         value = combine.node(store.value)
         second.store(store.buffer, memory[store.buffer], index, value, inner=False)
-    return Split(
-        first.build(f"{kernel.name}_parts", kernel.origins),
-        second.build(f"{kernel.name}_total", kernel.origins),
-        partials,
-    )
+    return second.build(f"{kernel.name}_total", kernel.origins)
+
+
+def _reduces(kernel: Kernel) -> list[Reduce]:
+    return [n for n in kernel.nodes if isinstance(n, Reduce)]
 
 
 def _number(builder: KernelBuilder, value: IntExpr) -> Node:
