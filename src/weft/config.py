@@ -17,14 +17,16 @@ generated, so they are part of the disk cache's key (`config.cache_key()`).
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, final
 
-from weft.errors import BadValue, UnknownOption
+from weft.errors import BadValue, UnknownOption, WeftWarning
 
 
 def _knob(default: Any, doc: str, *, group: str, cache_key: bool = False) -> Any:
@@ -263,9 +265,13 @@ def _number(knob: Knob, text: str) -> float:
 def _from_environment(environ: Mapping[str, str]) -> Config:
     """A Config with defaults, then what the environment says."""
     made = Config()
-    for knob in KNOBS.values():
-        if knob.env in environ:
-            setattr(made, knob.name, _parse(knob, environ[knob.env]))
+    known = {knob.env: knob for knob in KNOBS.values()}
+    for name in environ:
+        if name in known:
+            setattr(made, known[name].name, _parse(known[name], environ[name]))
+        elif name.startswith("WEFT_") and (near := get_close_matches(name, known, n=1)):
+            warnings.warn(f"{name} is no setting of weft (did you mean {near[0]}?)",
+                          WeftWarning, stacklevel=2)
     return made
 
 

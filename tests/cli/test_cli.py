@@ -83,6 +83,19 @@ def test_explain_runs_a_program_and_tells_what_was_compiled(run, tmp_path):
     assert sys.argv[0] != str(file)
 
 
+@pytest.mark.usefixtures("fresh")
+def test_explain_of_a_program_that_fails_tells_what_came_before(run, tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(PROGRAM.format(status="1 / 0"))
+    result = run("explain", str(file))
+    assert result.exit_code == 1, result.output
+    assert "Captured 1 graph" in result.output
+    shown = result.stderr
+    assert shown.startswith("Traceback")
+    assert shown.endswith("ZeroDivisionError: division by zero\n")
+    assert str(file) in shown and "typer" not in shown
+
+
 def test_explain_of_a_program_without_weft_says_so(run, tmp_path):
     file = tmp_path / "plain.py"
     file.write_text("x = 1")

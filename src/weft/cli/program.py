@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import runpy
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 
 from rich.console import Console
 
@@ -31,7 +33,7 @@ def explain(console: Console, file: Path, arguments: Sequence[str]) -> int:
 
 
 def _run(file: Path, arguments: Sequence[str]) -> int:
-    """The program's exit status; its errors propagate."""
+    """The program's exit status; the error that ends it is shown as Python would."""
     saved_argv, saved_path = sys.argv, sys.path[:]
     sys.argv = [str(file), *(a for a in arguments if a != "--")]
     sys.path.insert(0, str(file.resolve().parent))
@@ -39,6 +41,16 @@ def _run(file: Path, arguments: Sequence[str]) -> int:
         runpy.run_path(str(file), run_name="__main__")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Exception as error:  # noqa: BLE001  the program's own, whatever it is
+        traceback.print_exception(error.with_traceback(_within(error.__traceback__, file)))
+        return 1
     finally:
         sys.argv, sys.path[:] = saved_argv, saved_path
     return 0
+
+
+def _within(entry: TracebackType | None, file: Path) -> TracebackType | None:
+    """The traceback from the program's first frame on: not those that started it."""
+    while entry is not None and entry.tb_frame.f_code.co_filename != str(file):
+        entry = entry.tb_next
+    return entry
