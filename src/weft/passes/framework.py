@@ -11,9 +11,9 @@ a `PassResult`), so passes written for torch.fx run unchanged; a plain function 
 
     @register_pass(before="aot", after=("my_other_pass",))     # works on the captured graph
 
-`before` and `after` name stages ("aot", "codegen") or other passes; `requires` names passes that
-must be in the pipeline and run earlier. The order is checked, and is the order of registration
-where nothing else is asked for.
+`before` and `after` name stages ("aot", "codegen") or other passes, which need not be there;
+`requires` names passes that must be in the pipeline and run earlier. The order is checked, and is
+the order of registration where nothing else is asked for.
 """
 
 from __future__ import annotations
