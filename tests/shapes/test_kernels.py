@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -193,6 +194,22 @@ def test_rounding_to_digits_keeps_sizes_symbolic() -> None:
         x = torch.ones(n)
         assert compiled(x)[1:] == program(x)[1:] and compiled(x)[0].equal(program(x)[0])
     assert weft.stats()["graphs"] == 1
+
+
+@pytest.mark.parametrize("number", [
+    lambda x: np.prod(x.shape), lambda x: np.sqrt(x.shape[0]), lambda x: np.int64(x.shape[0]),
+    lambda x: [np.sum(x.shape), 2], lambda x: [np.sqrt(x.shape[0]), 0.5],
+])  # fmt: skip
+def test_tensors_of_numpy_numbers_made_of_sizes_keep_value_and_type(number: Any) -> None:
+    """They were `tensor(True)`, those of plain float64 numbers of 32 bits."""
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.tensor(number(x)), x * torch.as_tensor(number(x)).sum()
+
+    compiled = weft.compile(program, backend="eager")
+    for rows in (6, 5, 17):
+        x = torch.randn(rows, 1)
+        torch.testing.assert_close(compiled(x), program(x))
+    assert weft.stats()["graphs"] == 2
 
 
 def test_functions_of_math_take_sizes() -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy
 import torch
 from torch.nn.modules import module as torch_module
 
@@ -45,6 +46,7 @@ from weft.capture.values.classes import constructor
 from weft.capture.values.constant import (
     FALSE,
     NONE,
+    ConstantValue,
     boolean,
     constant,
     evaluate,
@@ -199,8 +201,36 @@ def _data(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     raise graph_break("data-dependent-value", "a comparison of tensors that gives a Python bool")
 
 
+_NUMPY_TYPES: Final = {
+    numpy.bool_: torch.bool, numpy.uint8: torch.uint8, numpy.int8: torch.int8,
+    numpy.int16: torch.int16, numpy.int32: torch.int32, numpy.int64: torch.int64,
+    numpy.float16: torch.float16, numpy.float32: torch.float32, numpy.float64: torch.float64,
+    numpy.complex64: torch.complex64, numpy.complex128: torch.complex128,
+}  # fmt: skip
+
+
+def _with_numpy_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> Kwargs:
+    """Tensors of NumPy's numbers have their types, which a graph's plain numbers forget."""
+    kinds = _kinds(tx, args[0]) if len(args) == 1 and "dtype" not in kwargs else set()
+    if kinds.isdisjoint(_NUMPY_TYPES) or not kinds <= {int, float, bool, *_NUMPY_TYPES}:
+        return kwargs
+    plain = {int: torch.int64, float: torch.get_default_dtype(), bool: torch.bool}
+    types = [(_NUMPY_TYPES | plain)[kind] for kind in kinds]
+    return kwargs | {"dtype": constant(functools.reduce(torch.promote_types, types))}
+
+
+def _kinds(tx: Interpreter, value: SymbolicValue) -> set[type]:
+    """The types of the numbers in nested lists."""
+    value = tx.force(value)
+    if isinstance(value, (ListValue, TupleValue)):
+        return set().union(*(_kinds(tx, item) for item in value.all(tx)))
+    known = isinstance(value, (ConstantValue, SymbolicNumberValue))
+    return {value.python_type() if known else object}
+
+
 @rule(torch.as_tensor)
 def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    kwargs = _with_numpy_type(tx, args, kwargs)
     if args and not isinstance(args[0], TensorValue) and _holds(tx, args[0], SymbolicNumberValue):
         return _tensor(tx, args, kwargs)
     return run(tx, "call_function", torch.as_tensor, args, kwargs)
@@ -208,6 +238,7 @@ def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(torch.tensor)
 def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    kwargs = _with_numpy_type(tx, args, kwargs)
     of_tensors = args and (isinstance(args[0], TensorValue) or _holds(tx, args[0], TensorValue))
     options = set(kwargs) - {"dtype", "device"}
     if of_tensors and (options or isinstance(args[0], TensorValue)):
