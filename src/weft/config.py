@@ -269,9 +269,11 @@ def _from_environment(environ: Mapping[str, str]) -> Config:
     for name in environ:
         if name in known:
             setattr(made, known[name].name, _parse(known[name], environ[name]))
-        elif name.startswith("WEFT_") and (near := get_close_matches(name, known, n=1)):
-            warnings.warn(f"{name} is no setting of weft (did you mean {near[0]}?)",
-                          WeftWarning, stacklevel=2)
+        elif name.startswith("WEFT_"):
+            near = get_close_matches(name.removeprefix("WEFT_").lower(), KNOBS, n=1)
+            if near:
+                warnings.warn(f"{name} is no setting of weft (did you mean {KNOBS[near[0]].env}?)",
+                              WeftWarning, stacklevel=2)
     return made
 
 

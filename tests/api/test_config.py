@@ -85,7 +85,7 @@ def test_environment_with_a_bad_value_says_which():
 
 
 def test_environment_with_an_unknown_setting_warns_of_it():
-    done = _in_subprocess("import weft", WEFT_CACHE_SIZE="3", WEFTED="3", WEFT_QQQ="3")
+    done = _in_subprocess("import weft", WEFT_CACHE_SIZE="3", WEFTED="3", WEFT_SHOW="3")
     assert "WEFT_CACHE_SIZE is no setting of weft (did you mean WEFT_CACHE_SIZE" in done.stderr
     assert done.stderr.count("no setting") == 1
 
