@@ -183,7 +183,7 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
     for row in rows:
         totals[row["status"]] += 1
         again = _recompiles(row)
-        whole = row["status"] == "right" and not row.get("breaks") and not row.get("fallbacks")
+        whole = row["status"] == "right" and not row.get("breaks") and not row.get("uncompiled")
         totals["whole"] += whole
         totals["without recompiles"] += row["status"] == "right" and not again
         totals["at three sizes"] += len(row.get("recompiles", ())) == 3
@@ -292,11 +292,11 @@ def examine_training(case: Case, arguments: argparse.Namespace) -> dict[str, Any
             return {"status": "error", "detail": f"{type(error).__name__}: {error}"[:500]}
     stats = weft.stats()
     notes = [str(e.reason) for e in seen if e.kind == "graph_break"]
-    notes += [e.text for e in seen if e.kind == "perf" and "without aot" in e.text]
+    notes += [f"not compiled: {e.reason}" for e in seen if e.kind == "uncompiled"]
     return {
         "status": "wrong" if text else "right", "graphs": stats["graphs"],
         "breaks": stats["graph_breaks"], "detail": text or (notes[0] if notes else ""),
-        "fallbacks": sum("without aot" in n for n in notes),
+        "uncompiled": stats["uncompiled_graphs"],
         "seconds": round(time.perf_counter() - start, 2),
     }  # fmt: skip
 
@@ -322,8 +322,10 @@ def _count_weft(
             recompiles[size] = weft.stats()["recompiles"] - before
     stats = weft.stats()
     reasons = [str(event.reason) for event in seen if event.kind == "graph_break"]
+    reasons += [f"not compiled: {event.reason}" for event in seen if event.kind == "uncompiled"]
     return results, {
         "graphs": stats["graphs"], "breaks": stats["graph_breaks"], "recompiles": recompiles,
+        "uncompiled": stats["uncompiled_graphs"],
         "detail": reasons[0] if reasons else "", "seconds": round(time.perf_counter() - start, 2),
     }  # fmt: skip
 

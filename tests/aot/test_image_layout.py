@@ -91,6 +91,19 @@ def test_images_are_copied_once_and_products_replace_small_kernels() -> None:
     assert len(backwards) == len(convolutions)
 
 
+@pytest.mark.usefixtures("products")
+def test_norms_of_inference_take_any_layout() -> None:
+    """Each batch norm had its image brought back to NCHW, and the next convolution to NHWC."""
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3),
+                          nn.BatchNorm2d(16), nn.ZeroPad2d(1), nn.Conv2d(16, 8, 3)).eval()
+    with torch.no_grad(), events.collect() as seen:
+        weft.compile(model, backend="aot_eager")(torch.randn(2, 3, 32, 32))
+    (gm,) = (e.gm for e in seen if e.kind == "aot")
+    assert image_layout.use_channels_last(gm)
+    copies = [n for n in gm.graph.nodes if n.target is torch.ops.aten.clone.default]
+    assert len(copies) == 2  # of the input and of the output
+
+
 class TwoResults(nn.Module):
     """The first convolution's gradient is the last value of the joint graph."""
 

@@ -264,6 +264,8 @@ def test_paddings_computed_in_tensors_stay_sizes(dynamic):
     lambda x: x * 2 if torch.tensor(x.shape[0]) > 2 else x,
     lambda x: x.repeat((torch.tensor(x.shape[0]) / 4).floor().int(), 1),
     lambda x: x[: torch.tensor(x.shape[0]).remainder(3).add_(1).item()],
+    lambda x: x.as_strided(size=(torch.div(x.shape[0], 2, rounding_mode="trunc") - 1, 2),
+                           stride=(2, 1)),
 ])
 def test_numbers_of_tensors_made_of_sizes(f):
     compare(f, *[(torch.ones(n, 2),) for n in (4, 5, 6, 7, 9)], dynamic=True)

@@ -27,6 +27,7 @@ def _explained():
         events.record("kernel", name="relu_0", target="cpp", stack=(LINE, LINE))
         events.record("kernel", name="relu_0", target="cpp", stack=())
         events.record("extern_call", op="aten.mm")
+        events.record("uncompiled", reason="a sparse input")
         events.record("recompile", code="forward", reason="x.dtype changed")
     return Explanation.from_events(seen, name="Model")
 
@@ -45,7 +46,8 @@ def test_text():
     text = str(_explained())
     for part in ("Captured 1 graph of 1 operator with 2 guards.", "1 graph break.",
                  "Generated 2 kernels: relu_0 x 2; 1 operator left to ATen: aten.mm.",
-                 "model.py:12 in forward", "print [WB1]", "y == 3", "1 recompile."):
+                 "model.py:12 in forward", "print [WB1]", "y == 3", "1 recompile.",
+                 "1 graph left uncompiled, to run operator by operator: a sparse input."):
         assert part in text
     assert "\x1b" not in text
 

@@ -40,7 +40,8 @@ ANY_LAYOUT: Final = frozenset(
         "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
         "native_dropout", "sum", "mean", "var_mean", "var", "amax", "amin", "cat",
         "constant_pad_nd", "upsample_nearest2d", "upsample_bilinear2d", "_to_copy",
-        "native_dropout_backward",
+        "native_dropout_backward", "_native_batch_norm_legit_no_training", "native_group_norm",
+        "reflection_pad2d", "replication_pad2d", "upsample_bicubic2d", "adaptive_max_pool2d",
     }
 )  # fmt: skip
 """Operators beside the pointwise ones whose values do not depend on their operands' layout."""

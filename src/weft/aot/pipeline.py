@@ -47,8 +47,7 @@ def compile_aot(
     gm = framework.run_pipeline(gm, framework.registered("captured"))
     if has_wrappers(gm):
         if not can_take_apart(gm):
-            events.record("perf", text="graph runs without aot: gradients of wrapped tensors")
-            return run_captured(gm)
+            return _uncompiled(gm, "gradients of wrapped tensors")
         inner = compile_aot(taken_apart(gm), apart(example_inputs), compiler, lowered=lowered)
         return together(inner, gm)
     if has_branches(gm):
@@ -73,8 +72,7 @@ def _compile_traced(
     except (Unsupported, UndecidedValue, ZeroDivisionError) as reason:  # the last: mean of nothing
         if "shapes" in gm.meta:
             raise  # capture can do without what depends on data
-        events.record("perf", text=f"graph runs without aot: {reason}")
-        return run_captured(gm)
+        return _uncompiled(gm, str(reason))
     aten_gm = optimize(traced.graph, lowered)
     if lowered is not None:
         use_channels_last(aten_gm, "cuda")
@@ -112,6 +110,13 @@ def taking_inputs(call: Callable[..., Any]) -> Callable[..., Any]:
 
     taking.boxed_form = call  # type: ignore[attr-defined]
     return taking
+
+
+def _uncompiled(gm: GraphModule, reason: str) -> Callable[..., Any]:
+    """The captured graph itself, which the user is told of."""
+    events.record("uncompiled", reason=reason)
+    events.count("uncompiled_graphs")
+    return run_captured(gm)
 
 
 def run_captured(gm: GraphModule) -> Callable[..., Any]:

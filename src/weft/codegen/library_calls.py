@@ -9,6 +9,7 @@ ones.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from weft.codegen.values import Buffer, ExternCall, Value
 from weft.runtime import tensor_calls
 from weft.runtime.data_checks import assume
 from weft.runtime.strided_views import CALLS
+from weft.runtime.writes import WRITERS
 from weft.shapes.expr import Expr
 from weft.shapes.floats import SYMBOLIC_FLOATS, text
 from weft.shapes.printing import python_text
@@ -42,14 +44,13 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     """Append the lines of one ATen call."""
     # a result that nobody reads has a name until its sizes are read
     targets = [b.name if b is not None else f"unread{i}" for i, b in enumerate(call.outputs)]
-    origin = f"  # {'; '.join(map(str, call.origins))}" if call.origins else ""
     left = f"{', '.join(targets)}{',' if call.is_tuple and len(targets) == 1 else ''} = "
     text = (
         spell_gemm(sequence, call) or _spell_product(sequence, call) or _spell_aten(sequence, call)
     )
     numbers = [b.name for b in call.binds if b.dim is None]
     left = f"{', '.join(numbers)} = " if numbers else left if targets else ""
-    sequence.lines.append(left + text + origin)
+    sequence.lines.append(left + text + _origin(call))
     if call.binds:
         _bind(sequence, call, targets)
     unread = [name for name, b in zip(targets, call.outputs, strict=True) if b is None]
@@ -59,6 +60,15 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
         for buffer in call.outputs:
             if buffer is not None:
                 _check_strides(sequence, buffer, optional=call.is_tuple)
+
+
+def spell_write(sequence: CallSequence, call: ExternCall, target: str) -> None:
+    """Append the call as one that writes into `target`, not a copy of its first operand."""
+    sequence.lines.append(_spell(sequence, call, WRITERS[call.op], [target]) + _origin(call))
+
+
+def _origin(call: ExternCall) -> str:
+    return f"  # {'; '.join(map(str, call.origins))}" if call.origins else ""
 
 
 def _bind(sequence: CallSequence, call: ExternCall, targets: list[str]) -> None:
@@ -103,9 +113,15 @@ def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
 
 
 def _spell_aten(sequence: CallSequence, call: ExternCall) -> str:
-    function = FAST_BINDINGS.get(call.op) or CALLS.get(call.op, call.op)
-    name = sequence.name(_short_name(call.op), function)
-    arguments = [spell(sequence, a) for a in call.arguments]
+    return _spell(sequence, call, FAST_BINDINGS.get(call.op) or CALLS.get(call.op, call.op))
+
+
+def _spell(
+    sequence: CallSequence, call: ExternCall, function: Any, first: Sequence[str] = ()
+) -> str:
+    """A call with the arguments of `call`, of which `first` replace the first ones."""
+    name = sequence.name(_short_name(function), function)
+    arguments = [*first, *(spell(sequence, a) for a in call.arguments[len(first) :])]
     arguments += [f"{k}={spell(sequence, v)}" for k, v in call.keywords.items()]
     return f"{name}({', '.join(arguments)})"
 

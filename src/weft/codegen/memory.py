@@ -8,6 +8,7 @@ ATen returned may be taken over too unless it could alias something (views).
     plan.reuse["buf7"] == "buf2"      # buf7 takes buf2's memory, dead by then
     plan.in_place["buf8"] == "buf3"   # the kernel overwrites buf3, which it is the last to read
     plan.in_place["buf9"] == "in2"    # buf9 is the new value of an input that the caller mutates
+    plan.in_place["bufa"] == "buf9"   # an ATen call writes elements of buf9 (`runtime/writes.py`)
     plan.dead_after[3] == ["in4"]     # names to drop after step 3
 """
 
@@ -36,6 +37,12 @@ class MemoryPlan:
     donated: list[str] = field(default_factory=list)
     dead_after: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
+    def root(self, name: str) -> str:
+        """The buffer that first had a buffer's memory, of those that it was written in place of."""
+        while name in self.in_place:
+            name = self.in_place[name]
+        return name
+
 
 def step_reads(step: Step) -> list[str]:
     """Buffers that must be alive when a step runs."""
@@ -60,6 +67,7 @@ def plan_memory(
     returned = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
     last = last_uses(schedule, lowered)
     fixed = returned | aliased_buffers(schedule)
+    read = {name: at for at, step in enumerate(schedule.steps) for name in step_reads(step)}
     free: dict[object, list[str]] = defaultdict(list)
     ending: dict[int, list[str]] = defaultdict(list)
     for name, position in last.items():
@@ -73,6 +81,10 @@ def plan_memory(
             dying = [n for n in ending.get(position, []) if n in plan.buffers and n not in fixed]
             for buffer in [b for b in written if b.name not in plan.in_place]:
                 _place(plan, buffer, kernels[step.id], dying, free)
+        else:
+            base = step.overwritten()
+            if base is not None and base.name not in fixed and read[base.name] == position:
+                _overwrite(plan, written[0], base, lowered)
         _retire(plan, position, ending.get(position, []), fixed, free)
     return plan
 
@@ -157,6 +169,18 @@ def _place(
     candidates = free.get(_key(buffer))
     if candidates:
         plan.reuse[buffer.name] = candidates.pop()
+
+
+def _overwrite(plan: MemoryPlan, made: Buffer, base: Buffer, lowered: GraphLowering) -> None:
+    """Let an ATen call, the last to read its first operand, write there: into memory of ours, or
+    into the input whose new value this is."""
+    target = lowered.written.get(made.name)
+    if target is not None and plan.root(base.name) == target.name:
+        plan.buffers[target.name] = target
+        plan.donated.append(target.name)
+        plan.in_place[made.name] = base.name
+    elif base.name in plan.buffers and _is_dense(base):
+        plan.in_place[made.name] = base.name
 
 
 def can_overwrite(kernel: Kernel, source: str, target: str) -> bool:

@@ -25,6 +25,7 @@ import torch
 from weft.codegen.dtypes import DType, compute_type, from_torch
 from weft.codegen.loop_ir import KernelBuilder, Node, Scalar
 from weft.errors import SourceLine
+from weft.runtime.writes import WRITERS
 from weft.shapes.expr import IntExpr, lower_bound, subs, symbols, upper_bound
 from weft.shapes.unbacked import Binding
 
@@ -309,6 +310,18 @@ class ExternCall:
     reads: list[Buffer] = field(default_factory=list)
     epilogue: tuple[str, str] | None = None
     binds: tuple[Binding, ...] = ()
+
+    def overwritten(self) -> Buffer | None:
+        """The first operand, if the call could write into it instead of a copy."""
+        made = self.outputs[0] if len(self.outputs) == 1 else None
+        if made is None or self.op not in WRITERS:
+            return None
+        base: Strided = self.arguments[0].realize()
+        buffer = base.buffer
+        whole = (base.shape, base.strides, base.offset) == (buffer.shape, buffer.strides, 0)
+        alike = (made.shape, made.strides, made.dtype) == (base.shape, base.strides, buffer.dtype)
+        once = sum(read is buffer for read in self.reads) == 1
+        return buffer if whole and alike and once else None
 
 
 Definition: TypeAlias = Computed | ExternCall

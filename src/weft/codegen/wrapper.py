@@ -22,12 +22,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from weft.codegen.call_sequence import CallSequence
-from weft.codegen.library_calls import spell, spell_call
+from weft.codegen.library_calls import spell, spell_call, spell_write
 from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.memory import MemoryPlan, aliased_buffers, last_uses, step_writes
 from weft.codegen.schedule import Group, Schedule
-from weft.codegen.values import Buffer, Shape, Value
+from weft.codegen.values import Buffer, ExternCall, Shape, Value
 from weft.errors import InternalError
 from weft.shapes.asserts import Asserts
 from weft.shapes.expr import Expr, IntExpr, symbols
@@ -51,7 +51,7 @@ def write_calls(
             _allocate(sequence, plan, step_writes(step, schedule.needed))
             _launch(sequence, *kernels[step.id])
         else:
-            spell_call(sequence, step)
+            _call(sequence, step, lowered, plan)
         dead = [n for n in plan.dead_after.get(position, []) if n not in plan.reuse.values()]
         if dead:
             sequence.lines.append(f"del {', '.join(dead)}")
@@ -189,6 +189,19 @@ def _as(sequence: CallSequence, old: Buffer, new: Buffer) -> str:
     if old.shape == new.shape and old.strides == new.strides:
         return old.name
     return sequence.view(old.name, new.shape, new.strides)
+
+
+def _call(
+    sequence: CallSequence, call: ExternCall, lowered: GraphLowering, plan: MemoryPlan
+) -> None:
+    made = call.outputs[0] if call.outputs else None
+    if made is None or made.name not in plan.in_place:
+        spell_call(sequence, call)
+        return
+    _allocate(sequence, plan, [made])
+    root = plan.root(made.name)  # what is written of a caller's tensor is counted elsewhere
+    given = any(isinstance(b, Buffer) and b.name == root for b in lowered.inputs)
+    spell_write(sequence, call, f"{made.name}.data" if given else made.name)
 
 
 def _launch(sequence: CallSequence, kernel: Kernel, compiled: Any) -> None:

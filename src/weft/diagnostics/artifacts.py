@@ -71,6 +71,10 @@ def _kernel(f: Fields) -> str:
     return f"kernel {f.get('name', '')} ({f.get('target', '')})\n{f.get('source', '')}"
 
 
+def _uncompiled(f: Fields) -> str:
+    return f"graph runs operator by operator: {f.get('reason', '')}"
+
+
 def _limit(f: Fields) -> str:
     return f"no more variants of {code_name(f.get('code', ''))}: {f.get('reason', '')}"
 
@@ -89,6 +93,6 @@ ARTIFACTS: Final[Mapping[str, Mapping[str, Format]]] = MappingProxyType({
     "passes": {"pass": _pass},
     "schedule": {"schedule": _text},
     "output_code": {"output_code": _output_code, "kernel": _kernel},
-    "perf": {"perf": _text, "stage_end": _stage},
+    "perf": {"perf": _text, "uncompiled": _uncompiled, "stage_end": _stage},
 })
 """Artifact -> kind of event -> how it reads."""

@@ -22,6 +22,7 @@ schedule        text
 kernel          name, stack, source, target, ops
 extern_call     op, stack
 output_code     name, source
+uncompiled      reason (a graph runs operator by operator: aot cannot take it)
 fallback        error, report
 limit           code, reason
 skip            code, reason

@@ -103,6 +103,7 @@ class Explanation:
     recompiles: list[Recompile] = field(default_factory=list)
     kernels: list[KernelInfo] = field(default_factory=list)
     extern_calls: list[str] = field(default_factory=list)
+    uncompiled: list[str] = field(default_factory=list)
     fallbacks: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -130,6 +131,10 @@ class Explanation:
         ]
         if self.recompiles:
             lines.insert(2, f"{_number(len(self.recompiles), 'recompile')}.")
+        if self.uncompiled:
+            reasons = "; ".join(_multiplied(self.uncompiled))
+            lines.append(f"{_number(len(self.uncompiled), 'graph')} left uncompiled, to run "
+                         f"operator by operator: {reasons}.")
         if self.fallbacks:
             lines.append(f"{_number(len(self.fallbacks), 'failure')} ended in an eager run.")
         return lines
@@ -243,6 +248,10 @@ def _take_extern_call(made: Explanation, fields: dict[str, Any]) -> None:
     made.extern_calls.append(str(fields.get("op", "")))
 
 
+def _take_uncompiled(made: Explanation, fields: dict[str, Any]) -> None:
+    made.uncompiled.append(str(fields.get("reason", "")))
+
+
 def _take_fallback(made: Explanation, fields: dict[str, Any]) -> None:
     made.fallbacks.append(str(fields.get("error", "")))
 
@@ -260,6 +269,7 @@ _TAKE = {
     "recompile": _take_recompile,
     "kernel": _take_kernel,
     "extern_call": _take_extern_call,
+    "uncompiled": _take_uncompiled,
     "fallback": _take_fallback,
     "stage_end": _take_stage,
 }

@@ -17,6 +17,7 @@ COUNTERS: Final[dict[str, str]] = {
     "recompiles": "variants compiled because a guard of an earlier one failed",
     "kernels": "kernels generated (equal ones of a graph are counted each, compiled once)",
     "extern_calls": "operators left to ATen",
+    "uncompiled_graphs": "graphs that run operator by operator, as captured",
     "fallbacks": "failures inside weft that ended in an eager run",
     "disk_cache_hits": "kernels found compiled on disk",
     "disk_cache_misses": "kernels compiled",

@@ -356,8 +356,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
         sizes_only = _name(target) in _TAKE_SIZES
         if sizes_only or _name(target) in _TAKE_NUMBERS:
             args, kwargs = _plain_numbers(tx, _name(target), args, kwargs)
-        args = [_plain_sizes(tx, arg, sizes_only) if arg.__class__ in _LISTS else arg
-                for arg in args]
+        args = [_plain_sizes(tx, arg, sizes_only) for arg in args]
+        kwargs = {name: _plain_sizes(tx, arg, sizes_only) for name, arg in kwargs.items()}
     nodes = tuple(arg.proxy(tx) for arg in args)
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
@@ -435,6 +435,8 @@ def _index(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
 
 def _plain_sizes(tx: Interpreter, sizes: SymbolicValue, sizes_only: bool) -> SymbolicValue:
     """A list of sizes in which tensors stand for numbers: the numbers."""
+    if sizes.__class__ not in _LISTS:
+        return sizes
     items = [tx.force(item) for item in sizes.iterate(tx)]
     if not any(map(_is_scalar, items)) or not (sizes_only or any(map(_number, items))):
         return sizes

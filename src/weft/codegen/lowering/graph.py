@@ -16,6 +16,7 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, final
 
 import torch
@@ -35,6 +36,7 @@ from weft.codegen.lowering.registry import (
 )
 from weft.codegen.lowering.repeating import should_realize
 from weft.codegen.lowering.row_padding import padded_rows
+from weft.codegen.lowering.written_parts import use_written_parts
 from weft.codegen.values import (
     Buffer,
     Computed,
@@ -88,6 +90,7 @@ class GraphLowering:
     @staticmethod
     def of(gm: GraphModule) -> GraphLowering:
         """Lower all of `gm`."""
+        use_written_parts(gm)
         lowered = GraphLowering(channels_last=prefers_channels_last(gm), padded=padded_rows(gm))
         lowered.asserts, lowered.facts = gm.meta.get("asserts", ()), _facts_of(gm)
         lowered.stages = gm.meta.get("stages", ())
@@ -109,7 +112,16 @@ class GraphLowering:
             if not isinstance(value, Value) or not isinstance(target, Buffer):
                 continue
             if _same_form(value.realize(), target):
-                self.written[value.realize().buffer.name] = target
+                made: Buffer | None = value.realize().buffer
+                assert made is not None
+                self.written[made.name] = target
+                steps: list[str] = []  # of the way, where each could overwrite the one before
+                while made is not None and made is not target:
+                    steps.append(made.name)
+                    call = made.definition
+                    made = call.overwritten() if isinstance(call, ExternCall) else None
+                if made is target:
+                    self.written.update(dict.fromkeys(steps, target))
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -181,7 +193,8 @@ class GraphLowering:
                 return function(cx, *args, **keywords)
             except NotLowered:
                 pass
-        self.extern_ops.append(str(node.target))
+        op: Any = node.target
+        self.extern_ops.append(op.__name__ if isinstance(op, FunctionType) else str(op))
         is_tuple = isinstance(value, (list, tuple))
         wanted = _wanted(node, results)
         made = call_aten(cx, args, keywords, wanted, is_tuple, binds(node))

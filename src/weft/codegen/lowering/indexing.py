@@ -1,4 +1,4 @@
-"""Gathering by computed indices, concatenation, padding, nearest upsampling.
+"""Gathering by computed indices, replaced slices, concatenation, padding, nearest upsampling.
 
 Place in the pipeline: part of `lowering/`. An index read from a tensor becomes an `Indirect`
 symbol in the load's index expression, with eager's wrap of negative values and its IndexError.
@@ -6,6 +6,7 @@ symbol in the load's index expression, with eager's wrap of negative values and 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -239,6 +240,62 @@ def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) 
 
     cost, reads = _cost(x)
     return cx.lazy(cx.shape, cx.dtype, formula, cost + 2 * len(padded), reads, cx.layouts[0])
+
+
+@lowering(aten.slice_scatter.default)
+def slice_scatter(
+    cx: LoweringContext, x: Value, source: Value, dim: int = 0, start: Any = None,
+    end: Any = None, step: int = 1,
+) -> Value:  # fmt: skip
+    """The tensor, with another's elements in a slice of it."""
+    dim = normalize_dim(dim, len(x.shape))
+    first, count = cx.clamp_start(start, x.shape[dim]), source.shape[dim]
+
+    def at(index: Index) -> list[IntExpr]:
+        return [floor_div(i - first, step) if d == dim else i for d, i in enumerate(index)]
+
+    def inside(em: Emitter, index: Index) -> Node | None:
+        past = index[dim] - first
+        taken = em.within([(past, count * step)])
+        if step == 1:
+            return taken
+        hit = em.op("eq", em.index(past % step), em.const(0, "i64"))
+        return hit if taken is None else em.op("and_", taken, hit)
+
+    return _replaced(cx, x, source, inside, at)
+
+
+@lowering(aten.select_scatter.default)
+def select_scatter(cx: LoweringContext, x: Value, source: Value, dim: int, position: Any) -> Value:
+    """The tensor, with another's elements at one position of a dimension."""
+    dim = normalize_dim(dim, len(x.shape))
+    place = cx.wrap_index(position, x.shape[dim])
+
+    def inside(em: Emitter, index: Index) -> Node | None:
+        return em.within([(index[dim] - place, 1)])
+
+    return _replaced(cx, x, source, inside, lambda index: [*index[:dim], *index[dim + 1 :]])
+
+
+def _replaced(
+    cx: LoweringContext, x: Value, source: Value,
+    inside: Callable[[Emitter, Index], Node | None], at: Callable[[Index], Sequence[IntExpr]],
+) -> Value:  # fmt: skip
+    """`source`, read where `at` says, where the test is true; `x` elsewhere."""
+    scalar = cx.lazy(cx.shape, cx.dtype, None).scalar
+
+    def formula(em: Emitter, index: Index) -> Node:
+        chosen = inside(em, index)
+        if chosen is None:
+            return em.cast(source.at(em, at(index)), scalar)
+        with em.masked(chosen, 0):
+            new = em.cast(source.at(em, at(index)), scalar)
+        with em.masked(em.op("not_", chosen), 0):
+            old = x.at(em, index)
+        return em.op("where", chosen, new, old)
+
+    cost, reads = _cost(x, source)
+    return cx.lazy(cx.shape, cx.dtype, formula, cost + 2, reads, cx.layouts[0])
 
 
 @lowering(
