@@ -104,6 +104,43 @@ def test_norms_of_inference_take_any_layout() -> None:
     assert len(copies) == 2  # of the input and of the output
 
 
+class Grouped(nn.Module):
+    """A residual around a grouped convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = nn.Conv2d(16, 8, 1, bias=False)
+        self.grouped = nn.Conv2d(8, 8, 3, padding=1, groups=4, bias=False)
+        self.wide = nn.Conv2d(8, 16, 1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(8), nn.BatchNorm2d(16)])
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(self.norms[0](self.narrow(x)))
+        y = torch.relu(self.norms[1](self.grouped(y)))
+        y = x + self.norms[2](self.wide(y))
+        return y.mean((2, 3)), torch.relu(y)
+
+
+@pytest.mark.usefixtures("products")
+def test_between_convolutions_on_nchw_all_else_is_nhwc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch norms beside a grouped convolution summed over images in both layouts."""
+    monkeypatch.setattr(image_layout, "nhwc_is_faster", lambda *of: of[3] == 1)
+    torch.manual_seed(0)
+    model, x = Grouped(), torch.randn(2, 16, 12, 12)
+    mine, wide = copy.deepcopy(model), copy.deepcopy(model).double()
+    with events.collect() as seen:
+        got = step(mine, weft.compile(mine), x)
+    exact = step(wide, wide, x.double())
+    for a, b in zip(got, exact, strict=True):
+        torch.testing.assert_close(a.to(b.dtype), b, rtol=2e-3, atol=2e-4)
+    for gm in (e.gm for e in seen if e.kind == "aot"):
+        sums = [n for n in gm.graph.nodes if n.op == "call_function" and "sum" in str(n.target)]
+        for node in sums:
+            image = node.args[0].meta["val"]
+            if image.shape == (2, 8, 12, 12):
+                assert image.is_contiguous(memory_format=torch.channels_last), node.format_node()
+
+
 class TwoResults(nn.Module):
     """The first convolution's gradient is the last value of the joint graph."""
 

@@ -44,6 +44,16 @@ def test_gradients_of_an_odd_number_of_scores(padded: list[Shape]) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_rows_of_one_element_are_no_rows(padded: list[Shape]) -> None:
+    """The kernel of a 1 x 1 convolution was spread over eight times its memory."""
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x.relu() @ w.view(16, 8).t()
+
+    x, w = torch.randn(64, 8), torch.randn(16, 8, 1, 1)
+    torch.testing.assert_close(weft.compile(f)(x, w), f(x, w))
+    assert padded == []
+
+
 def test_inputs_are_copied_and_results_keep_their_strides(padded: list[Shape]) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x + 1

@@ -345,6 +345,8 @@ class _Fusion:
             return "too many buffers"
         if device_of(left) != device_of(right):
             return "different devices"
+        if any(m.access.definition.alone for m in (*left.members, *right.members)):
+            return "a copy into another layout has a kernel of its own"
         if self._separated(first, second):
             return "another step lies between"
         if self._keeps_memory(first, second):

@@ -275,7 +275,7 @@ class Computed:
     `dims` is the domain, in the order of the formula's index; `reduced[k]` says that dimension k
     is collapsed (by `reduction`, a kind of the IR, of the formula's value). The buffer's element
     for a point is at `store(point)`. `finish` maps the reduced node to the stored one (the
-    division of a mean).
+    division of a mean). `alone`: it must not share a kernel.
     """
 
     buffer: Buffer
@@ -288,6 +288,7 @@ class Computed:
     mode: str = "assign"
     origins: tuple[Origin, ...] = ()
     updates: Buffer | None = None
+    alone: bool = False
 
 
 @final

@@ -171,7 +171,11 @@ class GraphLowering:
         if node in self.padded and isinstance(result, Value) and _is_formula(result):
             result.layout = self.padded[node]
         if isinstance(result, Value):
-            if should_realize(result, node):
+            if node.meta.get("alone") and node.target is torch.ops.aten.clone.default:
+                definition = result.realize().buffer.definition
+                if isinstance(definition, Computed) and result.device.type != "cpu":
+                    definition.alone = True
+            elif should_realize(result, node):
                 result.realize()
             self._due.add(node, result, environment)
         return result

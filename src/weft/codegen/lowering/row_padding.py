@@ -45,7 +45,7 @@ def padded_rows(gm: GraphModule) -> dict[Node, Shape]:
         if node.target in _MATRICES and _is_large(node):
             for position in _MATRICES[node.target]:
                 root = _root(node.args[position])
-                if root not in found and _may_be_padded(root):
+                if root not in found and _may_be_padded(root, node.args[position]):
                     found[root] = _padded(tuple(root.meta["val"].shape))
     return found
 
@@ -67,13 +67,17 @@ def _root(node: Node) -> Node:
     return node
 
 
-def _may_be_padded(node: Node) -> bool:
+def _may_be_padded(node: Node, matrix: Node) -> bool:
+    """Can it have room at the ends of its rows, and are these the rows (or columns) of `matrix`?"""
     value = node.meta.get("val")
     if node.op == "get_attr" or not isinstance(value, torch.Tensor) or value.dim() < 2:
         return False
     shape = tuple(value.shape)
     if not all(type(n) is int for n in shape) or shape[-1] % ALIGNMENT == 0:
         return False
+    steps = sorted(matrix.meta["val"].stride()[-2:])
+    if steps != [1, shape[-1]]:
+        return False  # the kernel of a 1 x 1 convolution, say: its last dimensions are 1
     return value.stride() == contiguous_strides(shape) and not _is_returned(node)
 
 
