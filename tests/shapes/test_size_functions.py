@@ -153,3 +153,21 @@ def test_float_of_a_size_that_was_fixed_later_is_spelled_with_the_fixed_size(bac
 def test_name_that_nothing_defines_is_an_error_when_code_is_written() -> None:
     with pytest.raises(InternalError, match="nothing defines u0"):
         load("def call(args):\n    return args[0] + u0", "<test>", {})
+
+
+@pytest.mark.parametrize("function", [
+    math.log, math.log2, math.log10, math.log1p, math.sqrt, math.acos, math.asin,
+])
+def test_numbers_out_of_a_functions_domain_raise_where_the_program_catches(
+    function: Callable[[float], float],
+) -> None:
+    """Once the number was an input of the graph, the error passed the program's `except`."""
+    def program(x: torch.Tensor, n: float) -> tuple[torch.Tensor, object]:
+        try:
+            return x * function(n), None
+        except ValueError as error:
+            return x + 1, str(error)
+
+    compiled = weft.compile(program, backend="eager")
+    for n in (0.5, 0.25, 0.75, -2.0, 0.125):
+        torch.testing.assert_close(compiled(torch.ones(3), n), program(torch.ones(3), n))

@@ -373,6 +373,8 @@ def math_of_number(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
         return None
     if function in _OF_NATURALS:
         return _of_naturals(tx, _OF_NATURALS[function], numbers)
+    if not _is_defined(function, numbers):
+        return None  # Python says what is wrong
     if function in (math.floor, math.ceil, math.trunc):
         if isinstance(symbolic[0], torch.SymInt):
             return args[0]
@@ -386,6 +388,22 @@ def math_of_number(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
         return tx.wrap_new(evaluate(tx, lambda: floats[0] ** floats[1]))
     twin = _MATH.get(function)
     return None if twin is None else tx.wrap_new(evaluate(tx, lambda: twin(*numbers)))
+
+
+def _is_defined(function: Any, numbers: list[Any]) -> bool:
+    """Whether the function has a value there: a guard tests it from now on."""
+    inside = _DEFINED.get(function)
+    known = all(type(n) in (int, float) or is_hinted(n) for n in numbers)
+    return inside is None or not known or all(bool(inside(n)) for n in numbers)
+
+
+_DEFINED: Final[Mapping[Any, Callable[[Any], Any]]] = {
+    math.sqrt: lambda n: n >= 0,
+    math.log1p: lambda n: n > -1,
+    **dict.fromkeys((math.log, math.log2, math.log10), lambda n: n > 0),
+    **dict.fromkeys((math.asin, math.acos), lambda n: n >= -1 and n <= 1),
+}
+"""Where a function is defined that raises elsewhere."""
 
 
 def _of_naturals(tx: Interpreter, function: IntFunction, numbers: list[Any]
