@@ -13,6 +13,7 @@ that a graph without mutation and aliasing costs one call and nothing else::
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -147,10 +148,15 @@ class _Source:
         written = list(enumerate(self.traced.mutated))
         lines = [f"in{i}.copy_(outputs[{k}])" for k, i in written if i not in detached]
         silent = self.traced.silent_mutations
-        for function, chosen in ("store", detached - silent), ("store_silently", silent):
-            targets = ", ".join(f"in{i}" for _, i in written if i in chosen)
-            values = ", ".join(f"outputs[{k}]" for k, i in written if i in chosen)
-            lines += [f"{function}([{targets}], [{values}])"] if targets else []
+        given = [n.meta["val"] for n in self.traced.graph.nodes if n.op == "placeholder"]
+        alike: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+        for k, i in written:
+            if i in detached:  # one kernel copies tensors of one type on one GPU
+                alike[i in silent, given[i].dtype, given[i].device].append((k, i))
+        for (silently, *_), pairs in alike.items():
+            targets, values = (", ".join(f"in{i}" for _, i in pairs),
+                               ", ".join(f"outputs[{k}]" for k, _ in pairs))
+            lines.append(f"store{'_silently' * silently}([{targets}], [{values}])")
         return lines
 
     def _return(self) -> str:
