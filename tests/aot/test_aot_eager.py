@@ -138,6 +138,20 @@ def test_equals_eager(program: Callable, inference: bool) -> None:
     _assert_same_aliasing(found + given, wanted + wanted_inputs)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_program_may_use_the_names_of_generated_code(backend: str, dynamic: bool) -> None:
+    """A tensor named `inputs` took the place of the list of all."""
+    def program(inputs, math, s0, args, outputs, in0, buf0, inf):
+        return inputs[:, :1] + math * s0 - args, outputs * in0.sum() + buf0 * inf.shape[0]
+
+    for rows in (3, 5):
+        given = [torch.randn(rows, 2) for _ in range(8)]
+        compiled = weft.compile(program, backend=backend, dynamic=dynamic)
+        torch.testing.assert_close(compiled(*given), program(*given))
+    assert weft.stats()["fallbacks"] == 0
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_views_of_normal_tensors_in_inference_mode(backend: str) -> None:
     def views(x: torch.Tensor) -> list[torch.Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from weft.runtime.generated_code import load
 from weft.runtime.strided_views import CALLS
 from weft.shapes.asserts import Asserts, binds
 
+_LIKE_A_SYMBOL = re.compile(r"[a-z]\d+")
 _LITERALS = (int, float, bool, str, type(None))
 
 
@@ -40,6 +42,7 @@ class _Writer:
             "inf": float("inf"), "nan": float("nan"), "math": math, "assume": assume,
         }  # fmt: skip
         self.asserts = gm.meta.get("asserts", ())
+        self.local = _local_names(self.nodes, {"inputs", *self.scope})
         self.names: dict[int, str] = {}
         self.dies_at = _last_uses(self.nodes)
 
@@ -56,18 +59,19 @@ class _Writer:
         lines = ["def call(inputs):"]
         placeholders = [n for n in self.nodes if n.op == "placeholder"]
         if placeholders:
-            lines.append(f"{', '.join(n.name for n in placeholders)}, = inputs")
+            lines.append(f"{', '.join(self.local[n] for n in placeholders)}, = inputs")
         lines.append("inputs.clear()")
         lines.extend(self._bind_symbols(placeholders))
         asserts = Asserts(self.asserts, list(input_symbols(n.meta["val"] for n in placeholders)))
         for node in self.nodes:
             if node.op == "call_function":
-                lines.append(f"{node.name} = {self._call(node)}")
-                lines.extend(f"{b.name} = {b.text(node.name)}" for b in binds(node))
+                name = self.local[node]
+                lines.append(f"{name} = {self._call(node)}")
+                lines.extend(f"{b.name} = {b.text(name)}" for b in binds(node))
                 lines.extend(asserts.bound([b.name for b in binds(node)]) if binds(node) else ())
                 dead = self.dies_at.get(node)
                 if dead:
-                    lines.append(f"del {', '.join(d.name for d in dead)}")
+                    lines.append(f"del {', '.join(self.local[d] for d in dead)}")
             elif node.op == "output":
                 lines.append(f"return {self._value(list(node.args[0]))}")
         return "\n    ".join(lines) + "\n"
@@ -76,7 +80,7 @@ class _Writer:
         """Lines that give each symbol its value."""
         found = input_symbols(n.meta["val"] for n in placeholders)
         return [
-            f"{name} = {source.text(placeholders[source.input].name)}"
+            f"{name} = {source.text(self.local[placeholders[source.input]])}"
             for name, source in found.items()
         ]
 
@@ -91,7 +95,7 @@ class _Writer:
         """A value as Python text."""
         kind = type(value)
         if kind is Node:
-            return str(value.name)
+            return self.local[value]
         if kind in _LITERALS:
             return repr(value)
         if isinstance(value, list):
@@ -110,6 +114,21 @@ class _Writer:
             name = self.names[id(value)] = f"{base}_{len(self.names)}"
             self.scope[name] = value
         return name
+
+
+def _local_names(nodes: list[Node], taken: set[str]) -> dict[Node, str]:
+    """The nodes' own names, or near ones where the text means something else by a name: the program
+    may call a tensor `inputs`, `math`, or like a symbol of a size."""
+    used = taken | {n.name for n in nodes}
+    names: dict[Node, str] = {}
+    for node in nodes:
+        name = node.name
+        if name in taken or _LIKE_A_SYMBOL.fullmatch(name):
+            while name in used:
+                name += "_"
+            used.add(name)
+        names[node] = name
+    return names
 
 
 def _last_uses(nodes: list[Node]) -> dict[Node, list[Node]]:
