@@ -41,7 +41,7 @@ from weft.codegen.values import (
     ExternCall,
     Origin,
     Value,
-    estimate,
+    estimated_bytes,
     product,
 )
 from weft.config import config
@@ -98,7 +98,9 @@ def make_schedule(lowered: GraphLowering) -> Schedule:
     outputs = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
     alive = _needed_definitions(ordered, accesses, outputs)
     fusion = _Fusion([d for d in ordered if id(d) in alive], accesses, outputs)
-    fusion.bytes.update((b.name, _bytes(b)) for b in lowered.inputs if isinstance(b, Buffer))
+    fusion.bytes.update(
+        (b.name, estimated_bytes(b)) for b in lowered.inputs if isinstance(b, Buffer)
+    )
     fusion.fuse_producers()
     fusion.fuse_siblings()
     needed = fusion.needed_buffers()
@@ -254,7 +256,7 @@ class _Fusion:
         self.ancestors[number] = mask
         for buffer in written_by(definition):
             self.producer[buffer.name] = number
-            self.bytes[buffer.name] = _bytes(buffer)
+            self.bytes[buffer.name] = estimated_bytes(buffer)
 
     # -- fusion ----------------------------------------------------------------------------------
 
@@ -555,8 +557,3 @@ def _name(group: Group) -> str:
 def device_of(group: Group) -> torch.device:
     """Where the group's results are."""
     return group.members[0].access.definition.buffer.device
-
-
-def _bytes(buffer: Buffer) -> int:
-    """Size in bytes, as far as it is known."""
-    return estimate(product(buffer.shape)) * buffer.dtype.itemsize

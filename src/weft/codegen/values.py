@@ -267,6 +267,11 @@ class BufferFactory(Protocol):
         """A new buffer defined by the value's formula."""
 
 
+def estimated_bytes(value: Buffer | Value) -> int:
+    """Size in bytes, as far as it is known."""
+    return estimate(product(value.shape)) * value.dtype.itemsize
+
+
 @final
 @dataclass(eq=False, slots=True)
 class Computed:

@@ -17,7 +17,7 @@ from typing import Any, Final, final
 
 from torch.fx import Node
 
-from weft.codegen.values import Strided, Value, estimate, product
+from weft.codegen.values import Strided, Value, estimated_bytes
 
 _DEPTH: Final = 8
 """Operators of a formula that are looked through."""
@@ -57,7 +57,7 @@ class DueFormulas:
     def add(self, node: Node, value: Value, environment: Mapping[Node, Any]) -> None:
         """Remember the formula of `node` if it frees more than it takes."""
         if len(node.users) == 1 and not isinstance(value.impl, Strided):
-            freed, made = _freed(node, environment, _DEPTH), _bytes(value)
+            freed, made = _freed(node, environment, _DEPTH), estimated_bytes(value)
             if freed > made:
                 self._waiting[node] = _Waiting(value, freed, made)
 
@@ -78,7 +78,7 @@ def _freed(node: Node, environment: Mapping[Node, Any], depth: int) -> int:
         if len(operand.users) > 1 or operand.op != "call_function" or not isinstance(value, Value):
             continue
         if isinstance(value.impl, Strided) and not _is_view(operand, value, environment):
-            found += _bytes(value)
+            found += estimated_bytes(value)
         else:
             found += _freed(operand, environment, depth - 1)
     return found
@@ -88,7 +88,3 @@ def _is_view(node: Node, value: Value, environment: Mapping[Node, Any]) -> bool:
     """Is it memory that an operand is in?"""
     operands = (environment[operand] for operand in node.all_input_nodes)
     return any(isinstance(o, Value) and o.buffer() is value.buffer() for o in operands)
-
-
-def _bytes(value: Value) -> int:
-    return estimate(product(value.shape)) * value.dtype.itemsize

@@ -112,16 +112,9 @@ class GraphLowering:
             if not isinstance(value, Value) or not isinstance(target, Buffer):
                 continue
             if _same_form(value.realize(), target):
-                made: Buffer | None = value.realize().buffer
-                assert made is not None
-                self.written[made.name] = target
-                steps: list[str] = []  # of the way, where each could overwrite the one before
-                while made is not None and made is not target:
-                    steps.append(made.name)
-                    call = made.definition
-                    made = call.overwritten() if isinstance(call, ExternCall) else None
-                if made is target:
-                    self.written.update(dict.fromkeys(steps, target))
+                made = value.realize().buffer
+                names = {made.name, *_steps_to(made, target)}
+                self.written.update(dict.fromkeys(names, target))
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -171,12 +164,11 @@ class GraphLowering:
         if node in self.padded and isinstance(result, Value) and _is_formula(result):
             result.layout = self.padded[node]
         if isinstance(result, Value):
-            if node.meta.get("alone") and node.target is torch.ops.aten.clone.default:
-                definition = result.realize().buffer.definition
-                if isinstance(definition, Computed) and result.device.type != "cpu":
-                    definition.alone = True
-            elif should_realize(result, node):
+            lone = _is_lone_copy(node)
+            if lone or should_realize(result, node):
                 result.realize()
+            if lone and isinstance(definition := result.realize().buffer.definition, Computed):
+                definition.alone = result.device.type != "cpu"
             self._due.add(node, result, environment)
         return result
 
@@ -324,6 +316,22 @@ class GraphLowering:
         buffer.definition = definition
         self.definitions.append(definition)
         return strided_of(buffer)
+
+
+def _is_lone_copy(node: Node) -> bool:
+    """Is it a copy into another layout that `aot/image_layout.py` wants in a kernel of its own?"""
+    return bool(node.meta.get("alone")) and node.target is torch.ops.aten.clone.default
+
+
+def _steps_to(made: Buffer, start: Buffer) -> list[str]:
+    """The buffers on the way from `start` to a new value of it by calls that could each overwrite
+    the one before; none if there is no such way."""
+    names: list[str] = []
+    at: Buffer | None = made
+    while at is not None and at is not start:
+        names.append(at.name)
+        at = at.definition.overwritten() if isinstance(at.definition, ExternCall) else None
+    return names if at is start else []
 
 
 def _facts_of(gm: GraphModule) -> Facts | None:
