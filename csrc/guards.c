@@ -737,7 +737,7 @@ static PyType_Slot tree_slots[] = {
     {Py_tp_doc, (void *)PyDoc_STR(
                     "GuardTree(nodes, tree_checks, n_slots)\n--\n\n"
                     "What must hold for a captured frame to be used again.\n\n"
-                    "nodes: tuple of (accessor, checks, slot, children); see docs/architecture.md.\n"
+                    "nodes: tuple of (accessor, checks, slot, children); see docs/architecture/extension-c.md.\n"
                     "tree_checks: ('global_state'[, GlobalState], id), ('distinct', slots, id) or\n"
                     "    ('shape', program or callable of the collected list, id); a program is a\n"
                     "    postfix tuple of ('slot', i), ('const', c), '+', '-', '*', '//', '%', 'min',\n"

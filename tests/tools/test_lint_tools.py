@@ -48,12 +48,27 @@ def test_cycles_are_found():
     assert size_budget.cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-@pytest.mark.parametrize("page", ["architecture", "contributing", "reading"])
+_ROOT = Path(__file__).parents[2]
+_PAGES = [_ROOT / "docs" / f"{name}.md" for name in ("architecture", "contributing", "reading")]
+_PAGES += sorted((_ROOT / "docs" / "architecture").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
 def test_files_that_a_page_names_exist(page):
-    root = Path(__file__).parents[2]
-    known = [f"/{path.relative_to(root)}" for folder in ("src", "csrc", "tests", "tools")
-             for path in (root / folder).rglob("*.*")]
-    text = (root / "docs" / f"{page}.md").read_text()
-    named = set(re.findall(r"`([\w/]+\.(?:py|c|h))`", text))
+    known = [f"/{path.relative_to(_ROOT)}" for folder in ("src", "csrc", "tests", "tools")
+             for path in (_ROOT / folder).rglob("*.*")]
+    text = page.read_text()
+    named = set(re.findall(r"`([\w/]+\.(?:py|c|h))[`:]", text))
     missing = {name for name in named if not any(path.endswith(f"/{name}") for path in known)}
+    links = set(re.findall(r"\]\(([\w/.-]+)\)", text))
+    missing |= {link for link in links if not (page.parent / link).exists()}
     assert named and not missing
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
+def test_a_page_has_short_lines_and_paragraphs(page):
+    prose = re.sub(r"^```.*?^```|^\|.*?$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    paragraphs = re.split(r"\n\s*\n|\n(?=\s*(?:-|\d+\.) )", prose)
+    assert max(map(len, page.read_text().splitlines())) <= 150
+    assert max(p.strip().count("\n") + 1 for p in paragraphs) <= 5
+    assert all(len(line) <= 120 for line in prose.splitlines())

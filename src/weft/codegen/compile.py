@@ -1,6 +1,6 @@
 """ATen graph → callable: the steps of code generation in one function.
 
-Place in the pipeline: what `backends/` call (contract 4 in docs/architecture.md).
+Place in the pipeline: what `backends/` call (docs/architecture/aot.md).
 
     artifact = compile_graph(aten_graph)
     outputs = artifact([x, weight])
