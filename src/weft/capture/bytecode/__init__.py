@@ -2,7 +2,7 @@
 
 `Bytecode` and `Instruction` (`instruction.py`) are the model; `disassemble` and `assemble` convert
 from and to code objects; `liveness` says which locals are still needed; what differs between
-Python versions is in the tables `py311.py`, `py312.py`, `py313.py`. Nothing here needs torch::
+Python versions is in `version.py`. Nothing here needs torch::
 
     from weft.capture.bytecode import assemble, disassemble
 

@@ -5,7 +5,7 @@ Place in the pipeline: called by the interpreter's loop. Each file is a family: 
 `matching`, `class_bodies`.
 A handler takes the interpreter, the frame and the instruction, and works on the frame's stack; only
 those that leave the frame return a value. Names do not change their meaning between versions; where
-one does, the handler asks `TABLE` (`bytecode/py31x.py`)::
+one does, the handler asks `TABLE` (`bytecode/version.py`)::
 
     @opcode("GET_ITER")
     def get_iter(tx, frame, ins):
