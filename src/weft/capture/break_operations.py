@@ -145,19 +145,8 @@ def _call_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 _BINARY: Final = ("+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^")
 _INPLACE: Final = (
-    "iadd",
-    "iand",
-    "ifloordiv",
-    "ilshift",
-    "imatmul",
-    "imul",
-    "imod",
-    "ior",
-    "ipow",
-    "irshift",
-    "isub",
-    "itruediv",
-    "ixor",
+    "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow", "irshift",
+    "isub", "itruediv", "ixor",
 )
 
 
@@ -193,72 +182,39 @@ def _contains(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     return Operation(2, f"{left} {'not in' if ins.arg else 'in'} {right}")
 
 
-@_translates("BINARY_SUBSCR")
-def _subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    owner, key = _top(emit, frame, 2)
-    return Operation(2, f"{owner}[{key}]")
+_EXPRESSIONS: Final[dict[str, tuple[int, str, int]]] = {
+    "BINARY_SUBSCR": (2, "{0}[{1}]", 1),
+    "STORE_SUBSCR": (3, "{setitem}({1}, {2}, {0})", 0),
+    "DELETE_SUBSCR": (2, "{delitem}({0}, {1})", 0),
+    "BINARY_SLICE": (3, "{0}[slice({1}, {2})]", 1),
+    "STORE_SLICE": (4, "{setitem}({1}, slice({2}, {3}), {0})", 0),
+    "STORE_ATTR": (2, "setattr({1}, {name!r}, {0})", 0),
+    "DELETE_ATTR": (1, "delattr({0}, {name!r})", 0),
+    "UNARY_NEGATIVE": (1, "-{0}", 1),
+    "UNARY_POSITIVE": (1, "+{0}", 1),
+    "UNARY_INVERT": (1, "~{0}", 1),
+    "UNARY_NOT": (1, "not {0}", 1),
+    "GET_ITER": (1, "iter({0})", 1),
+    "FORMAT_SIMPLE": (1, "format({0})", 1),
+    "FORMAT_WITH_SPEC": (2, "format({0}, {1})", 1),
+}
+"""What is one expression: how many items it takes, the text over them, how many it pushes."""
 
 
-@_translates("STORE_SUBSCR")
-def _store_subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    value, owner, key = _top(emit, frame, 3)
-    return Operation(3, f"{emit.constant(operator.setitem)}({owner}, {key}, {value})", pushes=0)
+@_translates(*_EXPRESSIONS)
+def _expression(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
+    taken, text, pushes = _EXPRESSIONS[ins.name]
+    items = _top(emit, frame, taken)
+    functions = {name: emit.constant(getattr(operator, name))
+                 for name in ("setitem", "delitem") if f"{{{name}}}" in text}
+    return Operation(taken, text.format(*items, name=ins.argval, **functions), pushes)
 
 
-@_translates("DELETE_SUBSCR")
-def _delete_subscript(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    owner, key = _top(emit, frame, 2)
-    return Operation(2, f"{emit.constant(operator.delitem)}({owner}, {key})", pushes=0)
-
-
-@_translates("BINARY_SLICE")
-def _binary_slice(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    owner, start, stop = _top(emit, frame, 3)
-    return Operation(3, f"{owner}[slice({start}, {stop})]")
-
-
-@_translates("STORE_SLICE")
-def _store_slice(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    value, owner, start, stop = _top(emit, frame, 4)
-    setter = emit.constant(operator.setitem)
-    return Operation(4, f"{setter}({owner}, slice({start}, {stop}), {value})", pushes=0)
-
-
-@_translates("LOAD_ATTR")
+@_translates("LOAD_ATTR", "LOAD_METHOD")
 def _load_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     (owner,) = _top(emit, frame, 1)
-    return Operation(1, f"getattr({owner}, {ins.argval!r})", null=bool(ins.flags & 1))
-
-
-@_translates("LOAD_METHOD")
-def _load_method(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    (owner,) = _top(emit, frame, 1)
-    return Operation(1, f"getattr({owner}, {ins.argval!r})", null=True)
-
-
-@_translates("STORE_ATTR")
-def _store_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    value, owner = _top(emit, frame, 2)
-    return Operation(2, f"setattr({owner}, {ins.argval!r}, {value})", pushes=0)
-
-
-@_translates("DELETE_ATTR")
-def _delete_attribute(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    (owner,) = _top(emit, frame, 1)
-    return Operation(1, f"delattr({owner}, {ins.argval!r})", pushes=0)
-
-
-_UNARY: Final = {
-    "UNARY_NEGATIVE": "-",
-    "UNARY_POSITIVE": "+",
-    "UNARY_INVERT": "~",
-    "UNARY_NOT": "not ",
-}
-
-
-@_translates(*_UNARY)
-def _unary(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return Operation(1, f"{_UNARY[ins.name]}{_top(emit, frame, 1)[0]}")
+    null = ins.name == "LOAD_METHOD" or bool(ins.flags & 1)
+    return Operation(1, f"getattr({owner}, {ins.argval!r})", null=null)
 
 
 @_translates("TO_BOOL")
@@ -274,11 +230,6 @@ def _truth(frame: Frame, ins: Instruction, taken: int, text: str) -> Operation:
     return Operation(taken, f"bool({text})")
 
 
-@_translates("GET_ITER")
-def _get_iter(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return Operation(1, f"iter({_top(emit, frame, 1)[0]})")
-
-
 @_translates("FORMAT_VALUE")
 def _format_value(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     taken = 2 if ins.arg & 4 else 1
@@ -289,21 +240,10 @@ def _format_value(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     return Operation(taken, f"format({value}, {spec[0] if spec else repr('')})")
 
 
-@_translates("FORMAT_SIMPLE")
-def _format_simple(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return Operation(1, f"format({_top(emit, frame, 1)[0]})")
-
-
 @_translates("CONVERT_VALUE")
 def _convert(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     convert = (None, str, repr, ascii)[ins.arg]
     return Operation(1, f"{emit.constant(convert)}({_top(emit, frame, 1)[0]})")
-
-
-@_translates("FORMAT_WITH_SPEC")
-def _format_spec(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    value, spec = _top(emit, frame, 2)
-    return Operation(2, f"format({value}, {spec})")
 
 
 @_translates("IMPORT_NAME")
@@ -425,11 +365,7 @@ def _with_except_start(emit: Emitter, frame: Frame, ins: Instruction) -> Operati
 # -- jumps ----------------------------------------------------------------------------------------
 
 _JUMP_IF_TRUE: Final = ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
-_JUMP_IF_FALSE: Final = (
-    "POP_JUMP_IF_FALSE",
-    "POP_JUMP_FORWARD_IF_FALSE",
-    "POP_JUMP_BACKWARD_IF_FALSE",
-)
+_JUMP_IF_FALSE: Final = tuple(name.replace("TRUE", "FALSE") for name in _JUMP_IF_TRUE)
 
 
 def _tested(text: str, taken: int, true: Branch, false: Branch) -> Operation:

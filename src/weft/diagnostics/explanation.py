@@ -12,10 +12,10 @@ Place in the pipeline: a view of the `events` that were recorded while `f` compi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 
@@ -208,7 +208,7 @@ def graph_text(gm: Any) -> str:
     return gm.code.strip() if isinstance(gm, torch.fx.GraphModule) else str(gm)
 
 
-# -- one function per kind of event --------------------------------------------------------------
+# -- what each kind of event adds -----------------------------------------------------------------
 
 
 def _take_graph(made: Explanation, fields: dict[str, Any]) -> None:
@@ -221,14 +221,6 @@ def _take_break(made: Explanation, fields: dict[str, Any]) -> None:
     made.graph_breaks.append(Break(
         str(fields.get("id", "")), str(fields.get("reason", "")),
         _source_lines(fields.get("stack")), str(fields.get("hint") or "")))
-
-
-def _take_guards(made: Explanation, fields: dict[str, Any]) -> None:
-    made.guards.extend(str(guard) for guard in fields.get("guards", ()))
-
-
-def _take_symbols(made: Explanation, fields: dict[str, Any]) -> None:
-    made.symbols.extend(fields.get("symbols", ()))
 
 
 def _take_recompile(made: Explanation, fields: dict[str, Any]) -> None:
@@ -244,32 +236,20 @@ def _take_kernel(made: Explanation, fields: dict[str, Any]) -> None:
         str(fields.get("name", "")), str(fields.get("target", "")), tuple(lines)))
 
 
-def _take_extern_call(made: Explanation, fields: dict[str, Any]) -> None:
-    made.extern_calls.append(str(fields.get("op", "")))
-
-
-def _take_uncompiled(made: Explanation, fields: dict[str, Any]) -> None:
-    made.uncompiled.append(str(fields.get("reason", "")))
-
-
-def _take_fallback(made: Explanation, fields: dict[str, Any]) -> None:
-    made.fallbacks.append(str(fields.get("error", "")))
-
-
 def _take_stage(made: Explanation, fields: dict[str, Any]) -> None:
     name = fields["name"]
     made.seconds[name] = made.seconds.get(name, 0.0) + fields["self_seconds"]
 
 
-_TAKE = {
+_TAKE: Final[dict[str, Callable[[Explanation, dict[str, Any]], None]]] = {
     "graph": _take_graph,
     "graph_break": _take_break,
-    "guards": _take_guards,
-    "symbols": _take_symbols,
+    "guards": lambda made, fields: made.guards.extend(map(str, fields.get("guards", ()))),
+    "symbols": lambda made, fields: made.symbols.extend(fields.get("symbols", ())),
     "recompile": _take_recompile,
     "kernel": _take_kernel,
-    "extern_call": _take_extern_call,
-    "uncompiled": _take_uncompiled,
-    "fallback": _take_fallback,
+    "extern_call": lambda made, fields: made.extern_calls.append(str(fields.get("op", ""))),
+    "uncompiled": lambda made, fields: made.uncompiled.append(str(fields.get("reason", ""))),
+    "fallback": lambda made, fields: made.fallbacks.append(str(fields.get("error", ""))),
     "stage_end": _take_stage,
 }

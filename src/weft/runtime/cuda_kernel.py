@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from weft import _cuda
+from weft.runtime.launcher import tensor_offset
 from weft.runtime.triton_build import GpuBinary
 
 THREADS_PER_WARP: Final = 32
@@ -30,19 +31,7 @@ def _configure() -> None:
     get_data_ptr = ctypes.cast(cpu.aoti_torch_get_data_ptr, ctypes.c_void_p).value
     get_stream = ctypes.cast(cuda.aoti_torch_get_current_cuda_stream, ctypes.c_void_p).value
     assert get_data_ptr is not None and get_stream is not None
-    _cuda.configure(_tensor_offset(), get_data_ptr, get_stream)
-
-
-def _tensor_offset() -> int:
-    """Bytes from the start of a torch.Tensor object to the at::Tensor in it, found by its pointer.
-    """
-    tensor = torch.empty(1)
-    words = (ctypes.c_uint64 * (type(tensor).__basicsize__ // 8)).from_address(id(tensor))
-    wanted: int = tensor._cdata
-    for position in range(2, len(words)):  # after the object header
-        if words[position] == wanted:
-            return position * 8
-    raise RuntimeError("this torch keeps its tensors where weft does not find them")
+    _cuda.configure(tensor_offset(), get_data_ptr, get_stream)
 
 
 def load(

@@ -6,7 +6,7 @@ before anything else is tried. One file for each library; importing this package
 
 from importlib.util import find_spec
 
-from weft.capture.handlers import (
+from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     autograd_functions,
     autograd_library,
     builtin_functions,
@@ -31,7 +31,7 @@ from weft.capture.handlers import (
     tensor_index,
     torch_library,
 )
-from weft.capture.values import (
+from weft.capture.values import (  # noqa: F401  (registers the rules)
     deques,
     getters,
     namespaces,
@@ -39,38 +39,6 @@ from weft.capture.values import (
     tensor_subclasses,
     tensor_wrappers,
 )
-
-__all__ = [
-    "autograd_functions",
-    "autograd_library",
-    "builtin_functions",
-    "constructors",
-    "copying",
-    "data_numbers",
-    "deques",
-    "exception_methods",
-    "functorch_library",
-    "getters",
-    "higher_order",
-    "immutable_objects",
-    "itertools_library",
-    "kernel_promises",
-    "library_flags",
-    "marked_functions",
-    "namespaces",
-    "optimizer_library",
-    "printed_output",
-    "python_twins",
-    "pytree_library",
-    "random_generators",
-    "size_forms",
-    "standard_library",
-    "tensor_hooks",
-    "tensor_index",
-    "tensor_subclasses",
-    "tensor_wrappers",
-    "torch_library",
-]
 
 if find_spec("numpy") is not None:
     import weft.capture.handlers.numpy_library  # noqa: F401

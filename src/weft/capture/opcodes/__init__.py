@@ -14,7 +14,7 @@ one does, the handler asks `TABLE` (`bytecode/version.py`)::
 What has no handler here (coroutines) breaks the graph.
 """
 
-from weft.capture.opcodes import (
+from weft.capture.opcodes import (  # noqa: F401  (registers the handlers)
     calls,
     class_bodies,
     containers,
@@ -27,17 +27,3 @@ from weft.capture.opcodes import (
     stack,
     variables,
 )
-
-__all__ = [
-    "calls",
-    "class_bodies",
-    "containers",
-    "control",
-    "exceptions",
-    "functions",
-    "generators",
-    "matching",
-    "operators",
-    "stack",
-    "variables",
-]

@@ -10,7 +10,7 @@ raises `Unsupported`, and the code generator then calls ATen for that node.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from weft.codegen.dtypes import INT_TYPES, DType
@@ -31,8 +31,6 @@ POINTER: Final[dict[DType, str]] = {
 class Unsupported(Exception):
     """This target cannot spell the kernel; the caller uses ATen instead."""
 
-
-Spell = Callable[..., str]
 
 # {0}, {1}, … are the operands' variable names.
 _ANY_TYPE: Final[dict[str, str]] = {
@@ -76,30 +74,10 @@ _FLOAT: Final[dict[str, str]] = {
     "round_bf16": "{0}.to(tl.bfloat16).to(tl.float32)",
     "round_f16": "{0}.to(tl.float16).to(tl.float32)",
 }
-for _name in [
-    "rsqrt",
-    "exp2",
-    "expm1",
-    "log2",
-    "log10",
-    "log1p",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-    "lgamma",
-    "floor",
-    "ceil",
-    "trunc",
-]:
+for _name in (
+    "rsqrt", "exp2", "expm1", "log2", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "floor", "ceil", "trunc",
+):
     _FLOAT[_name] = f"p.libdevice.{_name}({{0}})"
 for _name in ("atan2", "hypot", "copysign", "nextafter"):
     _FLOAT[_name] = f"p.libdevice.{_name}({{0}}, {{1}})"
