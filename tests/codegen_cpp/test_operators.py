@@ -23,7 +23,10 @@ TYPES = {
     "any": (*FLOATS, *INTS, "bool"),
     "where": (*FLOATS, *INTS, "bool"),
 }
-SPECIAL = [0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 0.5, -2.5, 100.0, 1e-37]
+SPECIAL = [
+    0.0, -0.0, 1.0, -1.0, float("inf"), -float("inf"), float("nan"), 0.5, -2.5, 100.0, 1e-37,
+    -95.0, -103.9, -110.0, -149.5, -200.0,
+]  # fmt: skip
 RANDOM = ("philox", "philox_normal")
 
 
