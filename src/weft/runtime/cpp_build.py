@@ -5,7 +5,7 @@ vector widths by `Toolchain.simd`.
 
 Kernels include no system header and link no library but libm: OpenMP's functions are resolved when
 the object is loaded, from the runtime that torch has loaded already, so both share one pool of
-threads.
+threads; those of SLEEF are torch's.
 
     shared_object = toolchain().compile(source_text)
 """
@@ -41,6 +41,9 @@ _FLAGS: Final = (
     "-fvisibility=hidden", "-w", "-nostdlib",
 )  # fmt: skip
 _LIBRARIES: Final = ("-lm", "-lgcc")
+_TORCH_LIBRARY: Final = "libtorch_cpu.so"
+_SLEEF_FLAG: Final = "-DWEFT_SLEEF"
+_SLEEF_HEADERS: Final = ('"library.h"', '"integer.h"')
 
 _SIMD_FLAGS: Final = {
     "x86_64": {
@@ -95,6 +98,12 @@ class Toolchain:
     simd: str
     command: tuple[str, ...]
 
+    def libraries(self, source: str) -> list[str]:
+        """Arguments for the linker: what the object of `source` needs when it is loaded."""
+        sleef = _SLEEF_FLAG in self.command and any(h in source for h in _SLEEF_HEADERS)
+        found = [f"-L{_stand_in(self.compiler)}", f"-l:{_TORCH_LIBRARY}"] if sleef else []
+        return [*_LIBRARIES, "-Wl,--no-as-needed", *found] if found else [*_LIBRARIES]
+
     @property
     def vector_bytes(self) -> int:
         """Bytes of one vector register."""
@@ -109,7 +118,7 @@ class Toolchain:
         """The shared object of `source`; raises CompilationFailed with the compiler's message."""
         with tempfile.TemporaryDirectory(prefix="weft-cpp-") as directory:
             output = Path(directory, "kernel.so")
-            command = [*self.command, "-x", "c++", "-", "-o", str(output), *_LIBRARIES]
+            command = [*self.command, "-x", "c++", "-", "-o", str(output), *self.libraries(source)]
             done = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
             if done.returncode or not output.exists():
                 message = done.stderr.decode(errors="replace")[:4000]
@@ -144,9 +153,39 @@ def _toolchain(wanted: str, simd: str, extra: str) -> Toolchain:
     if found is None:
         raise CompilerNotFound(names)
     chosen = simd or _best_simd()
-    flags = (*_FLAGS, *_target_flags(chosen), "-I", str(INCLUDE_DIRECTORY), *shlex.split(extra))
+    flags = [*_FLAGS, *_target_flags(chosen), "-I", str(INCLUDE_DIRECTORY), *shlex.split(extra)]
+    flags += [_SLEEF_FLAG] * (chosen in _SIMD_NEEDS and torch_has_sleef())
     compiler = shlex.split(found)
     return Toolchain(found, _version(compiler), chosen, (*compiler, *flags))
+
+
+@cache
+def torch_has_sleef() -> bool:
+    """Does the library of CPU kernels that torch has loaded export SLEEF's vector functions?"""
+    try:
+        library = ctypes.CDLL(_TORCH_LIBRARY, mode=os.RTLD_NOLOAD)
+    except OSError:  # another name, or part of another library
+        return False
+    return all(hasattr(library, f"Sleef_{name}_u10") for name in ("expd8", "powf16", "atan2d4"))
+
+
+@cache
+def _stand_in(compiler: str) -> str:
+    """The folder of an empty library of torch's name: what is linked with it needs torch's when
+    it is loaded, and the linker need not read half a gigabyte."""
+    file = Path(_stand_in_directory().name, _TORCH_LIBRARY)
+    command = [*shlex.split(compiler), "-shared", "-fPIC", "-nostdlib", "-x", "c", os.devnull,
+               f"-Wl,-soname,{_TORCH_LIBRARY}", "-o", str(file)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        message = done.stderr.decode(errors="replace")[:4000]
+        raise CompilationFailed(f"{compiler} made no library:\n{message}")
+    return str(file.parent)
+
+
+@cache
+def _stand_in_directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="weft-link-", ignore_cleanup_errors=True)
 
 
 def _version(compiler: list[str]) -> str:

@@ -40,7 +40,7 @@ from weft.codegen.cpp.plan import (
     accesses,
     make_plan,
 )
-from weft.codegen.cpp.spelling import C_TYPE, HEADER, REDUCTION
+from weft.codegen.cpp.spelling import C_TYPE, REDUCTION, headers_of
 from weft.codegen.cpp.stages import StageWriter
 from weft.codegen.cpp.tiles import Tile
 from weft.codegen.loop_ir import (
@@ -364,8 +364,8 @@ class KernelWriter(StageWriter):
 
 
 def _headers(plan: Plan) -> set[str]:
-    kernel, found = plan.kernel, {"core.h"}
-    found |= {HEADER[n.name] for n in kernel.nodes if isinstance(n, Op) and n.name in HEADER}
+    kernel = plan.kernel
+    found = {"core.h"}.union(*(headers_of(n) for n in kernel.nodes if isinstance(n, Op)))
     if any(isinstance(n, Reduce) for n in kernel.nodes):
         found.add("reduce.h")
     if any(b.dtype == "f16" for b in kernel.buffers):

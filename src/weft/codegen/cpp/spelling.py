@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from weft.codegen.dtypes import FLOAT_TYPES, DType
-from weft.codegen.loop_ir import Scalar
+from weft.codegen.loop_ir import Op, Scalar
 
 C_TYPE: Final[dict[DType, str]] = {
     "f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat16", "i64": "int64_t",
@@ -23,7 +23,7 @@ _MATH: Final = (
     "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "atan",
     "tanh", "erf", "sigmoid", "floor", "ceil", "trunc", "round", "copysign",
 )  # fmt: skip
-_LIBM: Final = (
+_LIBRARY: Final = (
     "tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2",
     "hypot", "nextafter",
 )  # fmt: skip
@@ -32,12 +32,19 @@ _INTEGER: Final = (
 )  # fmt: skip
 HEADER: Final[dict[str, str]] = {
     **dict.fromkeys(_MATH, "math.h"),
-    **dict.fromkeys(_LIBM, "libm.h"),
+    **dict.fromkeys(_LIBRARY, "library.h"),
     **dict.fromkeys(_INTEGER, "integer.h"),
     **dict.fromkeys(("round_bf16", "round_f16"), "half.h"),
     **dict.fromkeys(("philox", "philox_normal"), "random.h"),
 }
 """The header of an operator that core.h does not have."""
+
+
+def headers_of(op: Op) -> frozenset[str]:
+    """The headers that have the C++ function of an operator; of double it is a library's."""
+    found = {HEADER[op.name]} if op.name in HEADER else set()
+    return frozenset(found | {"library.h"} if op.name in _MATH and op.dtype == "f64" else found)
+
 
 REDUCTION: Final = {
     "sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "any": "Any", "all": "All",

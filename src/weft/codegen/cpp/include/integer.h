@@ -1,6 +1,6 @@
 // Division, remainder, powers, shifts and signs with Python's and eager's rules.
 #pragma once
-#include "math.h"
+#include "library.h"
 
 namespace weft {
 
@@ -23,38 +23,34 @@ template <class T> INLINE T int_pow(T a, T b) {
   return r;
 }
 
-INLINE float c_fmod(float a, float b) { return __builtin_fmodf(a, b); }
-INLINE double c_fmod(double a, double b) { return __builtin_fmod(a, b); }
-INLINE float c_floor(float a) { return __builtin_floorf(a); }
-INLINE double c_floor(double a) { return __builtin_floor(a); }
-INLINE float c_copysign(float a, float b) { return __builtin_copysignf(a, b); }
-INLINE double c_copysign(double a, double b) { return __builtin_copysign(a, b); }
-INLINE float c_pow(float a, float b) { return __builtin_powf(a, b); }
-INLINE double c_pow(double a, double b) { return __builtin_pow(a, b); }
-
-template <class T> INLINE T float_mod(T a, T b) {
-  T r = c_fmod(a, b);
-  return r != 0 && (b < 0) != (r < 0) ? r + b : r;
+// Integers by function, floating-point numbers as written.
+#define WEFT_BY_KIND(NAME, FLOAT)                                                     \
+  WEFT_TV INLINE Vec<T, L, P> NAME(Vec<T, L, P> a, Vec<T, L, P> b) {                  \
+    if constexpr (is_float<T>) return FLOAT(a, b);                                    \
+    else return map([](T x, T y) { return int_##NAME(x, y); }, a, b);                 \
+  }
+// Whether a remainder is to be on the divisor's side of zero and is not.
+WEFT_TV INLINE Vec<bool, L, P> on_other_side(Vec<T, L, P> r, Vec<T, L, P> b) {
+  auto zero = splat_lane<L, P, T>(0);
+  return and_(ne(r, zero), xor_(lt(b, zero), lt(r, zero)));
+}
+WEFT_TV INLINE Vec<T, L, P> float_mod(Vec<T, L, P> a, Vec<T, L, P> b) {
+  auto r = library_fmod(a, b);
+  return where(on_other_side(r, b), add(r, b), r);
 }
 // The floor of the exact quotient, which rounding of a / b may have lifted to the next integer.
-template <class T> INLINE T float_floordiv(T a, T b) {
-  if (b == 0) return a / b;
-  T r = c_fmod(a, b), q = (a - r) / b;
-  if (r != 0 && (b < 0) != (r < 0)) q -= 1;
-  if (q == 0) return c_copysign(T(0), a / b);
-  T f = c_floor(q);
-  return q - f > T(0.5) ? f + 1 : f;
+WEFT_TV INLINE Vec<T, L, P> float_floordiv(Vec<T, L, P> a, Vec<T, L, P> b) {
+  auto zero = splat_lane<L, P, T>(0), one = splat_lane<L, P, T>(1), half = splat_lane<L, P, T>(T(0.5));
+  auto r = library_fmod(a, b), q = div(sub(a, r), b);
+  q = where(on_other_side(r, b), sub(q, one), q);
+  auto f = floor(q), nearest = where(gt(sub(q, f), half), add(f, one), f);
+  auto exact = div(a, b);
+  return where(eq(b, zero), exact, where(eq(q, zero), copysign(zero, exact), nearest));
 }
-
-#define WEFT_BY_KIND(NAME, FLOAT, INT)                                             \
-  WEFT_TV INLINE Vec<T, L, P> NAME(Vec<T, L, P> a, Vec<T, L, P> b) {               \
-    if constexpr (is_float<T>) return map([](T x, T y) -> T { return FLOAT; }, a, b); \
-    else return map([](T x, T y) -> T { return INT; }, a, b);                      \
-  }
-WEFT_BY_KIND(floordiv, float_floordiv(x, y), int_floordiv(x, y))
-WEFT_BY_KIND(mod, float_mod(x, y), int_mod(x, y))
-WEFT_BY_KIND(fmod, c_fmod(x, y), int_fmod(x, y))
-WEFT_BY_KIND(pow, c_pow(x, y), int_pow(x, y))
+WEFT_BY_KIND(floordiv, float_floordiv)
+WEFT_BY_KIND(mod, float_mod)
+WEFT_BY_KIND(fmod, library_fmod)
+WEFT_BY_KIND(pow, library_pow)
 WEFT_TV INLINE Vec<T, L, P> truncdiv(Vec<T, L, P> a, Vec<T, L, P> b) {
   if constexpr (is_float<T>) return trunc(div(a, b));
   else return map([](T x, T y) { return int_truncdiv(x, y); }, a, b);

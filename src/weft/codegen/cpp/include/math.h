@@ -1,7 +1,7 @@
 // Vectorised elementary functions in eager's accuracy (about 1 to 2 ulp) with IEEE special values.
 //
 // float: polynomials fitted for this file (minimax on the interval named beside each), evaluated with fma.
-// double: lane by lane through libm. Rarer functions do the same for both types: see libm.h.
+// double, and rarer functions of both types: see library.h.
 #pragma once
 #include "core.h"
 
@@ -282,20 +282,6 @@ WEFT_FV INLINE F32<L, P> atan(F32<L, P> x) {
   auto z = t * t;
   auto p = poly(z, -0.3333333251f, 0.1999990433f, -0.1428201597f, 0.1104475287f, -0.08476409446f, 0.04743960073f);
   return copysign(base + fma(t * z, p, t), x);
-}
-
-// ---- double: lane by lane -----------------------------------------------------------------------
-
-#define WEFT_LIBM64(NAME) \
-  WEFT_FV INLINE Vec<double, L, P> NAME(Vec<double, L, P> a) { return map([](double x) { return __builtin_##NAME(x); }, a); }
-WEFT_LIBM64(exp) WEFT_LIBM64(exp2) WEFT_LIBM64(expm1) WEFT_LIBM64(tanh) WEFT_LIBM64(erf)
-WEFT_LIBM64(log) WEFT_LIBM64(log2) WEFT_LIBM64(log10) WEFT_LIBM64(log1p)
-WEFT_LIBM64(sin) WEFT_LIBM64(cos) WEFT_LIBM64(atan)
-WEFT_FV INLINE Vec<double, L, P> copysign(Vec<double, L, P> a, Vec<double, L, P> b) {
-  return map([](double x, double y) { return __builtin_copysign(x, y); }, a, b);
-}
-WEFT_FV INLINE Vec<double, L, P> sigmoid(Vec<double, L, P> x) {
-  return reciprocal(add(exp(neg(x)), splat_lane<L, P, double>(1)));
 }
 
 }  // namespace weft

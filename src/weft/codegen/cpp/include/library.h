@@ -1,0 +1,80 @@
+// Functions of libraries: of double, and rarer ones of both types.
+//
+// Whole vectors go through SLEEF, which is part of torch and gives eager's results, where torch exports it
+// (WEFT_SLEEF, see cpp_build.py); other vectors and scalars go lane by lane through libm.
+#pragma once
+#include "math.h"
+
+namespace weft {
+
+#ifdef WEFT_SLEEF
+template <class T, int L> constexpr bool in_sleef = sizeof(T) * L == 64 || sizeof(T) * L == 32;
+#define WEFT_SLEEF_WIDTHS(SIGNATURE, NAME, ULP)          \
+  SIGNATURE(NAME, double, 8, Sleef_##NAME##d8##ULP)      \
+  SIGNATURE(NAME, float, 16, Sleef_##NAME##f16##ULP)     \
+  SIGNATURE(NAME, double, 4, Sleef_##NAME##d4##ULP)      \
+  SIGNATURE(NAME, float, 8, Sleef_##NAME##f8##ULP)
+#else
+template <class T, int L> constexpr bool in_sleef = false;
+#define WEFT_SLEEF_WIDTHS(SIGNATURE, NAME, ULP)
+#endif
+#define WEFT_SLEEF1(NAME, T, L, SYMBOL)       \
+  extern "C" Part<T, L> SYMBOL(Part<T, L>);   \
+  INLINE Part<T, L> sleef_##NAME(Part<T, L> x) { return SYMBOL(x); }
+#define WEFT_SLEEF2(NAME, T, L, SYMBOL)                   \
+  extern "C" Part<T, L> SYMBOL(Part<T, L>, Part<T, L>);   \
+  INLINE Part<T, L> sleef_##NAME(Part<T, L> x, Part<T, L> y) { return SYMBOL(x, y); }
+
+// library_NAME: of one argument, and of two.
+#define WEFT_LIBRARY1(NAME, ULP)                                                         \
+  WEFT_SLEEF_WIDTHS(WEFT_SLEEF1, NAME, ULP)                                              \
+  WEFT_TV INLINE Vec<T, L, P> library_##NAME(Vec<T, L, P> a) {                           \
+    if constexpr (in_sleef<T, L>) {                                                      \
+      PARTS a.p[k] = sleef_##NAME(a.p[k]);                                               \
+      return a;                                                                          \
+    } else if constexpr (same<T, float>) return map([](float x) { return __builtin_##NAME##f(x); }, a); \
+    else return map([](double x) { return __builtin_##NAME(x); }, a);                    \
+  }
+#define WEFT_LIBRARY2(NAME, ULP)                                                         \
+  WEFT_SLEEF_WIDTHS(WEFT_SLEEF2, NAME, ULP)                                              \
+  WEFT_TV INLINE Vec<T, L, P> library_##NAME(Vec<T, L, P> a, Vec<T, L, P> b) {           \
+    if constexpr (in_sleef<T, L>) {                                                      \
+      PARTS a.p[k] = sleef_##NAME(a.p[k], b.p[k]);                                       \
+      return a;                                                                          \
+    } else if constexpr (same<T, float>) return map([](float x, float y) { return __builtin_##NAME##f(x, y); }, a, b); \
+    else return map([](double x, double y) { return __builtin_##NAME(x, y); }, a, b);    \
+  }
+
+// What math.h has for float.
+#define WEFT_OF_DOUBLE(NAME, ULP) \
+  WEFT_LIBRARY1(NAME, ULP)        \
+  WEFT_FV INLINE Vec<double, L, P> NAME(Vec<double, L, P> a) { return library_##NAME(a); }
+WEFT_OF_DOUBLE(exp, _u10) WEFT_OF_DOUBLE(exp2, _u10) WEFT_OF_DOUBLE(expm1, _u10) WEFT_OF_DOUBLE(log, _u10)
+WEFT_OF_DOUBLE(log2, _u10) WEFT_OF_DOUBLE(log10, _u10) WEFT_OF_DOUBLE(log1p, _u10) WEFT_OF_DOUBLE(sin, _u10)
+WEFT_OF_DOUBLE(cos, _u10) WEFT_OF_DOUBLE(atan, _u10) WEFT_OF_DOUBLE(tanh, _u10) WEFT_OF_DOUBLE(erf, _u10)
+WEFT_FV INLINE Vec<double, L, P> sigmoid(Vec<double, L, P> x) {
+  return reciprocal(add(exp(neg(x)), splat_lane<L, P, double>(1)));
+}
+WEFT_FV INLINE Vec<double, L, P> copysign(Vec<double, L, P> a, Vec<double, L, P> b) {
+  const auto sign = splat_lane<L, P, int64_t>((int64_t)1 << 63);
+  auto of_b = and_(bits<Vec<int64_t, L, P>>(b), sign);
+  return bits<Vec<double, L, P>>(or_(bits<Vec<int64_t, L, P>>(abs(a)), of_b));
+}
+
+// What has no other form.
+#define WEFT_OF_BOTH1(NAME, ULP) \
+  WEFT_LIBRARY1(NAME, ULP)       \
+  WEFT_TV INLINE Vec<T, L, P> NAME(Vec<T, L, P> a) { return library_##NAME(a); }
+#define WEFT_OF_BOTH2(NAME, ULP) \
+  WEFT_LIBRARY2(NAME, ULP)       \
+  WEFT_TV INLINE Vec<T, L, P> NAME(Vec<T, L, P> a, Vec<T, L, P> b) { return library_##NAME(a, b); }
+WEFT_OF_BOTH1(tan, _u10) WEFT_OF_BOTH1(asin, _u10) WEFT_OF_BOTH1(acos, _u10) WEFT_OF_BOTH1(sinh, _u10)
+WEFT_OF_BOTH1(cosh, _u10) WEFT_OF_BOTH1(asinh, _u10) WEFT_OF_BOTH1(acosh, _u10) WEFT_OF_BOTH1(atanh, _u10)
+WEFT_OF_BOTH1(erfc, _u15) WEFT_OF_BOTH1(lgamma, _u10) WEFT_OF_BOTH2(atan2, _u10) WEFT_OF_BOTH2(hypot, _u05)
+WEFT_OF_BOTH2(nextafter, )
+
+// Powers and remainders of floating-point numbers; integers have their own (integer.h).
+WEFT_LIBRARY2(pow, _u10)
+WEFT_LIBRARY2(fmod, )
+
+}  // namespace weft
