@@ -34,13 +34,11 @@ class LogRecord(SymbolicValue):
     """A call that logs constants, in the journal of side effects."""
 
     __slots__ = ("args", "logger", "name")
+    kind = logging.LogRecord
 
     def __init__(self, logger: logging.Logger, name: str, args: list[Any]) -> None:
         super().__init__()
         self.logger, self.name, self.args = logger, name, args
-
-    def python_type(self) -> type:
-        return logging.LogRecord
 
     def replay(self, emit: Emitter) -> None:
         """The call as a statement of the replacement."""
@@ -71,14 +69,12 @@ class LogMethod(SymbolicValue):
     """`logger.info`, ...: a call below the logger's level is nothing."""
 
     __slots__ = ("logger", "name")
+    kind = types.MethodType
 
     def __init__(self, logger: logging.Logger, name: str) -> None:
         super().__init__()
         self.logger = logger
         self.name = name
-
-    def python_type(self) -> type:
-        return types.MethodType
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if self.name == "isEnabledFor":

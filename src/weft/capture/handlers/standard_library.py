@@ -186,15 +186,13 @@ class ContextVariableValue(MethodTable):
     """A contextvars.ContextVar: read with a guard, written in the journal."""
 
     __slots__ = ("current", "variable", "written")
+    kind = contextvars.ContextVar
 
     def __init__(self, variable: contextvars.ContextVar[Any], source: Source) -> None:
         super().__init__(source)
         self.variable = variable
         self.current: SymbolicValue | None = None
         self.written = False
-
-    def python_type(self) -> type:
-        return contextvars.ContextVar
 
     def real(self) -> Any:
         return self.variable
@@ -269,6 +267,7 @@ class TokenValue(SymbolicValue):
     """What ContextVar.set gives."""
 
     __slots__ = ("old", "used", "variable", "was_written")
+    kind = contextvars.Token
 
     def __init__(self, variable: SymbolicValue, old: SymbolicValue | None, was_written: bool
                  ) -> None:
@@ -277,9 +276,6 @@ class TokenValue(SymbolicValue):
         self.used = False
         self.old = old
         self.was_written = was_written
-
-    def python_type(self) -> type:
-        return contextvars.Token
 
 
 @wraps(contextvars.ContextVar)

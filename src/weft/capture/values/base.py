@@ -32,6 +32,10 @@ class SymbolicValue:
     __slots__ = ("source",)
 
     source: Source | None
+
+    kind: type
+    """The object's type, where a family or each value of it has one of its own."""
+
     is_constant = False
     """Whether `constant()` gives the Python object."""
 
@@ -48,7 +52,10 @@ class SymbolicValue:
 
     def python_type(self) -> type:
         """The type of the object."""
-        raise graph_break("unknown-value", f"the type of {self!r}")
+        try:
+            return self.kind
+        except AttributeError:
+            raise graph_break("unknown-value", f"the type of {self!r}") from None
 
     def constant(self) -> Any:
         """The Python object itself; only for values made of constants."""

@@ -24,6 +24,7 @@ class CellValue(SymbolicValue):
     """One cell; `contents` is None while the variable is unbound."""
 
     __slots__ = ("cell", "contents")
+    kind = types.CellType
 
     def __init__(self, contents: SymbolicValue | None, source: Source | None = None,
                  cell: Any = MISSING) -> None:
@@ -45,9 +46,6 @@ class CellValue(SymbolicValue):
         value = CellValue(contents, source, cell)
         tx.remember(cell, value)
         return value
-
-    def python_type(self) -> type:
-        return types.CellType
 
     def real(self) -> Any:
         return self.cell

@@ -421,14 +421,12 @@ class SuperValue(SymbolicValue):
     """`super(cls, owner)`."""
 
     __slots__ = ("after", "owner")
+    kind = super
 
     def __init__(self, after: type, owner: SymbolicValue) -> None:
         super().__init__()
         self.after = after
         self.owner = owner
-
-    def python_type(self) -> type:
-        return super
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         owner = self.owner

@@ -208,6 +208,7 @@ class DequeIterator(IteratorValue):
     """Over a live deque; ends with an error if it was changed since."""
 
     __slots__ = ("changes", "end", "position", "sequence")
+    kind: type = type(iter(deque()))
 
     def __init__(self, sequence: DequeValue) -> None:
         super().__init__()
@@ -215,9 +216,6 @@ class DequeIterator(IteratorValue):
         self.changes = sequence.changes
         self.end = len(sequence.items)
         self.position = 0
-
-    def python_type(self) -> type:
-        return type(iter(deque()))
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         self.sequence.check_state(tx, self.changes)

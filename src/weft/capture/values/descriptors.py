@@ -38,9 +38,6 @@ class DescriptorValue(SymbolicValue):
         self.kind = kind
         self.parts = parts
 
-    def python_type(self) -> type:
-        return self.kind
-
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name in _CHANGES and self.kind is property:
             return PropertyChange(self, _CHANGES[name])

@@ -284,6 +284,7 @@ class TracebackValue(SymbolicValue):
     """The traceback of an exception that passed a frame of the captured code."""
 
     __slots__ = ("frame", "line", "offset", "rest")
+    kind = types.TracebackType
 
     def __init__(self, frame: Frame, rest: SymbolicValue) -> None:
         super().__init__()
@@ -292,9 +293,6 @@ class TracebackValue(SymbolicValue):
         self.offset = frame.current.offset
         self.rest = rest
         """The traceback inside of what the frame called."""
-
-    def python_type(self) -> type:
-        return types.TracebackType
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "tb_next":

@@ -87,6 +87,7 @@ class FunctionValue(SymbolicValue):
 
     __slots__ = ("attributes", "closure", "code", "defaults", "described", "globals", "kwdefaults",
                  "name", "original")
+    kind = types.FunctionType
 
     def __init__(
         self, code: types.CodeType, globals: dict[str, Any], name: str, *,
@@ -105,9 +106,6 @@ class FunctionValue(SymbolicValue):
         self.attributes: DictValue | None = None
         self.described: dict[str, SymbolicValue] = {}
         """What was set of `_DESCRIPTION`."""
-
-    def python_type(self) -> type:
-        return types.FunctionType
 
     def real(self) -> Any:
         return self.original
@@ -393,6 +391,7 @@ class PartialValue(SymbolicValue):
     """A functools.partial."""
 
     __slots__ = ("args", "attributes", "function", "keywords", "original")
+    kind = functools.partial
 
     def __init__(self, function: SymbolicValue, args: Args, keywords: Kwargs,
                  source: Source | None = None, original: Any = MISSING) -> None:
@@ -402,9 +401,6 @@ class PartialValue(SymbolicValue):
         self.keywords = keywords
         self.original = original
         self.attributes = DictValue()
-
-    def python_type(self) -> type:
-        return functools.partial
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
         if self.original is not MISSING or name in ("func", "args", "keywords"):

@@ -46,6 +46,7 @@ class GeneratorValue(MethodTable):
     """A generator object."""
 
     __slots__ = ("done", "frame", "function", "names", "result", "running", "started", "yielded")
+    kind = types.GeneratorType
 
     def __init__(self, frame: Frame, function: FunctionValue) -> None:
         super().__init__()
@@ -60,9 +61,6 @@ class GeneratorValue(MethodTable):
         self.yielded = False
         self.result: SymbolicValue = NONE
         frame.generator = self
-
-    def python_type(self) -> type:
-        return types.GeneratorType
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
         return self

@@ -53,9 +53,6 @@ class GetterValue(SymbolicValue):
         self.kwargs = kwargs
         self.original = original
 
-    def python_type(self) -> type:
-        return self.kind
-
     def real(self) -> Any:
         return self.original
 

@@ -24,14 +24,12 @@ class RunTimeNumber(SymbolicValue):
     """`function(*args)`, an int; equal to that of the same arguments only."""
 
     __slots__ = ("args", "function")
+    kind = int
 
     def __init__(self, function: Any, args: Args) -> None:
         super().__init__()
         self.function = function
         self.args = args
-
-    def python_type(self) -> type:
-        return int
 
     def _key(self, tx: Interpreter) -> tuple[Any, ...]:
         things = (arg if arg.real() is MISSING else tx.identities.key(arg, arg.real())

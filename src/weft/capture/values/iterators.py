@@ -91,9 +91,6 @@ class LazyIterator(IteratorValue):
         self.produce: Any = produce
         self.started: Iterator[SymbolicValue] | None = None
 
-    def python_type(self) -> type:
-        return self.kind
-
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         if self.started is None:
             self.started = self.produce()

@@ -27,9 +27,6 @@ class Rebuilt(IteratorValue):
     __slots__ = ()
     kind: type
 
-    def python_type(self) -> type:
-        return self.kind
-
     def arguments(self, emit: Emitter) -> list[str]:
         """The arguments that make it."""
         raise NotImplementedError

@@ -21,7 +21,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicV
 from weft.capture.values.constant import NONE, boolean, constant, python_object
 from weft.capture.values.identities import RunTimeKey
 from weft.capture.values.iterators import IteratorValue, advance
-from weft.capture.values.methods import MethodTable
+from weft.capture.values.methods import ContainerMethods, MethodTable
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
 from weft.capture.values.user_keys import UserKey
@@ -34,7 +34,7 @@ Entry = tuple[SymbolicValue, SymbolicValue]
 
 
 @final
-class DictValue(MethodTable):
+class DictValue(ContainerMethods):
     """A dictionary: entries known so far over the outside dictionary, if there is one."""
 
     __slots__ = ("_complete", "_entries", "_gone", "_unread", "attributes", "cls", "factory",
@@ -475,15 +475,6 @@ class DictValue(MethodTable):
         self.delitem(tx, args[0])
         return NONE
 
-    def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return boolean(self.contains(tx, args[0]))
-
-    def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return constant(self.length(tx))
-
-    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.iter(tx)
-
 
 def key_error(tx: Interpreter, key: SymbolicValue) -> ObservedException:
     """What a lookup of a missing key raises."""
@@ -566,7 +557,7 @@ _MIRRORED: Final = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 @final
-class DictView(MethodTable):
+class DictView(ContainerMethods):
     """`d.keys()`, `d.values()`, `d.items()`."""
 
     __slots__ = ("owner", "what")
@@ -644,15 +635,6 @@ class DictView(MethodTable):
     def rebuild(self, emit: Emitter) -> str:
         return f"{emit.value(self.owner)}.{self.what}()"
 
-    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.iter(tx)
-
-    def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return constant(self.length(tx))
-
-    def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return boolean(self.contains(tx, args[0]))
-
     def m_isdisjoint(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return boolean(not any(self.contains(tx, item) for item in tx.unpack(args[0])))
 
@@ -662,15 +644,13 @@ class ProxyValue(MethodTable):
     """A mapping proxy; what it shows is `contents`, which the program may change meanwhile."""
 
     __slots__ = ("contents", "original")
+    kind = types.MappingProxyType
 
     def __init__(self, contents: SymbolicValue, source: Source | None = None,
                  original: Any = MISSING) -> None:
         super().__init__(source)
         self.original = original
         self.contents = contents
-
-    def python_type(self) -> type:
-        return types.MappingProxyType
 
     def real(self) -> Any:
         return self.original

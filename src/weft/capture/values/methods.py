@@ -48,6 +48,22 @@ class MethodTable(SymbolicValue):
         raise graph_break("unknown-operation", f"attribute {name!r} of a {kind.__name__}")
 
 
+class ContainerMethods(MethodTable):
+    """What containers share: the methods that a program may call by name for `len(x)`, `iter(x)`
+    and `item in x`."""
+
+    __slots__ = ()
+
+    def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return tx.wrap_new(self.length(tx))
+
+    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return self.iter(tx)
+
+    def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return tx.wrap_new(self.contains(tx, args[0]))
+
+
 def _name_in_errors(kind: type) -> str:
     """Types made in C (without a heap type's flag) are named with their module: `torch.Size`."""
     plain = kind.__module__ == "builtins" or kind.__flags__ & _HEAP_TYPE
@@ -62,14 +78,12 @@ class BoundBuiltin(SymbolicValue):
     """`owner.name` where the method is a rule of the owner's family."""
 
     __slots__ = ("name", "owner")
+    kind: type = type([].append)
 
     def __init__(self, owner: SymbolicValue, name: str) -> None:
         super().__init__()
         self.owner = owner
         self.name = name
-
-    def python_type(self) -> type:
-        return type([].append)
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "__self__":

@@ -178,6 +178,7 @@ class OutsideEnumerate(IteratorValue):
     """An enumerate object: the iterator below is taken from through it."""
 
     __slots__ = ("below", "object", "over", "owned", "taken")
+    kind = enumerate
 
     def __init__(self, source: Source, object: Any, below: EnumerateIterator) -> None:
         super().__init__(source)
@@ -186,9 +187,6 @@ class OutsideEnumerate(IteratorValue):
         self.taken = 0
         self.over = False
         self.owned = False
-
-    def python_type(self) -> type:
-        return enumerate
 
     def real(self) -> Any:
         return self.object

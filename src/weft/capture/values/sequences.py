@@ -27,7 +27,7 @@ from weft.capture.values.constant import (
     python_object,
 )
 from weft.capture.values.iterators import ItemsIterator, IteratorValue, advance
-from weft.capture.values.methods import MethodTable
+from weft.capture.values.methods import ContainerMethods, MethodTable
 from weft.capture.values.registry import wraps
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
-class SequenceValue(MethodTable):
+class SequenceValue(ContainerMethods):
     """What lists and tuples share."""
 
     __slots__ = ("items",)
@@ -48,9 +48,6 @@ class SequenceValue(MethodTable):
     def __init__(self, items: Iterable[SymbolicValue], source: Source | None = None) -> None:
         super().__init__(source)
         self.items = list(items)
-
-    def python_type(self) -> type:
-        return self.kind
 
     def at(self, tx: Interpreter, index: int) -> SymbolicValue:
         """The item at an index within range, looked at."""
@@ -199,13 +196,7 @@ class SequenceValue(MethodTable):
         return self.getitem(tx, *args)
 
     def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return constant(len(self.items))
-
-    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.iter(tx)
-
-    def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return boolean(self.contains(tx, args[0]))
+        return constant(len(self.items))  # whatever a subclass says its length is
 
 
 def _names_index(key: SymbolicValue) -> bool:
@@ -531,14 +522,12 @@ class RangeValue(MethodTable):
     """A range of constants."""
 
     __slots__ = ("range",)
+    kind = range
     is_constant = True
 
     def __init__(self, range: range, source: Source | None = None) -> None:
         super().__init__(source)
         self.range = range
-
-    def python_type(self) -> type:
-        return range
 
     def constant(self) -> Any:
         return self.range
@@ -599,15 +588,13 @@ class SliceValue(MethodTable):
     """A slice; its bounds are any values."""
 
     __slots__ = ("parts",)
+    kind = slice
 
     def __init__(self, parts: list[SymbolicValue], source: Source | None = None) -> None:
         super().__init__(source)
         self.parts = parts
 
     has_parts = True
-
-    def python_type(self) -> type:
-        return slice
 
     @property
     def is_constant(self) -> bool:  # type: ignore[override]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, final
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source, describe
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NONE, boolean, constant
+from weft.capture.values.constant import NONE, boolean
 from weft.capture.values.identities import RunTimeKey
 from weft.capture.values.iterators import IteratorValue
 from weft.capture.values.mapping import key_error
-from weft.capture.values.methods import MethodTable
+from weft.capture.values.methods import ContainerMethods
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @final
-class SetValue(MethodTable):
+class SetValue(ContainerMethods):
     """A set or frozenset."""
 
     __slots__ = ("cls", "entries", "original")
@@ -233,30 +233,19 @@ class SetValue(MethodTable):
         other = SetValue.of(tx, tx.unpack(args[0]))
         return boolean(self.entries.keys().isdisjoint(other.entries.keys()))
 
-    def m___contains__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return boolean(self.contains(tx, args[0]))
-
-    def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return constant(len(self.entries))
-
-    def m___iter__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self.iter(tx)
-
 
 @final
 class SetIterator(IteratorValue):
     """Over the items that a set has; notices when their number changes meanwhile."""
 
     __slots__ = ("items", "owner", "position")
+    kind: type = type(iter(set()))
 
     def __init__(self, owner: SetValue, items: list[SymbolicValue]) -> None:
         super().__init__()
         self.owner = owner
         self.items = items
         self.position = 0
-
-    def python_type(self) -> type:
-        return type(iter(set()))
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         if self.position < 0:

@@ -68,7 +68,7 @@ _TYPES: Final[Mapping[type, type]] = {
 class SymbolicNumberValue(SymbolicValue):
     """An int, float or bool that depends on sizes or numbers of the call."""
 
-    __slots__ = ("example", "kind", "tx")
+    __slots__ = ("example", "numpy_type", "tx")
 
     def __init__(
         self, tx: Interpreter, example: SymbolicNumber, source: Source | None = None,
@@ -77,11 +77,11 @@ class SymbolicNumberValue(SymbolicValue):
         super().__init__(source)
         self.tx = tx
         self.example = example
-        self.kind = kind
+        self.numpy_type = kind
         """The NumPy type of the number; None: it is Python's."""
 
     def python_type(self) -> type:
-        return self.kind or _TYPES[type(self.example)]
+        return self.numpy_type or _TYPES[type(self.example)]
 
     def constant(self) -> int | float | bool:
         try:
@@ -90,7 +90,7 @@ class SymbolicNumberValue(SymbolicValue):
                 if fixed is not None:
                     return fixed
             plain = _TYPES[type(self.example)](self.example)
-            return plain if self.kind is None else self.kind(plain)  # type: ignore[no-any-return]
+            return plain if self.numpy_type is None else self.numpy_type(plain)  # type: ignore[no-any-return]
         except UndecidedValue as error:
             raise graph_break("data-dependent-value", str(error)) from error
 
@@ -150,10 +150,10 @@ class SymbolicNumberValue(SymbolicValue):
             return TRUNCATED[0](tx, self)
         if function is not None and not args and _has_method(self.example, name):
             made = tx.wrap_new(evaluate(tx, lambda: function(self.example)))
-            return made if name in _CONVERSIONS else self._of_kind(made, self.kind)
+            return made if name in _CONVERSIONS else self._of_kind(made, self.numpy_type)
         rounded = self._rounded_to(tx, args) if name == "__round__" else None
         if rounded is not None:
-            return self._of_kind(rounded, self.kind)
+            return self._of_kind(rounded, self.numpy_type)
         return ConstantMethod(constant(self.constant()), name).call(tx, args, kwargs)
 
     def _rounded_to(self, tx: Interpreter, args: Args) -> SymbolicValue | None:
@@ -170,7 +170,7 @@ class SymbolicNumberValue(SymbolicValue):
         right = operand(other)
         if right is None:
             return None
-        kind = self.kind or numpy_kind(other)
+        kind = self.numpy_type or numpy_kind(other)
         if type(right) is int and abs(right) >= INF:
             known = constant(self.constant())
             pair_of_constants = (other, known) if reflected else (known, other)
@@ -220,7 +220,7 @@ class SymbolicNumberValue(SymbolicValue):
 
     def rebuild(self, emit: Emitter) -> str:
         text = self._text(emit)
-        return text if self.kind is None else f"{emit.constant(self.kind)}({text})"
+        return text if self.numpy_type is None else f"{emit.constant(self.numpy_type)}({text})"
 
     def _text(self, emit: Emitter) -> str:
         if isinstance(self.example, torch.SymBool):

@@ -56,14 +56,12 @@ class SymbolicRangeValue(MethodTable):
     """A range with symbolic bounds and a plain length."""
 
     __slots__ = ("bounds", "items")
+    kind = range
 
     def __init__(self, bounds: tuple[SymbolicValue, ...], items: TupleValue) -> None:
         super().__init__()
         self.bounds = bounds
         self.items = items
-
-    def python_type(self) -> type:
-        return range
 
     def copied(self, tx: Interpreter) -> Any:
         """The range in this call, for Python code that works on constants."""

@@ -128,14 +128,12 @@ class AttributeReader(SymbolicValue):
     """`torch.Tensor.shape.__get__`: what `__torch_function__` gets when an attribute is read."""
 
     __slots__ = ("name",)
+    kind = types.MethodWrapperType
     is_constant = True
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-
-    def python_type(self) -> type:
-        return types.MethodWrapperType
 
     def constant(self) -> Any:
         return getattr(torch.Tensor, self.name).__get__
