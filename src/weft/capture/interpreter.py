@@ -77,6 +77,12 @@ class Interpreter:
         self, code: types.CodeType, globals: dict[str, Any], fakes: FakeContext,
         policy: DynamicPolicy, *, break_at: int = -1, data_dependent: bool = True,
     ) -> None:
+        self.code = code
+        self.root_globals = globals
+        self.fakes = fakes
+        self.policy = policy
+        self.break_at = break_at
+        # What comes of it.
         self.tree = SourceTree()
         self.guards = GuardSet(self.tree)
         self.guards.stack = self.stack
@@ -84,62 +90,58 @@ class Interpreter:
         self.builder: Any = GraphBuilder()
         """Where calls are recorded: the graph, or for a while a subgraph."""
         self.effects = SideEffects()
-        self.fakes = fakes
-        self.state = GlobalState()
+        self.shapes = self._shape_context(data_dependent)
+        self._init_progress()
+        self._init_values()
+        self._init_data()
+        self._init_modes()
+        self._init_gradients()
+        # What the compiler gives.
+        self.compiled_copy: Callable[[types.FunctionType], Any] = lambda function: function
+        self.own_code: Callable[[types.CodeType], types.CodeType] = lambda code: code
+        """Gives the code object to make continuations from."""
+        self.expect_symbolic: Callable[[types.CodeType, str, list[int]], None] = (
+            lambda code, name, dims: None)
+
+    def _shape_context(self, data_dependent: bool) -> ShapeContext:
         this = weakref.ref(self)  # fakes keep the context: not what was interpreted
-        self.shapes = ShapeContext(line=lambda: None if (tx := this()) is None else tx.line(),
-                                   data_dependent=data_dependent,
-                                   specialize_zero_one=config.specialize_zero_one)
-        self.data_places: dict[str, Any] = {}
-        """Where the graph has the values of unbacked symbols (`values/data_numbers.py`)."""
-        self.n_checked = 0
-        """How many of the context's conditions on data are tested in the graph."""
-        self.relied_on: set[Source] = set()
-        """Tensors whose contents are guarded (`values/known_data.py`)."""
-        self.input_tests: dict[Any, InputTest] = {}
-        """What branches asked of the inputs' data, by node."""
-        self.follows: dict[Any, bool] = {}
-        """Which graph nodes are computed from those alone, as far as it was asked."""
+        shapes = ShapeContext(line=lambda: None if (tx := this()) is None else tx.line(),
+                              data_dependent=data_dependent,
+                              specialize_zero_one=config.specialize_zero_one)
         if data_dependent:
-            self.shapes.may_expect = policy.expects
-            self.shapes.note_expectation = lambda: None if (tx := this()) is None else (
+            shapes.may_expect = self.policy.expects
+            shapes.note_expectation = lambda: None if (tx := this()) is None else (
                 tx.note_expectation())
-            fakes.mode.symbols = self.shapes
-            self.shapes.known_content = lambda fake: None if (tx := this()) is None else (
+            self.fakes.mode.symbols = shapes
+            shapes.known_content = lambda fake: None if (tx := this()) is None else (
                 known_fake(tx, fake))
-        self.draws: list[Any] = []
-        """What the program draws from Python's and NumPy's random generators, in order."""
-        self.policy = policy
+        return shapes
+
+    def _init_progress(self) -> None:
+        """Where the interpretation is, and how far it may go."""
+        self.step = 0
+        self.depth = 0
+        self.frame: Frame | None = None
+        self.root: Frame | None = None
+        self.direct_call = False
+        """Set by call opcodes: the frame about to be made is resumable."""
+        self._step_limit = config.step_limit
+        self._pause_at = self._stop_at = self.break_at if self.break_at >= 0 else _IDLE_STEPS
+        self._watch = Watch()
+        self._depth_limit = config.inline_depth_limit
+
+    def _init_values(self) -> None:
+        """The values that stand for objects, and what the program made."""
+        self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
+        self._forgotten: list[Any] = []
+        self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
+        self._generators: list[tuple[Any, int]] = []
         self.numbers: dict[Source, SymbolicValue] = {}
         """Python numbers from outside that are symbolic."""
         self.number_nodes: dict[Any, Any] = {}
         """Graph nodes of symbolic numbers, by expression."""
-        self.break_at = break_at
-        self.compiled_copy: Callable[[types.FunctionType], Any] = lambda function: function
-        self.expect_symbolic: Callable[[types.CodeType, str, list[int]], None] = (
-            lambda code, name, dims: None)
-        self.own_code: Callable[[types.CodeType], types.CodeType] = lambda code: code
-        """Gives the code object to make continuations from."""
-        self.end_changes: tuple[list[Step], list[Step]] = ([], [])
-        """The modes that the program left changed: what puts them back, and what changes them."""
-        self.end_error_mode = self.state.error_mode
-        self.end_state_changed = False
-        self.end_inference = False
-        """Whether the program is in an inference mode of its own at the end."""
-        self.leaves: dict[int, Any] = {}
-        """Tensors where gradients end, by the id of their fakes."""
-        self.replaced: dict[int, int] = {}
-        """The step at which outside tensors' `.data` was set, by the id of what stands for them."""
-        self.freed: dict[int, Any] = {}
-        """Nodes of the fakes' autograd graph that a backward has gone through, by id."""
-        self.retained: list[tuple[Any, int]] = []
-        """Tensors made inside that keep their gradients, and the steps that said so."""
-        self.checked_at: list[int] = []
-        self.expected_at: Counter[Hashable] = Counter()
-        """How often branches were expected to go one way, by code and instruction (and turn)."""
-        self.turns = 0
-        """How often `for` loops went on."""
-        """The steps of branches that became checks in the graph."""
+        self.draws: list[Any] = []
+        """What the program draws from Python's and NumPy's random generators, in order."""
         self.made_classes: dict[type, SymbolicValue] = {}
         """Models of the classes made inside, and how to make them (`values/made_classes.py`)."""
         self.class_attributes: dict[type, Any] = {}
@@ -148,31 +150,55 @@ class Interpreter:
         """Whether there is a tensor whose class has a `__torch_function__` of its own."""
         self.subclasses_off = 0
         """How often `__torch_function__` of classes was switched off."""
+
+    def _init_data(self) -> None:
+        """What is known of tensors' data, and what the graph tests of it."""
+        self.data_places: dict[str, Any] = {}
+        """Where the graph has the values of unbacked symbols (`values/data_numbers.py`)."""
+        self.n_checked = 0
+        """How many of the context's conditions on data are tested in the graph."""
+        self.checked_at: list[int] = []
+        """The steps of branches that became checks in the graph."""
+        self.expected_at: Counter[Hashable] = Counter()
+        """How often branches were expected to go one way, by code and instruction (and turn)."""
+        self.turns = 0
+        """How often `for` loops went on."""
+        self.relied_on: set[Source] = set()
+        """Tensors whose contents are guarded (`values/known_data.py`)."""
+        self.input_tests: dict[Any, InputTest] = {}
+        """What branches asked of the inputs' data, by node."""
+        self.follows: dict[Any, bool] = {}
+        """Which graph nodes are computed from those alone, as far as it was asked."""
+
+    def _init_modes(self) -> None:
+        """Global modes: as they are now, and as the program leaves them."""
+        self.state = GlobalState()
         self.function_modes: list[SymbolicValue] = []
         """Torch function modes: default devices set outside (`device_modes.py`), then those that
         the program entered, innermost last."""
         self.outer_modes: list[SymbolicValue] = []
+        self.end_modes: list[SymbolicValue] = []
+        """The torch function modes when the interpretation began, and when it ended."""
         self.inference_starts: list[Restart] = []
         """For each step that set inference mode: how the graph ends before it. While it does not,
         it runs without gradients there."""
-        self.end_modes: list[SymbolicValue] = []
-        """The torch function modes when the interpretation began, and when it ended."""
-        self.step = 0
-        self.depth = 0
-        self.frame: Frame | None = None
-        self.direct_call = False
-        """Set by call opcodes: the frame about to be made is resumable."""
-        self.root: Frame | None = None
-        self.code = code
-        self.root_globals = globals
-        self._forgotten: list[Any] = []
-        self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
-        self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
-        self._generators: list[tuple[Any, int]] = []
-        self._step_limit = config.step_limit
-        self._pause_at = self._stop_at = break_at if break_at >= 0 else _IDLE_STEPS
-        self._watch = Watch()
-        self._depth_limit = config.inline_depth_limit
+        self.end_changes: tuple[list[Step], list[Step]] = ([], [])
+        """The modes that the program left changed: what puts them back, and what changes them."""
+        self.end_error_mode = self.state.error_mode
+        self.end_state_changed = False
+        self.end_inference = False
+        """Whether the program is in an inference mode of its own at the end."""
+
+    def _init_gradients(self) -> None:
+        """What the program did to the fakes' autograd graph."""
+        self.leaves: dict[int, Any] = {}
+        """Tensors where gradients end, by the id of their fakes."""
+        self.replaced: dict[int, int] = {}
+        """The step at which outside tensors' `.data` was set, by the id of what stands for them."""
+        self.freed: dict[int, Any] = {}
+        """Nodes of the fakes' autograd graph that a backward has gone through, by id."""
+        self.retained: list[tuple[Any, int]] = []
+        """Tensors made inside that keep their gradients, and the steps that said so."""
 
     # -- frames -----------------------------------------------------------------------------------
 
