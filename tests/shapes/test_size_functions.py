@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -173,3 +174,28 @@ def test_numbers_out_of_a_functions_domain_raise_where_the_program_catches(
         (value, said), (wanted, expected) = (f(torch.ones(3), n) for f in (compiled, program))
         torch.testing.assert_close(value, wanted)
         assert said == expected
+
+
+def _outcome(function: Callable[..., object], *args: object) -> object:
+    try:
+        return function(*args)
+    except (ArithmeticError, ValueError) as error:
+        return type(error).__name__, str(error)
+
+
+def _partial_functions(x: torch.Tensor, a: float, b: float) -> tuple[object, ...]:
+    of_one = (math.exp, math.cosh, math.expm1, math.sin, math.atanh, math.exp2)
+    of_two = (operator.pow, operator.mod, operator.floordiv, divmod, math.fmod, math.pow,
+              math.remainder)
+    return (x + 1, *[_outcome(function, a) for function in of_one],
+            *[_outcome(function, a, b) for function in of_two], x.shape[0] // 0.1)
+
+
+def test_operations_without_a_value_for_later_numbers_raise_where_the_program_catches() -> None:
+    """Overflows, remainders of zero and negative bases raised past the program's own `except`."""
+    compiled = weft.compile(_partial_functions, backend="eager")
+    numbers = [(0.5, 2.0), (1.5, 3.5), (800.0, 2.0), (-1.5, 0.5), (0.0, -1.0), (-2.0, math.inf),
+               (math.inf, 1.0), (0.0, 0.0)]
+    for pair in numbers:
+        expected, actual = (f(torch.ones(3), *pair)[1:] for f in (_partial_functions, compiled))
+        assert repr(expected) == repr(actual), pair

@@ -22,7 +22,7 @@ from weft.diagnostics import events
 from weft.errors import DimensionError, FixedDimensionError, SourceLine
 from weft.shapes.context import COMMON_LIMIT
 from weft.shapes.expr import Expr, IntExpr, symbol_of, symbols
-from weft.shapes.floats import FloatRelation, FloatSymbol, number_symbols
+from weft.shapes.floats import FloatRelation, FloatSymbol, is_real, number_symbols
 from weft.shapes.guard import (
     AnyCondition,
     Program,
@@ -213,7 +213,7 @@ class ShapeCheck:
         self.source = (
             f"def make(check):\n    def holds(v):\n{lines}\n        return True\n    return holds"
         )
-        namespace: dict[str, Any] = {}
+        namespace: dict[str, Any] = {"is_real": is_real}
         exec(compile(f"import math\n{self.source}", _FILE, "exec"), namespace)
         self.holds = namespace["make"](self)
 

@@ -103,7 +103,8 @@ OPERATIONS: Final[dict[str, tuple[Callable[..., float], str]]] = {
         for name in (
             *("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "sinh", "cosh", "tanh"),
             *("asin", "acos", "atan", "atan2", "log10", "log1p", "expm1", "fmod", "hypot"),
-            *("copysign", "fabs"),
+            *("copysign", "fabs", "asinh", "acosh", "atanh", "radians", "degrees", "exp2", "cbrt"),
+            *("erf", "erfc", "remainder"),
         )
     },
 }
@@ -117,6 +118,8 @@ COMPARISONS: Final[dict[str, tuple[Callable[..., bool], str]]] = {
     "ge": (operator.ge, "{} >= {}"),
     # The same float, also for NaN and signed zeros.
     "same": (lambda a, b: repr(a) == repr(b), "repr({}) == repr({})"),
+    # The left side is a real number: to compute it does not raise.
+    "is_real": (lambda a, b: type(a) in (int, float), "is_real(lambda: {})"),
 }
 
 _interned: WeakValueDictionary[tuple[object, ...], FloatExpr | FloatRelation] = (
@@ -263,7 +266,17 @@ def evaluate(value: Number, env: Mapping[object, int | float]) -> int | float:
     return OPERATIONS[value.op][0](*(evaluate(arg, env) for arg in value.args))
 
 
+def is_real(compute: Callable[[], object]) -> bool:
+    """Whether to compute it neither raises nor gives a complex number."""
+    try:
+        return type(compute()) in (int, float)
+    except (ArithmeticError, ValueError):
+        return False
+
+
 def holds(relation: FloatRelation, env: Mapping[object, int | float]) -> bool:
+    if relation.op == "is_real":
+        return is_real(lambda: evaluate(relation.left, env)) is not relation.negated
     left, right = evaluate(relation.left, env), evaluate(relation.right, env)
     return bool(COMPARISONS[relation.op][0](left, right)) is not relation.negated
 

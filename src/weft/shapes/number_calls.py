@@ -5,6 +5,7 @@ runs them on ints, aot on symbols.
 
     number_call(GCD)(12, 8)         # 4
     number_call(GCD)(s0, 8)         # the SymInt math.gcd(s0, 8)
+    float_call("exp")(r0)           # the SymFloat math.exp(r0)
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import torch
 
 from weft.shapes.atoms import IntFunction
 from weft.shapes.expr import applied
-from weft.shapes.symnode import expr_of
+from weft.shapes.floats import OPERATIONS, Number, apply
+from weft.shapes.symnode import expr_of, float_of
 
 
 @functools.cache
@@ -37,3 +39,23 @@ def number_call(function: IntFunction) -> Callable[..., Any]:
     call.__doc__ = function.text
     globals()[call.__name__] = call  # where the text of a graph module finds it
     return call
+
+
+@functools.cache
+def float_call(op: str) -> Callable[..., Any]:
+    """The operation of `floats.OPERATIONS` on numbers; always the same object."""
+
+    def call(*args: float | torch.SymInt | torch.SymFloat) -> float | torch.SymFloat:
+        symbolic = next((a for a in args if isinstance(a, torch.SymInt | torch.SymFloat)), None)
+        if symbolic is None:
+            return OPERATIONS[op][0](*args)
+        return torch.SymFloat(symbolic.node.shape_env.float_node(apply(op, *map(number_of, args))))
+
+    call.__name__ = call.__qualname__ = f"float_{op}"
+    globals()[call.__name__] = call
+    return call
+
+
+def number_of(number: float | torch.SymInt | torch.SymFloat) -> Number:
+    """The expression of a plain or symbolic number."""
+    return float_of(number) if isinstance(number, float | torch.SymFloat) else expr_of(number)

@@ -49,7 +49,12 @@ from weft.capture.values.mapping import DictValue
 from weft.capture.values.modules import PythonModuleValue
 from weft.capture.values.objects import ObjectValue, checked_text
 from weft.capture.values.sequences import ListValue, TupleValue, sort_values
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue, extreme_number
+from weft.capture.values.symbolic_numbers import (
+    SymbolicNumberValue,
+    check_divisor,
+    extreme_number,
+    operand,
+)
 from weft.capture.values.tensors import TensorValue, own_class, run
 from weft.capture.values.user_keys import UserKey
 
@@ -395,8 +400,15 @@ def _round(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(divmod)
 def _divmod(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    numbers = [operand(arg) for arg in args]
     if any(isinstance(arg, ObjectValue) for arg in args):
         return tx.binary("divmod", *args)
+    if None in numbers:
+        raise graph_break("unknown-operation", f"divmod of {args[0]!r} and {args[1]!r}")
+    if all(arg.is_constant for arg in args):
+        number, divisor = (arg.constant() for arg in args)
+        return constant(evaluate(tx, lambda: divmod(number, divisor)))
+    check_divisor(tx, "divmod", *numbers)
     return TupleValue([tx.binary("floordiv", *args), tx.binary("mod", *args)])
 
 

@@ -25,8 +25,8 @@ from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, evaluate, python_object
 from weft.capture.values.functions import rule_of
+from weft.capture.values.math_functions import math_of_number
 from weft.capture.values.registry import wraps
-from weft.capture.values.symbolic_numbers import math_of_number
 from weft.capture.values.tensors import TensorValue, run
 from weft.capture.values.torch_names import is_graph_function, is_pure
 

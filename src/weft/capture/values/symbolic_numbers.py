@@ -12,7 +12,6 @@ constant, by a guard.
 from __future__ import annotations
 
 import functools
-import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -27,27 +26,26 @@ from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantMethod, ConstantValue, constant, evaluate
 from weft.capture.values.data_numbers import condition_node, read_symbol
+from weft.capture.values.float_operations import float_operation
 from weft.capture.values.input_tests import outcome
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.registry import wraps
 from weft.dims import DimRange
 from weft.shapes import functions
-from weft.shapes.atoms import Applied, Atom, FloorDiv, IntFunction, Max, Min, Mod, Symbol
-from weft.shapes.expr import Expr, lower_bound, operands, symbol_of, symbols
+from weft.shapes.atoms import Applied, Atom, FloorDiv, Max, Min, Mod, Symbol
+from weft.shapes.expr import Expr, operands, symbol_of, symbols
+from weft.shapes.float_domains import is_certain
 from weft.shapes.floats import (
     FloatExpr,
     FloatRelation,
     FloatSymbol,
-    apply,
-    is_nonnegative,
     number_symbols,
-    rounded_down,
     text,
     truncated,
 )
 from weft.shapes.guard import AnyCondition, python_text
 from weft.shapes.intervals import INF
-from weft.shapes.number_calls import number_call
+from weft.shapes.number_calls import float_call, number_call, number_of
 from weft.shapes.relation import condition_symbols, ne
 from weft.shapes.symnode import UndecidedValue, expr_of, float_of, is_hinted
 
@@ -180,10 +178,20 @@ class SymbolicNumberValue(SymbolicValue):
         if op in _DIVISIONS:
             if kind is not None and not _is_certainly_not_zero(pair[1]):
                 return None  # NumPy warns
-            self._check_divisor(tx, pair[1])
-        if op in ("pow", "ipow") and _is_zero_to_negative(*pair):
-            evaluate(tx, lambda: operator.pow(0.0, -1.0))  # raises
+            check_divisor(tx, op, *pair)
+        plain_op = op.removeprefix("i")
+        if plain_op in _PARTIAL and _gives_float(plain_op, *pair):
+            return self._partial(tx, plain_op, pair, kind)
         return self._of_kind(tx.wrap_new(evaluate(tx, lambda: function(*pair))), kind)
+
+    def _partial(self, tx: Interpreter, op: str, pair: Any, kind: type | None) -> Any:
+        """An operation on floats that does not have a value everywhere."""
+        if kind is not None and not is_certain(op, *map(number_of, pair)):
+            return None  # NumPy warns
+        made = float_operation(tx, op, *pair)
+        if made is None:  # Python says what is wrong, or computes a complex number
+            return tx.binary(op, *(constant(tx.wrap_new(n).constant()) for n in pair))
+        return self._of_kind(made, kind)
 
     @staticmethod
     def _of_kind(value: SymbolicValue, kind: type | None) -> SymbolicValue:
@@ -194,18 +202,6 @@ class SymbolicNumberValue(SymbolicValue):
         if isinstance(value, SymbolicNumberValue):
             return SymbolicNumberValue(value.tx, value.example, kind=made)
         return ConstantValue(made(value.constant()))
-
-    @staticmethod
-    def _check_divisor(tx: Interpreter, divisor: Any) -> None:
-        """Guards that it is not zero, else raises what Python raises."""
-        try:
-            is_zero = isinstance(divisor, (torch.SymInt, torch.SymFloat)) and bool(divisor == 0)
-        except UndecidedValue:
-            DIVISORS[0](tx, divisor)
-            return
-        if is_zero:
-            kind = "float division" if isinstance(divisor, torch.SymFloat) else "division"
-            raise tx.error(ZeroDivisionError, f"{kind} by zero")
 
     def proxy(self, tx: Interpreter) -> Any:
         if not isinstance(self.example, torch.SymBool):
@@ -247,6 +243,29 @@ class SymbolicNumberValue(SymbolicValue):
 
 
 _DIVISIONS: Final = frozenset({"truediv", "floordiv", "mod", "itruediv", "ifloordiv", "imod"})
+_PARTIAL: Final = frozenset({"pow", "mod", "floordiv"})
+
+
+def check_divisor(tx: Interpreter, op: str, number: Any, divisor: Any) -> None:
+    """Guards that the divisor is not zero, else raises what Python raises."""
+    if not isinstance(divisor, torch.SymInt | torch.SymFloat):
+        return
+    try:
+        is_zero = bool(divisor == 0)
+    except UndecidedValue:
+        DIVISORS[0](tx, divisor)
+        return
+    if is_zero:
+        kinds = [_TYPES.get(type(n), type(n)) for n in (number, divisor)]
+        divide = divmod if op == "divmod" else getattr(operator, op)
+        evaluate(tx, lambda: divide(kinds[0](1), kinds[1](0)))
+
+
+def _gives_float(op: str, left: Any, right: Any) -> bool:
+    """Whether Python computes a float; negative powers of ints are asked for by a guard."""
+    if any(isinstance(number, float | torch.SymFloat) for number in (left, right)):
+        return True
+    return op == "pow" and is_hinted(right) and bool(right < 0)
 
 
 def _as_int(number: SymbolicNumber) -> Any:
@@ -282,20 +301,6 @@ NUMPY_KINDS: Final[Mapping[type, type]] = {
 """The NumPy types that hold what Python's do, and compute alike."""
 
 
-def _is_zero_to_negative(base: Any, exponent: Any) -> bool:
-    """Whether it is zero to a negative power, which is guarded; what depends on data is not asked.
-    """
-    numbers = (torch.SymInt, torch.SymFloat)
-    if not isinstance(exponent, numbers) and exponent >= 0:
-        return False
-    if not isinstance(base, numbers) and base != 0:
-        return False
-    try:
-        return bool(exponent < 0) and bool(base == 0)
-    except UndecidedValue:
-        return False
-
-
 def numpy_kind(value: SymbolicValue) -> type | None:
     """The NumPy type of a number, if it has one."""
     kind = value.python_type()
@@ -329,93 +334,6 @@ def _is_float_of_data(number: SymbolicNumber) -> bool:
     if not isinstance(number, torch.SymFloat) or number.node.has_hint():
         return False
     return truncated(float_of(number)) is None
-
-
-def _function_of_math(name: str) -> Callable[..., Any]:
-    """One that torch has no symbolic twin of."""
-
-    def function(*numbers: Any) -> Any:
-        symbolic = [n for n in numbers if isinstance(n, torch.SymInt | torch.SymFloat)]
-        if not symbolic:
-            return getattr(math, name)(*numbers)
-        made = apply(name, *map(_expression, numbers))
-        return torch.SymFloat(symbolic[0].node.shape_env.float_node(made))
-
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-def _expression(number: Any) -> Any:
-    return number if isinstance(number, int | float) else _value_of(number)
-
-
-_OWN_TWINS: Final = {name: _function_of_math(name) for name in (
-    "log", "exp", "log10", "log1p", "expm1", "fabs", "fmod", "hypot", "atan2", "copysign")}
-_MATH: Final[Mapping[Any, Callable[..., Any]]] = {
-    math.floor: math.floor, math.ceil: math.ceil, math.trunc: torch.sym_int,
-    **{getattr(math, name): function for name, function in _OWN_TWINS.items()},
-    **{getattr(math, name): getattr(torch, f"_sym_{name}")
-       for name in ("sqrt", "log2", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
-                    "tanh")},
-}  # fmt: skip
-_OF_NATURALS: Final[Mapping[Any, IntFunction]] = {
-    math.gcd: functions.GCD, math.lcm: functions.LCM, math.isqrt: functions.ISQRT,
-    math.comb: functions.COMB,
-}  # fmt: skip
-
-
-def math_of_number(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
-                   ) -> SymbolicValue | None:
-    """`math.sqrt(x.shape[0])` and the like, which stay symbolic; None for other calls."""
-    numbers = [operand(arg) for arg in args]
-    symbolic = [n for n in numbers if isinstance(n, torch.SymInt | torch.SymFloat)]
-    if kwargs or not symbolic or None in numbers:
-        return None
-    if function in _OF_NATURALS:
-        return _of_naturals(tx, _OF_NATURALS[function], numbers)
-    if not _is_defined(function, numbers):
-        return None  # Python says what is wrong
-    if function in (math.floor, math.ceil, math.trunc):
-        if isinstance(symbolic[0], torch.SymInt):
-            return args[0]
-        if not symbolic[0].node.has_hint() and rounded_down(float_of(symbolic[0])) is None:
-            return None
-    if function is math.log and len(numbers) == 2:
-        logarithms = [evaluate(tx, functools.partial(_OWN_TWINS["log"], n)) for n in numbers]
-        return tx.binary("truediv", *map(tx.wrap_new, logarithms))
-    if function is math.pow and all(is_nonnegative(_expression(n)) for n in numbers[:1]):
-        floats = [torch.sym_float(n) for n in numbers]
-        return tx.wrap_new(evaluate(tx, lambda: floats[0] ** floats[1]))
-    twin = _MATH.get(function)
-    return None if twin is None else tx.wrap_new(evaluate(tx, lambda: twin(*numbers)))
-
-
-def _is_defined(function: Any, numbers: list[Any]) -> bool:
-    """Whether the function has a value there: a guard tests it from now on."""
-    inside = _DEFINED.get(function)
-    known = all(type(n) in (int, float) or is_hinted(n) for n in numbers)
-    return inside is None or not known or all(bool(inside(n)) for n in numbers)
-
-
-_DEFINED: Final[Mapping[Any, Callable[[Any], Any]]] = {
-    math.sqrt: lambda n: n >= 0,
-    math.log1p: lambda n: n > -1,
-    **dict.fromkeys((math.log, math.log2, math.log10), lambda n: n > 0),
-    **dict.fromkeys((math.asin, math.acos), lambda n: n >= -1 and n <= 1),
-}
-"""Where a function is defined that raises elsewhere."""
-
-
-def _of_naturals(tx: Interpreter, function: IntFunction, numbers: list[Any]
-                 ) -> SymbolicValue | None:
-    """Of ints that are certainly not negative: for others these functions may raise."""
-    whole = all(type(n) is int or isinstance(n, torch.SymInt) for n in numbers)
-    if not whole or any(lower_bound(_expression(n)) < 0 for n in numbers):
-        return None
-    call = number_call(function)
-    if function in (functions.GCD, functions.LCM):
-        return tx.wrap_new(evaluate(tx, lambda: functools.reduce(call, numbers)))
-    return tx.wrap_new(evaluate(tx, lambda: call(*numbers)))
 
 
 def extreme_number(tx: Interpreter, op: str, values: list[SymbolicValue]) -> SymbolicValue | None:
@@ -537,7 +455,8 @@ class _Nodes:
         return first
 
     def floating(self, value: FloatExpr) -> Any:
-        return self.call(_FLOAT_FUNCTIONS[value.op], *map(self.number, value.args))
+        function = _FLOAT_FUNCTIONS.get(value.op) or float_call(value.op)
+        return self.call(function, *map(self.number, value.args))
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         examples = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in args]
@@ -564,9 +483,6 @@ _FLOAT_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "sub": operator.sub,
     "mul": operator.mul,
     "truediv": operator.truediv,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "pow": operator.pow,
     "min": torch.sym_min,
     "max": torch.sym_max,
     "neg": operator.neg,
@@ -577,7 +493,6 @@ _FLOAT_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
         for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan",
                      "log2")
     },
-    **_OWN_TWINS,
 }
 
 
