@@ -167,3 +167,59 @@ def test_tangents_that_somebody_holds_are_left_to_them() -> None:
     for tensor in (given, *kept, found):
         assert tensor.numel() == 90_000
     assert torch.equal(weight.grad, torch.full((300, 300), 3.0))  # type: ignore[arg-type]
+
+
+def trained(module: nn.Module, loss: Wrap, *inputs: torch.Tensor) -> Callable[[Wrap], Step]:
+    """Forward of the compiled module, loss outside, backward."""
+
+    def program(wrap: Wrap) -> Step:
+        compiled = wrap(module)
+
+        def step() -> None:
+            drop_gradients(module.parameters())
+            loss(compiled(*inputs)).backward()
+
+        return step
+
+    return program
+
+
+def averaged_images() -> Callable[[Wrap], Step]:
+    layers = [nn.Conv2d(8, 32, 3), nn.AvgPool2d(2), nn.Conv2d(32, 32, 3)]
+    return trained(nn.Sequential(*layers), torch.sum, torch.randn(4, 8, 32, 32))
+
+
+def attention() -> Callable[[Wrap], Step]:
+    layer, x = nn.MultiheadAttention(128, 4, batch_first=True), torch.randn(8, 64, 128)
+    return trained(layer, lambda found: found[0].pow(2).mean(), x, x, x)
+
+
+def both_directions() -> Callable[[Wrap], Step]:
+    layer = nn.LSTM(64, 64, bidirectional=True, batch_first=True)
+    return trained(layer, lambda found: found[0].pow(2).mean(), torch.randn(16, 24, 64))
+
+
+def sums_of_outer_products() -> Callable[[Wrap], Step]:
+    def program(wrap: Wrap) -> Step:
+        @wrap
+        def found(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            y = (x @ w).exp()
+            summed: torch.Tensor = torch.cumsum(y.unsqueeze(-1) * x.unsqueeze(-2), 0).sum(-1)
+            return summed + 1
+
+        x, w = torch.randn(96, 64), torch.randn(64, 64)
+        return lambda: found(x, w)
+
+    return program
+
+
+@pytest.mark.parametrize(
+    "program", [averaged_images, attention, both_directions, sums_of_outer_products]
+)
+def test_memory_is_free_where_eager_frees_it(program: Callable[[], Callable[[Wrap], Step]]) -> None:
+    """Kept too long: a saved value that no kernel reads, what a weight's gradient was the last to
+    read but attention's came first, a tangent in another layout than the backward wants, dead
+    memory that a later result was to take. 1.01 to 1.08 x eager's memory."""
+    run = program()
+    peaks = [peak_of(run(wrap)) for wrap in (weft.compile, lambda f: f)]
+    assert peaks[0] <= 1.002 * peaks[1]

@@ -40,4 +40,16 @@ def test_a_gradient_that_is_returned_waited_for_its_update_beside_what_it_is_mad
     steps = {
         0: ({"d", "h"}, {"g0"}), 1: ({"d"}, {"g1"}), 2: ({"g1"}, {"new1"}), 3: ({"g0"}, {"new0"}),
     }  # fmt: skip
-    assert order_of(steps, {"d": 400 * KB, "g0": 800 * KB}) == [0, 1, 2, 3]
+    assert order_of(steps, {"d": 400 * KB, "g0": 800 * KB}) == [1, 0, 2, 3]
+
+
+def test_what_needs_much_for_itself_lets_others_free_theirs_first() -> None:
+    """The gradients of attention were made before that of a weight, which frees more than it makes:
+    both free, but attention needs three results at once."""
+    steps = {
+        0: ({"t", "w"}, {"g"}), 1: ({"t", "h"}, {"g0"}), 2: ({"g", "qkv"}, {"dq", "dk", "dv"}),
+        3: ({"dq", "dk", "dv"}, {"out"}),
+    }  # fmt: skip
+    size = dict.fromkeys(("t", "g", "dq", "dk", "dv"), 256 * KB) | {"qkv": 768 * KB, "g0": 64 * KB}
+    assert order_of(steps, size) == [1, 0, 2, 3]
+    assert order_of(steps, size | {"t": 64 * KB, "g0": 512 * KB}) == [0, 2, 3, 1]

@@ -41,7 +41,7 @@ from weft.aot.stages import (
     together,
 )
 from weft.aot.symbols import SymbolSource
-from weft.aot.tangents import TangentLayout, taken
+from weft.aot.tangents import TangentLayout
 from weft.errors import WeftError
 from weft.runtime.generated_code import load
 
@@ -264,7 +264,7 @@ def _tangents(
     tangents = []
     for (k, layout), size in zip(spec.layouts.items(), sizes, strict=True):
         if grads[k] is not None:
-            tangents.append(layout.fit(taken(grads, k)))
+            tangents.append(layout.fit_own(grads, k))
         elif given is None or k in given:
             tangents.append(layout.zeros(size))
     return tangents

@@ -23,6 +23,7 @@ from weft._torch import FakeTensor, OpOverload
 from weft.aot.ambient import default_dtype
 from weft.aot.evaluate import Evaluator, Result
 from weft.aot.nodes import add_node
+from weft.aot.operators import draws_numbers
 from weft.aot.views import Unsupported, ViewStep, restride
 from weft.shapes.symnode import certainly_equal
 
@@ -63,17 +64,6 @@ class Alias:
         self.silent = False  # made by `.data`: writes to it are not counted
 
 
-def _draws_numbers(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call draws random numbers; attention without dropout does not."""
-    if torch.Tag.nondeterministic_seeded not in op.tags:
-        return False
-    for i, argument in enumerate(op._schema.arguments):
-        if argument.name == "dropout_p":
-            given = args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)
-            return given != 0
-    return True
-
-
 def _dtypes(value: Any) -> list[Any]:
     """The dtypes of an operator's results."""
     items = value if isinstance(value, (tuple, list)) else (value,)
@@ -107,7 +97,7 @@ class Functionalizer:
         if torch.get_default_dtype() is not self.default_dtype:
             kwargs = self._with_dtype(op, args, kwargs)
         result = self.evaluator.run(op, args, kwargs)
-        make = self._drawn if _draws_numbers(op, args, kwargs) else self.append_known
+        make = self._drawn if draws_numbers(op, args, kwargs) else self.append_known
         node = make(op, args, kwargs, result.value)
         if result.binds:
             node.meta["binds"] = result.binds

@@ -9,6 +9,7 @@ Place in the pipeline: aot's recorder asks for the `OpFacts` of each operator it
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
@@ -98,6 +99,17 @@ def is_composite(op: OpOverload) -> bool:
     of another layout than the kernels.
     """
     return op.namespace == "aten" and has_dispatch_kernel(op.name(), "CompositeImplicitAutograd")
+
+
+def draws_numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call draws random numbers; attention without dropout does not."""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    for i, argument in enumerate(op._schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)
+            return bool(given != 0)
+    return True
 
 
 def _lost_defaults(

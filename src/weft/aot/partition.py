@@ -34,7 +34,7 @@ from weft.aot.graph import output_node
 from weft.aot.joint import JointGraph
 from weft.aot.memory_budget import numel, save_less
 from weft.aot.nodes import copy_node
-from weft.aot.operators import Kind, facts
+from weft.aot.operators import Kind, draws_numbers, facts
 from weft.aot.symbols import SymbolSource, input_symbols
 from weft.aot.views import Unsupported
 from weft.config import config
@@ -168,7 +168,7 @@ def _may_run_again(node: Node, roles: _Roles) -> bool:
     target = node.target
     if not _must_run_early(node, roles) or not isinstance(target, OpOverload):
         return False
-    return node not in roles.binders and torch.Tag.nondeterministic_seeded not in target.tags
+    return node not in roles.binders and not draws_numbers(target, node.args, node.kwargs)
 
 
 def _cheapest_cut(roles: _Roles, free: Container[Node] = ()) -> set[Node]:
@@ -317,10 +317,12 @@ def _backward(
     env: dict[Node, Node] = {}
     for node in saved:
         env[node] = _placeholder(graph, node.name, node.meta)
+        if node not in roles.free:
+            env[node].meta["dies"] = True
     for i, size in enumerate(sizes):
         _placeholder(graph, f"size_{i}", {"val": size.value, "stack": (), "phase": "backward"})
     for node in roles.tangents:
-        env[node] = _placeholder(graph, node.name, node.meta)
+        env[node] = _placeholder(graph, node.name, node.meta | {"dies": True})
     wanted = _ancestors(roles.gradients)
     for node in roles.nodes:
         if node in roles.late and node in wanted:

@@ -3,9 +3,10 @@
 Place in the pipeline: asked by `autograd_function.py` at every backward. The autograd engine holds
 the tangents until a backward returns. Eager's nodes need one for an operator or two; a compiled
 backward would keep the gradient of the logits, say, until the last parameter has its gradient. So a
-large tangent that nobody else holds is emptied, and what it had goes on with the backward::
+large tangent that nobody else holds is emptied, and what it had goes on with the backward, where it
+dies when it has been read last::
 
-    mine = taken(grads, 0)      # grads[0] has no elements now; `mine` dies where it is read last
+    mine = layout.fit_own(grads, 0)     # grads[0] may have no elements now
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from weft.aot.views import stride_order
 
 _LARGE: Final = 1 << 18
 """Bytes from which on it is worth looking who holds a tangent (some microseconds)."""
+_LARGE_IF_COPIED: Final = 1 << 14
+"""The same for one that has to be copied into another layout."""
 
 
 @final
@@ -29,7 +32,7 @@ _LARGE: Final = 1 << 18
 class TangentLayout:
     """How the compiled backward expects a tangent: its memory order; and zeros in that order."""
 
-    order: tuple[int, ...]
+    order: tuple[int, ...] | None  # dimensions from the outermost; None: row-major
     back: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
@@ -37,28 +40,40 @@ class TangentLayout:
     @staticmethod
     def of(value: torch.Tensor) -> TangentLayout:
         """The layout of a forward value."""
-        order = tuple(stride_order(value.stride()))
+        order = stride_order(value.stride())
         back = tuple(order.index(d) for d in range(value.dim()))
-        return TangentLayout(order, back, value.dtype, value.device)
+        moved = None if order == sorted(order) else tuple(order)
+        return TangentLayout(moved, back, value.dtype, value.device)
 
     def zeros(self, size: Sequence[int]) -> torch.Tensor:
         """In place of a tangent that is absent."""
-        sizes = [size[d] for d in self.order]
+        sizes = [size[d] for d in self.order or self.back]
         return torch.zeros(sizes, dtype=self.dtype, device=self.device).permute(self.back)
 
     def fit(self, tangent: torch.Tensor) -> torch.Tensor:
         """A tangent in that layout."""
-        if self.order == self.back == tuple(range(len(self.order))):
+        if self.order is None:
             return tangent.contiguous()
         return tangent.permute(self.order).contiguous().permute(self.back)
 
+    def fit_own(self, grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
+        """The tangent `grads[k]` in that layout; the engine's, if it is worth taking it."""
+        tangent = grads[k]
+        if tangent.nbytes < _LARGE_IF_COPIED:
+            return self.fit(tangent)
+        ordered = tangent if self.order is None else tangent.permute(self.order)
+        if tangent.nbytes < _LARGE and ordered.is_contiguous():
+            return tangent
+        del tangent, ordered
+        return self.fit(_taken(grads, k))
 
-def taken(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
+
+def _taken(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
     """The tangent `grads[k]`, or a new tensor of its memory if only the engine holds it.
 
     `grads` are the arguments of a `backward`, as they came.
     """
-    if grads[k].nbytes < _LARGE or type(grads[k]) is not torch.Tensor or grads[k].requires_grad:
+    if type(grads[k]) is not torch.Tensor or grads[k].requires_grad:
         return grads[k]
     if _holders(grads, k) not in _holders_of_ours():
         return grads[k]

@@ -22,6 +22,7 @@ from weft.aot.backwards import Backwards
 from weft.aot.expand import Lowered
 from weft.aot.image_layout import use_channels_last
 from weft.aot.joint import JointGraph
+from weft.aot.operators import draws_numbers
 from weft.aot.partition import Partition, is_view, mark_copies, partition
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.redo import Redo
@@ -172,8 +173,7 @@ def _random_devices(graph: Graph) -> frozenset[torch.device]:
     return frozenset(
         tensor.device
         for n in graph.nodes
-        if isinstance(n.target, OpOverload)
-        and torch.Tag.nondeterministic_seeded in n.target.tags
+        if isinstance(n.target, OpOverload) and draws_numbers(n.target, n.args, n.kwargs)
         for tensor in tree_flatten(n.meta["val"])[0]
         if isinstance(tensor, torch.Tensor)
     )

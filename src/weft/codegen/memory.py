@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import final
 
 from weft.codegen.loop_ir import Kernel, Load, Reduce, operands
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.schedule import Group, Schedule, Step
-from weft.codegen.values import Buffer, ExternCall, Value, product
+from weft.codegen.values import Buffer, ExternCall, Value, estimated_bytes, product
 from weft.shapes.expr import IntExpr
 
 
@@ -73,6 +74,7 @@ def plan_memory(
     for name, position in last.items():
         if name not in returned:
             ending[position].append(name)
+    _retire(plan, -1, ending.get(-1, []), fixed, free)
     for position, step in enumerate(schedule.steps):
         written = step_writes(step, schedule.needed)
         plan.buffers.update((b.name, b) for b in written)
@@ -86,6 +88,8 @@ def plan_memory(
             if base is not None and base.name not in fixed and read[base.name] == position:
                 _overwrite(plan, written[0], base, lowered)
         _retire(plan, position, ending.get(position, []), fixed, free)
+    if plan.reuse:
+        _forgo_costly_reuse(plan, schedule, lowered, last)
     return plan
 
 
@@ -227,6 +231,43 @@ def _retire(
         if buffer is not None and not overwritten and name not in fixed and _is_dense(buffer):
             free[_key(buffer)].append(name)
         plan.dead_after[position].append(name)
+
+
+def _forgo_costly_reuse(
+    plan: MemoryPlan, schedule: Schedule, lowered: GraphLowering, last: Mapping[str, int]
+) -> None:
+    """Forgo memory that would be kept for a later buffer while most memory is in use."""
+    steps = enumerate(schedule.steps)
+    made = {b.name: k for k, step in steps for b in step_writes(step, schedule.needed)}
+    used = _bytes_in_use(plan, lowered, made, last, len(schedule.steps))
+    most = max(used)
+    for name, old in sorted(plan.reuse.items(), key=lambda pair: made[pair[0]]):
+        size, gap = estimated_bytes(plan.buffers[old]), range(last[old] + 1, made[name])
+        if any(used[k] + size > most for k in gap):
+            del plan.reuse[name]
+            continue
+        for k in gap:
+            used[k] += size
+
+
+def _bytes_in_use(
+    plan: MemoryPlan, lowered: GraphLowering, made: Mapping[str, int], last: Mapping[str, int],
+    n_steps: int,
+) -> list[int]:
+    """At each step, if dead memory were free at once."""
+    overwritten = set(plan.in_place.values())
+    returned = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
+    change = [0] * (n_steps + 1)
+    for buffer in lowered.inputs:
+        if isinstance(buffer, Buffer) and buffer.name not in lowered.held:
+            change[0] += estimated_bytes(buffer)
+            change[last[buffer.name] + 1] -= estimated_bytes(buffer)
+    for name, start in made.items():
+        if plan.root(name) not in plan.donated:
+            size = estimated_bytes(plan.buffers[name])
+            change[start] += size
+            change[last[name] + (name not in overwritten)] -= 0 if name in returned else size
+    return list(accumulate(change))[:-1]
 
 
 def _is_dense(buffer: Buffer) -> bool:

@@ -98,6 +98,7 @@ def make_schedule(lowered: GraphLowering) -> Schedule:
     outputs = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
     alive = _needed_definitions(ordered, accesses, outputs)
     fusion = _Fusion([d for d in ordered if id(d) in alive], accesses, outputs)
+    fusion.held.update(lowered.held)
     fusion.bytes.update(
         (b.name, estimated_bytes(b)) for b in lowered.inputs if isinstance(b, Buffer)
     )
@@ -214,6 +215,7 @@ class _Fusion:
         self, definitions: list[Definition], accesses: dict[int, Access], outputs: set[str]
     ) -> None:
         self.outputs = outputs
+        self.held: set[str] = set()  # inputs that others hold
         self.decisions: list[str] = []
         self.steps: dict[int, Step] = {}
         self.calls: list[int] = []  # positions of library calls
@@ -453,6 +455,7 @@ class _Fusion:
             writes={n: needed.intersection(self._writes(n)) for n in numbers},
             size=self.bytes,
             outputs=self.outputs,
+            held=self.held,
         )
         return [self.steps[n] for n in order.improved(numbers)]
 

@@ -1,13 +1,14 @@
-"""Steps that free memory run as early as they can, those that only make some as late.
+"""Steps run in the order that needs least memory at once, as far as moving one at a time leads.
 
 Place in the pipeline: the last part of `schedule.py`. What a backward computes again depends on
 saved values only, so all of it could run at the start, where most memory is in use::
 
     relu1, relu2, grad2(relu2), grad1(relu1)   ->   relu2, grad2(relu2), relu1, grad1(relu1)
 
-A step that frees more than it makes (it is the last to read something larger) does not wait: a
-gradient is added to another one when both are there, not at the end. A step that makes a result of
-the graph stays where it is: that memory is in use at the end anyway, and so would be what it frees.
+A step that frees more than it makes (it is the last to read something larger) may move towards what
+it waits for: a gradient is added to another one when both are there, not at the end. A step that
+makes something may move towards its first reader. How far, the memory in use at each of the steps
+in between decides: what needs much for itself lets others free theirs first.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, final
+from itertools import accumulate
+from typing import Final, TypeAlias, final
 
 _WORTH: Final = 1 << 16
 """Bytes below which a step stays: kernels that follow each other are launched together."""
+
+Ends: TypeAlias = list[tuple[int, int]]
+"""Until where others read what a step reads (-1: nobody else does), and the bytes of that."""
 
 
 @final
@@ -31,53 +36,116 @@ class StepOrder:
     writes: Mapping[int, Iterable[str]]  # buffers in memory only
     size: Mapping[str, int]
     outputs: set[str]
+    held: set[str] = field(default_factory=set)  # inputs that are in memory whoever reads them
     _followers: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     _readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
-    _place: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def improved(self, order: Sequence[int]) -> list[int]:
-        """`order` with steps that free memory as early as possible, others as late."""
+        """`order` with steps that free memory as early as that helps, others as late."""
         for number in order:
             for other in self.before[number]:
                 self._followers[other].append(number)
             for name in self.reads[number]:
                 self._readers[name].append(number)
-        return self._delayed(self._advanced(order))
+        line = _Timeline(order, *self._lifetimes(order))
+        for number in order:
+            self._advance(number, line)
+        for number in reversed(line.order[:]):
+            self._delay(number, line)
+        return line.order
 
-    def _advanced(self, order: Sequence[int]) -> list[int]:
-        self._place = {number: (i, 0) for i, number in enumerate(order)}
-        for moved, number in enumerate(order, 1):
-            last = max((self._place[b] for b in self.before[number]), default=None)
-            if last is not None and self._frees(number, (last[0], moved)):
-                self._place[number] = (last[0], moved)  # behind all that waited for it already
-        return sorted(order, key=self._place.__getitem__)
+    def _lifetimes(self, order: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Bytes that each step makes, and that are free behind it."""
+        place = {number: i for i, number in enumerate(order)}
+        freed = [0] * len(order)
+        for name, readers in self._readers.items():
+            if name not in self.outputs and name not in self.held:
+                freed[max(place[r] for r in readers)] += self.size.get(name, 0)
+        return [self._bytes(self.writes[n]) for n in order], freed
 
-    def _frees(self, number: int, place: tuple[int, int]) -> bool:
-        """Whether much memory is free earlier if the step runs at `place`."""
-        freed = self._freed(number, place)
-        return self._bytes(freed) >= self._bytes(self.writes[number]) + _WORTH
+    def _advance(self, number: int, line: _Timeline) -> None:
+        """Move a step that frees memory towards what it waits for."""
+        here = line.place[number]
+        first = max((line.place[b] + 1 for b in self.before[number]), default=here)
+        if first < here:
+            ends = self._ends(number, line)
+            freed = sum(size for end, size in ends if end < here)
+            if freed >= line.made[number] + _WORTH:
+                line.settle(number, range(first, here), ends)
 
-    def _freed(self, number: int, place: tuple[int, int]) -> set[str]:
-        """What nobody reads any more after the step, if it runs at `place`."""
-        names = set(self.reads[number]) - self.outputs
-        return {name for name in names if not self._is_read_after(name, number, place)}
+    def _delay(self, number: int, line: _Timeline) -> None:
+        """Move a step that makes something towards its first reader."""
+        here = line.place[number]
+        last = min((line.place[f] for f in self._followers[number]), default=here)
+        if here + 1 < last and line.made[number] >= _WORTH:
+            lasting = self._bytes(self.outputs.intersection(self.writes[number]))
+            line.settle(number, range(here + 1, last), self._ends(number, line), lasting)
 
-    def _delayed(self, order: Sequence[int]) -> list[int]:
-        self._place = {number: (i, 0) for i, number in enumerate(order)}
-        for moved, number in enumerate(reversed(order), 1):
-            first = min((self._place[f] for f in self._followers[number]), default=None)
-            if first is not None and self._may_wait(number, first):
-                self._place[number] = (first[0], -moved)  # before all that wait there already
-        return sorted(order, key=self._place.__getitem__)
-
-    def _may_wait(self, number: int, first: tuple[int, int]) -> bool:
-        """Whether less memory is in use until `first` if the step runs there."""
-        made, freed = set(self.writes[number]), self._freed(number, first)
-        passing = made - self.outputs
-        return self._bytes(made) >= _WORTH and self._bytes(passing) >= self._bytes(freed)
+    def _ends(self, number: int, line: _Timeline) -> Ends:
+        return [
+            (max((line.place[r] for r in self._readers[name] if r != number), default=-1), size)
+            for name in set(self.reads[number]) - self.outputs - self.held
+            if (size := self.size.get(name, 0))
+        ]
 
     def _bytes(self, names: Iterable[str]) -> int:
         return sum(self.size.get(name, 0) for name in names)
 
-    def _is_read_after(self, name: str, number: int, place: tuple[int, int]) -> bool:
-        return any(self._place[r] >= place for r in self._readers[name] if r != number)
+
+@final
+class _Timeline:
+    """Steps in order, with the bytes in use ahead of each of them."""
+
+    __slots__ = ("levels", "made", "order", "place")
+
+    def __init__(self, order: Sequence[int], made: Sequence[int], freed: Sequence[int]) -> None:
+        self.order = list(order)
+        self.place = {number: i for i, number in enumerate(order)}
+        self.made = dict(zip(order, made, strict=True))
+        changes = (m - f for m, f in zip(made, freed, strict=True))
+        self.levels = list(accumulate(changes, initial=0))
+
+    def settle(self, number: int, passed: range, ends: Ends, lasting: int = 0) -> None:
+        """Move a step among those at the places `passed`, which are right before or behind it.
+
+        Where most memory in use is least; among such places, where least is in use on the average,
+        but for `lasting` bytes of what the step makes, which are in use at the end anyway; among
+        these the last.
+        """
+        made, is_first = self.made[number], passed.start > self.place[number]
+        change = _changes(passed, made, ends)
+        levels = self.levels[passed.start : passed.stop + 1]
+        if is_first:
+            levels = [level - c for level, c in zip(levels, change, strict=True)]
+        others = [self.order[k] for k in passed]
+        during = [level + self.made[n] for level, n in zip(levels, others, strict=False)]
+        later = [used + c for used, c in zip(during, change, strict=False)]
+        most = map(
+            max, accumulate(during, max, initial=0), (level + made for level in levels),
+            _from_behind(accumulate(reversed(later), max, initial=0)),
+        )  # fmt: skip
+        area = _from_behind(accumulate((c - lasting for c in change[-2::-1]), initial=0))
+        *_, at = min(zip(most, area, range(0, -len(levels), -1), strict=True))
+        at = -at
+        if at != (0 if is_first else len(others)):
+            levels[at + 1 :] = [x + c for x, c in zip(levels[at:], change[at:], strict=True)][:-1]
+            self._put(passed.start - is_first, [*others[:at], number, *others[at:]], levels)
+
+    def _put(self, start: int, numbers: list[int], levels: list[int]) -> None:
+        self.order[start : start + len(numbers)] = numbers
+        self.levels[start : start + len(levels)] = levels
+        self.place.update(zip(numbers, range(start, start + len(numbers)), strict=True))
+
+
+def _changes(passed: range, made: int, ends: Ends) -> list[int]:
+    """How much more is in use at each place, and behind the last, if a step that makes so much runs
+    ahead of all, not behind."""
+    gone = [0] * (len(passed) + 1)
+    for end, size in ends:
+        if end < passed.stop:
+            gone[max(end + 1 - passed.start, 0)] += size
+    return [made - freed for freed in accumulate(gone)]
+
+
+def _from_behind(values: Iterable[int]) -> list[int]:
+    return list(values)[::-1]

@@ -75,6 +75,8 @@ class GraphLowering:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     extern_ops: list[str] = field(default_factory=list)
     written: dict[str, Buffer] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    """Inputs that stay in memory when the graph has read them."""
     stages: Sequence[Sequence[int]] = ()
     """Outputs (by number) that the caller takes stage by stage; empty: all at the end."""
     channels_last: bool = False
@@ -126,6 +128,8 @@ class GraphLowering:
             return number if number is not None else value
         buffer = self._input_buffer(value)
         self.inputs.append(buffer)
+        if "dies" not in node.meta:
+            self.held.add(buffer.name)
         found = self._in_memory(buffer)
         if node in self.padded:
             lazy, layout = Lazy(found.at, reads=1), self.padded[node]
