@@ -38,9 +38,9 @@ def make(opname: str, arg: int = 0, positions: Any = (None,) * 4) -> Any:
 
 
 class Prefix:
-    """A copy of a function that stops at the given visit of the instruction at `offset`."""
+    """A copy of a function that stops at a visit of the instruction at `offset`."""
 
-    def __init__(self, function: FunctionType, offset: int, visit: int = 1) -> None:
+    def __init__(self, function: FunctionType, offset: int) -> None:
         self.function = function
         self.body = bytecode.disassemble(function.__code__)
         self.at = self._outside_of_keywords(self.body.at(offset).index)
@@ -50,8 +50,9 @@ class Prefix:
         offset = self.body.instructions[self.at].offset
         self.cells = tuple(sorted(liveness.needed_cells(function.__code__, offset)))
         self.locals = tuple(v for v in function.__code__.co_varnames if v not in self.cells)
-        self.left = visit
+        self.left = 1
         self.found: Snapshot | None = None
+        self.code = self._instrument()
 
     def _outside_of_keywords(self, index: int) -> int:
         """Where the state is the same but can be seen: nothing may be called between KW_NAMES,
@@ -61,11 +62,15 @@ class Prefix:
             index -= 1
         return index
 
+    def until(self, visit: int) -> Prefix:
+        """The same, to run until that visit (the first without this)."""
+        self.left, self.found = visit, None
+        return self
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The result of the function, if it ended before; else None, and `found` is set."""
-        code = self._instrument()
         f = self.function
-        prefix = FunctionType(code, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
+        prefix = FunctionType(self.code, f.__globals__, f.__name__, f.__defaults__, f.__closure__)
         prefix.__kwdefaults__ = f.__kwdefaults__
         return prefix(*args, **kwargs)
 

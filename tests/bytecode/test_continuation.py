@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 import weakref
 from collections.abc import Callable
+from itertools import product
 from types import FunctionType
 from typing import Any
 
@@ -67,16 +68,17 @@ def resumed_with(
     return resumed, [*found.stack, *variables.values(), *cells.values()]
 
 
-def check_everywhere(only_live: bool) -> int:
+def test_every_instruction_of_every_program() -> None:
+    """With all variables of the frame, and with only the live ones."""
     checked = 0
     for function, args, kwargs in PROGRAMS:
         LOG.clear()
         expected = outcome(lambda: function(*args, **kwargs)), list(LOG)
         for offset in breakable(function):
-            for visit in range(1, _VISITS + 1):
+            prefix = Prefix(function, offset)
+            for visit, only_live in product(range(1, _VISITS + 1), (False, True)):
                 LOG.clear()
-                prefix = Prefix(function, offset, visit)
-                outcome(lambda: prefix.run(*args, **kwargs))
+                outcome(lambda: prefix.until(visit).run(*args, **kwargs))
                 if prefix.found is None:
                     break
                 resumed, arguments = resumed_with(function, offset, prefix.found, only_live)
@@ -84,15 +86,7 @@ def check_everywhere(only_live: bool) -> int:
                 where = f"{function.__qualname__}{args} at {offset}, visit {visit}"
                 assert (rest, LOG) == expected, f"{where}:\n{rest, LOG}\n{expected}"
                 checked += 1
-    return checked
-
-
-def test_every_instruction_of_every_program() -> None:
-    assert check_everywhere(only_live=False) > 1500
-
-
-def test_every_instruction_with_only_the_live_variables() -> None:
-    assert check_everywhere(only_live=True) > 1500
+    assert checked > 3000
 
 
 def test_continuations_of_continuations() -> None:

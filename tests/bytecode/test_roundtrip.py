@@ -13,6 +13,9 @@ from typing import Any
 from tests.bytecode.loading import load
 
 bytecode = load("bytecode")
+EVERY = 1
+"""Of how many files one is read (`plain.py` reads fewer)."""
+
 _NO_PART_OF_IT = {"site-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
 
 
@@ -25,7 +28,7 @@ def nested(code: CodeType) -> Iterator[CodeType]:
 
 def library_codes() -> Iterator[CodeType]:
     root = Path(sysconfig.get_path("stdlib"))
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(root.rglob("*.py"))[::EVERY]:
         if _NO_PART_OF_IT.isdisjoint(path.relative_to(root).parts):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -59,7 +62,7 @@ def test_every_function_of_the_standard_library() -> None:
         assert made.co_stacksize >= code.co_stacksize, (code.co_filename, code.co_qualname)
         seen += 1
         different += made != code
-    assert seen > 10_000
+    assert seen > 10_000 / EVERY
     assert different < 10
 
 

@@ -17,6 +17,7 @@ def fewer_calls(calls: int) -> None:
     leaks = importlib.import_module("tests.frame.test_leaks")
     leaks.CALLS = leaks.SLOW_CALLS = calls
     leaks.BYTES = sys.maxsize
+    importlib.import_module("tests.frame.test_memo").ROUNDS = calls // 10
 
 
 def main() -> int:

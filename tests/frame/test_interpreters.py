@@ -61,7 +61,7 @@ def test_on(version: str, tmp_path: Path) -> None:
         pytest.skip(f"no Python {version} with headers here")
     program, include, suffix = found
     library = tmp_path / f"_frame{suffix}"
-    build(library, include, "-O2")
+    build(library, include, "-O1")
     run(program, library)
 
 
@@ -86,6 +86,6 @@ def test_memory_errors(version: str, tmp_path: Path) -> None:
         pytest.skip(f"no Python {version} with headers, or no sanitizers")
     program, include, suffix = found
     library = tmp_path / f"_frame{suffix}"
-    build(library, include, "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment")
-    run(program, library, "--calls=1000", PYTHONMALLOC="malloc", LD_PRELOAD=preload,
+    build(library, include, "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment")
+    run(program, library, "--calls=500", PYTHONMALLOC="malloc", LD_PRELOAD=preload,
         ASAN_OPTIONS="detect_leaks=0")
