@@ -1,4 +1,5 @@
-"""Size budget: files at most 800 lines, functions at most 100, no import cycles.
+"""Size budget: files at most 800 lines, functions at most 100, no import cycles; short paragraphs in
+the pages that describe the source.
 
 Run by `make lint`; prints each excess as ``path:line: message`` and exits 1 if there is any::
 
@@ -12,6 +13,7 @@ stop at `HARD_FILE_LINES`.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -23,8 +25,12 @@ import grimp
 FILE_LINES = 800
 HARD_FILE_LINES = 1500
 FUNCTION_LINES = 100
+PARAGRAPH_LINES = 5
+PAGE_COLUMNS = 120
+TABLE_COLUMNS = 150
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("src", "csrc", "tools", "benchmarks", "examples")
+PAGES = ("architecture.md", "architecture/*.md", "contributing.md", "reading.md")
 
 # path, or path::function -> why it may be larger
 EXEMPT: dict[str, str] = {}
@@ -59,6 +65,29 @@ def function_excess(path: str, tree: ast.AST) -> Iterator[str]:
     for node, lines in functions(tree):
         if lines > FUNCTION_LINES and f"{path}::{node.name}" not in EXEMPT:
             yield f"{path}:{node.lineno}: {node.name} has {lines} lines (at most {FUNCTION_LINES})"
+
+
+def pages() -> Iterator[Path]:
+    """The pages that describe the source."""
+    for pattern in PAGES:
+        yield from sorted((ROOT / "docs").glob(pattern))
+
+
+def page_excess(path: str, text: str) -> Iterator[str]:
+    """Complaints about long lines and paragraphs of a page; code and tables are not paragraphs."""
+    begun, in_code = 0, False
+    for number, line in enumerate(text.splitlines(), 1):
+        limit = TABLE_COLUMNS if line.startswith("|") else PAGE_COLUMNS
+        if len(line) > limit:
+            yield f"{path}:{number}: {len(line)} columns (at most {limit})"
+        fence = line.startswith("```")
+        in_code ^= fence
+        if fence or in_code or not line.strip() or line.startswith(("|", "#")):
+            begun = 0
+        elif begun == 0 or re.match(r"\s*(-|\d+\.) ", line):
+            begun = number
+        elif number - begun == PARAGRAPH_LINES:
+            yield f"{path}:{begun}: a paragraph of more than {PARAGRAPH_LINES} lines"
 
 
 def import_graph() -> dict[str, set[str]]:
@@ -124,6 +153,8 @@ def main(arguments: list[str]) -> int:
             tree = ast.parse(text, path)
             lengths.extend(n for _, n in functions(tree))
             complaints.extend(function_excess(path, tree))
+    for page in pages():
+        complaints.extend(page_excess(page.relative_to(ROOT).as_posix(), page.read_text()))
     complaints.extend(f"import cycle: {' <-> '.join(c)}" for c in cycles(import_graph()))
     if "--report" in arguments:
         print(report(lines, lengths))
