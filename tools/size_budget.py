@@ -1,5 +1,5 @@
-"""Size budget: files at most 800 lines, functions at most 100, no import cycles; short paragraphs in
-the pages that describe the source.
+"""Size budget: files at most 800 lines, functions at most 100, no import cycles; short paragraphs
+in the pages that describe the source.
 
 Run by `make lint`; prints each excess as ``path:line: message`` and exits 1 if there is any::
 

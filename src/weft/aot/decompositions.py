@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 
 from weft._torch import OpOverload, decomposition_table
+from weft.registrar import registrar
 
 aten = torch.ops.aten
 
@@ -50,15 +51,8 @@ KEPT_ON_CPU: Final = frozenset({
 """Library calls that beat formulas on CPUs only (layer norm by a fifth, on 1024 x 768; resampling
 by two, where formulas gather)."""
 
-
-def decomposition(*ops: OpOverload) -> Callable[[Decomposition], Decomposition]:
-    """Registers a decomposition of ours."""
-
-    def register(function: Decomposition) -> Decomposition:
-        OURS.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
+decomposition = registrar(OURS)
+"""Registers a decomposition of ours."""
 
 
 def find(op: OpOverload, device: str) -> Decomposition | None:

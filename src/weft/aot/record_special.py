@@ -7,7 +7,7 @@ a shorter functional form, views with several results, and operators that mutate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,21 +15,16 @@ import torch
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.functionalize import Base, require_fake
 from weft.aot.operators import facts
-from weft.aot.record import HANDLERS, Handler, Recorder
+from weft.aot.record import HANDLERS, Recorder
 from weft.aot.recurrent import mkldnn_rnn_layer_keeping
 from weft.aot.views import Unsupported, ViewStep, stride_order
+from weft.registrar import registrar
 from weft.shapes.data_dependent import is_mask
 from weft.shapes.symnode import certainly_equal, is_row_major
 
 aten = torch.ops.aten
 
-
-def _handles(*ops: OpOverload) -> Callable[[Handler], Handler]:
-    def register(handler: Handler) -> Handler:
-        HANDLERS.update(dict.fromkeys(ops, handler))
-        return handler
-
-    return register
+_handles = registrar(HANDLERS)
 
 
 # -- writes ----------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from torch.fx import Node
 
 from weft._torch import OpOverload
 from weft.aot.symbols import hint
+from weft.registrar import registrar
 from weft.shapes.symnode import certainly_equal, is_row_major
 
 aten = torch.ops.aten
@@ -64,13 +65,7 @@ IDENTITIES: Final = frozenset(
 )
 """Views of the whole tensor as it is: no node is recorded for them."""
 
-
-def _inverse(*ops: OpOverload) -> Callable[[Inverse], Inverse]:
-    def register(inverse: Inverse) -> Inverse:
-        INVERSES.update(dict.fromkeys(ops, inverse))
-        return inverse
-
-    return register
+_inverse = registrar(INVERSES)
 
 
 def _meta(node: Node) -> torch.Tensor:

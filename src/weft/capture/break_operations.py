@@ -31,6 +31,7 @@ from weft.capture.tracebacks import hide, warn
 from weft.capture.values.base import NullValue, SymbolicValue
 from weft.capture.values.tensors import TensorValue
 from weft.markers import disable, is_disabled, is_disabled_deeply, mark_of
+from weft.registrar import registrar
 
 
 @final
@@ -66,14 +67,7 @@ Translator = Callable[[Emitter, Frame, Instruction], Operation]
 
 TRANSLATORS: dict[str, Translator] = {}
 
-
-def _translates(*names: str) -> Callable[[Translator], Translator]:
-    def register(function: Translator) -> Translator:
-        for name in names:
-            TRANSLATORS[name] = function
-        return function
-
-    return register
+_translates = registrar(TRANSLATORS)
 
 
 def can_translate(name: str) -> bool:

@@ -19,6 +19,7 @@ from weft.capture import bytecode
 from weft.capture.bytecode.liveness import live_locals
 from weft.capture.tracebacks import Place
 from weft.errors import SourceLine
+from weft.registrar import registrar
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -30,16 +31,8 @@ Handler = Callable[["Interpreter", "Frame", "Instruction"], Any]
 OPCODES: dict[str, Handler] = {}
 """Handlers by opcode name; filled by the modules of `opcodes/`."""
 
-
-def opcode(*names: str) -> Callable[[Handler], Handler]:
-    """Register the handler of some opcodes."""
-
-    def register(handler: Handler) -> Handler:
-        for name in names:
-            OPCODES[name] = handler
-        return handler
-
-    return register
+opcode = registrar(OPCODES)
+"""Register the handler of some opcodes."""
 
 
 @final

@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 
 from weft._torch import FakeTensor, OpOverload
 from weft.passes.eliminate_dead_code import eliminate_dead_code
+from weft.registrar import registrar
 from weft.shapes.symnode import certainly_equal, is_row_major
 
 aten = torch.ops.aten
@@ -25,13 +26,7 @@ aten = torch.ops.aten
 Rule = Callable[[Node], Node | None]
 RULES: Final[dict[OpOverload, Rule]] = {}
 
-
-def _rule(*ops: OpOverload) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(ops, rule))
-        return rule
-
-    return register
+_rule = registrar(RULES)
 
 
 def simplify(gm: GraphModule) -> bool:

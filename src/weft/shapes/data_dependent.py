@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from weft._torch import FakeTensor, FakeTensorMode, OpOverload, in_kernel_invocation
+from weft.registrar import registrar
 from weft.shapes.expr import IntExpr, floor_div, maximum, minimum, symbol_of, symbols
 from weft.shapes.intervals import INF
 from weft.shapes.make_fake import make_fake, make_meta
@@ -39,13 +40,7 @@ RULES: Final[dict[OpOverload, Rule]] = {}
 _META: Final = torch.device("meta")
 _MASKS: Final = (torch.bool, torch.uint8)
 
-
-def _rule(*ops: OpOverload) -> Callable[[Rule], Rule]:
-    def register(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(ops, rule))
-        return rule
-
-    return register
+_rule = registrar(RULES)
 
 
 # ------------------------------------------------------------------------------ parts

@@ -56,6 +56,7 @@ from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue, SizeValue, TupleValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.registrar import registrar
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -333,14 +334,7 @@ def _lazy_property(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Sy
 
 TensorRule = Callable[["Interpreter", TensorValue, Args, Kwargs], SymbolicValue]
 
-
-def _tensor_method(*names: str) -> Callable[[TensorRule], TensorRule]:
-    def register(handler: TensorRule) -> TensorRule:
-        for name in names:
-            TENSOR_METHODS[name] = handler
-        return handler
-
-    return register
+_tensor_method = registrar(TENSOR_METHODS)
 
 
 @_tensor_method("type")

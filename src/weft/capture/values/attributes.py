@@ -20,6 +20,7 @@ from weft.capture.source import is_library
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import MEMBER_ATTRIBUTE, ConstantValue, constant
 from weft.capture.values.functions import BoundMethodValue
+from weft.registrar import registrar
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -155,16 +156,8 @@ Binder = Callable[["Interpreter", SymbolicValue, type, str, Any], SymbolicValue]
 BINDERS: dict[type, Binder] = {}
 """How descriptors of each type bind to (value, class)."""
 
-
-def binder(*kinds: type) -> Callable[[Binder], Binder]:
-    """Register how descriptors of these types bind."""
-
-    def register(function: Binder) -> Binder:
-        for kind in kinds:
-            BINDERS[kind] = function
-        return function
-
-    return register
+binder = registrar(BINDERS)
+"""Register how descriptors of these types bind."""
 
 
 def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any

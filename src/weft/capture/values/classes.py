@@ -35,6 +35,7 @@ from weft.capture.values.objects import ObjectValue, new_object
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import run
+from weft.registrar import registrar
 from weft.shapes.wrappers import is_wrapper
 
 if TYPE_CHECKING:
@@ -49,16 +50,8 @@ CONSTRUCTORS: dict[type, Constructor] = {}
 FRESH: list[Callable[[Any, type], ObjectValue | None]] = []
 """Families with their own kind of new instance (nn.Module)."""
 
-
-def constructor(*kinds: type) -> Callable[[Constructor], Constructor]:
-    """Register what a call of these types makes."""
-
-    def register(function: Constructor) -> Constructor:
-        for kind in kinds:
-            CONSTRUCTORS[kind] = function
-        return function
-
-    return register
+constructor = registrar(CONSTRUCTORS)
+"""Register what a call of these types makes."""
 
 
 @final
