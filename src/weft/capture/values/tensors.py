@@ -347,47 +347,23 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
         overridden = OVERRIDE[0](tx, op, target, args, kwargs)
         if overridden is not None:
             return overridden
-    args = [tx.force(arg) for arg in args]
-    kwargs = {name: tx.force(value) for name, value in kwargs.items()}
-    for name in ("generator", "out"):  # said outright, no generator chooses a form that takes
-        if name in kwargs and is_none(kwargs[name]):  # plain sizes only
-            del kwargs[name]
-    if target is not operator.getitem and target is not operator.setitem:
-        sizes_only = _name(target) in _TAKE_SIZES
-        if sizes_only or _name(target) in _TAKE_NUMBERS:
-            args, kwargs = _plain_numbers(tx, _name(target), args, kwargs)
-        args = [_plain_sizes(tx, arg, sizes_only) for arg in args]
-        kwargs = {name: _plain_sizes(tx, arg, sizes_only) for name, arg in kwargs.items()}
+    args, kwargs = _plain_arguments(tx, target, args, kwargs)
     nodes = tuple(arg.proxy(tx) for arg in args)
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
     named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
-    all_fakes = [*fakes, *named_fakes.values()]
-    if _name(target) in _KNOW_THE_STORAGE:
-        _guard_offset(tx, fakes[0])
-    versions = [_version(fake) for fake in all_fakes]
-    tx.shapes.answers.clear()
-    result, by_python = _run_fake(tx, op, target, fakes, named_fakes)
-    written = [f for f, v in zip(all_fakes, versions, strict=True) if v != _version(f)]
-    _check_writable(target, written)
-    if "out" in kwargs and op == "call_function":
-        _check_out(tx, target, fakes, named_fakes)
-    changed = bool(written) or "out" in kwargs
+    result, by_python, changed = _evaluated(tx, op, target, fakes, named_fakes)
     given = (*args, *kwargs.values())
     same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
     if same is not None and not changed and not _in_place(target):
         return same  # contiguous() of a contiguous tensor, dropout in evaluation, ...
     node = tx.builder.call(op, target, nodes, named_nodes, result, tx.stack())
-    if tx.shapes.unbacked_symbols.exist:
-        note_symbols(tx, node, result)
-        note_checks(tx, partial(number_node, tx))
-    if tx.shapes.answers:
-        node.meta["answers"] = tuple(tx.shapes.answers)
+    _note_data(tx, node, result)
     if by_python:
         node.meta["python_dispatcher"] = True
     if changed or result is None or same is not None:
         node.meta["effect"] = True
-        writable = fakes[:1] if target is operator.setitem else all_fakes
+        writable = fakes[:1] if target is operator.setitem else [*fakes, *named_fakes.values()]
         node.meta["counted"] = changed and not any(map(_is_uncounted, writable))
     if same is not None:
         return same
@@ -395,6 +371,49 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     if isinstance(out, (TupleValue, ListValue)) and isinstance(result, tuple):
         return NamedTupleValue(list(out.all(tx)), None, type(result))
     return wrap_result(tx, node, result)
+
+
+def _plain_arguments(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs
+                     ) -> tuple[Args, Kwargs]:
+    """The arguments, looked at, with numbers where the operation takes no tensors for them."""
+    args = [tx.force(arg) for arg in args]
+    kwargs = {name: tx.force(value) for name, value in kwargs.items()}
+    for name in ("generator", "out"):  # said outright, no generator chooses a form that takes
+        if name in kwargs and is_none(kwargs[name]):  # plain sizes only
+            del kwargs[name]
+    if target is operator.getitem or target is operator.setitem:
+        return args, kwargs
+    sizes_only = _name(target) in _TAKE_SIZES
+    if sizes_only or _name(target) in _TAKE_NUMBERS:
+        args, kwargs = _plain_numbers(tx, _name(target), args, kwargs)
+    args = [_plain_sizes(tx, arg, sizes_only) for arg in args]
+    return args, {name: _plain_sizes(tx, arg, sizes_only) for name, arg in kwargs.items()}
+
+
+def _evaluated(tx: Interpreter, op: str, target: Any, fakes: list[Any], named: dict[str, Any]
+               ) -> tuple[Any, bool, bool]:
+    """The result on fakes, whether that needed PyTorch's Python dispatcher, and whether the
+    operation changed an argument."""
+    if _name(target) in _KNOW_THE_STORAGE:
+        _guard_offset(tx, fakes[0])
+    given = [*fakes, *named.values()]
+    versions = [_version(fake) for fake in given]
+    tx.shapes.answers.clear()
+    result, by_python = _run_fake(tx, op, target, fakes, named)
+    written = [f for f, v in zip(given, versions, strict=True) if v != _version(f)]
+    _check_writable(target, written)
+    if "out" in named and op == "call_function":
+        _check_out(tx, target, fakes, named)
+    return result, by_python, bool(written) or "out" in named
+
+
+def _note_data(tx: Interpreter, node: Any, result: Any) -> None:
+    """What the node brings that depends on data, and what was answered for it while capturing."""
+    if tx.shapes.unbacked_symbols.exist:
+        note_symbols(tx, node, result)
+        note_checks(tx, partial(number_node, tx))
+    if tx.shapes.answers:
+        node.meta["answers"] = tuple(tx.shapes.answers)
 
 
 _LISTS: Final = (TupleValue, ListValue)
