@@ -116,7 +116,7 @@ def main() -> None:
         ("sum of all f32 8192²", row_sum(1, n, over_rows=False), {"in0": n, "out0": 1}),
         ("transpose f32 8192²", transpose(8192, 8192, "f32"), {"in0": n, "out0": n}),
         ("transpose bf16 8192²", transpose(8192, 8192, "bf16"), {"in0": n, "out0": n}),
-    ]  # fmt: skip
+    ]
     for name, kernel, counts in cases:
         (run,) = compile_kernels([kernel])
         kinds = {b.name: TYPES[b.dtype] for b in kernel.buffers}

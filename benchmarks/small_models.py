@@ -31,22 +31,22 @@ LAYERS: Final = (
     "num_encoder_layers", "num_decoder_layers", "num_block", "e_layers", "d_layers", "num_stages_layers",
     "encoder_num_layers", "decoder_num_layers", "num_encoder_blocks_layers", "decoder_num_hidden_layers",
     "num_mem_blocks", "vision_layers", "text_layers", "predictor_num_hidden_layers", "n_encoder_layers",
-)  # fmt: skip
+)
 HEADS: Final = (
     "num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads",
     "decoder_attention_heads", "num_key_value_heads", "decoder_num_attention_heads", "attention_heads",
     "num_kv_heads", "predictor_num_attention_heads", "multi_query_group_num",
-)  # fmt: skip
+)
 WIDTHS: Final = (
     "hidden_size", "d_model", "dim", "embed_dim", "n_embd", "emb_dim", "projection_dim", "hidden_dim",
     "embedding_size", "encoder_hidden_size", "decoder_hidden_size", "d_embed", "d_inner_model",
     "word_embed_proj_dim", "text_embed_dim", "conv_dim_width", "model_dim", "cross_attention_hidden_size",
-)  # fmt: skip
+)
 FEED_FORWARD: Final = (
     "intermediate_size", "ffn_dim", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "n_inner", "d_inner",
     "dim_feedforward", "ffn_hidden_size", "moe_intermediate_size", "shared_expert_intermediate_size",
     "encoder_intermediate_size", "expert_ffn_hidden_size", "mlp_hidden_size", "feed_forward_size",
-)  # fmt: skip
+)
 
 
 FACTOR: Final = 8
@@ -54,7 +54,7 @@ SCALED: Final = ("size", "dim", "width", "d_model", "channels", "d_ff", "rank", 
 UNSCALED: Final = (
     "vocab", "image", "patch", "kernel", "window", "num_", "max_", "type_vocab", "codebook", "mel",
     "merge", "chunk", "stride", "input_size", "sample", "batch", "pool", "grid", "video",
-)  # fmt: skip
+)
 """Parts of the names of what is divided by `_scale_all`, and of what is not."""
 
 
@@ -359,7 +359,7 @@ def _completed(model: torch.nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]
     """The inputs with required arguments that follow from them; None if there is none."""
     named = inspect.signature(model.forward).parameters
     missing = [n for n, p in named.items() if p.default is p.empty and n not in kwargs
-               and p.kind is p.POSITIONAL_OR_KEYWORD]  # fmt: skip
+               and p.kind is p.POSITIONAL_OR_KEYWORD]
     made: dict[str, Any] = {}
     for name in missing:
         pattern = name.removeprefix("prompt_").removeprefix("decoder_").removesuffix("_mask")

@@ -39,13 +39,13 @@ TIMM = (
     "beit_base_patch16_224", "repvgg_a2", "res2net50_14w_8s", "botnet26t_256", "mobilevit_s",
     "volo_d1_224", "xcit_nano_12_p16_224", "gernet_m", "convmixer_768_32", "nfnet_l0",
     "cspdarknet53", "dpn68", "visformer_small", "gmlp_s16_224", "crossvit_9_240",
-)  # fmt: skip
+)
 HUGGING_FACE = (
     "albert", "bart", "bert", "camembert", "convbert", "deberta-v2", "distilbert", "electra",
     "fnet", "gemma", "gpt_neox", "layoutlm", "m2m_100", "mamba", "mistral", "mixtral",
     "mobilebert", "mpnet", "opt", "pegasus", "phi", "qwen2", "roberta", "squeezebert", "t5",
     "xglm", "xlnet", "dinov2", "segformer", "wav2vec2",
-)  # fmt: skip
+)
 LAYERS = 4
 GPU_SCALE = 16  # of programs
 BATCH, TOKENS, IMAGES = 8, 256, 16
@@ -179,7 +179,7 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "weft / torch": round(ratio(times, "weft", "torch"), 3) if "torch" in times else None,
         "MiB": {c: round(m / 2**20, 1) for c, m in memory.items()},
         "graphs": weft.stats()["graphs"], "breaks": weft.stats()["graph_breaks"],
-    }  # fmt: skip
+    }
 
 
 def worker(arguments: argparse.Namespace) -> None:
@@ -217,14 +217,14 @@ def run_case(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str
         environment[variable] = str(folder / f"{variable}-{name}")
     command = [sys.executable, "-m", "benchmarks.speed_sweep", "--worker", "--only", name,
                "--device", arguments.device, "--compilers", arguments.compilers, "--lock",
-               arguments.lock, "--rounds", str(arguments.rounds)]  # fmt: skip
+               arguments.lock, "--rounds", str(arguments.rounds)]
     command += ["--train"] * arguments.train
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True,
                               timeout=arguments.timeout, check=False)
         found = [x for x in done.stdout.splitlines() if x.startswith(RESULT)]
         row = json.loads(found[-1].removeprefix(RESULT)) if found else {
-            "name": name, "error": f"exit {done.returncode}: {done.stderr[-200:]}"}  # fmt: skip
+            "name": name, "error": f"exit {done.returncode}: {done.stderr[-200:]}"}
     except subprocess.TimeoutExpired:
         row = {"name": name, "error": f"no result in {arguments.timeout:.0f} s"}
     print(json.dumps(row), file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ TOLERANCE = 2e-3
 
 
 def differences(model: torch.nn.Module, kwargs: dict[str, Any], steps: int,
-                compile_model: Callable[[torch.nn.Module], Any]) -> str:  # fmt: skip
+                compile_model: Callable[[torch.nn.Module], Any]) -> str:
     """What differs in `steps` steps, as text; nothing if all is equal."""
     model = model.train()
     peer = copy.deepcopy(model)

@@ -94,7 +94,7 @@ def run_chunk(names: list[str], arguments: argparse.Namespace) -> Iterator[dict[
     left = list(names)
     while left:
         command = [sys.executable, "-m", "benchmarks.transformers_sweep", "--worker",
-                   "--backend", arguments.backend, "--only", ",".join(left)]  # fmt: skip
+                   "--backend", arguments.backend, "--only", ",".join(left)]
         command += ["--peer"] * arguments.peer + ["--dynamic"] * arguments.dynamic
         command += ["--train"] * arguments.train
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -152,9 +152,9 @@ def page(rows: list[dict[str, Any]], peer: list[dict[str, Any]], note: str) -> s
         lines.append(f"- the {len(both)} types that torch.compile was run on too: weft whole "
                      f"{_share(both)}, torch.compile whole {_share([theirs[r['name']] for r in both])}")
     lines += ["", "| model type | result | graphs | breaks | torch.compile: result, graphs, breaks "
-              "| first break or error |", "|---|---|---|---|---|---|"]  # fmt: skip
+              "| first break or error |", "|---|---|---|---|---|---|"]
     lines += [_page_row(r, theirs.get(r["name"])) for r in built
-              if r["status"] != "right" or not is_whole(r) or r.get("detail")]  # fmt: skip
+              if r["status"] != "right" or not is_whole(r) or r.get("detail")]
     return "\n".join(lines) + "\n"
 
 
@@ -190,7 +190,7 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
         if (again or not whole) and row["status"] != "not buildable":
             detail = str(row.get("detail", "")).replace("\n", " ").replace("|", "/")[:160]
             cells = (row["name"], row["status"], row.get("graphs", ""), row.get("breaks", ""),
-                     again, detail)  # fmt: skip
+                     again, detail)
             lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines.append("")
     lines.append(", ".join(f"{name}: {count}" for name, count in totals.most_common()))
@@ -287,7 +287,7 @@ def examine_training(case: Case, arguments: argparse.Namespace) -> dict[str, Any
             text = differences(
                 case.model, case.kwargs, 2,
                 lambda m: weft.compile(m, backend=arguments.backend, dynamic=dynamic),
-            )  # fmt: skip
+            )
         except Exception as error:  # a failure of the compiler under test is a row
             return {"status": "error", "detail": f"{type(error).__name__}: {error}"[:500]}
     stats = weft.stats()
@@ -298,7 +298,7 @@ def examine_training(case: Case, arguments: argparse.Namespace) -> dict[str, Any
         "breaks": stats["graph_breaks"], "detail": text or (notes[0] if notes else ""),
         "uncompiled": stats["uncompiled_graphs"],
         "seconds": round(time.perf_counter() - start, 2),
-    }  # fmt: skip
+    }
 
 
 def _count_weft(
@@ -327,7 +327,7 @@ def _count_weft(
         "graphs": stats["graphs"], "breaks": stats["graph_breaks"], "recompiles": recompiles,
         "uncompiled": stats["uncompiled_graphs"],
         "detail": reasons[0] if reasons else "", "seconds": round(time.perf_counter() - start, 2),
-    }  # fmt: skip
+    }
 
 
 def _count_peer(
@@ -347,7 +347,7 @@ def _count_peer(
     return results, {
         "graphs": dynamo.utils.counters["stats"]["unique_graphs"], "breaks": sum(breaks.values()),
         "detail": next(iter(breaks), ""), "seconds": round(time.perf_counter() - start, 2),
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ class Net(nn.Module):
             nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
             nn.AdaptiveAvgPool2d(4), nn.Flatten(),
-        )  # fmt: skip
+        )
         self.head = nn.Sequential(
             nn.Linear(512, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 10)
         )

@@ -192,7 +192,7 @@ def engine_gradients(
     return torch.autograd.Variable._execution_engine.run_backward(
         tuple(values), tuple(tangents), False, False, tuple(inputs),
         allow_unreachable=True, accumulate_grad=False,
-    )  # fmt: skip
+    )
 
 
 def forward_ad_level() -> int:
@@ -220,7 +220,7 @@ def _setting_pairs(*names: str) -> list[tuple[Callable[..., Any], Callable[..., 
     PyTorch versions have them or not; some have them where it was built for GPUs only."""
     ends = [name.partition("/") for name in names]
     pairs = [(f"{prefix}_get_{get}", f"{prefix}_set_{put or get}")
-             for get, _, put in ends for prefix in ("", "_cuda")]  # fmt: skip
+             for get, _, put in ends for prefix in ("", "_cuda")]
     return [(getattr(torch._C, get), getattr(torch._C, put)) for get, put in pairs
             if hasattr(torch._C, get) and hasattr(torch._C, put)]
 

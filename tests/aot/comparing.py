@@ -143,7 +143,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def outputs_and_gradients(
     call: Callable[..., Any], inputs: list[torch.Tensor], parameters: Sequence[torch.Tensor] = ()
-) -> tuple[list[Any], list[Any]]:  # fmt: skip
+) -> tuple[list[Any], list[Any]]:
     """The results that are tensors, and the gradients of all inputs that need one."""
     torch.manual_seed(42)  # what the database's wrapper_set_seed uses, at trace time for us
     outputs = [o for o in call(*inputs) if isinstance(o, torch.Tensor)]
@@ -167,7 +167,7 @@ def _tangent(output: torch.Tensor) -> torch.Tensor:
 def compare(
     function: Callable[..., Any], args: Any, kwargs: Any, runner: Runner, *,
     random: bool = False, change: Callable[[list[Any]], list[Any]] = copies,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """`function` through `runner` and in eager; `change` makes the inputs of a run.
 
     `random`: only the number of results is compared.
@@ -179,7 +179,7 @@ def compare(
 def compare_calls(
     eager: Callable[..., Any], ours: Callable[..., Any], inputs: list[torch.Tensor],
     runner: Runner, *, random: bool = False, change: Callable[[list[Any]], list[Any]] = copies,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """`eager` run as it is, `ours` (the same, or an equal module) through `runner`."""
     eager_inputs, given = change(inputs), change(inputs)
     try:

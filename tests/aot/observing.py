@@ -31,7 +31,7 @@ def run(call: Callable, gradients: bool) -> tuple[list, list, list, list]:
     results = flat(call(*inputs))
     written = [i._version != v for i, v in zip(inputs, versions, strict=True)]
     roots = [r for r in [*results, *inputs]
-             if isinstance(r, torch.Tensor) and r.requires_grad and not r.is_leaf]  # fmt: skip
+             if isinstance(r, torch.Tensor) and r.requires_grad and not r.is_leaf]
     gradient_inputs = [i for i in (source, inputs[1]) if i.requires_grad and i.is_leaf]
     gradients_found = []
     if roots and gradient_inputs:

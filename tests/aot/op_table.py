@@ -39,7 +39,7 @@ from worker_processes import Died, in_processes
 import weft
 
 UNINITIALISED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
-                 "empty_permuted"}  # fmt: skip
+                 "empty_permuted"}
 """Operators whose values mean nothing."""
 
 
@@ -54,7 +54,7 @@ def outcomes(
         arguments = (sample.input, *sample.args)
         for name, change in changes.items():
             found = compare(op.op, arguments, sample.kwargs, runner,
-                            random=op.name in UNINITIALISED, change=change)  # fmt: skip
+                            random=op.name in UNINITIALISED, change=change)
             if name and found.startswith("eager fails"):
                 continue  # the layout does not suit the operator
             yield f"{found} [{name}]" if name and found != "equal" else found
@@ -128,7 +128,7 @@ def _variants(options: argparse.Namespace) -> list[str]:
 
 _RANK = {k: i for i, k in enumerate(
     ("died", "output", "gradient", "input", "random", "raises", "fallback", "eager", "equal")
-)}  # fmt: skip
+)}
 """From wrong to right."""
 
 
@@ -138,7 +138,7 @@ def all_found(options: argparse.Namespace) -> dict[Task, Found]:
     through = [*options.through.split(","), *["peer"] * options.peer]
     tasks = [Task(*t) for t in product(
         through, options.backends.split(","), options.dtypes.split(","), chosen
-    )]  # fmt: skip
+    )]
     out = Path(options.out) if options.out else None
     found = {task: f for task, f in _read(out) if task in set(tasks)}
     until = time.monotonic() + options.budget_s

@@ -94,7 +94,7 @@ PROGRAMS: list[Callable] = [
     _linear_softmax, _view_mutation, _input_mutation, _input_slice_mutation, _aliases_of_input,
     _aliases_of_intermediate, _out_argument, _metadata, _copy_and_fill, _same_value_twice, _dropout,
     _constant, _integer_division, _diagonal,
-]  # fmt: skip
+]
 
 
 def as_graph(program: Callable) -> torch.fx.GraphModule:
@@ -171,7 +171,7 @@ def _assert_same_aliasing(found: list[torch.Tensor], wanted: list[torch.Tensor])
         pointers = [t.untyped_storage().data_ptr() for t in ts]
         identities = [id(t) for t in ts]
         return [(pointers.index(p), identities.index(i))
-                for p, i in zip(pointers, identities, strict=True)]  # fmt: skip
+                for p, i in zip(pointers, identities, strict=True)]
 
     assert pattern(found) == pattern(wanted)
 

@@ -25,7 +25,7 @@ def test_products_of_selected_rows(kept: int) -> None:
     torch.testing.assert_close(
         torch.autograd.grad(found, parameters), torch.autograd.grad(wanted, parameters),
         rtol=1e-4, atol=1e-4,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

@@ -25,7 +25,7 @@ def _facts(t: torch.Tensor) -> tuple:
     return (
         t.size(), t.stride(), t.storage_offset(), t.dtype, t.device, t.requires_grad,
         t.is_leaf, isinstance(t, torch.nn.Parameter), t.is_conj(), t.is_inference(),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

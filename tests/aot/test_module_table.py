@@ -13,7 +13,7 @@ import weft
 RECURRENT = {"nn.LSTM", "nn.GRU", "nn.RNN"}
 MODULES = [m for i, m in enumerate(module_db) if i % 8 == 0 or m.name in RECURRENT]
 MAY_FALL_BACK = {"nn.BatchNorm1d", "nn.BatchNorm2d", "nn.BatchNorm3d", "nn.CTCLoss",
-                 "nn.GaussianNLLLoss"}  # fmt: skip
+                 "nn.GaussianNLLLoss"}
 """Modules that read values of tensors in some samples: a captured program breaks there."""
 
 

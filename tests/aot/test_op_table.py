@@ -19,7 +19,7 @@ MAY_FALL_BACK = {
     "item", "linalg.lstsq", "masked_select", "narrow", "nn.functional.ctc_loss",
     "nn.functional.gaussian_nll_loss", "nonzero", "resize_", "sparse.mm.reduce",
     "sparse.sampled_addmm", "tensor_split", "unique", "unique_consecutive",
-}  # fmt: skip
+}
 """Operators that read values, or whose results' sizes depend on data: they run through autograd."""
 
 

@@ -17,7 +17,7 @@ def program(seed: int):
         (choose.choice(["dropout", "product", "sin", "noise", "unused"]), choose.random(),
          choose.random())
         for _ in range(14)
-    ]  # fmt: skip
+    ]
 
     def run(a, b):
         values = [a, b]

@@ -28,7 +28,7 @@ def test_recurrent_layer_trains(kind: type[torch.nn.Module]) -> None:
 @pytest.mark.parametrize("options", [
     {"batch_first": True, "num_layers": 2}, {"bidirectional": True, "bias": False},
     {"num_layers": 2, "bidirectional": True}, {"num_layers": 2, "dropout": 0.5},
-], ids=["two", "both", "two-both", "dropout"])  # fmt: skip
+], ids=["two", "both", "two-both", "dropout"])
 def test_lstm_of_any_length_is_one_graph_with_its_returned_state(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     layer = torch.nn.LSTM(4, 6, **options)

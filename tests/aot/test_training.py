@@ -95,7 +95,7 @@ MEMORY_CASES = {
                                          for s in [(32, 8), (8, 8), (8,)]]),
     "pointwise": (pointwise_chain, lambda: [torch.randn(64, 64, requires_grad=True)
                                             for _ in range(2)]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "aot_eager_decomposed"])
@@ -142,7 +142,7 @@ SECOND_ORDER = {
     "conv": (lambda x, w: F.conv2d(x, w).sigmoid(), lambda: [
         torch.randn(s, dtype=torch.float64, requires_grad=True)
         for s in [(1, 2, 5, 5), (3, 2, 3, 3)]]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", SECOND_ORDER)
@@ -154,7 +154,7 @@ def test_gradient_penalty(case: str) -> None:
     def penalty(f: Callable) -> list[torch.Tensor]:
         torch.manual_seed(0)
         first = torch.autograd.grad(f(*inputs)[0].sum(), inputs, create_graph=True,
-                                    allow_unused=True)  # fmt: skip
+                                    allow_unused=True)
         total = sum(g.square().sum() for g in first if g is not None)
         return list(torch.autograd.grad(total, inputs, allow_unused=True))
 
@@ -259,7 +259,7 @@ def test_unused_outputs_give_no_gradient() -> None:
 @pytest.mark.parametrize("make", [
     lambda y: torch.ones(()).expand(y.shape), lambda y: torch.randn(y.shape[::-1]).t(),
     lambda y: torch.randn(*y.shape, 2)[..., 0],
-], ids=["broadcast", "transposed", "strided"])  # fmt: skip
+], ids=["broadcast", "transposed", "strided"])
 def test_tangents_of_any_layout(make: Callable) -> None:
     inputs = mlp_inputs()
     y, wanted = compiled(mlp, inputs)(*inputs)[0], mlp(*inputs)
@@ -273,7 +273,7 @@ def test_tangents_of_any_layout(make: Callable) -> None:
 @pytest.mark.parametrize("make", [
     lambda x: torch.view_as_real(torch.complex(x, x * 2))[..., 0], lambda x: (x * 2)[:, ::2],
     lambda x: (x * 2)[0].expand(3, 6), lambda x: (x * x).t()[:2],
-], ids=["real_part", "strided", "expanded", "transposed"])  # fmt: skip
+], ids=["real_part", "strided", "expanded", "transposed"])
 def test_results_with_gaps_take_tangents_without(make: Callable, backend: str) -> None:
     """The backward's kernels read tangents by the strides that their placeholder promises."""
     x = torch.randn(4, 6, requires_grad=True)
@@ -318,7 +318,7 @@ def test_autocast_at_capture() -> None:
     assert found.dtype == wanted.dtype
     torch.testing.assert_close(found, wanted)
     gradients = zip(torch.autograd.grad(found.sum(), inputs),
-                    torch.autograd.grad(wanted.sum(), inputs), strict=True)  # fmt: skip
+                    torch.autograd.grad(wanted.sum(), inputs), strict=True)
     for f, w in gradients:
         torch.testing.assert_close(f, w)
 
@@ -356,7 +356,7 @@ def test_checkpointing_is_kept() -> None:
     call = compiled(checkpointed, inputs)
     assert saved_bytes(lambda: call(*inputs)) == 0  # inputs are leaves
     for f, w in zip(torch.autograd.grad(call(*inputs)[0].sum(), inputs),
-                    torch.autograd.grad(plain(*inputs).sum(), inputs), strict=True):  # fmt: skip
+                    torch.autograd.grad(plain(*inputs).sum(), inputs), strict=True):
         torch.testing.assert_close(f, w)
 
 

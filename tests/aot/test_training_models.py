@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 STEPS = 20
 SMALL = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2,
-         "intermediate_size": 64}  # fmt: skip
+         "intermediate_size": 64}
 
 
 def _ids(rows: int = 2, length: int = 8) -> torch.Tensor:
@@ -51,7 +51,7 @@ def t5() -> tuple[torch.nn.Module, dict]:
     config = transformers.T5Config(
         vocab_size=50, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2,
         decoder_start_token_id=0,
-    )  # fmt: skip
+    )
     kwargs = {"input_ids": _ids(), "labels": _ids()}
     return transformers.T5ForConditionalGeneration(config), kwargs
 

@@ -70,7 +70,7 @@ def test_gradients_of_gradients(batched: bool) -> None:
         (second,) = torch.autograd.grad((first * X).sum(), x, create_graph=True)
         if batched:
             return torch.autograd.grad(second, x, torch.eye(24).view(24, 4, 6),
-                                       is_grads_batched=True)  # fmt: skip
+                                       is_grads_batched=True)
         return torch.autograd.grad(second.square().sum(), x)
 
     torch.testing.assert_close(third(compiled(scalar)), third(scalar), rtol=1e-4, atol=1e-5)

@@ -108,7 +108,7 @@ class Prefix:
         return bytecode.assemble(
             out, entries, code, co_varnames=varnames, co_nlocals=len(varnames),
             co_consts=tuple(self.consts),
-        ).replace(co_stacksize=code.co_stacksize + 12 + len(names) + shift)  # fmt: skip
+        ).replace(co_stacksize=code.co_stacksize + 12 + len(names) + shift)
 
     def _const(self, value: Any) -> int:
         self.consts.append(value)
@@ -174,7 +174,7 @@ class Prefix:
         if "e" in self.kinds:
             leave = [
                 make("LOAD_FAST", base + self.kinds.index("e")), make("POP_EXCEPT"), *leave,
-            ]  # fmt: skip
+            ]
         out += [make("COPY", 1), jump, *leave, done]
         for i in out:
             i.positions = positions

@@ -64,7 +64,7 @@ def resumed_with(
     resumed = continuation.resume_function(
         code, offset, found.kinds, tuple(variables), tuple(cells),
         globals=function.__globals__, closure=function.__closure__,
-    )  # fmt: skip
+    )
     return resumed, [*found.stack, *variables.values(), *cells.values()]
 
 

@@ -23,7 +23,7 @@ _FREE = frozenset({
     "aten::item", "aten::is_nonzero", "aten::_local_scalar_dense", "aten::detach", "detach",
     "aten::lift_fresh", "aten::view", "aten::select", "aten::alias", "aten::as_strided",
     "aten::empty", "aten::to", "aten::reshape", "aten::resolve_conj", "aten::resolve_neg",
-})  # fmt: skip
+})
 """What reading a number or looking at a tensor comes to."""
 
 

@@ -69,7 +69,7 @@ class Program:
             f"dict(zip('ab', ({a}, {b})))['b']", f"list(map(lambda q: q + 1, [{a}, {b}]))[-1]",
             f"int(isinstance({a}, bool))", f"({a}, {b}) [{a} > {b}]",
             f"apply(max, {a}, {b})", f"len({{{a}, {b}}})",
-        )  # fmt: skip
+        )
 
     def condition(self, depth: int = 1) -> str:
         a, b = self.number(depth), self.number(depth)
@@ -77,7 +77,7 @@ class Program:
             f"{a} > {b}", f"{a} == {b}", f"not {a}", f"{a} in ({b}, 2)", f"{a} is None",
             f"0 <= {a} < 3", self.one(*self.lists),
             f"({self.tensor(depth)}).sum() > {self.one(0, 2, 5)}" if self.chance(20) else f"{a} < 2",
-        )  # fmt: skip
+        )
 
     def tensor(self, depth: int = 2) -> str:
         if depth == 0 or self.chance(25):
@@ -92,7 +92,7 @@ class Program:
             f"(lambda t: t + {n})({a})", f"{a}[1:].sum().expand(3)", f"{a}.view(3, 1)[:, 0]",
             f"next(g for g in ({a}, {b}))", f"max([{a}, {b}], key=lambda t: t.dim())",
             f"[*({a}, {b})][{self.one(0, 1)}]", f"apply(torch.add, {a}, other={b})",
-        )  # fmt: skip
+        )
 
     # -- statements -------------------------------------------------------------------------------
 
@@ -165,13 +165,13 @@ class Program:
             f"box.items = {items}", f"{items}.append({items}[:1])", f"box.__dict__['extra'] = {self.number(1)}",
             f"del {items}[:1]", f"{items} += box.items[:1]", "box.other = box.items",
             f"{self.fresh('z')} = {items}.pop() if {items} else None",
-        ))  # fmt: skip
+        ))
 
     def effect(self, indent: int, depth: int) -> None:
         self.put(indent, self.one(
             f"log({self.number()})", f"log({self.tensor()})", "stop()", f"log(f'{{{self.one(*self.numbers)}:>4}}')",
             "log(box.value)", f"log(len({self.one(*self.lists)}))",
-        ))  # fmt: skip
+        ))
 
     def unpack(self, indent: int, depth: int) -> None:
         a, b = self.one(*self.numbers), self.one(*self.numbers)
@@ -180,7 +180,7 @@ class Program:
         self.put(indent, self.one(
             f"{a}, {b} = {b}, {a}", f"{t}, {a} = {self.tensor()}, {self.number()}",
             f"{t}, {u} = {u}, {t}", f"{a}, *{rest} = {self.number()}, {self.number()}, 7",
-        ))  # fmt: skip
+        ))
 
     def generator(self, indent: int, depth: int) -> None:
         """One that is alive for a while: partly read, then read on or closed."""
@@ -190,7 +190,7 @@ class Program:
             f"(stop(q) * {self.number(0)} for q in range(3))", f"guarded({self.number(0)})",
             f"zip(walk({self.number(0)}, 2), [1, 2, 3])", "enumerate(iter([3, 4, 5]))",
             f"itertools.count({self.number(0)})", f"map(stop, walk(1, {self.number(0)}))",
-        )  # fmt: skip
+        )
         self.put(indent, f"{name} = {made}")
         for _ in range(self.random.randint(0, 2)):
             self.put(indent, self.one(f"log(next({name}, None))", f"stop(next({name}, 0))"))
@@ -200,7 +200,7 @@ class Program:
             self.put(indent, self.one(
                 f"log(list({name}))", f"{name} = None", f"log(sum(1 for _ in {name}))",
                 f"getattr({name}, 'close', stop)()",
-            ))  # fmt: skip
+            ))
 
     def if_(self, indent: int, depth: int) -> None:
         self.put(indent, f"if {self.condition()}:")
@@ -256,7 +256,7 @@ class Program:
             self.put(indent + 1, self.one(
                 f"raise ValueError({self.number()})", "{}['key']", "[][1]", f"1 // {self.number(1)}",
                 f"check({self.number()})", f"log(check({self.number()}) + 1)", f"calls({self.number()})",
-            ))  # fmt: skip
+            ))
         catches = self.chance(80)
         if catches:
             kinds = self.one("ValueError", "(KeyError, IndexError)", "Exception")
@@ -437,7 +437,7 @@ class Trial:
         self.namespace: dict[str, Any] = {
             "torch": torch, "LOG": LOG, "STATE": STATE, "log": log, "__name__": f"random{seed}",
             "stop": weft.disable(stop) if breaking else stop,
-        }  # fmt: skip
+        }
         exec(compile(_SUPPORT + self.source, f"<random {seed}>", "exec"), self.namespace)
         if breaking:
             self.namespace["check"] = weft.disable(self.namespace["check"])

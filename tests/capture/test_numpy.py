@@ -65,7 +65,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fft": lambda a, b, f: (np.fft.fft(f), np.fft.rfft(a, axis=1), np.fft.ifft(np.fft.fft(f)).real),
     "iteration": lambda a, b, f: ([row * 2 for row in a], sum(f), [x + 1 for x in f], list(zip(a,
         b))),
-}  # fmt: skip
+}
 
 
 def equal(one: Any, other: Any) -> bool:

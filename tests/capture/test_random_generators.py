@@ -81,7 +81,7 @@ def _raising(x: torch.Tensor) -> Any:
 @pytest.mark.parametrize("program", [
     lambda x: (x * random.uniform(0, 2), random.random()),
     _crop, _mixup, _arrays, _own_generator, _seeded, _rows, _raising,
-])  # fmt: skip
+])
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_each_call_draws_anew_and_leaves_the_state_as_eager(program: Any, backend: str) -> None:
     torch.manual_seed(1)

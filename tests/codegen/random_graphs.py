@@ -18,11 +18,11 @@ UNARY: list[Callable[..., Any]] = [
     lambda x: x * 0.5 + 1, lambda x: x.clamp(-1, 1), lambda x: torch.exp(-x.abs()),
     lambda x: x.masked_fill(x > 0.5, 0.25), lambda x: (x > 0).to(x.dtype), torch.clone,
     lambda x: x.to(torch.float64).sqrt().nan_to_num().to(x.dtype),
-]  # fmt: skip
+]
 BINARY: list[Callable[..., Any]] = [
     torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum,
     lambda x, y: x / (1 + y.abs()), lambda x, y: torch.where(x > y, x, y * 2),
-]  # fmt: skip
+]
 
 
 class RandomProgram:
@@ -150,4 +150,4 @@ def _matmul(p: RandomProgram, choose: random.Random, values: Values) -> Any:
 STEPS: list[Callable[..., Any]] = [
     _unary, _unary, _unary, _binary, _binary, _binary, _reduce, _reduce, _view, _view, _join,
     _gather, _matmul,
-]  # fmt: skip
+]

@@ -39,7 +39,7 @@ def mask_of(kind: str, b: int, s: int, t: int) -> torch.Tensor | None:
 
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("sizes", [(2, 3, 64, 64, 64), (1, 2, 197, 197, 32), (2, 1, 40, 700, 128),
-                                   (1, 2, 300, 17, 48), (1, 1, 1, 5, 16)])  # fmt: skip
+                                   (1, 2, 300, 17, 48), (1, 1, 1, 5, 16)])
 def test_kernel_agrees_with_aten(sizes: tuple[int, ...], kind: str) -> None:
     torch.manual_seed(0)
     b, h, s, t, d = sizes
@@ -113,7 +113,7 @@ _BIAS, _TEXT = torch.linspace(-1, 1, 64), torch.arange(6) // 2
     (lambda s, b, h, q, k: s - (h + 1) * (q - k).abs(), lambda b, h, q, k: q >= k),
     (lambda s, b, h, q, k: 20 * torch.tanh(s / 20), lambda b, h, q, k: _TEXT[q] == _TEXT[k]),
     (lambda s, b, h, q, k: s + _BIAS[q - k + 6], lambda b, h, q, k: (q >= k) & (q > 2)),
-], ids=["distance", "documents", "unseen"])  # fmt: skip
+], ids=["distance", "documents", "unseen"])
 def test_flex_attention_is_one_graph(change: Any, mask: Any) -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 4, 6, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, 8)

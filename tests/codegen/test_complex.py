@@ -47,7 +47,7 @@ def library_calls(z: Tensor, x: Tensor) -> Any:
 @pytest.mark.parametrize("program, inputs", [
     (rotary, (X, W)), (arithmetic, (Z, W)), (functions, (Z,)), (structure, (Z, W)),
     (beside_real_ones, (Z, X)), (library_calls, (Z, X)),
-], ids=lambda p: getattr(p, "__name__", ""))  # fmt: skip
+], ids=lambda p: getattr(p, "__name__", ""))
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_complex_programs(
     program: Callable[..., Any], inputs: tuple[Tensor, ...], dynamic: bool

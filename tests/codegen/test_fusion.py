@@ -133,7 +133,7 @@ def test_elements_that_lie_apart(step: int, dtype: torch.dtype) -> None:
     def turned(x):
         parts = [x[..., k::step] for k in range(step)]
         return torch.stack(parts[::-1], -1).flatten(-2), parts[-1] ^ parts[0] if dtype in (
-            torch.bool, torch.int64) else parts[-1] * parts[0]  # fmt: skip
+            torch.bool, torch.int64) else parts[-1] * parts[0]
 
     artifact = check(turned, torch.randn(5, 7, 37 * step).mul(9).to(dtype))
     assert len(artifact.kernels) <= 2

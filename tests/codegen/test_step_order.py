@@ -15,7 +15,7 @@ def order_of(steps: dict[int, tuple[set[str], set[str]]], size: dict[str, int]) 
         writes={n: writes for n, (_, writes) in steps.items()},
         size=size,
         outputs={"g0"},
-    )  # fmt: skip
+    )
     return order.improved(list(steps))
 
 
@@ -24,7 +24,7 @@ def test_activations_are_computed_again_right_before_their_use() -> None:
     steps = {
         0: ({"s2"}, {"r2"}), 1: ({"s1"}, {"r1"}), 2: ({"r1"}, {"r1b"}),
         3: ({"t", "r2"}, {"g2"}), 4: ({"g2"}, {"g1"}), 5: ({"g1", "r1b", "s1", "s2"}, {"g0"}),
-    }  # fmt: skip
+    }
     assert order_of(steps, dict.fromkeys(("r1", "r1b", "r2"), 100 * KB)) == [0, 3, 4, 1, 2, 5]
 
 
@@ -39,7 +39,7 @@ def test_a_gradient_that_is_returned_waited_for_its_update_beside_what_it_is_mad
     """The logits' gradient lived until the last parameter was updated."""
     steps = {
         0: ({"d", "h"}, {"g0"}), 1: ({"d"}, {"g1"}), 2: ({"g1"}, {"new1"}), 3: ({"g0"}, {"new0"}),
-    }  # fmt: skip
+    }
     assert order_of(steps, {"d": 400 * KB, "g0": 800 * KB}) == [1, 0, 2, 3]
 
 
@@ -49,7 +49,7 @@ def test_what_needs_much_for_itself_lets_others_free_theirs_first() -> None:
     steps = {
         0: ({"t", "w"}, {"g"}), 1: ({"t", "h"}, {"g0"}), 2: ({"g", "qkv"}, {"dq", "dk", "dv"}),
         3: ({"dq", "dk", "dv"}, {"out"}),
-    }  # fmt: skip
+    }
     size = dict.fromkeys(("t", "g", "dq", "dk", "dv"), 256 * KB) | {"qkv": 768 * KB, "g0": 64 * KB}
     assert order_of(steps, size) == [1, 0, 2, 3]
     assert order_of(steps, size | {"t": 64 * KB, "g0": 512 * KB}) == [0, 2, 3, 1]

@@ -94,7 +94,7 @@ def test_operands_are_released() -> None:
 def test_results_are_released() -> None:
     make = empty(((1 << 20,), (1,), 0), F32, CPU)
     multiply = product("mm", (((1024, 1), (1, 1), 0), ((1, 1024), (1, 1), 0)),
-                       ((1024, 1024), (1024, 1), 0), F32, CPU)  # fmt: skip
+                       ((1024, 1024), (1024, 1), 0), F32, CPU)
     x = torch.ones(1024)
     multiply(x, x)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -51,13 +51,13 @@ def test_broadcast_strided_and_transposed_loads() -> None:
         "column": j, "plane": i, "transposed": k * 35 + j * 5 + i,
         "every_third": (i * 7 + j) * 99 + 3 * k,
         "reversed": (i * 7 + j) * 33 + 32 - k,
-    }.items():  # fmt: skip
+    }.items():
         total = b.op("add", total, b.load(name, "f32", index))
     b.store("o", "f32", flat(b.outer), total)
     n = 5 * 7 * 33
     check(b.build("mixed"), {
         "row": values(33), "column": values(7), "plane": values(5), "transposed": values(n),
-        "every_third": values(3 * n), "reversed": values(n), "o": zeros(n, "f32")})  # fmt: skip
+        "every_third": values(3 * n), "reversed": values(n), "o": zeros(n, "f32")})
 
 
 def test_transposed_loads_go_through_tiles() -> None:
@@ -74,7 +74,7 @@ def test_transposed_loads_go_through_tiles() -> None:
     check_all([
         transpose(2, 70, 150, "f32"), transpose(1, 64, 64, "f32"), transpose(3, 100, 33, "bf16"),
         transpose(2, 40, 90, "f64"), transpose(1, 50, 70, "u8"), transpose(1, 50, 70, "bool"),
-    ])  # fmt: skip
+    ])
 
 
 def test_norm_over_strided_channels_goes_through_tiles() -> None:
@@ -110,7 +110,7 @@ def test_mixed_types_in_one_kernel() -> None:
     check(b.build("mixed"), {
         "half": values(n, "bf16"), "d": values(n, "f64"), "l": values(n, "i64"),
         "s": values(n, "i8"), "m": values(n, "bool"), "o": zeros(n, "f64"), "p": zeros(n, "bf16"),
-        "q": zeros(n, "bool")})  # fmt: skip
+        "q": zeros(n, "bool")})
 
 
 def test_wide_constants_beside_narrow_vectors() -> None:
@@ -127,7 +127,7 @@ def test_wide_constants_beside_narrow_vectors() -> None:
     check_all([
         (b.build("neg"), {"x": values(n), "o": zeros(n, "f32"), "p": zeros(n, "i64")}),
         (rows.build("count"), {"x": values(5 * n), "o": zeros(5, "f32"), "count": zeros(5, "i64")}),
-    ])  # fmt: skip
+    ])
 
 
 def test_symbolic_sizes() -> None:
@@ -145,7 +145,7 @@ def test_symbolic_sizes() -> None:
     for m, n in ((1, 1), (3, 40), (9, 129), (2, 70000)):
         check_all(
             [(k, {"x": values(m * n), "o": zeros(m * n, "f32")}) for k in kernels],
-            {"s0": m, "s1": n})  # fmt: skip
+            {"s0": m, "s1": n})
 
 
 def reduction_case(
@@ -270,7 +270,7 @@ def test_reduction_over_two_loops() -> None:
     b.store("arg", "i64", i, b.reduce("argmax", x))
     b.store("o", "f32", r * 300 + i * 50 + q, b.op("exp", d))
     check(b.build("channels"), {"x": values(1200), "var": zeros(6, "f32"), "arg": zeros(6, "i64"),
-                                "o": zeros(1200, "f32")})  # fmt: skip
+                                "o": zeros(1200, "f32")})
 
 
 def norm_kernel(b: KernelBuilder, dtype: str, n: int) -> Kernel:
@@ -305,7 +305,7 @@ def test_masked_loads_do_not_read_outside() -> None:
     b = builder([m, n])
     i, j = (v.symbol for v in b.outer)
     inside = b.op("and_", b.op("ge", b.index(j - 3), b.const(0, "i64")),
-                  b.op("lt", b.index(j - 3), b.const(60, "i64")))  # fmt: skip
+                  b.op("lt", b.index(j - 3), b.const(60, "i64")))
     row = b.op("lt", b.index(i), b.const(4, "i64"))
     with b.masked(inside, 7.0):
         x = b.load("x", "f32", i * 60 + j - 3)
@@ -315,7 +315,7 @@ def test_masked_loads_do_not_read_outside() -> None:
             z = b.load("z", "f32", (i * 60 + j - 3) * 2)
     b.store("o", "f32", i * n + j, b.op("add", b.op("add", x, y), z))
     check(b.build("pad"), {"x": values(300), "y": values(4 * n), "z": values(600),
-                           "o": zeros(m * n, "f32")})  # fmt: skip
+                           "o": zeros(m * n, "f32")})
 
 
 def embedding(check_range: bool = True) -> Kernel:
@@ -366,7 +366,7 @@ def test_a_resolved_index_is_a_value_too() -> None:
     b.store("row", "i64", i * 40 + j, both[0])
     check(b.build("index_values"), {
         "rows": torch.tensor([2, -1, 0]), "columns": torch.arange(-40, 0), "x": values(120),
-        "o": zeros(120, "f32"), "seen": zeros(120, "bool"), "row": zeros(120, "i64")})  # fmt: skip
+        "o": zeros(120, "f32"), "seen": zeros(120, "bool"), "row": zeros(120, "i64")})
 
 
 def test_accumulating_stores_with_equal_indices() -> None:
@@ -383,7 +383,7 @@ def test_accumulating_stores_with_equal_indices() -> None:
                                 "o": values(80)}),
         (lanes.build("histogram"), {"index": torch.randint(0, 4, (600,)), "x": values(600, "i32"),
                                     "o": values(4, "i32")}),
-    ])  # fmt: skip
+    ])
 
 
 def test_many_threads_share_large_domains() -> None:
@@ -407,7 +407,7 @@ def test_every_instruction_set(simd: str) -> None:
         buffers |= {"w": values(70, "f16"), "b": values(70, "f16"), "mean": zeros(9, "f32")}
         check(norm_kernel(builder([9], [70]), "f16", 70), buffers)
         check_all([reduction_case(k, d, 19, 41, c) for k in ("sum", "max", "argmax")
-                   for d in ("f32", "u8") for c in ("inner", "outer")])  # fmt: skip
+                   for d in ("f32", "u8") for c in ("inner", "outer")])
         from tests.codegen_cpp.test_operators import operator_kernel
 
         check(*operator_kernel("f32", 40))
@@ -491,13 +491,13 @@ def test_neighbouring_columns_are_reduced_row_by_row() -> None:
             "x": values(width * height, dtype), "w": values(width, dtype),
             "y": zeros(width * height, dtype), "s": zeros(2 * width, dtype),
             "m": zeros(2 * width, dtype),
-        }  # fmt: skip
+        }
 
     check_all([
         case(2, (3,), 40, "f32", 80), case(2, (600,), 17, "f32", 34),
         case(2, (5, 130), 300, "f32", 600), case(2, (7,), 256, "f64", 512),
         case(2, (2, 3), 1030, "f32", 2060),
-    ])  # fmt: skip
+    ])
     columns = symbol("s0", 1)
     for width in (1, 16, 700):
         check_all([case(2, (300,), columns, "f32", 2 * width)], {"s0": width})

@@ -66,7 +66,7 @@ def test_variables_that_lie_flat_are_one_index() -> None:
 def test_sizes_near_each_other_share_a_form() -> None:
     forms = Forms(softmax())
     assert len({forms.best((rows, length)) for rows in (97, 101, 999) for length in range(65, 127)
-                if rows % 2 and length % 4}) == 1  # fmt: skip
+                if rows % 2 and length % 4}) == 1
 
 
 def test_multiples_of_16_hold_only_where_they_are() -> None:

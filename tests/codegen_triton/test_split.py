@@ -128,7 +128,7 @@ def test_positions_of_extrema(kind: str, points: int, row: int, columns: bool) -
     buffers = {"in0": source, "out0": np.zeros(points, np.int64)}
     run_kernel(kernel, buffers)
     parts = {n: np.zeros(count, np.int64 if dtype == "i64" else np.float64)
-             for n, (dtype, count) in split.partials.items()}  # fmt: skip
+             for n, (dtype, count) in split.partials.items()}
     again = {"in0": source, "out0": np.zeros(points, np.int64), **parts}
     run_kernel(split.first, again)
     run_kernel(split.second, again)

@@ -86,7 +86,7 @@ def test_refuses(name: str, learned: bool) -> None:
     lambda: torch.zeros(2, 3, dtype=torch.complex64),
     lambda: torch.zeros(2, 3, dtype=torch.bfloat16)[:, 1:],
     lambda: torch.zeros(2, 3, requires_grad=True) * 2,
-])  # fmt: skip
+])
 def test_accepts_its_own_kind(make: Callable[[], torch.Tensor]) -> None:
     guards = tree(make())
     for _ in range(3):
@@ -188,7 +188,7 @@ MODES: dict[str, Callable[[], Any]] = {
     "matmul precision": lambda: setting(lambda: torch.set_float32_matmul_precision("high"),
                                         lambda: torch.set_float32_matmul_precision("highest")),
     "autocast in inference mode": lambda: nested(torch.inference_mode(), torch.autocast("cpu")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MODES)

@@ -32,7 +32,7 @@ def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def check(fn: Callable[..., Any], *args: Any, tolerance: float = 1e-4, kernels: int | None = None,
-          **options: Any) -> None:  # fmt: skip
+          **options: Any) -> None:
     compiled = weft.compile(fn, **options)
     for _ in range(3):
         torch.testing.assert_close(compiled(*args), fn(*args), rtol=tolerance, atol=tolerance)
@@ -75,7 +75,7 @@ def test_embedding_and_cross_entropy() -> None:
 
 def test_convolution_batch_norm_relu() -> None:
     layers = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-                           nn.MaxPool2d(2)).cuda().eval()  # fmt: skip
+                           nn.MaxPool2d(2)).cuda().eval()
     with torch.no_grad():
         check(layers, rand(2, 3, 32, 32), tolerance=1e-3)
 

@@ -176,7 +176,7 @@ CASES = [
     for dtype in SIGNED_AND_BOOL[op.operands]
     if not name.startswith("philox") and not (name == "pow" and dtype == "i64")
     and not (name.startswith("round_") and dtype != "f32") and name not in ("shl", "shr", "lgamma")
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)

@@ -240,7 +240,7 @@ PROGRAMS = (
     scaled, tensor_bounds, indexed, last_columns, padded, checked, extremes, laid_out, products,
     largest_of_none, mean_of_none, broadcast, two_masks, assigned, experts, matched,
     expanded, attention,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

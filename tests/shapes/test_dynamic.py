@@ -263,7 +263,7 @@ def test_divisibility_asked_by_a_view_leaves_one_guard() -> None:
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("part", [
     lambda t: t[:, 2], lambda t: t[:, :4], lambda t: t[:, 1:].t(), lambda t: t[::2, 1:-1],
-])  # fmt: skip
+])
 def test_parts_of_tensors_of_other_widths_are_one_artifact(part: Any, gradients: bool) -> None:
     """Their strides change, and follow from no size of theirs."""
     program = lambda x: (x * 2).sin().sum(-1)

@@ -214,7 +214,7 @@ def test_multiples_are_written_over_quotients() -> None:
 @pytest.mark.parametrize("program", [
     lambda n, m: n * 1.5, lambda n, m: n / m, lambda n, m: n / 3, lambda n, m: n * 0.25 / 2,
     lambda n, m: n * 0.5 + 0.5, lambda n, m: n * 0.5 - m, lambda n, m: -n / 4,
-])  # fmt: skip
+])
 def test_rounded_floats_are_whole_number_formulas(program: Callable[..., float]) -> None:
     context = ShapeContext(share_equal_hints=False)
     n, m = context.size(7, "n"), context.size(3, "m")

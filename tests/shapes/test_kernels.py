@@ -160,7 +160,7 @@ def test_operators_that_take_plain_sizes_only() -> None:
     lambda x: (torch.block_diag(x, x[0], x[:, :2]), torch.combinations(x[:, 0]),
                torch.combinations(x[:, 1], with_replacement=True)),
     lambda x: (F.adaptive_avg_pool1d(x.mT, len(x) // 2 + 1), x.unfold(0, len(x) // 2 + 1, 2)),
-])  # fmt: skip
+])
 def test_operators_that_take_plain_sizes_only_are_one_graph(program: Callable[..., Any]) -> None:
     compiled = weft.compile(program, backend="eager", dynamic=True)
     for rows in (6, 8, 33, 14):
@@ -199,7 +199,7 @@ def test_rounding_to_digits_keeps_sizes_symbolic() -> None:
 @pytest.mark.parametrize("number", [
     lambda x: np.prod(x.shape), lambda x: np.sqrt(x.shape[0]), lambda x: np.int64(x.shape[0]),
     lambda x: [np.sum(x.shape), 2], lambda x: [np.sqrt(x.shape[0]), 0.5],
-])  # fmt: skip
+])
 def test_tensors_of_numpy_numbers_made_of_sizes_keep_value_and_type(number: Any) -> None:
     """They were `tensor(True)`, those of plain float64 numbers of 32 bits."""
     def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -223,7 +223,7 @@ def test_functions_of_math_take_sizes() -> None:
 @pytest.mark.parametrize("key", [
     lambda t: t, lambda t: (slice(None), t), lambda t: (..., t), lambda t: (None, t, slice(1, 3)),
     lambda t: (t, t),
-])  # fmt: skip
+])
 def test_one_integer_in_a_tensor_is_an_index(key: Callable[..., Any]) -> None:
     def program(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -314,7 +314,7 @@ LOSSES = {
     "kl_div": lambda x: F.kl_div(F.log_softmax(x, -1), x.detach().softmax(-1),
                                  reduction="batchmean"),
     "constant over a size": lambda x: (x * (torch.ones(()) / x.size(0))).sum(),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

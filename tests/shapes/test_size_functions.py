@@ -53,7 +53,7 @@ ONE: dict[str, Program] = {
     "slopes that are sizes": lambda x: F.softplus(x, x.shape[0]) + F.elu(x, x.shape[1]),
     "pooling of sequences": lambda x: F.max_pool1d(x, (3,), 2, 1) + F.max_pool1d(x * 2, 3, 2, 1),
     "window of a range": lambda x: [x[:, i] * i for i in range(x.shape[1] - 3, x.shape[1])],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
@@ -88,7 +88,7 @@ SPECIALISED: dict[str, Program] = {
     "narrower numpy types": lambda x: x * (np.float32(2) * x.shape[0]) + np.int8(9) % x.shape[0],
     "numpy scalar equals size": lambda x: x * 2 if np.int64(4) == x.shape[0] else x * 3,
     "numpy bool": lambda x: x + np.bool_(True) * x.shape[0],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SPECIALISED)

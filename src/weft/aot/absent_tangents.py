@@ -170,19 +170,19 @@ def _is_zero(value: Any) -> bool:
 
 
 _SAME_VALUE: Final = {aten.expand.default, aten.view.default, aten.permute.default,
-                      aten.clone.default, aten._to_copy.default}  # fmt: skip
+                      aten.clone.default, aten._to_copy.default}
 _ZEROS: Final = {aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default}
 _FILLS: Final[dict[Any, int]] = {
     aten.full.default: 1, aten.full_like.default: 1, aten.scalar_tensor.default: 0,
     aten.new_full.default: 2,
-}  # fmt: skip
+}
 
 _LINEAR: Final = (
     "neg", "clone", "_to_copy", "sum", "mean", "div", "cumsum", "flip", "roll", "repeat", "index",
     "gather", "index_select", "conj_physical", "_conj_physical", "tril", "triu", "split",
     "split_with_sizes", "unbind", "chunk", "_unsafe_view", "reshape", "contiguous", "trace",
     "diag_embed", "real", "imag", "_fft_c2c", "_fft_c2r", "_fft_r2c",
-)  # fmt: skip
+)
 """Operators that are linear in their first argument (by name)."""
 
 _RULES: Final[dict[str, Rule]] = {
@@ -197,7 +197,7 @@ _RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _written(3)),
     **dict.fromkeys(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"),
                     _written(1)),
-}  # fmt: skip
+}
 """By the operator's name."""
 
 

@@ -39,7 +39,7 @@ class AutocastState:
         for device, (enabled, dtype) in self.settings.items():
             if (enabled, dtype) != (
                 torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-            ):  # fmt: skip
+            ):
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=enabled))
         self._stacks.append(stack)
         return self

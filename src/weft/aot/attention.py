@@ -74,7 +74,7 @@ def _all_static(*tensors: torch.Tensor) -> bool:
 def _choice(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     dropout: float, causal: bool, scale: float | None,
-) -> int:  # fmt: skip
+) -> int:
     """PyTorch's choice for real tensors of this form."""
     with no_modes():
         real = [
@@ -89,7 +89,7 @@ def _choice(
 def _flash(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     dropout: float, causal: bool, scale: float | None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     head = query.shape[-1]
     missing = -head % FLASH_HEAD_MULTIPLE
     scale = 1.0 / math.sqrt(head) if scale is None else scale
@@ -102,7 +102,7 @@ def _flash(
 def _efficient(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     dropout: float, causal: bool, scale: float | None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     op = aten._scaled_dot_product_efficient_attention.default
     for_backward = _needs_gradient(query, key, value)
     results = op(query, key, value, None, for_backward, dropout, causal, scale=scale)
@@ -113,7 +113,7 @@ def _efficient(
 def _cudnn(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     dropout: float, causal: bool, scale: float | None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     op = aten._scaled_dot_product_cudnn_attention.default
     for_backward = _needs_gradient(query, key, value)
     result: torch.Tensor = op(

@@ -192,7 +192,7 @@ def _forward(spec: FunctionSpec, linked: bool) -> Callable[..., Any]:
     scope: dict[str, Any] = {
         "run": spec.forward, "spec": spec, "others": _others, "nothing": nothing,
         "bases": _bases,
-    }  # fmt: skip
+    }
     scope.update(random_state=RandomState.of, version=_VERSION)
     return load(_forward_text(spec, linked), "<weft autograd forward>", scope, "forward")
 
@@ -344,7 +344,7 @@ def _differentiably(
     for i, other in getattr(ctx, "others", {}).items():
         inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other
     by_value = {k: layout.fit(grads[k]) for k, layout in spec.layouts.items()
-                if grads[k] is not None}  # fmt: skip
+                if grads[k] is not None}
     random = ctx.random if spec.random_devices else None
     return spec.redo(inputs, by_value, random, wanted)
 

@@ -107,7 +107,7 @@ class Backwards:
         absent = [
             n for n, k in zip(tangents, self.tangents, strict=True)
             if given is not None and k not in given
-        ]  # fmt: skip
+        ]
         with_zeros = remove_tangents(graph, absent)
         if wanted is not None:
             _keep_gradients(graph, wanted)

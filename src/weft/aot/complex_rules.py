@@ -341,7 +341,7 @@ VIEWS: Final = _overloads((
     "view", "_unsafe_view", "reshape", "permute", "transpose.int", "t", "expand", "unsqueeze",
     "squeeze", "squeeze.dim", "squeeze.dims", "select.int", "slice.Tensor", "diagonal", "unfold",
     "alias", "detach", "split.Tensor", "split_with_sizes", "unbind.int",
-))  # fmt: skip
+))
 """Operators that show the memory of a complex tensor in another form."""
 
 RULES.update(dict.fromkeys(VIEWS, _alike(0)))
@@ -349,15 +349,15 @@ RULES.update(dict.fromkeys(_overloads((
     "clone", "contiguous", "sum", "sum.dim_IntList", "mean", "mean.dim", "cumsum", "flip", "roll",
     "repeat", "index.Tensor", "index_select", "gather", "tril", "triu", "lift_fresh_copy", "trace",
     "diag_embed", "slice_backward", "select_backward", "diagonal_backward", "as_strided_copy",
-)), _alike(0)))  # fmt: skip
+)), _alike(0)))
 RULES.update(dict.fromkeys(_overloads(("cat", "stack")), _alike(0)))
 RULES.update(dict.fromkeys(_overloads((
     "select_scatter", "slice_scatter", "diagonal_scatter",
-)), _alike(0, 1)))  # fmt: skip
+)), _alike(0, 1)))
 RULES.update(dict.fromkeys(_overloads(("where.self",)), _alike(1, 2)))
 RULES.update(dict.fromkeys(_overloads((
     "masked_fill.Scalar", "masked_fill.Tensor", "index_put", "constant_pad_nd",
-)), _alike(0, 2)))  # fmt: skip
+)), _alike(0, 2)))
 
 
 @rule(aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default)

@@ -42,12 +42,12 @@ KEPT_PACKETS: Final = frozenset(
         "nonzero", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided",
         "multilabel_margin_loss_forward",  # in the formula targets behind the first -1 count
     }
-)  # fmt: skip
+)
 """By packet name: library calls, random numbers (eager's stream must be consumed as eager does)."""
 
 KEPT_ON_CPU: Final = frozenset({
     "native_layer_norm_backward", "upsample_bilinear2d", "upsample_bicubic2d",
-})  # fmt: skip
+})
 """Library calls that beat formulas on CPUs only (layer norm by a fifth, on 1024 x 768; resampling
 by two, where formulas gather)."""
 
@@ -133,7 +133,7 @@ def foreach_addcmul(xs: Any, ones: Any, twos: Any, value: Any = 1) -> list[Any]:
 def batch_norm_with_new_statistics(
     x: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
     momentum: float, eps: float,
-) -> tuple[Any, ...]:  # fmt: skip
+) -> tuple[Any, ...]:
     """Batch norm, the batch's mean and inverse deviation, and the new running statistics.
 
     All of it in float32 for half types, as ATen's kernels compute.

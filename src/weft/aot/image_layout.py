@@ -43,7 +43,7 @@ ANY_LAYOUT: Final = frozenset(
         "native_dropout_backward", "_native_batch_norm_legit_no_training", "native_group_norm",
         "reflection_pad2d", "replication_pad2d", "upsample_bicubic2d", "adaptive_max_pool2d",
     }
-)  # fmt: skip
+)
 """Operators beside the pointwise ones whose values do not depend on their operands' layout."""
 
 VIEWS: Final = frozenset(
@@ -151,7 +151,7 @@ class _Layout:
         product = (
             self._emit(aten.mm.default, pixels, columns) if bias is None
             else self._emit(aten.addmm.default, bias, pixels, columns)
-        )  # fmt: skip
+        )
         return self._as_image(product, (batch, height, width))
 
     def _convolution_backward(self, node: Node) -> None:

@@ -43,7 +43,7 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     primals = {  # one that is no leaf was given its gradient by a write
         i: p for i, p in enumerate(tracer.primals)
         if p is not None and p.requires_grad and p.is_leaf
-    }  # fmt: skip
+    }
     if not traced.differentiable:
         traced.runs_below_autograd = bool(primals) and torch.is_grad_enabled()
         traced.close()
@@ -61,7 +61,7 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     return JointGraph(
         traced.graph, n_values, placeholders, list(traced.differentiable),
         [i for i, _ in wanted], groups,
-    )  # fmt: skip
+    )
 
 
 def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torch.Tensor]]:

@@ -30,14 +30,14 @@ _PRODUCTS: Final = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "convolution", "_convolution", "linear",
      "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
      "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"}
-)  # fmt: skip
+)
 """Operators that read each element many times (by packet name)."""
 
 
 def save_less(
     dear: Sequence[Node], cut: Callable[[set[Node]], Saved], size: Callable[[Saved], int],
     budget: float,
-) -> Saved:  # fmt: skip
+) -> Saved:
     """The values to save if at most `budget` of what `cut` saves now may be saved.
 
     `dear`: what may be run again; `cut(free)`: the values saved if `free` of it is; `size`: bytes.

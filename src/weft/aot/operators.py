@@ -66,7 +66,7 @@ def facts(op: OpOverload) -> OpFacts:
     written = tuple(
         (i, a.name) for i, a in enumerate(schema.arguments)
         if a.alias_info is not None and a.alias_info.is_write
-    )  # fmt: skip
+    )
     is_out = any(a.is_out for a in schema.arguments)
     plain = sum(r.alias_info is None for r in schema.returns)
     aliased = any(r.alias_info is not None for r in schema.returns)
@@ -74,7 +74,7 @@ def facts(op: OpOverload) -> OpFacts:
     return OpFacts(
         op, _kind(op, written, aliased, functional), functional, written, is_out, plain,
         torch.Tag.nondeterministic_seeded in op.tags, _lost_defaults(op, functional),
-    )  # fmt: skip
+    )
 
 
 def _kind(
@@ -125,7 +125,7 @@ def _lost_defaults(
         if a.has_default_value() and not a.is_out and a.name in theirs
         and (not theirs[a.name].has_default_value()
              or theirs[a.name].default_value != a.default_value)
-    )  # fmt: skip
+    )
 
 
 def _functional_variant(op: OpOverload, is_out: bool) -> OpOverload | None:

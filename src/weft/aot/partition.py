@@ -50,7 +50,7 @@ _CHEAP: Final = frozenset(
         "ones_like", "new_zeros", "new_ones", "arange", "scalar_tensor", "expand", "slice",
         "select", "view", "reshape", "_unsafe_view", "where", "constant_pad_nd",
     }
-)  # fmt: skip
+)
 """Operators beside the pointwise ones that are cheap to run again (by packet name)."""
 
 
@@ -307,7 +307,7 @@ def _has_effect(node: Node, roles: _Roles) -> bool:
         isinstance(node.target, OpOverload)
         and (torch.Tag.nondeterministic_seeded in node.target.tags
              or not node.target._schema.returns)
-    )  # fmt: skip
+    )
 
 
 def _backward(

@@ -60,7 +60,7 @@ def compile_aot(
 def _compile_traced(
     gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, lowered: Lowered | None,
     symbols: ShapeContext,
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     """A graph without branches: trace, optimise, compile, wrap."""
     try:
         with events.stage("aot"), expecting(symbols):

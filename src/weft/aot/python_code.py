@@ -40,7 +40,7 @@ class _Writer:
         self.nodes = list(gm.graph.nodes)
         self.scope: dict[str, Any] = {
             "inf": float("inf"), "nan": float("nan"), "math": math, "assume": assume,
-        }  # fmt: skip
+        }
         self.asserts = gm.meta.get("asserts", ())
         self.local = _local_names(self.nodes, {"inputs", *self.scope})
         self.names: dict[int, str] = {}

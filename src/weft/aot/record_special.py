@@ -46,7 +46,7 @@ def _fill(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, 
     node = rec.emit(
         aten.full.default, list(live.size()), value, dtype=live.dtype, device=live.device,
         pin_memory=False,
-    )  # fmt: skip
+    )
     rec.tensors.write(live, node)
     return args[0]
 
@@ -102,7 +102,7 @@ def _lift_fresh(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
         node = rec.emit(
             aten.full.default, [], tensor.item(), dtype=tensor.dtype, device=tensor.device,
             pin_memory=False,
-        )  # fmt: skip
+        )
     else:
         node = rec.node(tensor)
     return rec.fresh(node)
@@ -245,7 +245,7 @@ def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
     node = rec.emit(
         aten._native_batch_norm_legit_functional.default,
         *(rec.nodes(a) for a in (x, weight, bias, mean, var)), training, momentum, eps,
-    )  # fmt: skip
+    )
     out, save_mean, save_invstd, new_mean, new_var = rec.items(node)
     rec.tensors.write(rec.live(mean), new_mean)
     rec.tensors.write(rec.live(var), new_var)

@@ -27,7 +27,7 @@ class Redo:
     """Runs the captured graph again and differentiates it."""
 
     def __init__(self, gm: GraphModule, traced: Traced, gradient_inputs: Sequence[int],
-                 stale: set[int]) -> None:  # fmt: skip
+                 stale: set[int]) -> None:
         self.gm = gm
         self.mutated = traced.mutated
         self.n_inputs = traced.n_inputs
@@ -58,7 +58,7 @@ class Redo:
             found = torch.autograd.grad(
                 values, [inputs[self.gradient_inputs[k]] for k in chosen],
                 list(tangents.values()), create_graph=create_graph, allow_unused=True,
-            )  # fmt: skip
+            )
         for k, gradient in zip(chosen, found, strict=True):
             gradients[k] = gradient
         return gradients

@@ -104,7 +104,7 @@ class _Source:
         if self.traced.assumes:
             own = f"kept[:{self.traced.n_inputs}]" if self.traced.lifted else "kept"
             lines = ["kept = list(inputs)", "try:", *(f"    {line}" for line in lines),
-                     f"except AssumptionError: return captured(*{own})"]  # fmt: skip
+                     f"except AssumptionError: return captured(*{own})"]
         return lines + [f"{name} = outputs[{k}]" for name, k in self.traced.numbers.items()]
 
     def _lift(self) -> list[str]:
@@ -141,7 +141,7 @@ class _Source:
         values = [n.meta["val"] for n in self.traced.graph.nodes if n.op == "placeholder"]
         found = input_symbols(values)
         return [f"{name} = {found[name].text(f'inputs[{found[name].input}]')}"
-                for name in sorted(wanted - self.traced.numbers.keys())]  # fmt: skip
+                for name in sorted(wanted - self.traced.numbers.keys())]
 
     def _mutate(self) -> list[str]:
         detached = self.traced.detached_mutations

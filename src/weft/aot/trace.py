@@ -258,7 +258,7 @@ class Tracer:
         traced = Traced(self.tensors.graph, len(self.examples), self.lifted)
         self._check_metadata()
         written = [i for i, p in enumerate(self.primals)
-                   if p is not None and self.tensors.alias(p).base.version]  # fmt: skip
+                   if p is not None and self.tensors.alias(p).base.version]
         self._check_shared(written)
         for i in written:
             self._add_mutation(traced, i)

@@ -97,7 +97,7 @@ def _leaf_inputs(tracer: Tracer) -> set[int]:
     return {
         i for i, t in enumerate(tensors)
         if isinstance(t, torch.Tensor) and t.is_leaf and t.requires_grad
-    }  # fmt: skip
+    }
 
 
 def _spec(

@@ -75,7 +75,7 @@ def _meta(node: Node) -> torch.Tensor:
 @_inverse(
     aten.view.default, aten._reshape_alias.default, aten.unsqueeze.default,
     aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
-)  # fmt: skip
+)
 def _reshape_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
     return reshape(emit, child, _meta(parent).size())
 

@@ -67,7 +67,7 @@ def _changing_inputs(gm: AtenGraph) -> tuple[int, ...]:
         i for i, value in enumerate(inputs)
         if isinstance(value, torch.Tensor)
         and any(isinstance(n, torch.SymInt) for n in extents(value))
-    )  # fmt: skip
+    )
 
 
 _SYNCHRONISING = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}

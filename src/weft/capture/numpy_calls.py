@@ -26,7 +26,7 @@ _PROMOTING_OPERATORS: Final = frozenset(
         "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor",
         "lt", "le", "eq", "ne", "gt", "ge", "matmul",
     }
-)  # fmt: skip
+)
 
 
 def tensor_of(array: Any) -> torch.Tensor | None:
@@ -57,7 +57,7 @@ _OTHER_NAMES: Final = {
     "bitwise_invert": "invert", "bitwise_left_shift": "left_shift",
     "bitwise_right_shift": "right_shift", "concat": "concatenate", "permute_dims": "transpose",
     "pow": "power",
-}  # fmt: skip
+}
 
 
 def exists(path: str) -> bool:

@@ -36,7 +36,7 @@ _FAIL_ON_DATA: Final = (
     "mod", "remainder", "pow", "bucketize", "item", "nonzero", "unique", "select", "ctc", "sparse",
     "quantize", "check", "triangular", "ormqr", "householder", "matrix_", "cond", "backward",
     "grad", "apply", "checkpoint",
-)  # fmt: skip
+)
 """Parts of names of operators that may refuse the data of their inputs."""
 
 

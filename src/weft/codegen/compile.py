@@ -72,7 +72,7 @@ def compile_graph(graph: GraphModule) -> Artifact:
     return Artifact(
         call, sequence.text(), [k for _, k in kernels], schedule.decisions, lowered.extern_ops,
         in_stages=bool(lowered.stages),
-    )  # fmt: skip
+    )
 
 
 def _likely_sizes(graph: GraphModule) -> dict[str, int]:

@@ -71,7 +71,7 @@ def _refine_all(left: Domain, right: Domain) -> Refinement | None:
         return None
     extents, left_owner, right_owner = pieces
     flags = [left.inner[k] if left.is_reduction else right.inner[j]
-             for k, j in zip(left_owner, right_owner, strict=True)]  # fmt: skip
+             for k, j in zip(left_owner, right_owner, strict=True)]
     if left.is_reduction and right.is_reduction and flags != [right.inner[j] for j in right_owner]:
         return None
     domain = Domain(tuple(extents), tuple(flags))

@@ -25,13 +25,13 @@ DType = str
 ITEM_SIZE: Final[dict[DType, int]] = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2,
     "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
-}  # fmt: skip
+}
 
 _FROM_TORCH: Final[dict[torch.dtype, DType]] = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8",
     torch.uint8: "u8", torch.bool: "bool",
-}  # fmt: skip
+}
 _TO_TORCH: Final = {name: dtype for dtype, name in _FROM_TORCH.items()}
 
 HALF_TYPES: Final = frozenset({"f16", "bf16"})

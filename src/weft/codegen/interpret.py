@@ -38,7 +38,7 @@ NUMPY_TYPE: Final = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
     "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8, "u8": np.uint8,
     "bool": np.bool_,
-}  # fmt: skip
+}
 
 
 def run_kernel(
@@ -163,7 +163,7 @@ class _Run:
         n = self.n_outer
         value = np.broadcast_to(self.values[node.value.id], self.domain(True))
         flat = value.reshape([*self.extents[:n], -1]) if value.size else value.reshape(
-            [*self.extents[:n], math.prod(self.extents[n:])])  # fmt: skip
+            [*self.extents[:n], math.prod(self.extents[n:])])
         result = _REDUCE[node.kind](flat)
         return result.astype(NUMPY_TYPE[node.dtype]).reshape(self.domain(False))
 
@@ -295,7 +295,7 @@ _NUMPY: Final[dict[str, Callable[..., Array]]] = {
     "shr": _shift(np.right_shift, lambda a: np.where(a < 0, -1, 0)),
     "double_of": lambda a: np.asarray(a, np.int64).view(np.float64),
     "where": np.where, "round_bf16": _half(torch.bfloat16), "round_f16": _half(torch.float16),
-}  # fmt: skip
+}
 
 
 def _arg(pick: Callable[..., Array]) -> Callable[[Array], Array]:

@@ -59,7 +59,7 @@ def _piecewise_loop(group: Group, em: Emitter) -> tuple[Expr, int] | None:
     compared = [
         a.expr for n in em.nodes if isinstance(n, Op) and n.name in COMPARISONS
         for a in n.args if isinstance(a, IndexValue)
-    ]  # fmt: skip
+    ]
     if not compared or group.domain.is_reduction:
         return None
     for loop in em.outer:

@@ -101,7 +101,7 @@ def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
         (None, []) if is_whole(v)
         else form_of(v.shape, plain_strides(v.shape, v.strides), v.offset)
         for v in values
-    ]  # fmt: skip
+    ]
     form, given = form_of(result.shape, result.strides, 0)
     function = tensor_calls.product(
         kind, tuple(view for view, _ in views), form, result.dtype, result.device

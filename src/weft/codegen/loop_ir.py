@@ -565,7 +565,7 @@ def _verify_reduce(node: Reduce) -> None:
     _require(not node.inner, "a reduction is an outer-level value")
     boolean = node.kind in ("any", "all")
     _require(boolean == (node.value.dtype == "bool") or node.kind.startswith("arg")
-             or node.kind in ("max", "min"), f"{node.kind} of {node.value.dtype}")  # fmt: skip
+             or node.kind in ("max", "min"), f"{node.kind} of {node.value.dtype}")
 
 
 def _verify_load(node: Load) -> None:

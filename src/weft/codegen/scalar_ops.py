@@ -119,7 +119,7 @@ _TABLE: Final = [
     # random numbers (counter based; see runtime's Philox 4x32-10)
     ("philox", 2, "int", "given", "f32 uniform in [0, 1) of (seed i64, counter i64)"),
     ("philox_normal", 2, "int", "given", "f32 standard normal of (seed i64, counter i64)"),
-]  # fmt: skip
+]
 
 OPS: Final[dict[str, ScalarOp]] = {row[0]: ScalarOp(*row) for row in _TABLE}
 

@@ -387,7 +387,7 @@ class _Fusion:
         one, other = self.steps[early], self.steps[late]
         assert isinstance(one, Group) and isinstance(other, Group)
         wanted = {n for n in one.reads.keys() | one.writes.keys()
-                  if n in self.outputs or self._is_read_from(end, n, early)}  # fmt: skip
+                  if n in self.outputs or self._is_read_from(end, n, early)}
         freed = one.reads.keys() - one.writes.keys() - other.reads.keys() - wanted
         made = sum(self.bytes.get(n, 0) for n in one.writes.keys() & wanted)
         return is_due(sum(self.bytes.get(n, 0) for n in freed), made, between)

@@ -123,7 +123,7 @@ class _Timeline:
         most = map(
             max, accumulate(during, max, initial=0), (level + made for level in levels),
             _from_behind(accumulate(reversed(later), max, initial=0)),
-        )  # fmt: skip
+        )
         area = _from_behind(accumulate((c - lasting for c in change[-2::-1]), initial=0))
         *_, at = min(zip(most, area, range(0, -len(levels), -1), strict=True))
         at = -at

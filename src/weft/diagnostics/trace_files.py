@@ -25,7 +25,7 @@ from weft.diagnostics.events import Event
 _FORMS: Final[dict[str, Format]] = {
     kind: form for forms in ARTIFACTS.values() for kind, form in forms.items()
     if kind != "stage_end"
-}  # fmt: skip
+}
 _STARTED: Final = time.strftime("%Y%m%d-%H%M%S")
 
 _unsubscribe: Callable[[], None] | None = None

@@ -24,7 +24,7 @@ _VIEWS: Final = frozenset(
     {aten.expand.default, aten.view.default, aten.t.default, aten.transpose.int, aten.alias.default,
      aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim, aten.clone.default,
      aten._to_copy.default}
-)  # fmt: skip
+)
 _SOURCES: Final[dict[Any, Callable[[Node], Any]]] = {
     aten.full.default: lambda node: node.args[1],
     aten.full_like.default: lambda node: node.args[1],
@@ -86,7 +86,7 @@ def _fold(gm: GraphModule, node: Node, uniform: dict[Node, Any]) -> Node | None:
         made = gm.graph.create_node(
             "call_function", aten.full.default, (list(value.size()), number),
             {"dtype": value.dtype, "device": value.device, "pin_memory": False},
-        )  # fmt: skip
+        )
     made.meta.update(node.meta)
     node.replace_all_uses_with(made)
     gm.graph.erase_node(node)

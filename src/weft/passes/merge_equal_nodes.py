@@ -32,7 +32,7 @@ def merge_equal_nodes(gm: GraphModule) -> bool:
         if node.op != "call_function" or not _mergeable(node):
             continue
         key = (node.target, "runs_again" in node.meta, exact_key(node.args),
-               exact_key(tuple(node.kwargs.items())))  # fmt: skip
+               exact_key(tuple(node.kwargs.items())))
         first = seen.setdefault(key, node)
         if first is not node:
             node.replace_all_uses_with(first)

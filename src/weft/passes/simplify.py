@@ -53,7 +53,7 @@ def _same(a: Node, b: Node) -> bool:
     return (
         x.dtype == y.dtype and x.device == y.device
         and certainly_equal(x.size(), y.size()) and certainly_equal(x.stride(), y.stride())
-    )  # fmt: skip
+    )
 
 
 def _is_output(node: Node) -> bool:
@@ -98,7 +98,7 @@ def _is_constant(value: Any, wanted: int) -> bool:
     aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default,
     aten.expand.default, aten._to_copy.default, aten.clone.default, aten.slice.Tensor,
     aten.contiguous.default, aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default,
-)  # fmt: skip
+)
 def _unchanged(node: Node) -> Node | None:
     """Copies are not needed in a functional graph, and views of the whole are the whole."""
     return None if "copies_input" in node.meta else _source(node)

@@ -43,7 +43,7 @@ class Attention:
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         causal: bool, scale: float | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The result, laid out [batch, position, head, dimension], and the rows' log-sum-exp."""
         batches, heads, queries, dimension = q.shape
         out = torch.empty((batches, queries, heads, dimension)).transpose(1, 2)
@@ -58,14 +58,14 @@ class Attention:
             batches, heads, queries, k.shape[2], flags, scale_bits,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
             *((0, 0, 0) if mask is None else _mask_strides(mask)), *out.stride()[:3],
-        )  # fmt: skip
+        )
         return out, lse
 
     def _load(self) -> Kernel:
         self._kernel = kernel_of(
             self._file.result(), "weft_attention", buffers=_BUFFERS, sizes=_SIZES,
             name=self.__name__,
-        )  # fmt: skip
+        )
         return self._kernel
 
 

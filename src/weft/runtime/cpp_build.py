@@ -39,7 +39,7 @@ _FLAGS: Final = (
     "-ffp-contract=off", "-fwrapv",
     "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-stack-protector",
     "-fvisibility=hidden", "-w", "-nostdlib",
-)  # fmt: skip
+)
 _LIBRARIES: Final = ("-lm", "-lgcc")
 _TORCH_LIBRARY: Final = "libtorch_cpu.so"
 _SLEEF_FLAG: Final = "-DWEFT_SLEEF"
@@ -49,7 +49,7 @@ _SIMD_FLAGS: Final = {
     "x86_64": {
         "avx512": "-march=x86-64-v4", "avx2": "-march=x86-64-v3", "portable": "-march=x86-64",
     },
-}  # fmt: skip
+}
 _SIMD_NEEDS: Final = {
     "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
     "avx2": frozenset({"avx2", "fma", "f16c"}),
@@ -175,7 +175,7 @@ def _stand_in(compiler: str) -> str:
     it is loaded, and the linker need not read half a gigabyte."""
     file = Path(_stand_in_directory().name, _TORCH_LIBRARY)
     command = [*shlex.split(compiler), "-shared", "-fPIC", "-nostdlib", "-x", "c", os.devnull,
-               f"-Wl,-soname,{_TORCH_LIBRARY}", "-o", str(file)]  # fmt: skip
+               f"-Wl,-soname,{_TORCH_LIBRARY}", "-o", str(file)]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         message = done.stderr.decode(errors="replace")[:4000]

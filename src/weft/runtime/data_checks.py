@@ -50,7 +50,7 @@ def hold_expected(condition: bool | torch.SymBool, message: str) -> None:
 HOLDS: Final[dict[type[Exception], Callable[[bool | torch.SymBool, str], None]]] = {
     RuntimeError: hold, ValueError: hold_value, IndexError: hold_index, TypeError: hold_type,
     AssumptionError: hold_expected,
-}  # fmt: skip
+}
 
 
 def _hold(condition: bool | torch.SymBool, message: str, error: type[Exception]) -> None:

@@ -27,7 +27,7 @@ def view_at(
 def write_at(
     x: torch.Tensor, source: torch.Tensor, size: Sequence[int], stride: Sequence[int],
     offset: int | None = None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """A copy of `x` with `source` in that view of it."""
     made = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device)
     made.copy_(x)

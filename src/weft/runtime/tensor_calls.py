@@ -35,7 +35,7 @@ FUNCTIONS: Final = (
     "aoti_torch_empty_strided", "aoti_torch__reinterpret_tensor",
     "aoti_torch_delete_tensor_object", "aoti_torch_mm_out", "aoti_torch_addmm_out",
     "aoti_torch_bmm_out",
-)  # fmt: skip
+)
 WRAP: Final = (
     "_Z16THPVariable_WrapRKN2at10TensorBaseE",
     "_Z16THPVariable_WrapN2at10TensorBaseE",
@@ -77,7 +77,7 @@ def view(form: Form) -> Made:
 def product(
     kind: str, operands: tuple[Form | None, ...], result: Form, dtype: torch.dtype,
     device: torch.device,
-) -> Made:  # fmt: skip
+) -> Made:
     """Multiplies tensors, each seen in a form (None: as it is), by `mm`, `addmm` or `bmm`.
 
     The numbers that the operands' forms leave open follow the tensors, then those of the result's.
@@ -91,7 +91,7 @@ def product(
         return function(*[
             t if v is None else v(t, *islice(rest, count))
             for v, t, count in zip(views, given, counts, strict=False)
-        ])  # fmt: skip
+        ])
 
     where = _where(device)
     if where is None or not _fits(result):

@@ -52,7 +52,7 @@ class TritonRequest:
         parts = (
             FORMAT, triton_version(), prelude_text(), self.text, self.name, self.signature,
             self.num_warps, self.arch, self.aligned, self.multiples,
-        )  # fmt: skip
+        )
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -144,7 +144,7 @@ def _arguments(request: TritonRequest) -> tuple[Any, ...]:
     multiples = list(request.multiples)
     if request.aligned:
         multiples += [(i, POINTER_ALIGNMENT) for i, kind in enumerate(request.signature)
-                      if kind.startswith("*")]  # fmt: skip
+                      if kind.startswith("*")]
     module_name = f"weft_triton_{request.key()[:16]}"
     return (request.text, module_name, request.name, request.signature, request.num_warps,
-            request.arch, multiples)  # fmt: skip
+            request.arch, multiples)

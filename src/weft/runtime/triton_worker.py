@@ -113,7 +113,7 @@ def _begin_worker(connection: int) -> None:
 
 
 def _answer(connection: Connection, sending: threading.Lock, number: int, done: Future[Compiled],
-            ) -> None:  # fmt: skip
+            ) -> None:
     if done.cancelled():
         return
     error = done.exception()

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 VIEWS: Final[dict[str, Callable[..., torch.Tensor]]] = {
     "slice": aten.slice.Tensor, "select": aten.select.int, "view": aten.view.default,
     "transpose": aten.transpose.int, "t": aten.t.default, "permute": aten.permute.default,
-}  # fmt: skip
+}
 """Views that lead to a part, by the names that a path has for them."""
 
 _OVERLOADS: Final = (
@@ -28,7 +28,7 @@ _OVERLOADS: Final = (
     "index_fill.int_Tensor", "scatter.src", "scatter.value", "scatter.reduce",
     "scatter.value_reduce", "scatter_add.", "scatter_reduce.two", "masked_scatter.", "put.",
     "copy.",
-)  # fmt: skip
+)
 
 
 def _overload(text: str, suffix: str = "") -> Any:

@@ -54,7 +54,7 @@ def is_mask(index: Any) -> bool:
 def _new(
     mode: FakeTensorMode, like: FakeTensor, size: Sequence[Any], dtype: torch.dtype,
     stride: Sequence[Any] | None = None,
-) -> FakeTensor:  # fmt: skip
+) -> FakeTensor:
     """A fresh tensor on the device of `like`, row-major unless `stride` is given."""
     if stride is None:
         meta = torch.empty(tuple(size), dtype=dtype, device=_META)
@@ -66,7 +66,7 @@ def _new(
 def _count(
     context: ShapeContext, origin: str, most: Any, key: Any = None, *,
     of: FakeTensor | None = None, count: Callable[[torch.Tensor], Any] = torch.count_nonzero,
-) -> Any:  # fmt: skip
+) -> Any:
     """How many of at most `most` things there are; the same symbol for the same `key`. Where the
     data `of` is known they are counted."""
     if type(most) is int and most == 0:
@@ -234,7 +234,7 @@ def _unique_rule(func: OpOverload, n_results: int) -> None:
         made = _unique(
             mode, context, named["self"], named.get("dim"), named["return_inverse"],
             named.get("return_counts", False),
-        )  # fmt: skip
+        )
         return tuple(made[:n_results])
 
 

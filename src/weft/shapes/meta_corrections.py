@@ -37,7 +37,7 @@ _PARAMETERS: Final[dict[OpOverload, tuple[int, ...]]] = {
 
 _SCATTERS: Final = {
     aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
-}  # fmt: skip
+}
 
 _SPECTRA: Final = {aten._fft_r2c.default, aten._fft_c2c.default}
 

@@ -32,10 +32,10 @@ from weft.shapes.intervals import INF
 
 HOW: Final[Mapping[str, Callable[[float], int]]] = {
     "int": math.trunc, "math.floor": math.floor, "math.ceil": math.ceil, "round": round,
-}  # fmt: skip
+}
 _EXACT: Final[Mapping[str, Callable[[Number], IntExpr | None]]] = {
     "int": truncated, "math.floor": rounded_down, "math.ceil": rounded_up,
-}  # fmt: skip
+}
 
 Range = tuple[float, float]
 _ANY: Final[Range] = (-math.inf, math.inf)

@@ -59,7 +59,7 @@ def _read_instructions(code: CodeType) -> list[Instruction]:
     # Indexed by argument kind; the jumps' and plain kinds have no table.
     tables: tuple[Any, ...] = (
         None, code.co_consts, code.co_names, names, None, None, opcode.cmp_op, names,
-    )  # fmt: skip
+    )
     instructions: list[Instruction] = []
     offset, start, size, prefix = 0, 0, len(raw), 0
     while offset < size:
@@ -86,7 +86,7 @@ def _read_instructions(code: CodeType) -> list[Instruction]:
                 op, OPNAME[op], arg, value, arg & ((1 << bits) - 1), None,
                 positions[offset >> 1], start, len(instructions),
             )
-        )  # fmt: skip
+        )
         prefix = 0
         offset = start = end
     return instructions
@@ -116,5 +116,5 @@ def _read_exceptions(
                 by_offset[2 * start], end, by_offset[2 * target],
                 depth_lasti >> 1, bool(depth_lasti & 1),
             )
-        )  # fmt: skip
+        )
     return entries

@@ -53,7 +53,7 @@ _RESIZING: Final = (
     "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d",
     "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
     "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
-)  # fmt: skip
+)
 
 
 def _resizing(function: Any) -> None:

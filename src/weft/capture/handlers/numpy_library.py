@@ -34,7 +34,7 @@ _FUNCTIONS: Final = (numpy.ufunc, type(numpy.sum), BuiltinFunctionType, Function
 _NOT_PURE: Final = frozenset(
     {"copyto", "fill_diagonal", "load", "loadtxt", "place", "put", "put_along_axis", "putmask",
      "save", "savetxt", "savez", "savez_compressed", "seterr", "set_printoptions", "show_config"}
-)  # fmt: skip
+)
 
 
 def _public_functions() -> Iterator[tuple[str, Any]]:

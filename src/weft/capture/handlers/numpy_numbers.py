@@ -110,7 +110,7 @@ _FUNCTIONS: Final[Mapping[Any, Callable[..., Any]]] = {
 
 _SHAPED: Final[frozenset[Any]] = frozenset({
     numpy.zeros, numpy.ones, numpy.full, numpy.empty, numpy.arange, numpy.eye, numpy.identity,
-})  # fmt: skip
+})
 """Functions whose arguments are sizes of their results."""
 
 

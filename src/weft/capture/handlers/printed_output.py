@@ -96,7 +96,7 @@ class LogMethod(SymbolicValue):
 _LEVELS: Final = {
     "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50,
     "warning_once": 30, "info_once": 20, "warning_advice": 30,
-}  # fmt: skip
+}
 _WRITTEN: Final = (str, int, float, bool, type(None))
 _PLAIN_HANDLERS: Final = frozenset(
     (logging.StreamHandler, logging.FileHandler, logging.NullHandler, type(logging.lastResort))

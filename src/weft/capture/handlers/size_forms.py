@@ -52,7 +52,7 @@ def _method_form(*forms: tuple[Any, Applies]) -> None:
 def _formed(
     tx: Interpreter, op: str, target: Any, forms: tuple[tuple[Any, Applies], ...], args: Args,
     kwargs: Kwargs,
-) -> SymbolicValue:  # fmt: skip
+) -> SymbolicValue:
     args = [tx.force(arg) for arg in args]
     for form, applies in forms:
         if applies(tx, args, kwargs):

@@ -207,7 +207,7 @@ _NUMPY_TYPES: Final = {
     numpy.int16: torch.int16, numpy.int32: torch.int32, numpy.int64: torch.int64,
     numpy.float16: torch.float16, numpy.float32: torch.float32, numpy.float64: torch.float64,
     numpy.complex64: torch.complex64, numpy.complex128: torch.complex128,
-}  # fmt: skip
+}
 
 
 def _with_numpy_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> Kwargs:

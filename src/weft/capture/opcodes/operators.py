@@ -21,7 +21,7 @@ _BINARY: Final = (
     "truediv", "xor",
     "iadd", "iand", "ifloordiv", "ilshift", "imatmul", "imul", "imod", "ior", "ipow", "irshift",
     "isub", "itruediv", "ixor",
-)  # fmt: skip
+)
 """Names of the operator module by the argument of BINARY_OP."""
 
 COMPARISONS: Final = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge"}

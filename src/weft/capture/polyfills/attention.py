@@ -21,7 +21,7 @@ def flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Callable[..., Any],
     block_mask: tuple[Any, ...], scale: float, kernel_options: dict[str, Any],
     score_mod_other_buffers: tuple[Any, ...] = (), mask_mod_other_buffers: tuple[Any, ...] = (),
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(B, H, M, D), 2 x (B or 1, H or fewer, N, D) -> (B, H, M, D'); 2 x (B, H, M), in powers of 2.
 
     The statistics are the logarithm of the sum of exponentials and the largest score. A query that
@@ -38,7 +38,7 @@ def flex_attention(
     scores = torch.where(
         seen(*places, *mask_mod_other_buffers), changed(scores, *places, *score_mod_other_buffers),
         -math.inf,
-    )  # fmt: skip
+    )
     largest = scores.amax(-1)
     weights = torch.where(largest.unsqueeze(-1) == -math.inf, 0.0, torch.softmax(scores, -1))
     out = weights.to(query.dtype) @ value.to(query.dtype)

@@ -38,7 +38,7 @@ def scanned(
 def associatively_scanned(
     combine_fn: Callable[..., Any], xs: Any, dim: int, reverse: bool = False,
     combine_mode: str = "pointwise",
-) -> Any:  # fmt: skip
+) -> Any:
     """`y[i] = combine_fn(y[i - 1], x[i])` along a dimension, in a logarithmic number of steps.
 
     `combine_mode="generic"`: `combine_fn` may look at whole slices, so it is mapped over them.

@@ -15,7 +15,7 @@ _LSTM = 2  # the library's code of the kind of cell
 def lstm(
     x: torch.Tensor, states: list[torch.Tensor], params: list[torch.Tensor], has_biases: bool,
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`torch.lstm` of sequences of one length: output, last hidden state, last cell state."""
     directions = 2 if bidirectional else 1
     each = 4 if has_biases else 2
@@ -32,7 +32,7 @@ def lstm(
             output, hy, cy, _ = torch.ops.aten.mkldnn_rnn_layer(
                 y, *weights, hx[at], cx[at], direction == 1, [], _LSTM, hx.size(2), num_layers,
                 has_biases, bidirectional, batch_first, train,
-            )  # fmt: skip
+            )
             outputs.append(output)
             hidden.append(hy)
             cells.append(cy)

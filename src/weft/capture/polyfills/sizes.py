@@ -18,7 +18,7 @@ from weft._torch import check, check_is_size
 def linspace(
     start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, device: Any = None,
     requires_grad: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.linspace`: counted from the nearer end, as its kernels do."""
     dtype = dtype or torch.get_default_dtype()
     place = torch.arange(steps, device=device)
@@ -43,7 +43,7 @@ def kron(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def pad_sequence(
     sequences: Any, batch_first: bool = False, padding_value: float = 0.0,
     padding_side: str = "right",
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.nn.utils.rnn.pad_sequence` of tensors of one type."""
     longest = sequences[0].shape[0]
     for one in sequences:
@@ -91,7 +91,7 @@ def corrcoef(input: torch.Tensor) -> torch.Tensor:
 def max_pool1d(
     input: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.max_pool1d`: of images of one row; without gradients CPUs write plain rows."""
     kernel, step, pad, gap = map(_only, (kernel_size, stride or kernel_size, padding, dilation))
     differentiable = input.requires_grad and torch.is_grad_enabled()
@@ -109,7 +109,7 @@ def _only(number: Any) -> Any:
 
 def affine_grid_generator(
     theta: torch.Tensor, size: list[int], align_corners: bool
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.affine_grid_generator`: its derivative takes plain sizes only."""
     batch, space = size[0], list(size[2:])
     rank = len(space)
@@ -143,7 +143,7 @@ def fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> 
 
 def diagonal(
     input: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.diagonal`: the main one of what is left without the first columns or rows."""
     dim, first = (dim2, offset) if offset >= 0 else (dim1, -offset)
     first = torch.sym_min(first, input.shape[dim])
@@ -162,7 +162,7 @@ def unfold(input: torch.Tensor, dimension: int, size: int, step: int) -> torch.T
 
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, device: Any = None
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.triu_indices`: the places on and above a diagonal, row by row."""
     first = (torch.arange(row, device=device) + offset).clamp(min=0)
     lengths = (col - first).clamp(min=0)
@@ -171,7 +171,7 @@ def triu_indices(
 
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, device: Any = None
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.tril_indices`: the places on and below a diagonal, row by row."""
     lengths = (torch.arange(row, device=device) + offset + 1).clamp(min=0, max=col)
     count = row * col - _above(row, col, offset + 1)
@@ -180,7 +180,7 @@ def tril_indices(
 
 def combinations(
     input: torch.Tensor, r: int = 2, with_replacement: bool = False
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.combinations`: of pairs."""
     count = input.shape[0]
     places = torch.triu_indices(count, count, int(not with_replacement), device=input.device)
@@ -216,7 +216,7 @@ def _places(first: torch.Tensor, lengths: torch.Tensor, count: int) -> torch.Ten
 
 def fft_fftfreq(
     n: int, d: float = 1.0, *, dtype: torch.dtype | None = None, device: Any = None
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.fft.fftfreq`: the second half of the frequencies is negative."""
     place = torch.arange(n, device=device)
     place = torch.where(place < (n + 1) // 2, place, place - n)
@@ -225,7 +225,7 @@ def fft_fftfreq(
 
 def fft_rfftfreq(
     n: int, d: float = 1.0, *, dtype: torch.dtype | None = None, device: Any = None
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.fft.rfftfreq`."""
     place = torch.arange(n // 2 + 1, device=device)
     return place.to(dtype or torch.get_default_dtype()) * (1.0 / (n * d))
@@ -234,7 +234,7 @@ def fft_rfftfreq(
 def hann_window(
     window_length: int, periodic: bool = True, *, dtype: torch.dtype | None = None,
     device: Any = None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.hann_window`."""
     return hamming_window(window_length, periodic, 0.5, 0.5, dtype=dtype, device=device)
 
@@ -242,7 +242,7 @@ def hann_window(
 def hamming_window(
     window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, *,
     dtype: torch.dtype | None = None, device: Any = None,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """`torch.hamming_window`."""
     dtype = dtype or torch.get_default_dtype()
     place = torch.arange(window_length, device=device).to(dtype)
@@ -262,7 +262,7 @@ def vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> torch.Te
 
 def gradient(
     input: torch.Tensor, *, spacing: float = 1.0, dim: Any = None
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
+) -> tuple[torch.Tensor, ...]:
     """`torch.gradient` of evenly spaced samples: differences, at the ends one-sided."""
     if dim is None:
         dim = range(input.dim())

@@ -69,7 +69,7 @@ def _add(tx: Interpreter, op: str, target: Any, args: tuple[Any, ...], example: 
 
 _COMPARE: Final[Mapping[str, Callable[..., Any]]] = {
     "==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le,
-}  # fmt: skip
+}
 _JOIN: Final[Mapping[str, Callable[..., Any]]] = {"and": operator.and_, "or": operator.or_}
 _FLOAT_COMPARE: Final[Mapping[str, Callable[..., Any]]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
@@ -123,7 +123,7 @@ def note_checks(tx: Interpreter, number: Number) -> None:
 def add_check(
     tx: Interpreter, condition: AnyCondition, message: str, number: Number,
     error: type[Exception] = RuntimeError,
-) -> None:  # fmt: skip
+) -> None:
     """A call that raises where the condition does not hold."""
     test = condition_node(tx, condition, number)
     node = tx.builder.call("call_function", HOLDS[error], (test, message), {}, None, tx.stack())

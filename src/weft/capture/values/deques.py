@@ -36,7 +36,7 @@ class DequeValue(GrowingValue):
     def __init__(
         self, items: Iterable[SymbolicValue], maxlen: int | None = None,
         source: Source | None = None, original: Any = MISSING,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.maxlen = maxlen
         self.changes = 0
         """How often it was changed; iterators look at it."""

@@ -46,7 +46,7 @@ class GetterValue(SymbolicValue):
     def __init__(
         self, kind: type, args: Args, kwargs: Kwargs, source: Source | None = None,
         original: Any = MISSING,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(source)
         self.kind = kind
         self.args = args

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _OF_NATURALS: Final[Mapping[Any, IntFunction]] = {
     math.gcd: functions.GCD, math.lcm: functions.LCM, math.isqrt: functions.ISQRT,
     math.comb: functions.COMB,
-}  # fmt: skip
+}
 _ROUNDED: Final = {math.floor: math.floor, math.ceil: math.ceil, math.trunc: torch.sym_int}
 _OF_FLOATS: Final[Mapping[Any, str]] = {
     math.pow: "pow",

@@ -44,7 +44,7 @@ _METHODS: Final = frozenset(
         "prod", "ravel", "repeat", "reshape", "round", "searchsorted", "squeeze", "std", "sum",
         "swapaxes", "take", "trace", "transpose", "var",
     }
-)  # fmt: skip
+)
 _ATTRIBUTES: Final[dict[str, Any]] = {
     "dtype": lambda t: numpy_calls.numpy_dtype(t.dtype),
     "ndim": lambda t: t.dim(),
@@ -61,7 +61,7 @@ class ArrayValue(SymbolicValue):
     def __init__(
         self, tensor: TensorValue, *, scalar: bool = False, source: Source | None = None,
         original: Any = MISSING,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(source)
         self.tensor = tensor
         self.scalar = scalar
@@ -171,7 +171,7 @@ _DUNDERS: Final = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "truediv", "floordiv": "floordiv",
     "mod": "mod", "pow": "pow", "matmul": "matmul", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le",
     "gt": "gt", "ge": "ge", "and": "and_", "or": "or_", "xor": "xor", "getitem": "getitem",
-}  # fmt: skip
+}
 
 
 def _is_number(value: SymbolicValue) -> bool:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _OTHER: Final = frozenset({
     "bytes", "choices", "get_state", "getstate", "jumpahead", "permuted", "randbytes", "sample",
     "set_state", "setstate", "shuffle", "spawn",
-})  # fmt: skip
+})
 """Methods that give other things than numbers and arrays, or change their arguments."""
 
 

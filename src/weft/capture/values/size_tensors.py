@@ -223,4 +223,4 @@ _RULES: Final[Mapping[str, Callable[..., Any]]] = {
     **{name: _of_wholes(getattr(operator, name)) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
     **dict.fromkeys(("to", "long", "int", "float", "clone", "detach", "tensor", "as_tensor",
                      "scalar_tensor", "squeeze"), _same),
-}  # fmt: skip
+}

@@ -71,7 +71,7 @@ class SymbolicNumberValue(SymbolicValue):
     def __init__(
         self, tx: Interpreter, example: SymbolicNumber, source: Source | None = None,
         kind: type | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(source)
         self.tx = tx
         self.example = example

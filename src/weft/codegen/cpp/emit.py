@@ -135,7 +135,7 @@ class KernelWriter(StageWriter):
         self.divisors = {
             n.args[1].id for n in self.kernel.nodes
             if isinstance(n, Op) and n.name == "div" and plan.varies(n)
-            and n.args[1].id not in dependent and not isinstance(n.args[1], Const)}  # fmt: skip
+            and n.args[1].id not in dependent and not isinstance(n.args[1], Const)}
         for number in sorted(self.divisors):
             self.line(f"const auto d{number} = divisor(v{number});")
 
@@ -391,7 +391,7 @@ def _loop_dependent(kernel: Kernel) -> set[int]:
     loops = {v.symbol for v in (*kernel.outer, *kernel.inner)}
     for node in kernel.nodes:
         depends = isinstance(node, Reduce | Indirect) or not loops.isdisjoint(
-            symbols(_own_index(node)))  # fmt: skip
+            symbols(_own_index(node)))
         if depends or node.inner or any(o.id in found for o in operands(node)):
             found.add(node.id)
     return found

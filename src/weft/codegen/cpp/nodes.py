@@ -235,7 +235,7 @@ class NodeWriter:
         partners: dict[IntExpr, Store] = {
             s.index - first.index: s for s in stores
             if (s.buffer, s.mode) == (first.buffer, first.mode) and self.is_wide_store(s)
-        }  # fmt: skip
+        }
         lowest = min((k for k in partners if isinstance(k, int)), default=0)
         found = [partners.get(lowest + k) for k in range(int(step))]
         return [first] if None in found else [s for s in found if s is not None]

@@ -71,7 +71,7 @@ HEAVY: Final = {
         ("tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "pow",
          "atan2", "hypot", "nextafter", "floordiv", "mod", "fmod", "philox", "philox_normal"), 40),
     **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), 3),
-}  # fmt: skip
+}
 """Relative cost of operators that are not simple instructions."""
 
 
@@ -172,7 +172,7 @@ def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> P
         points=tuple(v for v in kernel.outer if v is not vector),
         loops=tuple(v for v in kernel.inner if v is not vector),
         stages=[], stage_of=stage_of, narrow=narrow_indices(kernel),
-    )  # fmt: skip
+    )
     if vector is not None:
         _cut(plan, vector, vector_bytes)
         plan.tile = choose_tile(kernel, vector, varying)
@@ -214,7 +214,7 @@ def varying_nodes(kernel: Kernel, variable: Expr) -> frozenset[int]:
     found: set[int] = set()
     for node in kernel.nodes:
         own = symbols(node.index) if isinstance(node, Load) else (
-            symbols(node.expr) if isinstance(node, IndexValue) else ())  # fmt: skip
+            symbols(node.expr) if isinstance(node, IndexValue) else ())
         if variable in own or any(o.id in found for o in operands(node)):
             found.add(node.id)
     return frozenset(found)
@@ -418,7 +418,7 @@ def _fill_stages(plan: Plan, keep_rows: bool) -> list[Stage]:
     reductions = [n for n in kernel.nodes if isinstance(n, Reduce)]
     inner_stores = [s for s in kernel.stores if s.inner]
     last = max([stage_of[r.id] - 1 for r in reductions]
-               + [_store_stage(s, stage_of) for s in inner_stores], default=-1)  # fmt: skip
+               + [_store_stage(s, stage_of) for s in inner_stores], default=-1)
     stages = [Stage() for _ in range(last + 1)]
     for reduction in reductions:
         stages[stage_of[reduction.id] - 1].reductions.append(reduction)

@@ -14,7 +14,7 @@ from weft.codegen.loop_ir import Op, Scalar
 C_TYPE: Final[dict[DType, str]] = {
     "f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat16", "i64": "int64_t",
     "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "bool",
-}  # fmt: skip
+}
 
 FUNCTION: Final = {"xor": "xor_"}
 """Operators whose C++ function has another name."""
@@ -22,14 +22,14 @@ FUNCTION: Final = {"xor": "xor_"}
 _MATH: Final = (
     "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "atan",
     "tanh", "erf", "sigmoid", "floor", "ceil", "trunc", "round", "copysign",
-)  # fmt: skip
+)
 _LIBRARY: Final = (
     "tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2",
     "hypot", "nextafter",
-)  # fmt: skip
+)
 _INTEGER: Final = (
     "floordiv", "truncdiv", "mod", "fmod", "pow", "sign", "signbit", "isinf", "shl", "shr",
-)  # fmt: skip
+)
 HEADER: Final[dict[str, str]] = {
     **dict.fromkeys(_MATH, "math.h"),
     **dict.fromkeys(_LIBRARY, "library.h"),
@@ -49,7 +49,7 @@ def headers_of(op: Op) -> frozenset[str]:
 REDUCTION: Final = {
     "sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "any": "Any", "all": "All",
     "argmax": "ArgMax", "argmin": "ArgMin",
-}  # fmt: skip
+}
 
 
 def literal(value: Scalar, dtype: DType) -> str:

@@ -97,7 +97,7 @@ class StageWriter(NodeWriter):
     def vector_loop(
         self, variable: LoopVar, low: str, high: str, body: Callable[[], None],
         parts: list[Segment],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The vectorised loop, once per segment in which all comparisons of its variable are known.
         """
         if not parts:

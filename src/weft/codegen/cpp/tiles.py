@@ -75,7 +75,7 @@ def _transposed(kernel: Kernel, v: Expr, u: Expr, varying: frozenset[int]) -> li
         and not any(i.id in varying for i in node.indirect)
         and not node.indirect
         and stride(node.index, u) == 1 and _is_long(stride(node.index, v))
-    ]  # fmt: skip
+    ]
 
 
 def _is_long(step: IntExpr | None) -> bool:

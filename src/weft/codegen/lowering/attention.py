@@ -33,7 +33,7 @@ MAX_DIMENSION: Final = 256
 def attention(
     cx: LoweringContext, q: Value, k: Value, v: Value, dropout_p: float = 0.0,
     is_causal: bool = False, *, attn_mask: Value | None = None, scale: float | None = None,
-) -> list[Value | None]:  # fmt: skip
+) -> list[Value | None]:
     """The result and the rows' log-sum-exp."""
     tensors = [t for t in (q, k, v, attn_mask) if t is not None]
     if dropout_p or not all(_is_suitable(t) for t in tensors):

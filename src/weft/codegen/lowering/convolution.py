@@ -51,7 +51,7 @@ def convolution(
     cx: LoweringContext, x: Value, weight: Value, bias: Value | None, stride: Sequence[int],
     padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int,
-) -> Value:  # fmt: skip
+) -> Value:
     """ATen's convolution on channels-last memory, or a matrix product, where that pays."""
     options = (stride, padding, dilation, transposed, output_padding, groups)
     if x.device.type == "cuda" and bias is not None:
@@ -82,7 +82,7 @@ def _with_bias_added(
     result = _library_call(cx, x, weight, None, options)
     spatial = len(weight.shape) - 2
     column = _reshaped(bias, (*bias.shape, *(1,) * spatial),
-                       (*bias.realize().strides, *(0,) * spatial))  # fmt: skip
+                       (*bias.realize().strides, *(0,) * spatial))
     return cx.pointwise(lambda em, a, b: em.op("add", a, b), result, column)
 
 
@@ -104,14 +104,14 @@ def _as_product(cx: LoweringContext, x: Value, weight: Value, bias: Value | None
     ]
     reads = [v.realize().buffer for v in (*matrices, bias) if v is not None]
     call = ExternCall(onednn_linear(), (*matrices, bias, "none", [], ""), {}, [], False,
-                      cx.origins, reads)  # fmt: skip
+                      cx.origins, reads)
     buffer = cx.graph.new_buffer(cx.dtype, (pixels, outputs), (outputs, 1), cx.device)
     buffer.definition = call
     call.outputs.append(buffer)
     cx.graph.record(call)
     cx.graph.extern_ops.append(str(cx.target))
     return Value(cx.shape, cx.dtype, Strided(buffer, cx.shape, channels_last_strides(cx.shape), 0),
-                 cx.device, cx.graph)  # fmt: skip
+                 cx.device, cx.graph)
 
 
 def _reshaped(value: Value, shape: Shape, strides: Shape) -> Value:

@@ -66,7 +66,7 @@ def scalar_tensor(cx: LoweringContext, number: Any, **_: Any) -> Value:
 
 NUMBER_OPERATORS.update((
     aten.full.default, aten.full_like.default, aten.new_full.default, aten.fill.Scalar,
-    aten.scalar_tensor.default))  # fmt: skip
+    aten.scalar_tensor.default))
 
 
 @lowering(aten.arange.default, aten.arange.start, aten.arange.start_step)
@@ -115,7 +115,7 @@ def _triangle(name: str) -> Any:
             return em.op("where", inside, node, em.const(0, node.dtype))
 
         return cx.lazy(cx.shape, cx.dtype, formula, getattr(x.impl, "cost", 0) + 2,
-                       getattr(x.impl, "reads", 1), cx.layouts[0])  # fmt: skip
+                       getattr(x.impl, "reads", 1), cx.layouts[0])
 
     return lower
 

@@ -34,7 +34,7 @@ def call_aten(
         map_values(args, lambda v: _realised(v, reads)),
         map_values(keywords, lambda v: _realised(v, reads)),
         [], is_tuple, cx.origins, reads, binds=binds,
-    )  # fmt: skip
+    )
     results: list[Value | None] = []
     for position in wanted:
         if position is None:

@@ -109,7 +109,7 @@ def scatter_one(cx: LoweringContext, x: Value, dim: int, indices: Value, source:
 def nll_loss_backward(
     cx: LoweringContext, grad: Value, x: Value, target: Value, weight: Value | None,
     reduction: int, ignore: int, total_weight: Value,
-) -> Value:  # fmt: skip
+) -> Value:
     """-weight[target] (over the total, for a mean) at the target's position, else 0."""
     scalar = compute_type(from_torch(cx.dtype))
     mean = reduction == 1
@@ -230,7 +230,7 @@ def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) 
     padded = [
         d for d, (n, m) in enumerate(zip(x.shape, cx.shape, strict=True))
         if n != m or not _is_zero(before[d])
-    ]  # fmt: skip
+    ]
     if not isinstance(value, (bool, int, float)):
         raise NotLowered("padding value")
 
@@ -246,7 +246,7 @@ def constant_pad(cx: LoweringContext, x: Value, pad: list[Any], value: Any = 0) 
 def slice_scatter(
     cx: LoweringContext, x: Value, source: Value, dim: int = 0, start: Any = None,
     end: Any = None, step: int = 1,
-) -> Value:  # fmt: skip
+) -> Value:
     """The tensor, with another's elements in a slice of it."""
     dim = normalize_dim(dim, len(x.shape))
     first, count = cx.clamp_start(start, x.shape[dim]), source.shape[dim]
@@ -280,7 +280,7 @@ def select_scatter(cx: LoweringContext, x: Value, source: Value, dim: int, posit
 def _replaced(
     cx: LoweringContext, x: Value, source: Value,
     inside: Callable[[Emitter, Index], Node | None], at: Callable[[Index], Sequence[IntExpr]],
-) -> Value:  # fmt: skip
+) -> Value:
     """`source`, read where `at` says, where the test is true; `x` elsewhere."""
     scalar = cx.lazy(cx.shape, cx.dtype, None).scalar
 
@@ -301,7 +301,7 @@ def _replaced(
 @lowering(
     aten.reflection_pad1d.default, aten.reflection_pad2d.default,
     aten.replication_pad1d.default, aten.replication_pad2d.default,
-)  # fmt: skip
+)
 def mirrored_pad(cx: LoweringContext, x: Value, pad: list[Any]) -> Value:
     """The image, or what its borders say: each part is read in runs, as the targets see."""
     reflects = "reflection" in str(cx.target)

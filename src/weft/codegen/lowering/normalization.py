@@ -53,7 +53,7 @@ def log_softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> 
     total = reduce_value(
         cx, "sum", shifted, axes, True, dtype=wide,
         prepare=lambda b, u: b.op("exp", u), finish=lambda b, s: b.op("log", s),
-    )  # fmt: skip
+    )
     return cx.pointwise(_subtract, shifted, total, compute=wide)
 
 
@@ -91,7 +91,7 @@ def _normalized(
     inverse = cx.pointwise(
         lambda b, v: b.op("rsqrt", b.op("add", v, b.const(eps, v.dtype))),
         spread, dtype=wide, shape=spread.shape,
-    )  # fmt: skip
+    )
 
     def body(b: Emitter, u: Node, m: Node, r: Node) -> Node:
         return b.op("mul", b.op("sub", u, m), r)
@@ -121,7 +121,7 @@ def _like(cx: LoweringContext, position: int, x: Value) -> Value:
 def layer_norm(
     cx: LoweringContext, x: Value, normalized: list[Any], weight: Value | None, bias: Value | None,
     eps: float
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     if any(given is not None and given.shape != tuple(normalized) for given in (weight, bias)):
         raise NotLowered("ATen refuses it, or knows the sizes to be equal")
     axes = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
@@ -136,7 +136,7 @@ def layer_norm(
 def group_norm(
     cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, n: Any, c: Any, hw:
     Any, groups: int, eps: float,
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     wide = _wide(x.dtype)
     grouped: Shape = (n, groups, c // groups, hw)
     view = x.view(grouped, Reshape(x.shape, grouped))
@@ -155,7 +155,7 @@ def group_norm(
 def batch_norm_inference(
     cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, mean: Value, var:
     Value, momentum: float, eps: float,
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     wide = _wide(x.dtype)
     columns: Shape = (1, x.shape[1], *((1,) * (len(x.shape) - 2)))
     operands = [

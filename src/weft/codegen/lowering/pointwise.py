@@ -228,7 +228,7 @@ _FLOAT_FUNCTIONS: Final = (
     "sqrt", "rsqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p",
     "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "erf", "erfc", "lgamma", "sigmoid",
-)  # fmt: skip
+)
 _ROUNDINGS: Final = ("floor", "ceil", "trunc", "round")
 
 _TABLE: Final[dict[Any, tuple[str, Body]]] = {
@@ -306,7 +306,7 @@ _TABLE: Final[dict[Any, tuple[str, Body]]] = {
     aten.logical_and.default: (COMMON, _logical("and_")),
     aten.logical_or.default: (COMMON, _logical("or_")),
     aten.logical_xor.default: (COMMON, _logical("xor")),
-}  # fmt: skip
+}
 
 
 def _register(operator: Any, rule: str, body: Body) -> None:
@@ -336,7 +336,7 @@ NUMBER_OPERATORS.update(
 )
 NUMBER_OPERATORS.update((
     aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.pow.Tensor_Scalar,
-    aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))  # fmt: skip
+    aten.addcmul.default, aten.addcdiv.default, aten.lerp.Scalar))
 
 
 def common_type(operands: Any) -> torch.dtype:
@@ -441,7 +441,7 @@ def _gelu_tanh_backward(b: Emitter, grad: Node, x: Node) -> Node:
 @lowering(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
 def where(cx: LoweringContext, condition: Value, x: Any, y: Any) -> Value:
     chosen = cx.pointwise(_to_bool, condition, dtype=torch.bool, compute=condition.dtype,
-                          shape=condition.shape, cost=0)  # fmt: skip
+                          shape=condition.shape, cost=0)
     return select_by(cx, chosen, x, y)
 
 
@@ -559,7 +559,7 @@ def lerp(cx: LoweringContext, x: Value, y: Value, weight: Any) -> Value:
 def nan_to_num(
     cx: LoweringContext, x: Value, nan: float | None = None, posinf: float | None = None,
     neginf: float | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     if not x.dtype.is_floating_point:
         return cx.copy(x)
     limits = torch.finfo(x.dtype)

@@ -48,7 +48,7 @@ WRITTEN_OUT_AGAIN: Final = 4
 """The same where the result keeps the dimensions: it is computed at each of the elements again."""
 _COMBINE: Final = {
     "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or_", "all": "and_",
-}  # fmt: skip
+}
 
 
 def reduced_dims(dims: Any, rank: int) -> tuple[int, ...]:
@@ -243,7 +243,7 @@ def extremum_with_index(
 def variance(
     cx: LoweringContext, x: Value, dims: Sequence[int], correction: float, keepdim: bool, root:
     bool, dtype: torch.dtype,
-) -> tuple[Value, Value]:  # fmt: skip
+) -> tuple[Value, Value]:
     """(variance or its square root, mean with kept dimensions)."""
     cx.share(x)
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
@@ -258,7 +258,7 @@ def variance(
     spread = reduce_value(
         cx, "sum", centred, dims, keepdim, dtype=dtype, compute=wide,
         prepare=lambda b, u: b.op("mul", u, u), finish=finish,
-    )  # fmt: skip
+    )
     return spread, average
 
 
@@ -280,7 +280,7 @@ def _count_less(b: Emitter, count: IntExpr, correction: float | Expr, like: Node
 def var(
     cx: LoweringContext, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False, *,
     correction: float | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     if isinstance(dims, bool):  # the .default overloads: (x, unbiased)
         dims, unbiased = None, dims
     amount = _correction(unbiased, correction)
@@ -299,7 +299,7 @@ def _correction(unbiased: bool | None, correction: float | None) -> float:
 def var_mean(
     cx: LoweringContext, x: Value, dims: Any = None, *, correction: float | None = None,
     keepdim: bool = False,
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     axes = reduced_dims(dims, len(x.shape))
     root = cx.target is aten.std_mean.correction
     spread, average = variance(cx, x, axes, _correction(None, correction), keepdim, root, cx.dtype)
@@ -334,7 +334,7 @@ def _zero_if_infinite(b: Emitter, top: Node) -> Node:
 def vector_norm(
     cx: LoweringContext, x: Value, order: float = 2, dims: Any = None, keepdim: bool = False, *,
     dtype: torch.dtype | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     if not x.dtype.is_floating_point or order not in _NORMS:
         raise NotLowered(f"norm of order {order}")
     kind, prepare, finish = _NORMS[order]

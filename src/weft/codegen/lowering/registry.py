@@ -102,7 +102,7 @@ class LoweringContext:
     def lazy(
         self, shape: Shape, dtype: torch.dtype, formula: Any, cost: int = 0, reads: int = 0,
         layout: Shape | None = None,
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         """A value given by a formula."""
         impl = Lazy(formula, cost, reads)
         return Value(shape, dtype, impl, self.device, self.graph, layout, self.origins)

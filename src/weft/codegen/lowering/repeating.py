@@ -33,21 +33,21 @@ DEAR: Final = frozenset({
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh",
     "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erfinv",
     "pow", "lgamma", "digamma", "sigmoid",
-})  # fmt: skip
+})
 """Operators of the loop IR that cost as much as ten others."""
 
 MOVING: Final = frozenset({
     aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default,
     aten.unbind.int, aten.select.int, aten.flip.default, aten.roll.default, aten.narrow.default,
     aten.constant_pad_nd.default, aten.cat.default,
-})  # fmt: skip
+})
 """Operators whose result's element lies at another point than the operand's."""
 
 RESHAPING: Final = frozenset({
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.permute.default,
     aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.dim,
     aten.expand.default, aten.clone.default, aten.alias.default,
-})  # fmt: skip
+})
 
 
 def should_realize(value: Value, node: Node) -> bool:
@@ -97,4 +97,4 @@ def _large_loads(em: Emitter, points: int) -> int:
         product([extents[s] for s in symbols(load.index) if s in extents]) for load in loads
     ]
     return sum(estimate(n) * 8 > points or bool(load.indirect)
-               for n, load in zip(touched, loads, strict=True))  # fmt: skip
+               for n, load in zip(touched, loads, strict=True))

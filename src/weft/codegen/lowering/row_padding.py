@@ -30,12 +30,12 @@ MIN_PRODUCTS: Final = 1 << 30
 _MATRICES: Final = {
     aten.mm.default: (0, 1), aten.addmm.default: (1, 2), aten.bmm.default: (0, 1),
     aten.baddbmm.default: (1, 2),
-}  # fmt: skip
+}
 _VIEWS: Final = frozenset({
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.permute.default,
     aten.t.default, aten.transpose.int, aten.unsqueeze.default, aten.squeeze.dim,
     aten.squeeze.dims, aten.alias.default,
-})  # fmt: skip
+})
 
 
 def padded_rows(gm: GraphModule) -> dict[Node, Shape]:

@@ -27,7 +27,7 @@ DEVICES = frozenset({"cuda"})
 @lowering(
     aten.cumsum.default, aten.cumprod.default, aten.cummax.default, aten.cummin.default,
     aten.logcumsumexp.default,
-)  # fmt: skip
+)
 def scan(cx: LoweringContext, x: Value, dim: int, **keywords: Any) -> Value | list[Value]:
     rank = len(x.shape)
     if x.device.type not in DEVICES or rank < 2 or (dim := normalize_dim(dim, rank)) == rank - 1:
@@ -43,7 +43,7 @@ def scan(cx: LoweringContext, x: Value, dim: int, **keywords: Any) -> Value | li
     inner = LoweringContext(
         cx.graph, cx.target, [shape] * count, cx.dtypes, [contiguous_strides(shape)] * count,
         cx.device, cx.origins,
-    )  # fmt: skip
+    )
     found = call_aten(inner, (rows, rank - 1), keywords, list(range(count)), count > 1)
     back = Permute(tuple(order.index(d) for d in range(rank)))
     results = []

@@ -38,7 +38,7 @@ Pair = tuple[int, int]
 def average_pool(
     cx: LoweringContext, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     window = _Window(cx, x, kernel, stride, padding, 1, ceil_mode)
     counts = any(window.padding) and not count_include_pad and divisor_override is None
     fixed = divisor_override or math.prod(window.kernel)
@@ -62,7 +62,7 @@ def average_pool(
 def max_pool(
     cx: LoweringContext, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False,
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     window = _Window(cx, x, kernel, stride, padding, dilation, ceil_mode)
 
     def largest(em: Emitter, index: Index) -> Node:
@@ -105,7 +105,7 @@ def max_pool(
 def average_pool_backward(
     cx: LoweringContext, gradient: Value, x: Value, kernel: Any, stride: Any, padding: Any,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
-) -> Value:  # fmt: skip
+) -> Value:
     window = _Window(cx, x, kernel, stride, padding, 1, ceil_mode)
     if any(window.padding) and not count_include_pad and divisor_override is None:
         raise NotLowered("windows of different weights")
@@ -127,7 +127,7 @@ def average_pool_backward(
 def max_pool_backward(
     cx: LoweringContext, gradient: Value, x: Value, kernel: Any, stride: Any, padding: Any,
     dilation: Any, ceil_mode: bool, indices: Value,
-) -> Value:  # fmt: skip
+) -> Value:
     """Each element asks the windows that it lies in whether it was the largest."""
     window = _Window(cx, x, kernel, stride, padding, dilation, ceil_mode)
     width = x.shape[-1]
@@ -156,7 +156,7 @@ class _Window:
     def __init__(
         self, cx: LoweringContext, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any,
         ceil_mode: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         images = cx.graph.channels_last and in_channels_last(x)
         if images:  # ATen keeps the memory format of its input
             cx.layouts[:] = [channels_last_strides(shape) for shape in cx.shapes]
@@ -177,7 +177,7 @@ class _Window:
         padded = [d for d, n in enumerate(self.padding) if n]  # elsewhere windows lie inside
         for y, z in itertools.product(*map(range, self.kernel)):
             at = (row * self.stride[0] - self.padding[0] + y,
-                  column * self.stride[1] - self.padding[1] + z)  # fmt: skip
+                  column * self.stride[1] - self.padding[1] + z)
             inside = em.within((at[d], self.x.shape[d - 2]) for d in padded)
             yield self.x.at_or(em, [*front, *at], inside, outside), inside
 
@@ -198,7 +198,7 @@ class _Window:
     def value(self, cx: LoweringContext, formula: Any, result: int) -> Value:
         area = math.prod(self.kernel)
         return cx.lazy(cx.shapes[result], cx.dtypes[result], formula, 4 * area, area,
-                       cx.layouts[result])  # fmt: skip
+                       cx.layouts[result])
 
 
 def _covering(

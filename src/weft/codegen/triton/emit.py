@@ -95,14 +95,14 @@ class TritonSource:
 def number_names(kernel: Kernel) -> frozenset[str]:
     """The parameters among `Kernel.sizes` that are the bits of doubles."""
     bits = [node.args[0] for node in kernel.nodes
-            if isinstance(node, Op) and node.name == "double_of"]  # fmt: skip
+            if isinstance(node, Op) and node.name == "double_of"]
     return frozenset(str(node.expr) for node in bits if isinstance(node, IndexValue))
 
 
 def emit(
     kernel: Kernel, tiling: Tiling, name: str, *, narrow: bool | None = None,
     multiples: frozenset[tuple[str, int]] = frozenset(),
-) -> TritonSource:  # fmt: skip
+) -> TritonSource:
     """The Triton source of `kernel`; Unsupported if the target cannot express it.
 
     narrow: whether its sizes and indices fit in 32 bits (None: as far as their bounds tell);
@@ -111,7 +111,7 @@ def emit(
     source = _Emitter(kernel, tiling, name, narrow).emit()
     powers = dict(multiples)
     at = [(i, powers[str(size)]) for i, size in enumerate(kernel.sizes, source.pointers)
-          if str(size) in powers]  # fmt: skip
+          if str(size) in powers]
     return replace(source, multiples=tuple(at))
 
 

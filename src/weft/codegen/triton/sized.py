@@ -82,7 +82,7 @@ class Forms:
         multiples = frozenset(
             (name, power) for name, size in zip(self.names, sizes, strict=True)
             if (power := next((p for p in POWERS if size % p == 0), 0))
-        )  # fmt: skip
+        )
         measured = tuple(t.measured(measure) for t in tilings)
         return Form(measured, chunks, self._largest(*sizes) < 2**31, multiples)
 
@@ -116,7 +116,7 @@ class Forms:
         limits = {v.symbol: v.extent for v in (*self.kernel.outer, *self.kernel.inner)}
         limits |= {n.symbol: n.size for n in self.kernel.nodes if isinstance(n, Indirect)}
         bounds = {_magnitude(e, limits) for e in _expressions(self.kernel)
-                  if str(e) not in self.numbers}  # fmt: skip
+                  if str(e) not in self.numbers}
         text = python_text(maximum(*bounds, 0))
         function: Callable[..., int] = eval(f"lambda {', '.join(self.names)}: {text}")
         return function

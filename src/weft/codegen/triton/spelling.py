@@ -19,12 +19,12 @@ TYPE: Final[dict[DType, str]] = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16",
     "i64": "tl.int64", "i32": "tl.int32", "i16": "tl.int16", "i8": "tl.int8", "u8": "tl.uint8",
     "bool": "tl.int1",
-}  # fmt: skip
+}
 
 POINTER: Final[dict[DType, str]] = {
     "f64": "*fp64", "f32": "*fp32", "f16": "*fp16", "bf16": "*bf16",
     "i64": "*i64", "i32": "*i32", "i16": "*i16", "i8": "*i8", "u8": "*u8", "bool": "*i1",
-}  # fmt: skip
+}
 """The signature entry of a buffer of each memory type."""
 
 

@@ -131,7 +131,7 @@ def _of_pieces(kernel: Kernel, chunks: int, length: IntExpr) -> tuple[Kernel, Pa
         (LoopVar(chunk, chunks), *kernel.outer) if _columns(kernel) else
         (*kernel.outer, LoopVar(chunk, chunks)),
         (LoopVar(step, length),),
-    )  # fmt: skip
+    )
     memory = {b.name: b.dtype for b in kernel.buffers}
     copy = _Copy(first, _decode(flat, kernel.inner), memory)
     whole = chunks * length == row
@@ -200,7 +200,7 @@ def _columns(kernel: Kernel) -> bool:
         return False
     last = kernel.outer[-1].symbol
     return any(isinstance(n, Load) and n.inner and stride_along(n.index, last) == 1
-               for n in kernel.nodes)  # fmt: skip
+               for n in kernel.nodes)
 
 
 def _decode(flat: IntExpr, variables: tuple[LoopVar, ...]) -> dict[Expr, IntExpr]:

@@ -71,7 +71,7 @@ def _spell_form(kernel: Kernel, form: Form) -> tuple[list[Spelled], Split | None
 def compile_kernels(
     kernels: Sequence[Kernel], device: torch.device | None = None,
     hints: Mapping[str, int] | None = None,
-) -> list[Callable[..., None]]:  # fmt: skip
+) -> list[Callable[..., None]]:
     """Compile and load `kernels` for a CUDA device; each is called with its buffers, then its
     sizes. `hints`: values of symbolic sizes, for which the kernels are made ready.
 
@@ -157,7 +157,7 @@ def _load(one: Spelled, binary: GpuBinary, arch: int, device: int) -> Callable[.
     return load(
         binary, device=device, buffers=one.source.pointers, sizes=len(one.sizes), grid=grid,
         unaligned=unaligned,
-    )  # fmt: skip
+    )
 
 
 @final
@@ -204,7 +204,7 @@ def _request(source: TritonSource, arch: int, *, aligned: bool) -> TritonRequest
     return TritonRequest(
         source.text, source.name, source.signature, source.num_warps, arch, aligned,
         source.multiples,
-    )  # fmt: skip
+    )
 
 
 def _grid(programs: Expr | int, sizes: tuple[str, ...]) -> int | Callable[..., int]:
@@ -236,5 +236,5 @@ class _LazyUnaligned:
             self.kernel = load(
                 binary, device=self.device, buffers=self.source.pointers, sizes=self.sizes,
                 grid=self.grid,
-            )  # fmt: skip
+            )
         self.kernel(*args)
