@@ -154,7 +154,7 @@ def test_training_step_with_changing_batch() -> None:
 
 
 def scaled(x: torch.Tensor) -> torch.Tensor:
-    return F.interpolate(x * 2, scale_factor=(x.shape[2] + 0.1) / 4, mode="linear") + 1
+    return F.interpolate(x * 2, scale_factor=(x.shape[2] + 0.1) / 4, mode="nearest") + 1
 
 
 def test_plain_floats_of_sizes_end_the_graph_after_three_of_them() -> None:

@@ -376,13 +376,36 @@ def test_nearest_pixels_at_twice_the_size_go_by_the_size() -> None:
 
 @pytest.mark.parametrize("rank", [1, 3])
 def test_nearest_pixels_of_lines_and_volumes_go_by_the_factor(rank: int) -> None:
-    """The kernel for images alone goes by the sizes. (The backwards of the others do too, unlike
-    their forwards: eager's gradients are not compared.)"""
+    """The kernel for images alone goes by the sizes; the backwards of the others do too."""
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return F.interpolate(x, scale_factor=2.4, mode="nearest")
 
-    compiled = weft.compile(f, dynamic=True)
-    for length in (5, 2, 7, 3):
-        x = torch.randn(2, 3, *[length] * rank)
-        assert torch.equal(compiled(x), f(x))
+    same_with_gradients(f, [(2, 3, *[length] * rank) for length in (5, 2, 7, 3)], True)
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "trilinear"])
+def test_dimensions_that_stay_are_copied_whatever_the_factor(mode: str, dynamic: bool) -> None:
+    """From 4 to int(4 * 1.2) rows nothing is interpolated; PyTorch's formulas go by the factor."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=1.2, mode=mode)
+
+    sizes = (4, 7) if mode == "linear" else ((4, 7), (6, 3)) if mode == "bilinear" else ((4, 7, 3),)
+    shapes = [(1, 2, *(size if isinstance(size, tuple) else (size,))) for size in sizes]
+    same_with_gradients(f, shapes, dynamic)
+
+
+def same_with_gradients(
+    f: Callable[[torch.Tensor], torch.Tensor], shapes: list[tuple[int, ...]], dynamic: bool
+) -> None:  # fmt: skip
+    compiled = weft.compile(f, dynamic=dynamic)
+    for shape in shapes:
+        x = torch.randn(shape, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        made, wanted = compiled(y), f(x)
+        torch.testing.assert_close(made, wanted)
+        (made**2).sum().backward()
+        (wanted**2).sum().backward()
+        torch.testing.assert_close(y.grad, x.grad)

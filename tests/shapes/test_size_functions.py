@@ -47,6 +47,9 @@ ONE: dict[str, Program] = {
     "numpy scalar": lambda x: x + x.shape[1] % np.int64(4) + np.int64(100) // x.shape[1],
     "numpy extremes": lambda x: x + np.maximum(x.shape[0], 5) + np.int64(x.shape[0]) * 2,
     "scale of an interpolation": lambda x: F.interpolate(x[:, None], scale_factor=0.7) + 1,
+    "factors of a resized table": lambda x: F.interpolate(
+        x[None, None, :3, :3], scale_factor=(x.shape[0] / 3, (x.shape[1] + 0.1) / 3),
+        mode="bicubic"),
     "chunk of the whole": lambda x: [x[:, i:] * 2 for i in range(0, x.shape[1], x.shape[1])],
     "floats counted down from a size": lambda x: x + torch.arange(x.shape[1], 0, -1.0),
     "diagonals that are sizes": lambda x: x.triu(x.shape[1] // 2) + x.tril(x.shape[0]),

@@ -424,3 +424,44 @@ RULES[aten.sum.dim_IntList] = _reduction
 RULES[aten.mean.dim] = _reduction
 RULES[aten.amax.default] = _extremes
 RULES[aten.amin.default] = _extremes
+
+
+# ------------------------------------------------------------------------------ resized images
+
+
+def _resized(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(image, sizes, ...)`: the sizes of its pixels."""
+    _require(type(args[0]) is FakeTensor and not kwargs)
+    return _image(args[0], (*sizes_of(args[0])[:2], *_values(args[1])))
+
+
+def _resized_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(gradient, sizes after, sizes before, ...)`: all sizes, those of batch and channels too."""
+    _require(type(args[0]) is FakeTensor and not kwargs)
+    return _image(args[0], _values(args[2]))
+
+
+def _image(given: FakeTensor, sizes: Sizes) -> list[Result]:
+    """One that lies in memory as another does."""
+    before, strides = sizes_of(given), strides_of(given)
+    _require(len(sizes) == len(before) >= 3 and all(lower_bound(n) > 0 for n in (*before, *sizes)))
+    if _is_row_major(before, strides):
+        layout = row_major(sizes)
+    else:  # GPUs turn images of few channels
+        _require(given.fake_device.type == "cpu" and len(sizes) > 3)
+        _require(_all_same(strides, _channels_last(before)))
+        layout = _channels_last(sizes)
+    return [Result(sizes, layout, given.dtype, given.fake_device)]
+
+
+def _channels_last(sizes: Sizes) -> Sizes:
+    batch, *pixels = row_major((sizes[0], *sizes[2:], sizes[1]))[:-1]
+    return (batch, 1, *pixels)
+
+
+for _name in ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+              "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
+              "upsample_bicubic2d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+              "_upsample_nearest_exact3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+    RULES[getattr(aten, _name).default] = _resized
+    RULES[getattr(aten, f"{_name}_backward").default] = _resized_gradient

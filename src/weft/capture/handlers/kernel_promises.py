@@ -13,11 +13,12 @@ import torch
 from weft._torch import nn_functions
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import constant, evaluate
+from weft.capture.values.constant import NONE, constant, evaluate, is_none
 from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue, TupleValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue, operand
 from weft.capture.values.tensors import TensorValue, run
+from weft.shapes import float_calls
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
@@ -60,38 +61,65 @@ def _resizing(function: Any) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """The kernels refuse images without pixels."""
-        if function is nn_functions.upsample_nearest2d:
-            args = _exact_scales(tx, args)
-        made = run(tx, "call_function", function, args, kwargs)
+        args = _by_sizes(tx, function, [tx.force(arg) for arg in args])
+        if _keeps_factors(function, args):
+            op = constant(getattr(torch.ops.aten, function.__name__).default)
+            made = run(tx, "call_function", float_calls.call, [op, *args], kwargs)
+        else:
+            made = run(tx, "call_function", function, args, kwargs)
         if isinstance(made, TensorValue) and not evaluate(tx, lambda: _has_pixels(made.example)):
             raise graph_break("operator-failed", f"{function.__name__} of {made!r}")
         return made
 
 
-def _exact_scales(tx: Interpreter, args: Args) -> Args:
-    """To as many or twice as many pixels the kernel for images goes by the sizes, whatever the
-    factors say (those for lines and volumes do not); the Python form, which symbolic sizes need,
-    goes by the factors."""
-    args = [tx.force(arg) for arg in args]
-    image, factors = args[0], args[-1]
-    if len(args) != 3 or not isinstance(image, TensorValue) or not isinstance(
-            factors, TupleValue | ListValue):
+def _keeps_factors(function: Any, args: Args) -> bool:
+    """Whether factors are symbolic, and the formula gives what the kernel does, gradients too."""
+    given = args[0] if args else None
+    return (function.__name__ in (*_COPY_WHAT_STAYS, "upsample_bicubic2d")
+            and isinstance(given, TensorValue) and given.example.is_floating_point()
+            and any(isinstance(arg, SymbolicNumberValue) for arg in args))
+
+
+def _by_sizes(tx: Interpreter, function: Any, args: Args) -> Args:
+    """Factors instead of sizes, as ATen's form that takes both: the sizes, then the factors.
+
+    PyTorch's form for factors alone takes symbolic sizes in Python only, by a formula that differs
+    from the kernels where these go by the sizes: some in the backward, some in both.
+    """
+    if len(args) not in (3, 4) or not isinstance(args[0], TensorValue) or not is_none(args[1]):
         return args
-    sizes = [tx.wrap_new(n) for n in image.example.shape[2:]]
-    exact = [_exact_scale(tx, size, tx.force(factor))
-             for size, factor in zip(sizes, factors.iterate(tx), strict=True)]
-    return [*args[:2], TupleValue(exact)]
+    sizes, factors = args[0].example.shape[2:], args[-1]
+    if not isinstance(factors, TupleValue | ListValue) or len(factors.items) != len(sizes):
+        return args
+    old = [tx.wrap_new(n) for n in sizes]
+    scales = [tx.force(factor) for factor in factors.items]
+    if any(operand(scale) is None for scale in scales):
+        return args
+    new = [tx.binary("mul", size, scale).method(tx, "__int__", [], {})
+           for size, scale in zip(old, scales, strict=True)]
+    if function.__name__ in _COPY_WHAT_STAYS:
+        scales = _scales_of_kernels(tx, args[0].example, old, new, scales)
+    return [args[0], ListValue(new), *args[2:-1], *scales]
 
 
-def _exact_scale(tx: Interpreter, size: SymbolicValue, factor: SymbolicValue) -> SymbolicValue:
-    """The factor, or that of the sizes: guarded where the size is symbolic."""
-    if not isinstance(size, SymbolicNumberValue) or not is_hinted(size.example):
-        return factor
-    length = tx.binary("mul", size, factor).method(tx, "__int__", [], {})
-    for whole in (1, 2):
-        if tx.binary("eq", length, tx.binary("mul", size, constant(whole))).truth(tx):
-            return constant(float(whole))
-    return factor
+def _scales_of_kernels(tx: Interpreter, image: torch.Tensor, old: Args, new: Args, scales: Args
+                       ) -> Args:
+    """The kernels copy where the size stays, whatever the factor says (formulas do not): those of
+    GPUs where all sizes stay."""
+    stays = [tx.binary("eq", a, b).truth(tx) if _is_hinted(a) else False
+             for a, b in zip(old, new, strict=True)]
+    if image.device.type != "cpu":
+        stays = [all(stays)] * len(stays)
+    return [NONE if same else scale for same, scale in zip(stays, scales, strict=True)]
+
+
+_COPY_WHAT_STAYS: Final = frozenset({
+    "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
+})  # fmt: skip
+
+
+def _is_hinted(size: SymbolicValue) -> bool:
+    return is_hinted(size.example) if isinstance(size, SymbolicNumberValue) else True
 
 
 def _has_pixels(image: torch.Tensor) -> bool:
