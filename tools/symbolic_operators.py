@@ -1,10 +1,12 @@
 """Operators of PyTorch's op_db under symbolic sizes: wrong results, errors, and what fixes sizes.
 
-    python -m tools.symbolic_operators [--backend aot_eager] [--samples 4] [--only NAME] [--torch]
+    python -m tools.symbolic_operators [--backend aot_eager] [--samples 4] [--only NAME]
+        [--torch] [--training]
 
 Every sample is compiled with ``dynamic=True`` (all sizes of all tensors symbolic) and compared with
 eager. A symbol that ends with one value only was *fixed*: such an operator is compiled again for
-each size. With ``--torch`` torch.compile's count of fixed symbols stands beside it.
+each size. With ``--torch`` torch.compile's count of fixed symbols stands beside it; with
+``--training`` tensors need gradients, so what the backward fixes counts too.
 """
 
 from __future__ import annotations
@@ -41,9 +43,12 @@ class Row:
     problems: list[str] = field(default_factory=list)
 
 
-def programs(op: Any, count: int) -> Iterator[tuple[Callable[..., Any], list[torch.Tensor]]]:
+def programs(
+    op: Any, count: int, training: bool
+) -> Iterator[tuple[Callable[..., Any], list[torch.Tensor]]]:
     """Each sample as a function of its tensors."""
-    samples = list(op.sample_inputs("cpu", torch.float32))
+    training = training and op.supports_autograd
+    samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=training))
     for sample in samples[:: max(1, len(samples) // count)][:count]:
         leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -104,7 +109,7 @@ def examine(op: Any, arguments: argparse.Namespace) -> Row:
     """All chosen samples of one operator."""
     row = Row(op.name if not op.variant_test_name else f"{op.name}.{op.variant_test_name}")
     try:
-        for run, tensors in programs(op, arguments.samples):
+        for run, tensors in programs(op, arguments.samples, arguments.training):
             measure(row, run, tensors, arguments.backend)
             if arguments.torch:
                 row.peer += fixed_by_torch(run, tensors)
@@ -133,11 +138,12 @@ def main() -> None:
     parser.add_argument("--only", default="", help="operators whose name contains this")
     parser.add_argument("--every", type=int, default=1, help="every n-th operator")
     parser.add_argument("--torch", action="store_true", help="torch.compile's fixed symbols too")
+    parser.add_argument("--training", action="store_true", help="tensors need gradients")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     chosen = [op for op in op_db[:: arguments.every] if arguments.only in op.name
               and torch.float32 in op.dtypes and not _RANDOM.search(op.name)]
-    with torch.no_grad():
+    with torch.set_grad_enabled(arguments.training):
         report([examine(op, arguments) for op in chosen])
 
 

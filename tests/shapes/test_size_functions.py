@@ -202,3 +202,36 @@ def test_operations_without_a_value_for_later_numbers_raise_where_the_program_ca
     for pair in numbers:
         expected, actual = (f(torch.ones(3), *pair)[1:] for f in (_partial_functions, compiled))
         assert repr(expected) == repr(actual), pair
+
+
+def test_texts_with_sizes_fix_none_until_they_are_looked_at() -> None:
+    """Messages that nobody reads made a variant for each size."""
+
+    def named(x: torch.Tensor, step: int) -> Any:
+        n = x.shape[0]
+        torch._assert(x.shape[1] == 4, f"got {x.shape}")
+        numbers = f"{n:5d}|{n!r}|{n!s:>4}|{n / 3:.2f}"
+        return x * 2, numbers, "a" + str(n * 2), f"{tuple(x.shape)} {step}"
+
+    compiled = weft.compile(named, backend="eager", dynamic=True)
+    for n in (6, 7, 13, 31):
+        x = torch.randn(n, 4)
+        assert compiled(x, n + 3)[1:] == named(x, n + 3)[1:]
+    assert weft.stats()["graphs"] <= 2
+
+
+def test_texts_with_sizes_that_are_looked_at_are_constants() -> None:
+    def looked_up(x: torch.Tensor) -> Any:
+        name = f"k{x.shape[0]}"
+        count = {"k6": 1}.get(name, 2)
+        try:
+            wrong = f"{x.shape[0]:.2}"
+        except ValueError as error:
+            wrong = str(error)
+        return x * count, name == "k6", name in ("k7",), len(name), name.upper(), wrong
+
+    compiled = weft.compile(looked_up, backend="eager", dynamic=True)
+    for n in (6, 7, 13, 6):
+        x = torch.randn(n, 4)
+        assert compiled(x)[1:] == looked_up(x)[1:]
+        assert torch.equal(compiled(x)[0], looked_up(x)[0])

@@ -15,6 +15,7 @@ from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import ConstantValue, boolean, evaluate, python_object
 from weft.capture.values.sequences import TupleValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.symbolic_texts import TextValue
 from weft.capture.values.unknown import UnknownValue
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def binary_operation(
     tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue
 ) -> SymbolicValue:
     """`operator.<op>(left, right)`; `op` is a name of the operator module, without underscores."""
-    if left.is_constant and right.is_constant:
+    if left.is_constant and right.is_constant and not (
+            op in ("add", "iadd") and TextValue in (left.__class__, right.__class__)):
         if op == "or_" and any(value.constant() in tx.made_classes for value in (left, right)
                                if issubclass(value.python_type(), type)):
             raise graph_break("unknown-operation", "a union with a class made inside")

@@ -55,6 +55,7 @@ from weft.capture.values.symbolic_numbers import (
     extreme_number,
     operand,
 )
+from weft.capture.values.symbolic_texts import written
 from weft.capture.values.tensors import TensorValue, own_class, run
 from weft.capture.values.user_keys import UserKey
 
@@ -444,6 +445,9 @@ def _ascii(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(repr)
 def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    text = written(tx, repr, args[0])
+    if text is not None:
+        return text
     obj = python_object(tx, args[0])
     if obj is not MISSING:
         return constant(evaluate(tx, lambda: repr(obj)))
@@ -513,6 +517,9 @@ def _format(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> SymbolicValue:
     """`format(value, spec)`."""
+    text = written(tx, format, value, spec.constant()) if spec.is_constant else None
+    if text is not None:
+        return text
     obj = python_object(tx, value)
     if obj is not MISSING:
         return constant(evaluate(tx, lambda: format(obj, spec.constant())))
@@ -520,11 +527,11 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
     if isinstance(value, ObjectValue) and isinstance(formatter, types.FunctionType):
         method = value.special(tx, "__format__")
         assert method is not None
-        text = method.call(tx, [spec], {})
-        kind = tx.force(text).python_type()
+        made = method.call(tx, [spec], {})
+        kind = tx.force(made).python_type()
         if not issubclass(kind, str):
             raise tx.error(TypeError, f"__format__ must return a str, not {kind.__name__}")
-        return text
+        return made
     if formatter is type_lookup(object, "__format__") and python_object(tx, spec) == "":
         return tx.call(tx.wrap_fixed(str, "str"), [value])
     if isinstance(value, TensorValue):

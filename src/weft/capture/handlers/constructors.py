@@ -56,6 +56,7 @@ from weft.capture.values.sequences import (
 from weft.capture.values.sets import SetValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.symbolic_ranges import symbolic_range
+from weft.capture.values.symbolic_texts import written
 from weft.capture.values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -250,6 +251,9 @@ def _str(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
         return _decoded(tx, args, kwargs)
     if not args:
         return constant("")
+    text = written(tx, str, args[0])
+    if text is not None:
+        return text
     obj = python_object(tx, args[0])
     if obj is not MISSING:
         return constant(evaluate(tx, lambda: str(obj)))

@@ -15,6 +15,7 @@ from weft.capture.values.constant import constant
 from weft.capture.values.mapping import DictValue, is_mapping_object
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.sets import SetValue
+from weft.capture.values.symbolic_texts import TextValue, joined
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -168,7 +169,11 @@ def format_with_spec(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    texts = tx.constants(frame.popn(ins.arg))
+    parts = frame.popn(ins.arg)
+    if any(isinstance(part, TextValue) for part in parts):
+        frame.push(joined(tx, parts))
+        return
+    texts = tx.constants(parts)
     if texts is None:
         raise graph_break("unknown-operation", "a string of values that are not constants")
     frame.push(constant("".join(texts)))
