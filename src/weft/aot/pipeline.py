@@ -34,10 +34,7 @@ from weft.shapes.symnode import UndecidedValue
 
 
 def compile_aot(
-    gm: GraphModule,
-    example_inputs: Sequence[Any],
-    compiler: Compiler,
-    *,
+    gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, *,
     lowered: Lowered | None = None,
 ) -> Callable[..., Any]:
     """`gm` as a functional ATen graph compiled by `compiler`.

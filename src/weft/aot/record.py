@@ -57,10 +57,7 @@ class Recorder(TorchDispatchMode):
         self.locate: Callable[[], None] | None = None
 
     def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: Any,
-        args: Sequence[Any] = (),
+        self, func: OpOverload, types: Any, args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Record one operator; the result is fake."""

@@ -28,10 +28,7 @@ from weft.shapes.symnode import extents
 
 
 def inductor(
-    gm: GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    options: Mapping[str, Any] | None = None,
+    gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Compile a captured graph; `options` are settings of `weft.config` for this graph."""
     with config.patch(check_options(options or {})):

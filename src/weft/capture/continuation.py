@@ -94,16 +94,9 @@ _ORIGINS: PerCode[_Origin] = PerCode()
 
 
 def resume_function(
-    code: CodeType,
-    offset: int,
-    stack: str | int,
-    locals_present: Sequence[str],
-    cells: Sequence[str] = (),
-    *,
-    globals: dict[str, Any],
-    closure: tuple[CellType, ...] | None = None,
-    name: str | None = None,
-    given: bool = False,
+    code: CodeType, offset: int, stack: str | int, locals_present: Sequence[str],
+    cells: Sequence[str] = (), *, globals: dict[str, Any],
+    closure: tuple[CellType, ...] | None = None, name: str | None = None, given: bool = False,
 ) -> FunctionType:
     """The function that goes on in `code` at the instruction at byte `offset`.
 
@@ -125,14 +118,8 @@ def resume_function(
 
 
 def resume_generator(
-    code: CodeType,
-    offset: int,
-    stack: str,
-    locals_present: Sequence[str],
-    cells: Sequence[str],
-    *,
-    globals: dict[str, Any],
-    closure: tuple[CellType, ...] | None,
+    code: CodeType, offset: int, stack: str, locals_present: Sequence[str], cells: Sequence[str], *,
+    globals: dict[str, Any], closure: tuple[CellType, ...] | None,
 ) -> FunctionType:
     """The function that makes a generator suspended behind the `yield` that precedes `offset`.
 

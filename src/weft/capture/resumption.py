@@ -194,12 +194,7 @@ class Resumption:
         return Step(attempt, resume)
 
     def _continuation(
-        self,
-        frame: Frame,
-        index: int,
-        stack: list[SymbolicValue],
-        suffix: str,
-        *,
+        self, frame: Frame, index: int, stack: list[SymbolicValue], suffix: str, *,
         eager: bool = False,
     ) -> Callable[..., str]:
         """The tail call of the rest of `frame`, given the texts of what is pushed; `suffix` is the
@@ -246,15 +241,8 @@ class Resumption:
         return go
 
     def _callable(
-        self,
-        frame: Frame,
-        code: types.CodeType,
-        offset: int,
-        shape: str,
-        plain: list[str],
-        boxes: list[str],
-        compiled: MakeContinuation | None,
-        values: list[SymbolicValue | None],
+        self, frame: Frame, code: types.CodeType, offset: int, shape: str, plain: list[str],
+        boxes: list[str], compiled: MakeContinuation | None, values: list[SymbolicValue | None],
     ) -> str:
         globals = frame.globals.original
         closure = tuple(types.CellType() for _ in code.co_freevars)

@@ -89,10 +89,7 @@ def _is_aligned(matrix: Strided) -> bool:
 
 
 def _spell_onednn(
-    sequence: CallSequence,
-    left: Strided,
-    right: Strided,
-    bias: Strided | None,
+    sequence: CallSequence, left: Strided, right: Strided, bias: Strided | None,
     epilogue: tuple[str, str] | None,
 ) -> str | None:
     if not _is_for_onednn(left, right):

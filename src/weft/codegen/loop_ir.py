@@ -347,13 +347,7 @@ class KernelBuilder:
             self.mask, self.other = saved
 
     def store(
-        self,
-        buffer: str,
-        dtype: DType,
-        index: IntExpr,
-        value: Node,
-        *,
-        inner: bool | None = None,
+        self, buffer: str, dtype: DType, index: IntExpr, value: Node, *, inner: bool | None = None,
         mode: str = "assign",
     ) -> None:
         """Store `value` (cast to the compute type of `dtype`); `inner` defaults to where it

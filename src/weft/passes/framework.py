@@ -58,11 +58,8 @@ _registered: dict[str, Pass] = {}
 
 
 def register_pass(
-    function: PassFunction | PassBase | type[PassBase] | None = None,
-    *,
-    name: str | None = None,
-    before: str | Iterable[str] = (),
-    after: str | Iterable[str] = (),
+    function: PassFunction | PassBase | type[PassBase] | None = None, *, name: str | None = None,
+    before: str | Iterable[str] = (), after: str | Iterable[str] = (),
     requires: str | Iterable[str] = (),
 ) -> Any:
     """Adds a pass to weft's pipelines; a decorator, bare or with arguments.

@@ -35,12 +35,7 @@ def _configure() -> None:
 
 
 def load(
-    binary: GpuBinary,
-    *,
-    device: int,
-    buffers: int,
-    sizes: int,
-    grid: int | Callable[..., int],
+    binary: GpuBinary, *, device: int, buffers: int, sizes: int, grid: int | Callable[..., int],
     unaligned: Callable[..., None] | None = None,
 ) -> Callable[..., None]:
     """The kernel as a callable: tensors for its `buffers`, then ints for its `sizes`.

@@ -36,12 +36,7 @@ Compiled = tuple[bytes, str, int, int]
 
 
 def compile_text(
-    text: str,
-    module_name: str,
-    name: str,
-    signature: tuple[str, ...],
-    num_warps: int,
-    arch: int,
+    text: str, module_name: str, name: str, signature: tuple[str, ...], num_warps: int, arch: int,
     multiples: Sequence[tuple[int, int]],
 ) -> Compiled:
     """Compile the kernel `name` of the module `text` for compute capability `arch` (e.g. 90).

@@ -67,12 +67,8 @@ class ShapeContext:
     _translation_validation_enabled = False
 
     def __init__(
-        self,
-        *,
-        specialize_zero_one: bool = True,
-        share_equal_hints: bool = True,
-        data_dependent: bool = False,
-        line: Callable[[], SourceLine | None] = lambda: None,
+        self, *, specialize_zero_one: bool = True, share_equal_hints: bool = True,
+        data_dependent: bool = False, line: Callable[[], SourceLine | None] = lambda: None,
     ) -> None:
         """``line`` gives the user's line being evaluated; ``data_dependent`` allows symbols for
         values that only the running program knows (``nonzero``, ``item``)."""
@@ -133,15 +129,8 @@ class ShapeContext:
     # -------------------------------------------------------------------- making symbols
 
     def size(
-        self,
-        hint: int,
-        source: Hashable,
-        *,
-        lo: int | None = None,
-        hi: int = INF,
-        group: Hashable = None,
-        marked: bool = False,
-        dim: Dim | None = None,
+        self, hint: int, source: Hashable, *, lo: int | None = None, hi: int = INF,
+        group: Hashable = None, marked: bool = False, dim: Dim | None = None,
     ) -> int | torch.SymInt:
         """A symbolic size that is ``hint`` in this call; an int for 0 and 1 if those specialise.
 

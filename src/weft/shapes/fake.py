@@ -38,10 +38,7 @@ _META = torch.device("meta")
 
 
 def fake_like_meta(
-    mode: FakeTensorMode,
-    size: Sequence[Any],
-    stride: Sequence[Any],
-    dtype: torch.dtype,
+    mode: FakeTensorMode, size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype,
     device: torch.device,
 ) -> FakeTensor:
     """A fresh fake tensor with its own storage: about 20 µs, where `from_tensor` takes 100."""
@@ -99,10 +96,7 @@ class FakeContext:
         self._storages: dict[int, torch.Tensor] = {}  # real StorageImpl -> flat meta tensor
 
     def fake(
-        self,
-        tensor: torch.Tensor,
-        *,
-        sizes: Sequence[Any] | None = None,
+        self, tensor: torch.Tensor, *, sizes: Sequence[Any] | None = None,
         strides: Sequence[Any] | None = None,
     ) -> FakeTensor:
         """The fake of `tensor`; `sizes` (and `strides`) may replace some or all by SymInts.
@@ -122,10 +116,7 @@ class FakeContext:
         return made
 
     def _make(
-        self,
-        tensor: torch.Tensor,
-        sizes: Sequence[Any] | None,
-        strides: Sequence[Any] | None,
+        self, tensor: torch.Tensor, sizes: Sequence[Any] | None, strides: Sequence[Any] | None,
     ) -> FakeTensor:
         if isinstance(tensor, FakeTensor):
             if tensor.fake_mode is self.mode:

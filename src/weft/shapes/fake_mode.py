@@ -82,9 +82,7 @@ _COPY: Final = torch.ops.aten.copy_.default
 _DYNAMO_MEMO: Final = "__dynamo_disable"
 _EMPTY_CELL: Final = CellType()
 _NEVER_TAGS: Final = (
-    torch.Tag.data_dependent_output,
-    torch.Tag.dynamic_output_shape,
-    torch.Tag.inplace_view,
+    torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view,
 )
 _PLAIN: Final = frozenset(
     {bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout}
@@ -184,19 +182,13 @@ class MemoFakeMode(FakeTensorMode):
         self._refuses_sizes = False
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         return self.dispatch(func, types, args, kwargs)
 
     def dispatch(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """The operator's result on fakes, remembered or computed."""
@@ -218,10 +210,7 @@ class MemoFakeMode(FakeTensorMode):
             symbols.in_operator -= 1
 
     def _plain(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any],
+        self, func: Any, types: Sequence[type], args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
     ) -> Any:
         """The result of an operator whose metadata depends on its arguments' alone."""
@@ -274,12 +263,8 @@ class MemoFakeMode(FakeTensorMode):
         return 0 if self.symbols is None else self.symbols.n_told
 
     def _compute(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        reader: _KeyReader,
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any],
+        kwargs: Mapping[str, Any], reader: _KeyReader,
     ) -> Any:
         """The result by PyTorch's rules, in PyTorch's order, for plain operators.
 
@@ -320,12 +305,8 @@ class MemoFakeMode(FakeTensorMode):
             return function(*args, **kwargs), True
 
     def _otherwise(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        reader: _KeyReader,
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any],
+        kwargs: Mapping[str, Any], reader: _KeyReader,
     ) -> Any:
         """The result of an operator whose C++ kernel takes no symbolic sizes."""
         try:
@@ -335,10 +316,7 @@ class MemoFakeMode(FakeTensorMode):
             return self._specialized(func, types, args, kwargs)
 
     def _specialized(
-        self,
-        func: OpOverload,
-        types: Sequence[type],
-        args: Sequence[Any],
+        self, func: OpOverload, types: Sequence[type], args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
         """The result for the sizes of this call, fixed by guards.

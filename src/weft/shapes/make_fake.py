@@ -91,10 +91,7 @@ def meta_of(fake: torch.Tensor) -> torch.Tensor:
 
 
 def meta_view(
-    viewed: torch.Tensor,
-    dtype: torch.dtype,
-    size: Sequence[Any],
-    stride: Sequence[Any],
+    viewed: torch.Tensor, dtype: torch.dtype, size: Sequence[Any], stride: Sequence[Any],
     offset: Any,
 ) -> torch.Tensor:
     """A meta tensor of this geometry on the storage of a fake one."""

@@ -84,11 +84,7 @@ class DynamicPolicy:
         self._changed_numbers: set[str] = set()
 
     def dimensions(
-        self,
-        name: str,
-        sizes: tuple[int, ...],
-        marks: Mapping[int, Mark],
-        *,
+        self, name: str, sizes: tuple[int, ...], marks: Mapping[int, Mark], *,
         parameter: bool = False,
     ) -> dict[int, DimensionRange]:
         """The symbolic dimensions of the tensor called ``name``.

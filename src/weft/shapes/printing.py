@@ -58,12 +58,7 @@ def triton_text(value: IntExpr) -> str:
 
 
 def _spelling(
-    names: Mapping[str, str],
-    divide: str,
-    modulo: str,
-    smallest: str,
-    largest: str,
-    *,
+    names: Mapping[str, str], divide: str, modulo: str, smallest: str, largest: str, *,
     floors: bool = False,
 ) -> dict[type[Atom], Callable[..., str]]:
     table: dict[type[Atom], Callable[..., str]] = {}

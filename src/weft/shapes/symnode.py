@@ -52,13 +52,7 @@ class SymNode:
     """A symbolic int, float or bool (``pytype``) in the protocol of PyTorch's symbolic numbers."""
 
     __slots__ = (
-        "__weakref__",
-        "_hint_memo",
-        "constant",
-        "known_int",
-        "pytype",
-        "shape_env",
-        "value",
+        "__weakref__", "_hint_memo", "constant", "known_int", "pytype", "shape_env", "value",
     )
 
     refuses_ints = False

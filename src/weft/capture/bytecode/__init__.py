@@ -19,13 +19,6 @@ from .percode import PerCode
 from .tables import TABLE
 
 __all__ = [
-    "TABLE",
-    "Bytecode",
-    "ExceptionEntry",
-    "Instruction",
-    "PerCode",
-    "Positions",
-    "assemble",
-    "disassemble",
-    "slot_names",
+    "TABLE", "Bytecode", "ExceptionEntry", "Instruction", "PerCode", "Positions", "assemble",
+    "disassemble", "slot_names",
 ]

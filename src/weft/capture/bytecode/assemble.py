@@ -19,9 +19,7 @@ from .tables import BACKWARD, CACHES, EXTENDED_ARG, KIND, OPMAP, OPNAME, TABLE
 
 
 def assemble(
-    instructions: Sequence[Instruction],
-    exceptions: Sequence[ExceptionEntry],
-    template: CodeType,
+    instructions: Sequence[Instruction], exceptions: Sequence[ExceptionEntry], template: CodeType,
     **fields: Any,
 ) -> CodeType:
     """A code object made of `instructions`; none of them is changed.

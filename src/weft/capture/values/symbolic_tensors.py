@@ -59,10 +59,7 @@ def _is_buffer(source: Source) -> bool:
 
 
 def _sizes(
-    tx: Interpreter,
-    tensor: torch.Tensor,
-    source: Source,
-    ranges: Mapping[int, DimensionRange],
+    tx: Interpreter, tensor: torch.Tensor, source: Source, ranges: Mapping[int, DimensionRange],
 ) -> list[Size]:
     sizes: list[Size] = list(tensor.shape)
     for d, limits in sorted(ranges.items()):

@@ -18,12 +18,8 @@ from weft.shapes.unbacked import Binding
 
 
 def call_aten(
-    cx: LoweringContext,
-    args: tuple[Any, ...],
-    keywords: dict[str, Any],
-    wanted: list[int | None],
-    is_tuple: bool,
-    binds: tuple[Binding, ...] = (),
+    cx: LoweringContext, args: tuple[Any, ...], keywords: dict[str, Any], wanted: list[int | None],
+    is_tuple: bool, binds: tuple[Binding, ...] = (),
 ) -> list[Value | None]:
     """Record the call; one `Value` per result that is wanted (`wanted`: its number among the
     tensors, or None).

@@ -108,13 +108,8 @@ class LoweringContext:
         return Value(shape, dtype, impl, self.device, self.graph, layout, self.origins)
 
     def pointwise(
-        self,
-        body: Body,
-        *operands: Value | Scalar | IntExpr,
-        dtype: torch.dtype | None = None,
-        compute: torch.dtype | None = None,
-        shape: Shape | None = None,
-        cost: int = 1,
+        self, body: Body, *operands: Value | Scalar | IntExpr, dtype: torch.dtype | None = None,
+        compute: torch.dtype | None = None, shape: Shape | None = None, cost: int = 1,
     ) -> Value:
         """`body` over operands broadcast to `shape` (default: the node's).
 

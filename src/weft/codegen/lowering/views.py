@@ -252,16 +252,9 @@ def t(cx: LoweringContext, x: Value) -> Value:
 
 
 @lowering(
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.reshape.default,
-    aten._reshape_alias.default,
-    aten.unsqueeze.default,
-    aten.squeeze.default,
-    aten.squeeze.dim,
-    aten.squeeze.dims,
-    aten.flatten.using_ints,
-    aten.unflatten.int,
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default,
+    aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
+    aten.flatten.using_ints, aten.unflatten.int,
 )
 def reshape(cx: LoweringContext, x: Value, *_: Any) -> Value:
     return x.view(cx.shape, Reshape(x.shape, cx.shape))

@@ -165,11 +165,7 @@ class _TwoStep:
     """A split reduction as one callable: allocates the partial results, runs both kernels."""
 
     def __init__(
-        self,
-        kernel: Kernel,
-        split: Split,
-        first: Callable[..., None],
-        second: Callable[..., None],
+        self, kernel: Kernel, split: Split, first: Callable[..., None], second: Callable[..., None],
         device: int,
     ) -> None:
         self.first, self.second = first, second
