@@ -22,7 +22,7 @@ from torch.fx import Node
 
 from weft._torch import FakeTensor, OpOverload, TorchDispatchMode
 from weft.aot.evaluate import is_plain
-from weft.aot.functionalize import Alias, Functionalizer, require_fake
+from weft.aot.functionalize import Functionalizer, require_fake
 from weft.aot.operators import Kind, OpFacts, facts
 from weft.aot.views import IDENTITIES, Unsupported, ViewStep
 from weft.shapes.wrappers import is_wrapper
@@ -271,5 +271,3 @@ def _record_identity(
 
 
 HANDLERS.update(dict.fromkeys(IDENTITIES, _record_identity))
-
-__all__ = ["HANDLERS", "Alias", "Handler", "Recorder"]

@@ -34,7 +34,7 @@ from weft.aot.attention import FUNCTIONS
 from weft.aot.control_flow import check_node
 from weft.aot.data_dependent import bound_names, with_positions
 from weft.aot.evaluate import Evaluator
-from weft.aot.functionalize import Alias, Base, Functionalizer, require_fake
+from weft.aot.functionalize import Base, Functionalizer, require_fake
 from weft.aot.record import Recorder
 from weft.aot.symbols import names_in, symbolic_leaves
 from weft.aot.views import Unsupported, ViewStep, may_overlap, restride
@@ -429,6 +429,3 @@ def _attribute(root: Any, path: str) -> Any:
     for name in path.split("."):
         root = getattr(root, name)
     return root
-
-
-__all__ = ["Alias", "OutputSpec", "Traced", "Tracer", "trace"]

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
-import torch
 from torch import fx
 
 from weft import _frame
 from weft._torch import are_functorch_transforms_active, dispatch_mode_depth, forward_ad_level
+from weft.capture.break_operations import can_translate
 from weft.capture.breaks import (
     GraphBreak,
     ObservedException,
@@ -52,7 +52,7 @@ from weft.capture.recompiles import (
 )
 from weft.capture.replacement import Emitter, restore_modes
 from weft.capture.reruns import changes_inputs, may_refuse_data, reporter
-from weft.capture.resumption import Resumption, can_translate
+from weft.capture.resumption import Resumption
 from weft.capture.shape_guards import add_shape_guards
 from weft.capture.skips import is_skipped_code, may_hold_tensors
 from weft.capture.state import no_saved_tensor_hooks
@@ -531,6 +531,3 @@ def _outward(frame: Any, failure: Exception) -> int:
         if can_translate(frame.current.name) or inner_resumable:
             return frame.step  # type: ignore[no-any-return]
     raise SkipFrame(f"no way to end the graph: {failure}", always=True)
-
-
-__all__ = ["FrameCompiler", "torch"]

@@ -21,7 +21,7 @@ import torch
 
 import weft.capture.opcodes  # noqa: F401  fills OPCODES before the first decode
 from weft.capture.breaks import BREAKS, GraphBreak, ObservedException, Restart, SkipFrame
-from weft.capture.frame import Frame, Instruction
+from weft.capture.frame import Frame
 from weft.capture.graph import GraphBuilder
 from weft.capture.guards import GuardSet
 from weft.capture.identity_guards import IdentityGuards
@@ -32,7 +32,7 @@ from weft.capture.source import Source, SourceTree
 from weft.capture.state import GlobalState, Step
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
 from weft.capture.values.cell import CellValue
-from weft.capture.values.constant import ConstantValue, constant
+from weft.capture.values.constant import constant
 from weft.capture.values.data_numbers import note_checks
 from weft.capture.values.exceptions import link_context, new_exception, note_passed
 from weft.capture.values.input_tests import InputTest
@@ -621,6 +621,3 @@ def _is_own(source: Source) -> bool:
     parent = source.base
     return (parent is not None and parent.accessor[0] == "instance_dict"
             and str(source.accessor[-1]).startswith("_"))
-
-
-__all__ = ["BreakHere", "ConstantValue", "Instruction", "Interpreter", "torch"]

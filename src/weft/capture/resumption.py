@@ -277,6 +277,3 @@ class Resumption:
 
     def _cell(self, frame: Frame, name: str) -> CellValue:
         return frame.cells[name]
-
-
-__all__ = ["Resumption", "can_translate"]

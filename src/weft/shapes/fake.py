@@ -32,8 +32,6 @@ from weft._torch import (
 from weft.shapes.fake_mode import MemoFakeMode
 from weft.shapes.make_fake import make_fake, make_meta
 
-__all__ = ["FakeContext", "FakeTensor", "fake_like_meta"]
-
 _META = torch.device("meta")
 
 

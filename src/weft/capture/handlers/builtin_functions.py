@@ -6,7 +6,6 @@ of `SymbolicValue`, so that it holds for every family.
 
 from __future__ import annotations
 
-import builtins
 import functools
 import importlib
 import inspect
@@ -17,8 +16,6 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.attributes import require_special, type_lookup
@@ -713,6 +710,3 @@ def _object_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(dict.__new__, list.__new__, set.__new__)
 def _container_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return make_instance(tx, args[0].constant(), args[1:])
-
-
-__all__ = ["DictValue", "builtins", "inspect", "torch"]

@@ -5,11 +5,10 @@ Place in the pipeline: see `handlers/__init__`.
 
 from __future__ import annotations
 
-import enum
 import itertools
 import sys
 import types
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -538,6 +537,3 @@ def _takewhile(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[Symbolic
 def _pairwise(tx: Interpreter, args: Args, kwargs: Kwargs) -> Iterator[SymbolicValue]:
     for pair in itertools.pairwise(iterator_of(tx, args[0])):
         yield TupleValue(pair)
-
-
-__all__ = ["deque", "enum", "iterator_of", "iterator_type", "text_of"]

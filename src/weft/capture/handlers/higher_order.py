@@ -26,7 +26,7 @@ from weft._torch import (
 from weft.capture.breaks import graph_break
 from weft.capture.graph import version_of
 from weft.capture.polyfills import attention, loops
-from weft.capture.subgraphs import Subgraph, SubgraphBuilder, capture_subgraph
+from weft.capture.subgraphs import Subgraph, capture_subgraph
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import FALSE, NONE, is_none
 from weft.capture.values.functions import PartialValue, rule
@@ -209,6 +209,3 @@ def _associative_scan(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicVa
 @rule(flex_attention_operator)
 def _flex_attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_fixed(attention.flex_attention, "flex_attention").call(tx, args, kwargs)
-
-
-__all__ = ["SubgraphBuilder", "TupleValue"]

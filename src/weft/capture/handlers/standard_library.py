@@ -447,6 +447,3 @@ def _cast(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(sys.getrecursionlimit)
 def _limit(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return constant(recursion_limit())
-
-
-__all__ = ["ClassValue"]

@@ -30,7 +30,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS, method_of_subclass
 from weft.capture.values.constant import NONE, constant, evaluate, is_none, python_object
 from weft.capture.values.exceptions import ExceptionValue
-from weft.capture.values.functions import RULES, BoundMethodValue
+from weft.capture.values.functions import BoundMethodValue
 from weft.capture.values.objects import ObjectValue, new_object
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import ListValue, TupleValue
@@ -459,6 +459,3 @@ def _wrap_class(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     if source is not None and source.accessor[0] != "object":
         tx.guards.add(source, "is", obj)
     return ClassValue(obj, source)
-
-
-__all__ = ["CONSTRUCTORS", "RULES", "ClassValue", "SuperValue", "constructor", "make_instance"]

@@ -20,7 +20,6 @@ from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import (
     NONE,
-    ConstantValue,
     boolean,
     constant,
     evaluate,
@@ -690,7 +689,3 @@ def _wrap_slice(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     tx.guards.add(source, "type_is", slice)
     names = ("start", "stop", "step")
     return SliceValue([tx.wrap(getattr(obj, n), source.attribute(n)) for n in names], source)
-
-
-__all__ = ["ConstantValue", "ListValue", "RangeValue", "SizeValue", "SliceValue",
-           "TupleValue", "make_slice", "sort_values"]

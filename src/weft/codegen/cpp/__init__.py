@@ -7,6 +7,6 @@ compile.
 tables, `include/*.h` is the code that kernels are written in, `target.py` is the entry point.
 """
 
-from weft.codegen.cpp.target import CompiledKernel, compile_kernels, source_of
+from weft.codegen.cpp.target import compile_kernels, source_of
 
-__all__ = ["CompiledKernel", "compile_kernels", "source_of"]
+__all__ = ["compile_kernels", "source_of"]

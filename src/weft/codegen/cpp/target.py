@@ -18,8 +18,6 @@ from weft.runtime.compile_pool import submit
 from weft.runtime.cpp_build import toolchain
 from weft.runtime.launcher import kernel_of
 
-__all__ = ["CompiledKernel", "compile_kernels", "source_of"]
-
 
 def compile_kernels(
     kernels: Sequence[Kernel], _device: object = None, _hints: object = None
