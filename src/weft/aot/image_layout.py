@@ -55,12 +55,12 @@ VIEWS: Final = frozenset(
 def use_channels_last(gm: AtenGraph, device: str | None = None) -> bool:
     """Lay the graph's images out as NHWC, in place; whether that was done.
 
-    device: only where the convolutions are on devices of this type.
+    device: of a graph without gradients, only where the convolutions are on devices of this type.
     """
     convolutions = [n for n in gm.graph.nodes if n.target is aten.convolution.default]
-    if device is not None:
-        convolutions = [n for n in convolutions if n.meta["val"].device.type == device]
     trained = any(n.target is aten.convolution_backward.default for n in gm.graph.nodes)
+    if device is not None and not trained:
+        convolutions = [n for n in convolutions if n.meta["val"].device.type == device]
     suitable = [n for n in convolutions if _is_suitable(n, trained)]
     if not suitable or sum(map(_products, suitable)) < MIN_PRODUCTS:
         return False

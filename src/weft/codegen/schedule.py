@@ -355,6 +355,8 @@ class _Fusion:
             return "another step lies between"
         if self._keeps_memory(first, second):
             return "what the earlier one frees would be kept"
+        if self._gathers_results(first, second):
+            return "results that are used up one after the other would be there at once"
         joint = refine(left.domain, right.domain)
         if joint is None:
             return "different domains"
@@ -391,6 +393,22 @@ class _Fusion:
         freed = one.reads.keys() - one.writes.keys() - other.reads.keys() - wanted
         made = sum(self.bytes.get(n, 0) for n in one.writes.keys() & wanted)
         return is_due(sum(self.bytes.get(n, 0) for n in freed), made, between)
+
+    def _gathers_results(self, first: int, second: int) -> bool:
+        """Are more bytes of the earlier one's results used up before the other runs, by steps that
+        would come later, than it takes for a result? (The states of a loop of library calls.)"""
+        early, late = sorted((first, second), key=self.positions.__getitem__)
+        end = self._position(early, late)
+        if end == self.positions[early]:
+            return False
+        one, other = self.steps[early], self.steps[late]
+        assert isinstance(one, Group) and isinstance(other, Group)
+        used_up = 0
+        for name in one.writes.keys() - self.outputs:
+            readers = self.readers[name] & self.steps.keys() - {early, late}
+            if readers and all(self.positions[r] < end for r in readers):
+                used_up += self.bytes.get(name, 0)
+        return used_up > max(self.bytes.get(name, 0) for name in other.writes)
 
     def _position(self, early: int, late: int) -> int:
         """Where both run as one: at the first's place if the other waits for nothing behind it."""

@@ -8,7 +8,8 @@ elements lie, so only the layouts of buffers change:
     conv(x: NCHW) → relu → conv     becomes     x as NHWC → conv → relu in NHWC → conv
 
 Outputs of the graph are laid out as eager's again. A graph that returns many of its activations
-(the forward half of training) is left alone: each would be copied.
+(the forward half of training) is left alone: each would be copied. Where there are gradients,
+`aot/image_layout.py` has decided.
 
 On GPUs ATen adds the bias in a kernel of its own; here it is fused with what follows.
 """
@@ -36,9 +37,11 @@ aten = torch.ops.aten
 
 
 def prefers_channels_last(gm: GraphModule) -> bool:
-    """Has the graph convolutions, and returns it few images?"""
+    """Has the graph convolutions, but none of their gradients, and returns it few images?"""
     convolutions = sum(n.target is aten.convolution.default for n in gm.graph.nodes)
-    if not convolutions:
+    if not convolutions or any(
+        n.target is aten.convolution_backward.default for n in gm.graph.nodes
+    ):
         return False
     [output] = [n for n in gm.graph.nodes if n.op == "output"]
     values = [n.meta.get("val") for n in output.all_input_nodes]
