@@ -19,7 +19,7 @@ def test_counts_from_many_threads_add_up():
         t.start()
     for t in threads:
         t.join()
-    assert events.counter("n") == 8000
+    assert events.counters()["n"] == 8000
 
 
 def test_inner_stage_is_not_counted_twice():

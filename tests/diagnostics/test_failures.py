@@ -33,7 +33,7 @@ def test_warns_once_and_names_the_report(tmp_path):
     report = next(Path(tmp_path).iterdir()).read_text()
     for part in ("ZeroDivisionError", "model.py:3", "graph.py", "x = 1", "torch ", "cache_size"):
         assert part in report
-    assert events.counter("fallbacks") >= 3
+    assert events.counters()["fallbacks"] >= 3
 
 
 def test_strict_mode_raises_the_error_itself():
@@ -51,14 +51,14 @@ def test_user_errors_always_surface(error):
 
 
 def test_missing_compiler_is_told_once_and_is_no_failure(tmp_path):
-    before = events.counter("fallbacks")
+    before = events.counters()["fallbacks"]
     with config.patch(strict=True), \
             pytest.warns(errors.CompilerMissingWarning, match=r"install g\+\+") as seen:
         _fail(errors.CompilerNotFound(["g++", "clang++"]))
         _fail(errors.CompilerNotFound(["g++", "clang++"]))
     assert len(seen) == 1
     assert not list(Path(tmp_path).iterdir())
-    assert events.counter("fallbacks") == before
+    assert events.counters()["fallbacks"] == before
 
 
 def test_unwritable_report_directory_still_warns(tmp_path):

@@ -182,11 +182,6 @@ def collect() -> Iterator[list[Event]]:
         end()
 
 
-def counter(name: str) -> int:
-    """A counter's value."""
-    return _counters[name]
-
-
 def counters() -> dict[str, int]:
     """All counters."""
     with _lock:

@@ -24,13 +24,12 @@ from weft.errors import SourceLine
 from weft.shapes import expr, floats, functions, layout, relation, rounding
 from weft.shapes.atoms import IntFunction
 from weft.shapes.expr import Expr, IntExpr
-from weft.shapes.floats import FloatExpr, FloatRelation, FloatSymbol, FloatValue
+from weft.shapes.floats import FloatRelation, FloatValue
 from weft.shapes.guard import AnyCondition
 
 if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
 
-_FLOATS: Final = (float, FloatExpr, FloatSymbol)
 
 
 class UndecidedValue(RuntimeError):

@@ -55,6 +55,7 @@ from weft.capture.values.symbolic_numbers import (
 from weft.capture.values.symbolic_texts import written
 from weft.capture.values.tensors import TensorValue, own_class, run
 from weft.capture.values.user_keys import UserKey
+from weft.registrar import registrar
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -573,8 +574,7 @@ def _binary_rule(op: str) -> None:
 
 
 for _op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_",
-            "xor",
-            "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "iadd", "isub", "imul",
+            "xor", "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "iadd", "isub", "imul",
             "itruediv", "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor", "ilshift",
             "irshift"):
     _binary_rule(_op)
@@ -636,12 +636,7 @@ def _reduce(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 # -- methods of object ----------------------------------------------------------------------------
 
 
-def _object_method(name: str) -> Callable[[Any], Any]:
-    def register(handler: Any) -> Any:
-        OBJECT_METHODS[name] = handler
-        return handler
-
-    return register
+_object_method = registrar(OBJECT_METHODS)
 
 
 @_object_method("__setattr__")

@@ -203,11 +203,6 @@ def _slice(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
     return make_slice(args)
 
 
-def _data(tx: Interpreter, value: SymbolicValue, what: str) -> None:
-    if isinstance(value, TensorValue):
-        raise graph_break("data-dependent-value", f"{what} of {value!r}")
-
-
 @constructor(bool)
 def _bool(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     _one_argument(cls, args, kwargs)

@@ -332,8 +332,6 @@ def _lazy_property(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Sy
 # -- tensor methods with a rule of their own ------------------------------------------------------
 
 
-TensorRule = Callable[["Interpreter", TensorValue, Args, Kwargs], SymbolicValue]
-
 _tensor_method = registrar(TENSOR_METHODS)
 
 

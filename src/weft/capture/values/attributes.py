@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
 
-_IMMUTABLE = (int, float, str, bool, bytes, complex, type(None))
 
 _SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
