@@ -188,13 +188,7 @@ class CompilationFailed(WeftError):
 
 
 class InternalError(WeftError):
-    """A stage of weft failed; carries the report's path when one was written."""
-
-    def __init__(self, what: str, *, report: str | None = None,
-                 stack: Sequence[SourceLine] = ()) -> None:
-        self.report = report
-        do = f"see the report {report}" if report else None
-        super().__init__(what, stack=stack, do=do)
+    """A stage of weft failed."""
 
 
 class VerificationError(InternalError):

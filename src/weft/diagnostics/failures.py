@@ -34,7 +34,6 @@ from weft.errors import (
     CompilerNotFound,
     FallbackWarning,
     GraphBreakError,
-    InternalError,
     MissingDependency,
     SourceLine,
     UserError,
@@ -146,14 +145,12 @@ def _report_text(
     attachments: Mapping[str, str],
 ) -> str:
     """All that helps to repeat a failure: versions, settings, traceback, what was compiled."""
-    report = error.report if isinstance(error, InternalError) else None
     sections = {
         "what": f"{type(error).__name__} during {during} of {what or 'a graph'}",
         "where in the program": "\n".join(str(line) for line in stack),
         "versions": environment_text(),
         "settings": config.describe(),
         "traceback": "".join(traceback.format_exception(error)),
-        "earlier report": report or "",
         **attachments,
         "latest events": "\n".join(f"{e.kind} {e.fields}"
                                    for e in events.history()[-_EVENTS_SHOWN:]),
