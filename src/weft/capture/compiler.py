@@ -418,8 +418,9 @@ class Attempt:
             tx.effects.replay(emit)
             emit.line(f"return {text}")
         except GraphBreak as signal:
-            step = signal.step if signal.step >= 0 else self._last_step(frame)
-            raise Restart(step, signal) from None
+            if signal.step < 0:
+                raise SkipFrame("the result or an effect cannot be rebuilt") from None
+            raise Restart(signal.step, signal) from None
         if _checks_in_vain(tx):
             raise Restart(tx.checked_at[0], graph_break(
                 "data-dependent-branch", "a branch that may raise, in a graph that writes inputs"))
@@ -444,9 +445,6 @@ class Attempt:
         if not config.data_dependent:
             return False
         return rely_on(tx, reason, always=must)
-
-    def _last_step(self, frame: Any) -> int:
-        raise SkipFrame("the result or an effect cannot be rebuilt")
 
     def _report(self, reason: GraphBreak) -> None:
         if breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph):

@@ -275,64 +275,86 @@ def _stack_name(position: int, others: Sequence[str]) -> str:
 def _prologue(
     code: CodeType, state: _State, slots: _Slots, start: Instruction
 ) -> list[Instruction]:
-    """What restores the state: free variables, then the stack, then locals and cells.
+    """What restores the state: free variables, then the stack, then locals and cells."""
+    prologue = _Prologue(code, state, slots, start)
+    prologue.begin()
+    prologue.push_stack()
+    prologue.store_variables()
+    prologue.go_on()
+    return prologue.out
 
-    The stack parameters' own slots are cleared, so that a value lives no longer than it did on the
-    original's stack.
-    """
-    out: list[Instruction] = []
 
-    def emit(opname: str, arg: int = 0, argval: Any = None) -> None:
-        out.append(_make(opname, arg, argval, start.positions))
+@final
+class _Prologue:
+    """The instructions of a prologue, in the order of their writing."""
 
-    def take(parameter: int) -> None:
+    def __init__(self, code: CodeType, state: _State, slots: _Slots, start: Instruction) -> None:
+        self.code = code
+        self.state = state
+        self.slots = slots
+        self.start = start
+        self.out: list[Instruction] = []
+
+    def emit(self, opname: str, arg: int = 0) -> None:
+        self.out.append(_make(opname, arg, None, self.start.positions))
+
+    def take(self, parameter: int) -> None:
+        """Pushes a parameter and clears its slot: it lives no longer than the original's value."""
         if "LOAD_FAST_AND_CLEAR" in OPMAP:
-            emit("LOAD_FAST_AND_CLEAR", parameter)
+            self.emit("LOAD_FAST_AND_CLEAR", parameter)
         else:
-            emit("LOAD_FAST", parameter)
-            emit("DELETE_FAST", parameter)
+            self.emit("LOAD_FAST", parameter)
+            self.emit("DELETE_FAST", parameter)
 
-    if code.co_freevars:
-        emit("COPY_FREE_VARS", len(code.co_freevars))
-    if state.suspended:
-        emit("RETURN_GENERATOR")
-        emit("POP_TOP")
-    emit("RESUME")
-    if state.given:
-        take(0)
-        emit("UNPACK_SEQUENCE", len(slots.parameters))
-        for parameter in range(len(slots.parameters)):
-            emit("STORE_FAST", parameter)
-    parameter = 0
-    for kind in state.stack:
-        if kind == NULL:
-            emit("PUSH_NULL")
-            continue
-        if kind == LASTI:
-            # The place is the RESUME above: it has the line of the resume point.
-            emit("LOAD_CONST", len(code.co_consts))
-            continue
-        take(parameter)
-        parameter += 1
-        if kind == HANDLED:
-            emit("PUSH_EXC_INFO")
-            emit("POP_TOP")
-    for parameter, name in enumerate(state.locals_present, slots.first_local):
-        if slots.of[name] != parameter:
-            take(parameter)
-            emit("STORE_FAST", slots.of[name])
-    for parameter, name in enumerate(state.cells, slots.first_cell):
-        # MAKE_CELL tells f_locals that the slot holds a cell; the shared cell then replaces its.
-        take(parameter)
-        emit("MAKE_CELL", slots.of[name])
-        emit("STORE_FAST", slots.of[name])
-    pending = _pending_keywords(code, start)
-    if pending is not None:
-        emit("KW_NAMES", pending.arg)
-    if state.suspended:
-        emit("LOAD_CONST", code.co_consts.index(None))
-        out += [replace(i) for i in _waiting(code, start)]
-    return out
+    def begin(self) -> None:
+        if self.code.co_freevars:
+            self.emit("COPY_FREE_VARS", len(self.code.co_freevars))
+        if self.state.suspended:
+            self.emit("RETURN_GENERATOR")
+            self.emit("POP_TOP")
+        self.emit("RESUME")
+        if self.state.given:
+            self.take(0)
+            self.emit("UNPACK_SEQUENCE", len(self.slots.parameters))
+            for parameter in range(len(self.slots.parameters)):
+                self.emit("STORE_FAST", parameter)
+
+    def push_stack(self) -> None:
+        parameter = 0
+        for kind in self.state.stack:
+            if kind == NULL:
+                self.emit("PUSH_NULL")
+                continue
+            if kind == LASTI:
+                # The place is the RESUME above: it has the line of the resume point.
+                self.emit("LOAD_CONST", len(self.code.co_consts))
+                continue
+            self.take(parameter)
+            parameter += 1
+            if kind == HANDLED:
+                self.emit("PUSH_EXC_INFO")
+                self.emit("POP_TOP")
+
+    def store_variables(self) -> None:
+        slots = self.slots
+        for parameter, name in enumerate(self.state.locals_present, slots.first_local):
+            if slots.of[name] != parameter:
+                self.take(parameter)
+                self.emit("STORE_FAST", slots.of[name])
+        for parameter, name in enumerate(self.state.cells, slots.first_cell):
+            # MAKE_CELL tells f_locals that the slot holds a cell; the shared cell replaces its.
+            self.take(parameter)
+            self.emit("MAKE_CELL", slots.of[name])
+            self.emit("STORE_FAST", slots.of[name])
+
+    def go_on(self) -> None:
+        """What the instruction at the resume point expects besides."""
+        pending = _pending_keywords(self.code, self.start)
+        if pending is not None:
+            self.emit("KW_NAMES", pending.arg)
+        if self.state.suspended:
+            self.emit("LOAD_CONST", self.code.co_consts.index(None))
+            self.out += [replace(i) for i in _waiting(self.code, self.start)]
 
 
 def _waiting(code: CodeType, start: Instruction) -> list[Instruction]:
