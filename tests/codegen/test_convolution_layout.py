@@ -91,6 +91,17 @@ def test_small_and_transposed_convolutions_stay_with_aten() -> None:
         check_same(compiled(function, x)[0], wanted)
 
 
+def test_a_lone_convolution_keeps_the_layout_of_the_image() -> None:
+    """Its input and its result would be copied, for the sake of one call."""
+    weight = torch.randn(32, 32, 3, 3)
+    x = torch.randn(2, 32, 40, 40)
+    for function in (lambda x: torch.conv2d(x, weight).relu(),
+                     lambda x: torch.conv2d(x, weight).flatten(2).transpose(1, 2)):
+        result, source = compiled(function, x)
+        check_same(result, function(x))
+        assert source.count("empty") + source.count("view") <= 1
+
+
 def test_graphs_that_return_their_activations_keep_their_layout() -> None:
     convolution = nn.Conv2d(16, 16, 3, padding=1)
 

@@ -182,6 +182,23 @@ def test_short_reductions_fuse_with_what_reads_them() -> None:
     assert len(check(nearest, torch.randn(20, 3), torch.randn(30, 3)).kernels) == 1
 
 
+def test_dear_formulas_of_which_each_element_is_read_often_are_tables() -> None:
+    def encoded(x):
+        return (x[:, None] * 2.0 ** torch.arange(8)).sin()
+
+    table, _ = check(encoded, torch.randn(1024)).kernels
+    assert [v.extent for v in table.outer] == [8]
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest-exact"])
+def test_resampling_by_a_fraction_has_tables_of_indices(mode: str) -> None:
+    def resized(x):
+        return torch.nn.functional.interpolate(x, scale_factor=1.7, mode=mode)
+
+    artifact = check(resized, torch.randn(2, 3, 20, 17))
+    assert "upsample" not in artifact.source
+
+
 def test_formulas_used_twice_are_evaluated_once() -> None:
     def iterate(z, c):
         for _ in range(40):

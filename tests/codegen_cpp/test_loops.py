@@ -354,6 +354,39 @@ def test_indirect_along_the_vector() -> None:
         compile_kernels([run])[0](*(buffers[a.name] for a in run.buffers))
 
 
+@pytest.mark.parametrize("index", ["i64", "i32"])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i64", "u8"])
+def test_sums_of_indices_and_steps_are_gathered(dtype: str, index: str) -> None:
+    """Two indices in memory and the loop itself, with slopes, beneath a mask too."""
+    b = builder([3, 37])
+    i, j = (v.symbol for v in b.outer)
+    row = b.indirect(b.load("rows", index, j), 40, wrap=True, check=True)
+    column = b.indirect(b.load("columns", index, i * 37 + j), 40, wrap=False, check=True)
+    place = 40 * row + column - 3 * j + 120
+    b.store("all", dtype, i * 37 + j, b.load("x", dtype, place))
+    some = b.op("ne", b.load("rows", index, j), b.const(7, index))
+    with b.masked(some, 3):
+        b.store("some", dtype, i * 37 + j, b.load("x", dtype, place))
+    b.store("far", dtype, i * 37 + j, b.load("x", dtype, 1700 - 45 * j))
+    rows, columns = torch.arange(-37, 0) % 40 - 40, torch.randint(0, 40, (111,))
+    rows[::5] = 7
+    check(b.build("gathered"), {
+        "rows": rows.to(to_torch(index)), "columns": columns.to(to_torch(index)),
+        "x": values(1760, dtype), "all": zeros(111, dtype), "some": zeros(111, dtype),
+        "far": zeros(111, dtype)})
+
+
+def test_dear_parts_of_a_short_row_have_vectors_of_their_own() -> None:
+    b = builder([5, 16])
+    i, j = (v.symbol for v in b.outer)
+    first = b.op("lt", b.index(j), b.const(8, "i64"))
+    x = b.load("x", "f32", i)
+    o = b.op("where", first, b.op("sin", x), b.op("cos", x))
+    b.store("o", "f32", i * 16 + j, o)
+    kernel = b.build("sines")
+    check(kernel, {"x": values(5), "o": zeros(80, "f32")})
+
+
 def test_a_resolved_index_is_a_value_too() -> None:
     """An index after wrapping, compared and stored: uniform and along the vector."""
     b = builder([3, 40])

@@ -45,11 +45,8 @@ KEPT_PACKETS: Final = frozenset(
 )
 """By packet name: library calls, random numbers (eager's stream must be consumed as eager does)."""
 
-KEPT_ON_CPU: Final = frozenset({
-    "native_layer_norm_backward", "upsample_bilinear2d", "upsample_bicubic2d",
-})
-"""Library calls that beat formulas on CPUs only (layer norm by a fifth, on 1024 x 768; resampling
-by two, where formulas gather)."""
+KEPT_ON_CPU: Final = frozenset({"native_layer_norm_backward"})
+"""Library calls that beat formulas on CPUs only (by a fifth, on 1024 x 768)."""
 
 decomposition = registrar(OURS)
 """Registers a decomposition of ours."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Final
 
 from weft.codegen.cpp.plan import SHUFFLED_STEPS, Plan
@@ -29,9 +30,12 @@ from weft.codegen.loop_ir import (
 )
 from weft.codegen.scalar_ops import COMPARISONS
 from weft.shapes.atoms import Atom, FloorDiv, Mod
-from weft.shapes.expr import IntExpr, lower_bound, symbol_of
+from weft.shapes.expr import IntExpr, lower_bound, split_linear, symbol_of
 from weft.shapes.expr import operands as operands_of
 from weft.shapes.printing import c_text
+
+MOST_STEP: Final = 2**24
+"""Elements between lanes, up to which their places fit in 32 bits."""
 
 
 class NodeWriter:
@@ -134,10 +138,7 @@ class NodeWriter:
         elif self.step_of(node.index, node.indirect) == 1:
             self.define(node, f"load_masked<L, P>({address}, n, {self.mask_arguments(node)})")
         else:
-            at = self.per_lane(node.index, node.indirect, self.buffers[node.buffer])
-            kind = self.memory[node.buffer]
-            text = f"gather_masked<L, P, {kind}>({at}, n, {self.mask_arguments(node)})"
-            self.define(node, text)
+            self.define(node, self.gathered(node, f", {self.mask_arguments(node)}"))
 
     def unmasked_load(self, node: Load) -> None:
         if self.plan.varies(node):
@@ -158,8 +159,38 @@ class NodeWriter:
             return f"splat<L, P>(load1({address}))"
         if step in SHUFFLED_STEPS:
             return f"load_every<{step}, L, P>({address}, n)"
-        at = self.per_lane(node.index, node.indirect, self.buffers[node.buffer])
-        return f"gather<L, P, {self.memory[node.buffer]}>({at}, n)"
+        return self.gathered(node, "")
+
+    def gathered(self, node: Load, mask: str) -> str:
+        """Elements that do not lie beside each other: by a vector of places where these are sums of
+        values and steps, else lane by lane."""
+        buffer, kind = self.buffers[node.buffer], self.memory[node.buffer]
+        places = self.lane_places(node.index, node.indirect)
+        if places is not None:
+            start, offsets = places
+            return f"gather_at<L, P>({buffer} + ({start}), {offsets}, n{mask})"
+        at = self.per_lane(node.index, node.indirect, buffer)
+        return f"gather{'_masked' * bool(mask)}<L, P, {kind}>({at}, n{mask})"
+
+    def lane_places(
+        self, index: IntExpr, indirect: Sequence[Indirect]
+    ) -> tuple[str, str] | None:
+        """A load's index as a start that all lanes share, and a vector that is added."""
+        assert self.plan.vector is not None
+        terms = []
+        for node in (i for i in indirect if self.plan.varies(i)):
+            parts = split_linear(index, node.symbol)
+            if parts is None or not isinstance(parts[0], int):
+                return None
+            slope, index = parts
+            terms.append(f"v{node.id}" if slope == 1 else f"mul(v{node.id}, {_wide_int(slope)})")
+        step = stride(index, self.plan.vector.symbol)
+        if not isinstance(step, int) or abs(step) > MOST_STEP:
+            return None
+        if step or not terms:
+            terms.append(f"steps<L, P>(scalar<{'int64_t' if terms else 'int32_t'}>(0), {step})")
+        uniform = [i for i in indirect if not self.plan.varies(i)]
+        return self.index(index, uniform), reduce(lambda a, b: f"add({a}, {b})", terms)
 
     def mask_arguments(self, node: Load) -> str:
         assert node.mask is not None
@@ -321,6 +352,10 @@ _PRINT: Final[dict[type, Callable[..., None]]] = {
     Load: NodeWriter.load,
     Op: NodeWriter.op,
 }
+
+
+def _wide_int(number: int) -> str:
+    return f"splat<L, P>(scalar<int64_t>({number}))"
 
 
 def name_of(variable: LoopVar | None) -> str:

@@ -73,6 +73,9 @@ HEAVY: Final = {
     **dict.fromkeys(("div", "sqrt", "rsqrt", "reciprocal"), 3),
 }
 """Relative cost of operators that are not simple instructions."""
+DEAR: Final = 8
+"""The cost of an operator that is worth smaller vectors."""
+LEAST_LANES: Final = 4
 
 
 @final
@@ -185,16 +188,30 @@ def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> P
 
 
 def _cut(plan: Plan, vector: LoopVar, vector_bytes: int) -> None:
-    """Lanes and registers; the loop is cut at comparisons if it is longer than one iteration."""
+    """Lanes and registers; the loop is cut at comparisons if it is longer than one iteration, or
+    its parts fill smaller vectors and what they compute is dear."""
     kernel = plan.kernel
     plan.segments = segments(kernel, vector)
     plan.settled = settled(kernel, plan.segments)
     plan.lanes = _lanes(kernel, plan.varying - plan.settled, vector_bytes, plan.vector_inner)
     plan.parts = _parts(plan, vector)
     if plan.step >= trips(vector.extent):
+        smaller = _common_lanes(plan)
+        if smaller and any(_is_heavy(n) for n in kernel.nodes):
+            plan.lanes, plan.parts = smaller, 1
+            return
         plan.segments, plan.settled = [], frozenset()
         plan.lanes = _lanes(kernel, plan.varying, vector_bytes, plan.vector_inner)
         plan.parts = _parts(plan, vector)
+
+
+def _common_lanes(plan: Plan) -> int:
+    """The lanes of a smaller vector that all parts of the loop are multiples of; 0: there are none.
+    """
+    lanes, edges = plan.lanes // 2, [part.stop for part in plan.segments]
+    while lanes >= LEAST_LANES and any(edge % lanes != 0 for edge in edges):
+        lanes //= 2
+    return lanes if edges and lanes >= LEAST_LANES else 0
 
 
 # ---- the vectorised variable ---------------------------------------------------------------------
@@ -295,6 +312,10 @@ def _stays_near(index: IntExpr, v: Expr, lanes: int) -> bool:
     except ZeroDivisionError:  # by a difference of sizes
         return False
     return isinstance(first, int) and isinstance(last, int) and abs(last - first) < 2 * lanes
+
+
+def _is_heavy(node: Node) -> bool:
+    return isinstance(node, Op) and HEAVY.get(node.name, 1) >= DEAR
 
 
 def _node_weight(node: Node) -> float:

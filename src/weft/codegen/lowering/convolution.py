@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.registry import (
@@ -37,16 +37,46 @@ aten = torch.ops.aten
 
 
 def prefers_channels_last(gm: GraphModule) -> bool:
-    """Has the graph convolutions, but none of their gradients, and returns it few images?"""
-    convolutions = sum(n.target is aten.convolution.default for n in gm.graph.nodes)
-    if not convolutions or any(
-        n.target is aten.convolution_backward.default for n in gm.graph.nodes
-    ):
-        return False
+    """Has the graph convolutions, but none of their gradients, and fewer images to bring into the
+    other layout: those that come from inputs, and those that it returns?"""
+    convolutions = [n for n in gm.graph.nodes if n.target is aten.convolution.default
+                    and not n.args[6]]
     [output] = [n for n in gm.graph.nodes if n.op == "output"]
     values = [n.meta.get("val") for n in output.all_input_nodes]
     images = sum(isinstance(v, torch.Tensor) and v.dim() == 4 for v in values)
-    return images <= 1 + convolutions // 4
+    if not convolutions or images > 1 + len(convolutions) // 4 or any(
+        n.target is aten.convolution_backward.default for n in gm.graph.nodes
+    ):
+        return False
+    entering = {source for n in convolutions if (source := _row_major_source(n.args[0]))}
+    leaving = sum(map(_is_of_convolution, output.all_input_nodes))
+    return len(entering) + leaving <= len(convolutions)
+
+
+def _row_major_source(node: Any) -> Node | None:
+    """The input that an image is made of without a convolution, unless it lies as NHWC."""
+    while node.op == "call_function" and node.target is not aten.convolution.default:
+        node = max(node.all_input_nodes, key=_elements, default=None)
+        if node is None:
+            return None
+    if node.op != "placeholder":
+        return None
+    return None if node.meta["val"].is_contiguous(memory_format=torch.channels_last) else node
+
+
+def _is_of_convolution(node: Node) -> bool:
+    """Is it a convolution's image, or views or formulas of one?"""
+    while node.op == "call_function" and node.target is not aten.convolution.default:
+        like = [n for n in node.all_input_nodes if _elements(n) == _elements(node)]
+        if not like:
+            return False
+        node = like[0]
+    return node.op == "call_function"
+
+
+def _elements(node: Node) -> Any:
+    value = node.meta.get("val")
+    return value.numel() if isinstance(value, torch.Tensor) else 0
 
 
 @lowering(aten.convolution.default)

@@ -13,6 +13,7 @@ functions, is then better repeated, and everywhere one that loads less (pairwise
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import torch
@@ -23,11 +24,21 @@ from weft.codegen.domain import Domain
 from weft.codegen.loop_ir import Load, Op, Reduce
 from weft.codegen.values import Emitter, Strided, Value, estimate, product
 from weft.shapes.expr import symbols
+from weft.shapes.symnode import expr_of
 
 aten = torch.ops.aten
 
 MOST_OPERATORS: Final = 12
 """Operators of a formula that is still repeated at other points."""
+
+SPREAD: Final = 8
+"""Elements of users to one of a formula, from which on it may be a table."""
+
+MANY: Final = 4096
+"""Elements of a user that pay for the table's kernel."""
+
+TABLE_OPERATORS: Final = 5
+"""A formula with more operators takes longer to compute than to load."""
 
 DEAR: Final = frozenset({
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh",
@@ -53,12 +64,14 @@ RESHAPING: Final = frozenset({
 def should_realize(value: Value, node: Node) -> bool:
     """Is the formula of a node too dear to be repeated by each of the node's users?"""
     impl = value.impl
-    if len(node.users) < 2 or isinstance(impl, Strided):
+    if isinstance(impl, Strided):
         return False
     count = product(value.shape)
     if isinstance(count, int) and count <= 1:
         return False
-    if impl.cost < 4 and impl.reads < 2:
+    if _is_spread(node) and _is_worth_a_table(value):
+        return True
+    if len(node.users) < 2 or (impl.cost < 4 and impl.reads < 2):
         return False
     loads = _large_loads_of(value)
     return loads is None or loads > (1 if _is_moved(node) else 0)
@@ -73,20 +86,54 @@ def _is_moved(node: Node, depth: int = 4) -> bool:
     )
 
 
+def _is_spread(node: Node) -> bool:
+    """Do the users, perhaps behind views, compute many elements of each of the value's?"""
+    own = _elements(node)
+    most = max((_elements(user) for user in _readers(node)), default=0)
+    return most >= max(SPREAD * own, MANY)
+
+
+def _readers(node: Node, depth: int = 4) -> Iterator[Node]:
+    for user in node.users:
+        if depth and user.target in RESHAPING:
+            yield from _readers(user, depth - 1)
+        yield user
+
+
+def _elements(node: Node) -> int:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return estimate(product([expr_of(n) for n in value.shape]))
+
+
+def _is_worth_a_table(value: Value) -> bool:
+    """Does an element take longer to compute than to load?"""
+    em = _evaluated(value)
+    operators = [n.name for n in em.nodes if isinstance(n, Op)]
+    return any(name in DEAR for name in operators) or len(operators) > TABLE_OPERATORS
+
+
 def _large_loads_of(value: Value) -> int | None:
     """How many elements of tensors as large as the value the formula loads; None if it uses many or
     dear operators.
     """
-    kept = [n for n in value.shape if not (isinstance(n, int) and n == 1)]
-    domain = Domain(tuple(kept), (False,) * len(kept))
-    variables = iter(domain.symbols())
-    em = emitter_for(domain, domain.symbols())
-    value.at(em, [0 if isinstance(n, int) and n == 1 else next(variables) for n in value.shape])
+    em = _evaluated(value)
     if any(isinstance(n, Reduce) or (isinstance(n, Op) and n.name in DEAR) for n in em.nodes):
         return None
     if sum(isinstance(n, Op) for n in em.nodes) > MOST_OPERATORS:
         return None
     return _large_loads(em, estimate(product(value.shape)))
+
+
+def _evaluated(value: Value) -> Emitter:
+    """The formula's nodes, over loops of its own."""
+    kept = [n for n in value.shape if not (isinstance(n, int) and n == 1)]
+    domain = Domain(tuple(kept), (False,) * len(kept))
+    variables = iter(domain.symbols())
+    em = emitter_for(domain, domain.symbols())
+    value.at(em, [0 if isinstance(n, int) and n == 1 else next(variables) for n in value.shape])
+    return em
 
 
 def _large_loads(em: Emitter, points: int) -> int:

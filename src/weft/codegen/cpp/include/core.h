@@ -518,6 +518,45 @@ INLINE Vec<Compute<T>, L, P> gather_masked(F at, N n, Vec<bool, L, P> mask, Comp
   auto r = load<L, P>((const T*)t, Full{});
   return where(mask, r, splat<L, P>(scalar(other)));
 }
+
+// The elements p[at[i]], those of 4 or 8 bytes by the machine's own gather; the same where lanes outside `mask` are
+// not read and give `other`.
+template <class T, class I, int L> constexpr bool has_gather =
+#ifdef WEFT_AVX512
+    (sizeof(T) == 4 || sizeof(T) == 8) && sizeof(T) * L <= 64 && sizeof(I) * L <= 64 && L >= 8;
+#else
+    false;
+#endif
+template <int L, int P, class T, class I, class N>
+INLINE Vec<Compute<T>, L, P> gather_at(const T* p, Vec<I, L, P> at, N n, Vec<bool, L, P> mask, Compute<T> other) {
+#ifdef WEFT_AVX512
+  if constexpr (has_gather<T, I, L>) {
+    mask = keep(mask, splat_lane<L, P, bool>(0), n);
+    Vec<Compute<T>, L, P> r;
+    PARTS {
+      typename IntOf<L / 8>::utype m;
+      asm("vpmovd2m %1, %0" : "=Yk"(m) : "v"(mask.p[k]));
+      Part<T, L> x = other - Part<T, L>{};
+#define WEFT_GATHER(NAME) \
+  asm(NAME " (%2,%3,%c4), %0%{%1%}" : "+&v"(x), "+Yk"(m) : "r"(p), "v"(at.p[k]), "i"(sizeof(T)), "m"(*(const T(*)[])p))
+      if constexpr (sizeof(T) == 4 && sizeof(I) == 4) WEFT_GATHER("vgatherdps");
+      else if constexpr (sizeof(T) == 4) WEFT_GATHER("vgatherqps");
+      else if constexpr (sizeof(I) == 4) WEFT_GATHER("vgatherdpd");
+      else WEFT_GATHER("vgatherqpd");
+#undef WEFT_GATHER
+      r.p[k] = x;
+    }
+    return r;
+  }
+#endif
+  return gather_masked<L, P, T>([&](int i) { return p + lane(at, i); }, n, mask, other);
+}
+template <int L, int P, class T, class I, class N> INLINE Vec<Compute<T>, L, P> gather_at(const T* p, Vec<I, L, P> at, N n) {
+  if constexpr (has_gather<T, I, L>) return gather_at(p, at, n, splat_lane<L, P, bool>(-1), Compute<T>());
+  I places[L * P];
+  __builtin_memcpy(places, &at, sizeof(at));
+  return gather<L, P, T>([&](int i) { return p + places[i]; }, n);
+}
 template <int L, int P, class T, class N>
 INLINE Vec<Compute<T>, L, P> load_masked(const T* p, N n, Vec<bool, L, P> mask, Compute<T> other) {
 #ifdef WEFT_AVX512
@@ -554,17 +593,16 @@ template <int S> struct Indices { int64_t at[S]; };
 // Fills `to` from loaded indices; false if one that is used lies outside [0, size).
 template <bool Wrap, bool Check, class T, int L, int P, class N>
 INLINE bool resolve(Indices<L * P>& to, Vec<T, L, P> from, int64_t size, Vec<bool, L, P> used, N n) {
+  auto x = cast<int64_t>(from);
+  const auto zero = splat_lane<L, P, int64_t>(0), count = splat_lane<L, P, int64_t>(size);
+  if (Wrap) x = where(lt(x, zero), add(x, count), x);
   bool good = true;
-  UNROLL for (int i = 0; i < L * P; ++i) {
-    int64_t x = lane(from, i);
-    if (Wrap && x < 0) x += size;
-    if (Check) {
-      bool inside = (uint64_t)x < (uint64_t)size;
-      good &= inside | !lane(used, i) | (i >= inside_count(n, L * P));
-      if (!inside) x = 0;
-    }
-    to.at[i] = x;
+  if (Check) {
+    const auto outside = or_(lt(x, zero), ge(x, count));
+    good = !any_lane(keep(and_(outside, used), splat_lane<L, P, bool>(0), n));
+    x = where(outside, zero, x);
   }
+  __builtin_memcpy(to.at, &x, sizeof(x));
   return good;
 }
 
