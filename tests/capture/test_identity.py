@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -178,3 +179,46 @@ def test_a_number_that_is_no_number_is_itself() -> None:
     one, other = float("nan"), float("nan")
     for a, b in ((one, one), (one, other), (other, other), (one, one)):
         assert compiled(X, a, b)[1:] == f(X, a, b)[1:]
+
+
+def test_copies_of_objects_that_were_different_once_are_one_where_they_are_the_same() -> None:
+    def f(items: Any) -> Any:
+        made = deepcopy(items)
+        made[0].append(9)
+        return made
+
+    compiled = weft.compile(f, backend="eager")
+    shared = [X + 1]
+    for items in ([shared, [X + 1]], [shared, shared], [shared, [X + 1]]):
+        assert [*map(len, compiled(items))] == [*map(len, f(items))]
+
+
+class Tree:
+    """Copied by a method that hands its memo on, and looks into it."""
+
+    def __init__(self, value: Any, parent: Any = None) -> None:
+        self.value, self.parent, self.children = value, parent, []
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        assert id(self) not in memo
+        made = memo[id(self)] = Tree(self.value * 2)
+        made.parent = deepcopy(self.parent, memo)
+        made.children = [deepcopy(child, memo) for child in self.children]
+        made.seen = memo.get(id(self.parent)) is made.parent
+        return made
+
+
+def test_a_memo_that_is_handed_on_by_deepcopy_methods_is_followed() -> None:
+    def f(x: Any, outside: Any) -> Any:
+        root = Tree(x)
+        root.children = [Tree(x + 1, root), outside]
+        made = deepcopy([root, root, outside])
+        (child, other), seen = made[0].children, made[0].children[0].seen
+        return made[1] is made[0], child.parent is made[0], other is made[2], seen, child.value
+
+    weft.reset()
+    compiled = weft.compile(f, backend="eager", fullgraph=True)
+    for number in (1, 2):
+        result = compiled(X + number, Tree(X))
+        assert result[:4] == (True, True, True, True)
+        assert result[4] == (number + 1) * 2

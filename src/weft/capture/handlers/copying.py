@@ -20,6 +20,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import BuiltinValue
 from weft.capture.values.classes import ClassValue, make_instance
 from weft.capture.values.constant import NONE, boolean
+from weft.capture.values.copy_memo import Memo
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, rule
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.modules import ModuleValue
@@ -33,9 +34,6 @@ from weft.capture.values.tensors import TensorValue, run
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
-_UNDER_WAY: Final = SymbolicValue()
-
-Memo = dict[int, SymbolicValue]
 CopyPart = Callable[[SymbolicValue], SymbolicValue]
 
 _ATOMIC: Final = (FunctionValue, ClassValue, BuiltinValue)
@@ -65,36 +63,44 @@ def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(copy.deepcopy)
 def _deepcopy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if len(args) > 1 or kwargs:
-        raise graph_break("unknown-operation", "deepcopy with a memo")
-    return _deep(tx, args[0], {})
+    value, memo = _deepcopy_arguments(*args, **kwargs)
+    if memo is None or memo is NONE:
+        memo = Memo()
+    if not isinstance(memo, Memo):
+        raise graph_break("unknown-operation", "deepcopy with a memo of the program's")
+    return _deep(tx, value, memo)
+
+
+def _deepcopy_arguments(x: SymbolicValue, memo: SymbolicValue | None = None) -> tuple[Any, Any]:
+    return x, memo
 
 
 def _deep(tx: Interpreter, value: SymbolicValue, memo: Memo) -> SymbolicValue:
     value = tx.force(value)
-    known = memo.get(id(value))
-    if known is _UNDER_WAY:
-        raise graph_break("unknown-operation", "deepcopy of a tuple in a cycle")
-    if known is not None:
-        return known
     if value.is_constant or isinstance(value, (*_ATOMIC, SymbolicNumberValue)):
         return value
+    known = memo.copy_of(tx, value)
+    if known is not None:
+        return known
     copier = next((c for kind, c in _COPIERS if isinstance(value, kind)), None)
     if copier is None:
         raise graph_break("unknown-operation", f"deepcopy of {value!r}")
-    return copier(tx, value, memo)
+    made = copier(tx, value, memo)
+    if made is not value or isinstance(value, TupleValue):
+        memo.add(tx, value, made)
+    return made
 
 
 def _deep_list(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
-    made = memo[id(value)] = ListValue([])
+    made = ListValue([])
+    memo.add(tx, value, made)
     made.items.extend(_deep(tx, item, memo) for item in value.all(tx))
     return made
 
 
 def _deep_tuple(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
-    memo[id(value)] = _UNDER_WAY
+    memo.begin(value)
     items = [_deep(tx, item, memo) for item in value.all(tx)]
-    del memo[id(value)]
     if all(a is b for a, b in zip(items, value.items, strict=True)):
         return value  # type: ignore[no-any-return]
     named = isinstance(value, NamedTupleValue)
@@ -102,7 +108,8 @@ def _deep_tuple(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 
 
 def _deep_dict(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
-    made = memo[id(value)] = DictValue(cls=value.cls, factory=value.factory)
+    made = DictValue(cls=value.cls, factory=value.factory)
+    memo.add(tx, value, made)
     for key, item in value.pairs(tx):
         made.setitem(tx, _deep(tx, key, memo), _deep(tx, item, memo))
     return made
@@ -114,9 +121,7 @@ def _deep_set(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 
 def _deep_object(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
     if type_lookup(value.cls, "__deepcopy__") is not MISSING:
-        made = value.method(tx, "__deepcopy__", [DictValue()], {})
-        memo[id(value)] = made
-        return made  # type: ignore[no-any-return]
+        return value.method(tx, "__deepcopy__", [memo], {})  # type: ignore[no-any-return]
     return _copy_object(tx, value, lambda part: _deep(tx, part, memo), memo)
 
 
@@ -136,7 +141,6 @@ def _deep_tensor(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
         made = tx.wrap_fixed(kind, "Parameter").call(tx, [made, boolean(wanted)], {})
     elif wanted:
         made = made.method(tx, "requires_grad_", [], {})
-    memo[id(value)] = made
     return made
 
 
@@ -163,7 +167,7 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
     if not isinstance(made, ObjectValue) or type(made) is not type(value):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     if memo is not None:
-        memo[id(value)] = made
+        memo.add(tx, value, made)
     pairs = value.attributes.pairs(tx)
     _ask(tx, made, ("__setstate__", "__dict__") if pairs else ())
     for key, item in pairs:

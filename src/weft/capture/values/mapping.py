@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 Entry = tuple[SymbolicValue, SymbolicValue]
 
 
-@final
 class DictValue(ContainerMethods):
     """A dictionary: entries known so far over the outside dictionary, if there is one."""
 

@@ -1,0 +1,73 @@
+"""The memo of a `copy.deepcopy`: what was copied so far.
+
+Place in the pipeline: under `handlers/copying`. To the program it is a dictionary from the `id` of
+objects to their copies, handed to `__deepcopy__` methods and by them to `copy.deepcopy` again::
+
+    def __deepcopy__(self, memo):
+        memo[id(self)] = new = Node()
+        new.next = copy.deepcopy(self.next, memo)
+        return new
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import MISSING, SymbolicValue
+from weft.capture.values.identities import RunTimeKey, RunTimeNumber
+from weft.capture.values.mapping import DictValue, Entry
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_UNDER_WAY: Final = SymbolicValue()
+
+
+@final
+class Memo(DictValue):
+    """The program's own entries are the dictionary's; the others are found by value."""
+
+    __slots__ = ("_copies",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._copies: dict[int, Entry] = {}
+
+    def begin(self, value: SymbolicValue) -> None:
+        """The value's parts are copied before there is a copy (tuples)."""
+        self._copies[id(value)] = value, _UNDER_WAY
+
+    def add(self, tx: Interpreter, value: SymbolicValue, copy: SymbolicValue) -> None:
+        """From now on `copy` stands for the value. In later calls too the value is another object
+        than all others here."""
+        self._copies[id(value)] = value, copy
+        if value.real() is not MISSING:
+            tx.identities.key(value, value.real())
+
+    def copy_of(self, tx: Interpreter, value: SymbolicValue) -> SymbolicValue | None:
+        """The copy that there is already."""
+        known = self._copies.get(id(value))
+        if known is None:
+            obj = value.real()
+            key = RunTimeNumber(id, [value]).dict_key(tx) if obj is MISSING else id(obj)
+            return super().lookup(tx, key)
+        if known[1] is _UNDER_WAY:
+            raise graph_break("unknown-operation", "deepcopy of a tuple in a cycle")
+        return known[1]
+
+    def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
+        found = super().lookup(tx, key)
+        if found is not None:
+            return found
+        for value, copy in self._copies.values():
+            obj = value.real()
+            if copy is not _UNDER_WAY and (key == id(obj) if obj is not MISSING else (
+                    key.__class__ is RunTimeKey and key.number.args[0] is value)):
+                return copy
+        return None
+
+    def complete(self, tx: Interpreter) -> dict[Any, Entry]:
+        if self._copies:
+            raise graph_break("unknown-operation", "all that a deepcopy has copied so far")
+        return super().complete(tx)
