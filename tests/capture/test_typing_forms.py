@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import (  # noqa: UP035
     Annotated,
     Any,
+    ClassVar,
     Generic,
     List,
     NamedTuple,
@@ -20,6 +21,7 @@ from typing import (  # noqa: UP035
 
 import torch
 
+import weft
 from tests.capture.harness import check
 
 X = torch.ones(2)
@@ -151,3 +153,60 @@ def test_super_is_refused_as_python_does() -> None:
         )
 
     check(f, (X,), breaks=None)
+
+
+class Even(type):
+    """Looks at the instance, and notes that it was asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        Even.asked.append(type(instance).__name__)
+        return isinstance(instance, int) and instance % 2 == 0
+
+
+class EvenNumber(metaclass=Even):
+    pass
+
+
+@runtime_checkable
+class HasValue(Protocol):
+    value: int
+
+
+def test_instance_checks_of_metaclasses_and_protocols_look_at_the_instance() -> None:
+    """That an object has what a protocol wants was looked at once, and guarded by its type."""
+    class Plain:
+        pass
+
+    def f(x: Any, given: Any) -> Any:
+        made = Plain()
+        before = isinstance(made, HasValue)
+        made.value = 1
+        return (x + 1, isinstance(given, HasValue), before, isinstance(made, (int, HasValue)),
+                isinstance(x, EvenNumber), isinstance(4, EvenNumber), len(Even.asked))
+
+    weft.reset()
+    compiled = weft.compile(f, backend="eager", fullgraph=True)
+    for has_value in (False, True, False):
+        given = Plain()
+        if has_value:
+            given.value = 2
+        Even.asked.clear()
+        expected = f(X, given)[1:]
+        Even.asked.clear()
+        assert compiled(X, given)[1:] == expected
+
+
+def test_classes_that_derive_are_looked_up_and_guarded() -> None:
+    class Base:
+        pass
+
+    def names(x: Any) -> Any:
+        return x + 1, [cls.__name__ for cls in Base.__subclasses__()]
+
+    weft.reset()
+    compiled = weft.compile(names, backend="eager", fullgraph=True)
+    assert compiled(X)[1] == []
+    first = type("First", (Base,), {})
+    assert compiled(X)[1] == [first.__name__]

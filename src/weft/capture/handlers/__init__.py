@@ -10,6 +10,7 @@ from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     autograd_functions,
     autograd_library,
     builtin_functions,
+    class_checks,
     constructors,
     copying,
     data_numbers,

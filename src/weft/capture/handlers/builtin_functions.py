@@ -23,7 +23,6 @@ from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicV
 from weft.capture.values.builtins import EXTERNAL_METHODS, OBJECT_METHODS, BuiltinValue
 from weft.capture.values.classes import (
     ClassValue,
-    decides_on_subclasses,
     make_instance,
     no_arguments_for_init,
     no_arguments_for_new,
@@ -53,7 +52,7 @@ from weft.capture.values.symbolic_numbers import (
     operand,
 )
 from weft.capture.values.symbolic_texts import written
-from weft.capture.values.tensors import TensorValue, own_class, run
+from weft.capture.values.tensors import TensorValue, run
 from weft.capture.values.user_keys import UserKey
 from weft.registrar import registrar
 
@@ -89,67 +88,6 @@ def _next(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if len(args) > 1 and issubclass(error.value.python_type(), StopIteration):
             return args[1]
         raise
-
-
-def classes_of(tx: Interpreter, value: SymbolicValue) -> Any:
-    """The second argument of isinstance, as Python objects."""
-    obj = python_object(tx, value)
-    if obj is MISSING:
-        raise graph_break("unknown-operation", f"isinstance with {value!r}")
-    for cls in obj if isinstance(obj, tuple) else (obj,):
-        if tx.made_classes and isinstance(cls, type) and cls in tx.made_classes and (
-                decides_on_subclasses(cls)):
-            raise graph_break("unknown-operation", f"subclasses of {value!r}, which it names")
-    return obj
-
-
-@rule(isinstance)
-def _isinstance(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    value, classes = args[0], classes_of(tx, args[1])
-    made = isinstance(value, TensorValue) and value.original is MISSING
-    if isinstance(value, TensorValue) and not (made and own_class(value)):
-        subject = value.example if made else value.original
-        return boolean(evaluate(tx, lambda: isinstance(subject, classes)))
-    if value.is_constant:
-        return boolean(evaluate(tx, lambda: isinstance(value.constant(), classes)))
-    kind = value.python_type()
-    return boolean(evaluate(tx, lambda: _is_instance(tx, value, kind, classes)))
-
-
-def _is_instance(tx: Interpreter, value: SymbolicValue, kind: type, classes: Any) -> bool:
-    if isinstance(classes, tuple):
-        return any(_is_instance(tx, value, kind, one) for one in classes)
-    if isinstance(classes, types.UnionType):
-        return any(_is_instance(tx, value, kind, one) for one in classes.__args__)
-    if _hides_class(kind) and not issubclass(kind, classes):
-        raise graph_break("unknown-operation", f"isinstance of {value!r}, which names its class")
-    checker = getattr(type_lookup(type(classes), "__instancecheck__"), "__module__", "")
-    real, looks = value.real(), checker not in _CHECK_CLASSES  # at the instance
-    if looks and (real is MISSING or tx.effects.changed(getattr(value, "attributes", None))):
-        raise graph_break("unknown-operation", f"isinstance of {value!r} and a {classes!r}")
-    return issubclass(kind, classes) if real is MISSING else isinstance(real, classes)
-
-
-_CHECK_CLASSES = frozenset({"", None, "abc", "builtins", "torch.nn.parameter", "torch"})
-"""Where `__instancecheck__` comes from that asks for the class alone."""
-
-
-def _hides_class(kind: type) -> bool:
-    """Whether code of the class decides what `__class__` of an instance is."""
-    own = type_lookup(kind, "__getattribute__")
-    return (isinstance(own, types.FunctionType)
-            or type_lookup(kind, "__class__") is not vars(object)["__class__"])
-
-
-@rule(issubclass)
-def _issubclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if not args[0].is_constant:
-        kind = args[0].python_type()
-        if any(type_lookup(kind, name) is not MISSING for name in ("__bases__", "__getattr__")):
-            raise graph_break("unknown-operation", f"issubclass of {args[0]!r}, which has bases")
-        raise tx.error(TypeError, "issubclass() arg 1 must be a class")
-    classes = classes_of(tx, args[1])
-    return boolean(evaluate(tx, lambda: issubclass(args[0].constant(), classes)))
 
 
 @rule(callable)

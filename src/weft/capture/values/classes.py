@@ -348,8 +348,20 @@ def _mro(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return ListValue([tx.wrap_fixed(base, base.__name__) for base in bases])
 
 
+def _subclasses(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """The classes that derive from it now, which is guarded (registries that look for them)."""
+    cls = args[0].constant()
+    if any(cls in made.__mro__ for made in tx.made_classes):
+        raise graph_break("unknown-operation", "subclasses of which some are made inside")
+    known = type.__subclasses__(cls)
+    tx.guards.add(tx.tree.object(cls, cls.__name__), "py",
+                  lambda again: type.__subclasses__(again) == known)
+    return ListValue([tx.wrap_fixed(one, one.__name__) for one in known])
+
+
 EXTERNAL_METHODS[(type, "__call__")] = _call_class
 EXTERNAL_METHODS[(type, "mro")] = _mro
+EXTERNAL_METHODS[(type, "__subclasses__")] = _subclasses
 
 
 def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:

@@ -1,0 +1,123 @@
+"""Rules for `isinstance` and `issubclass`, and what abstract classes and protocols do there.
+
+Place in the pipeline: see `handlers/__init__`. The type of a value is known; a metaclass that looks
+at the instance (protocols, the program's own) is interpreted.
+"""
+
+from __future__ import annotations
+
+import _abc  # type: ignore[import-not-found]
+import types
+import typing
+from typing import TYPE_CHECKING, Any, Final
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.attributes import type_lookup
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.classes import decides_on_subclasses
+from weft.capture.values.constant import boolean, evaluate, python_object
+from weft.capture.values.functions import rule
+from weft.capture.values.tensors import TensorValue, own_class
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+def classes_of(tx: Interpreter, value: SymbolicValue) -> Any:
+    """The second argument of isinstance, as Python objects."""
+    obj = python_object(tx, value)
+    if obj is MISSING:
+        raise graph_break("unknown-operation", f"isinstance with {value!r}")
+    for cls in obj if isinstance(obj, tuple) else (obj,):
+        if tx.made_classes and isinstance(cls, type) and cls in tx.made_classes and (
+                decides_on_subclasses(cls)):
+            raise graph_break("unknown-operation", f"subclasses of {value!r}, which it names")
+    return obj
+
+
+@rule(isinstance)
+def _isinstance(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    classes = classes_of(tx, args[1])
+    return boolean(evaluate(tx, lambda: _is_instance(tx, args[0], classes)))
+
+
+def _is_instance(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
+    if isinstance(classes, tuple):
+        return any(_is_instance(tx, value, one) for one in classes)
+    if isinstance(classes, types.UnionType):
+        return any(_is_instance(tx, value, one) for one in classes.__args__)
+    kind = value.python_type()
+    if _hides_class(kind) and not issubclass(kind, classes):
+        raise graph_break("unknown-operation", f"isinstance of {value!r}, which names its class")
+    checker = type_lookup(type(classes), "__instancecheck__")
+    if getattr(checker, "__module__", "") not in _CHECK_CLASSES:
+        return kind is classes or _asks_metaclass(tx, checker, classes, value)
+    real = _object(value)
+    return issubclass(kind, classes) if real is MISSING else isinstance(real, classes)
+
+
+def _object(value: SymbolicValue) -> Any:
+    """An object that `isinstance` may be asked of in the place of the program's."""
+    if isinstance(value, TensorValue) and value.original is MISSING:
+        return MISSING if own_class(value) else value.example
+    return value.constant() if value.is_constant else value.real()
+
+
+def _asks_metaclass(tx: Interpreter, checker: Any, cls: type, value: SymbolicValue) -> bool:
+    """What code of a metaclass says, which may look at the instance."""
+    if not isinstance(checker, types.FunctionType):
+        raise graph_break("unknown-operation", f"a check of {value!r} and {cls!r}")
+    function, of = tx.wrap_fixed(checker, checker.__qualname__), tx.wrap_fixed(cls, cls.__name__)
+    return function.call(tx, [of, value], {}).truth(tx)
+
+
+_CHECK_CLASSES: Final = frozenset({"", None, "abc", "builtins", "torch.nn.parameter", "torch"})
+"""Where `__instancecheck__` comes from that asks for the class alone."""
+
+
+def _hides_class(kind: type) -> bool:
+    """Whether code of the class decides what `__class__` of an instance is."""
+    own = type_lookup(kind, "__getattribute__")
+    return (isinstance(own, types.FunctionType)
+            or type_lookup(kind, "__class__") is not vars(object)["__class__"])
+
+
+@rule(issubclass)
+def _issubclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if not args[0].is_constant:
+        kind = args[0].python_type()
+        if any(type_lookup(kind, name) is not MISSING for name in ("__bases__", "__getattr__")):
+            raise graph_break("unknown-operation", f"issubclass of {args[0]!r}, which has bases")
+        raise tx.error(TypeError, "issubclass() arg 1 must be a class")
+    classes = classes_of(tx, args[1])
+    return boolean(evaluate(tx, lambda: _is_subclass(tx, args[0], classes)))
+
+
+def _is_subclass(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
+    if isinstance(classes, tuple):
+        return any(_is_subclass(tx, value, one) for one in classes)
+    checker = type_lookup(type(classes), "__subclasscheck__")
+    if getattr(checker, "__module__", "") not in (*_CHECK_CLASSES, "typing"):
+        return _asks_metaclass(tx, checker, classes, value)
+    return issubclass(value.constant(), classes)
+
+
+@rule(_abc._abc_instancecheck)
+def _abstract_instance_check(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    cls, kind = args[0].constant(), args[1].python_type()
+    return boolean(evaluate(tx, lambda: _called_from_abc(type(cls).__subclasscheck__, cls, kind)))
+
+
+_called_from_abc: Final = types.FunctionType(
+    (lambda function, *args: function(*args)).__code__, {"__name__": "abc"})
+"""Protocols with data refuse subclass checks but those of the module abc, which they look for on
+the stack."""
+
+
+if hasattr(typing, "_get_protocol_attrs"):
+    @rule(typing._get_protocol_attrs)
+    def _protocol_attributes(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        cls = args[0].constant()
+        if cls in tx.made_classes:
+            raise graph_break("unknown-operation", "a protocol made inside")
+        return tx.wrap_new(typing._get_protocol_attrs(cls))  # type: ignore[attr-defined]
