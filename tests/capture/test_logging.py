@@ -119,3 +119,28 @@ def test_records_that_come_once(written: Written, monkeypatch: pytest.MonkeyPatc
     for _ in range(3):
         compiled(torch.ones(4))
     assert text.getvalue() == "WARNING once\n"
+
+
+def test_levels_and_handlers_that_change_later_are_looked_at(written: Written) -> None:
+    logger, text = alone(written)
+    child = logging.getLogger("tests.of.logging.child")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        logging.getLogger("tests.of.logging.child").debug("below at first")
+        child.log(logging.WARNING, "always, %s", child.name)
+        y = x * 2
+        return (y + int(child.isEnabledFor(logging.DEBUG))).exp()
+
+    compiled = weft.compile(f, backend="eager")
+    x, seen = torch.ones(2), []
+    for change in (None, lambda: logger.setLevel(logging.DEBUG),
+                   lambda: written[2].setFormatter(logging.Formatter("%(funcName)s"))):
+        if change is not None:
+            change()
+        for function in (f, compiled):
+            text.seek(0)
+            text.truncate()
+            function(x)
+            seen.append(text.getvalue())
+    assert seen[::2] == seen[1::2]
+    assert [s.count("\n") for s in seen[::2]] == [1, 2, 2]

@@ -21,6 +21,7 @@ from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     itertools_library,
     kernel_promises,
     library_flags,
+    logging_library,
     marked_functions,
     optimizer_library,
     printed_output,

@@ -1,0 +1,180 @@
+"""Logging: a record of texts and numbers waits for the end of the graph, others break it.
+
+Place in the pipeline: see `handlers/__init__`. A record of constants and numbers is a side effect
+like another, in the journal of `side_effects.py` at its place among them:
+
+    logger.warning_once("no cache")   # the same call in the replacement, after the graph
+    logger.debug("below the level")   # nothing, under guards on the levels
+    logger.info("loss %s", loss)      # a graph break: a tensor may be written to meanwhile
+
+Where a handler may write the line that logged, or does what is unknown, the graph breaks too.
+"""
+
+from __future__ import annotations
+
+import logging
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
+from weft.capture.values.constant import NONE, constant, python_object
+from weft.capture.values.functions import rule
+from weft.capture.values.registry import wraps
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.symbolic_texts import TextValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+    from weft.capture.source import Source
+
+
+@final
+class LogRecord(SymbolicValue):
+    """A call that logs constants, in the journal of side effects."""
+
+    __slots__ = ("args", "logger", "name")
+    kind = logging.LogRecord
+
+    def __init__(self, logger: logging.Logger, name: str, args: Args) -> None:
+        super().__init__()
+        self.logger, self.name, self.args = logger, name, args
+
+    def replay(self, emit: Emitter) -> None:
+        """The call as a statement of the replacement."""
+        given = ", ".join(map(emit.value, self.args))
+        emit.line(f"{emit.constant(self.logger)}.{self.name}({given})")
+
+
+@rule(logging.getLogger)
+def _get_logger(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    objects = [python_object(tx, arg) for arg in (*args, *kwargs.values())]
+    if any(type(obj) not in (str, type(None)) for obj in objects):
+        raise graph_break("unknown-operation", f"the logger of {args!r}")
+    return tx.wrap_fixed(logging.getLogger(*objects), "logger")
+
+
+@final
+class LoggerValue(OutsideObject):
+    """A logging.Logger."""
+
+    __slots__ = ()
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.object)
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        found = vars(self.object).get(name, MISSING)
+        if found is MISSING:
+            return LogMethod(self.object, name)
+        return tx.wrap(found, _attributes(tx, self.object).dict_item(name))
+
+
+@final
+class LogMethod(SymbolicValue):
+    """`logger.info`, ...: a call below the logger's level is nothing."""
+
+    __slots__ = ("logger", "name")
+    kind = types.MethodType
+
+    def __init__(self, logger: logging.Logger, name: str) -> None:
+        super().__init__()
+        self.logger = logger
+        self.name = name
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if self.name == "isEnabledFor":
+            return constant(_is_enabled(tx, self.logger, args[0].constant()))
+        level = args[0].constant() if self.name == "log" else _LEVELS.get(self.name)
+        if level is not None and not _is_enabled(tx, self.logger, level):
+            return NONE
+        known = all(_is_written_alike(tx, arg) for arg in args)
+        if kwargs or level is None or not known or not _is_plain(self.logger):
+            raise graph_break("print", f"a call of logger.{self.name}")
+        tx.guards.add(tx.tree.object(self.logger, "logger"), "py", _is_plain)
+        tx.effects.touch(LogRecord(self.logger, self.name, args))
+        return NONE
+
+    def rebuild(self, emit: Emitter) -> str:
+        return f"{emit.constant(self.logger)}.{self.name}"
+
+
+_LEVELS: Final = {
+    "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50,
+    "warning_once": 30, "info_once": 20, "warning_advice": 30,
+}
+_WRITTEN: Final = (str, int, float, bool, type(None))
+
+
+def _is_written_alike(tx: Interpreter, value: SymbolicValue) -> bool:
+    """Whether it is nothing that changes between the call and the end of the graph."""
+    return isinstance(value, SymbolicNumberValue | TextValue) or (
+        type(python_object(tx, value)) in _WRITTEN)
+
+
+def _attributes(tx: Interpreter, obj: Any) -> Source:
+    return tx.tree.object(obj, "logger").instance_dict()
+
+
+def _is_enabled(tx: Interpreter, logger: logging.Logger, level: int) -> bool:
+    """`logger.isEnabledFor(level)`: all that it depends on is guarded."""
+    if type(logger).isEnabledFor is not logging.Logger.isEnabledFor:
+        raise graph_break("print", "a logger that decides itself what it writes")
+    for owner, name in ((logger, "disabled"), (logger.manager, "_disable"), *_asked(logger)):
+        obj = vars(owner)[name]
+        kind = "is" if isinstance(obj, logging.Logger) else "eq"
+        tx.guards.add(_attributes(tx, owner).dict_item(name), kind, obj)
+    return logger.isEnabledFor(level)
+
+
+def _asked(logger: logging.Logger) -> Iterator[tuple[Any, str]]:
+    """The attributes that lead to the effective level."""
+    current: logging.Logger | None = logger
+    while current is not None:
+        yield current, "level"
+        if current.level:
+            return
+        yield current, "parent"
+        current = current.parent
+
+
+_PLAIN_HANDLERS: Final = frozenset(
+    (logging.StreamHandler, logging.FileHandler, logging.NullHandler, type(logging.lastResort))
+)
+_CALLER: Final = ("(pathname)", "(filename)", "(module)", "(lineno)", "(funcName)")
+
+
+def _is_plain(logger: logging.Logger) -> bool:
+    """Whether no handler can write the line that logs, or does what is unknown."""
+    return not logger.filters and all(
+        type(handler) in _PLAIN_HANDLERS and not handler.filters and _is_simple(handler.formatter)
+        for handler in _handlers(logger)
+    )
+
+
+def _is_simple(formatter: logging.Formatter | None) -> bool:
+    if formatter is None:
+        return True
+    text = formatter._fmt or ""
+    return type(formatter) is logging.Formatter and not any(field in text for field in _CALLER)
+
+
+def _handlers(logger: logging.Logger) -> Iterator[Any]:
+    """Those that a record of the logger reaches."""
+    current: logging.Logger | None = logger
+    found = False
+    while current is not None:
+        found = found or bool(current.handlers)
+        yield from current.handlers
+        current = current.parent if current.propagate else None
+    if not found:
+        yield logging.lastResort
+
+
+@wraps(logging.Logger, subclasses=True)
+def _wrap_logger(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    if source is not None and source.accessor[0] != "object":
+        tx.guards.add(source, "is", obj)
+    return LoggerValue(obj, source)
