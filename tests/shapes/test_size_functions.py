@@ -34,6 +34,7 @@ ONE: dict[str, Program] = {
     "power": lambda x: x * math.pow(x.shape[1], -0.5) + math.hypot(x.shape[0], x.shape[1]),
     "bits": lambda x: x + (x.shape[1] & 3) + (x.shape[0] | 1) + (x.shape[0] ^ 1) + ~x.shape[1],
     "length in bits": lambda x: x + (x.shape[1] - 1).bit_length(),
+    "power of two below": lambda x: x[:, : (1 << (x.shape[1].bit_length() - 1)) - 1] * 2,
     "sorted": lambda x: x + sorted([x.shape[0], 30, x.shape[1]], reverse=True)[1],
     "extremes": lambda x: x * min(x.shape[1], 14) + max(x.shape[0], 5) + min(x.shape),
     "parts of a number": lambda x: x + x.shape[0].numerator + x.shape[1].real,
@@ -68,6 +69,37 @@ def test_one_graph_serves_all_sizes(name: str, backend: str) -> None:
         x = torch.randn(rows, columns)
         torch.testing.assert_close(compiled(x), program(x))
     assert weft.stats()["graphs"] == 1 and weft.stats()["graph_breaks"] == 0
+
+
+TRAINED: dict[str, Program] = {
+    "masked select": lambda x: torch.masked_select(x, x > 0).exp().sum(),
+    "places along a dimension": lambda x: x.take_along_dim(x.argmax(1, keepdim=True), 1),
+    "running products": lambda x: x.round().cumprod(1) + torch.cumprod(x, 0),
+    "weights of two ends": lambda x: x.lerp(x * 2, 1 / x.shape[0]),
+    "powers": lambda x: (x**2) ** x.shape[0] + (1 / x.shape[0]) ** x + (x**2 + 1) ** (0.5 / len(x)),
+    "two results": lambda x: (F.elu(x, x.shape[0] ** -0.5), F.hardtanh(x, -1 / x.shape[0], 1.0)),
+    "scale of attention": lambda x: F.scaled_dot_product_attention(
+        x[None], x[None], x[None], scale=1 / x.shape[0]),
+    "norms of matrices": lambda x: torch.linalg.matrix_norm(x) + torch.linalg.norm(x, "fro"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_one_graph_serves_all_sizes_with_gradients(name: str) -> None:
+    """Derivatives that C++ writes for plain sizes or numbers fixed them."""
+    program = TRAINED[name]
+    compiled = weft.compile(program, backend="aot_eager", dynamic=True)
+    for rows, columns in ((4, 16), (6, 22), (3, 13)):
+        x = torch.randn(rows, columns, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        made, wanted = compiled(y), program(x)
+        torch.testing.assert_close(made, wanted)
+        for result in (made, wanted):
+            results = result if isinstance(result, tuple) else (result,)
+            sum((one * one).sum() for one in results).backward()
+        torch.testing.assert_close(y.grad, x.grad, rtol=1e-4, atol=1e-4)
+    stats = weft.stats()
+    assert stats["graphs"] == 1 and not stats["graph_breaks"] and not stats["uncompiled_graphs"]
 
 
 @pytest.mark.parametrize("root", [math.sqrt, lambda n: n**0.5, math.isqrt])

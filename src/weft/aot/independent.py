@@ -57,7 +57,9 @@ def _saves(node: Any) -> bool:
 
 @cache
 def _saved_names(kind: type) -> tuple[str, ...]:
-    return tuple(n for n in dir(kind) if n.startswith("_saved_"))
+    """Those of tensors, which have a raw form: reading a symbolic number would fix it."""
+    names = dir(kind)
+    return tuple(n for n in names if n.startswith("_saved_") and f"_raw{n}" in names)
 
 
 def _has_tensor(value: Any) -> bool:

@@ -92,7 +92,10 @@ def _root_limits(arg: Interval) -> Interval:
 
 
 def _length_limits(arg: Interval) -> Interval:
-    return 0, 64
+    low, high = arg
+    if low < 0:
+        return 0, 64
+    return low.bit_length(), min(64, high.bit_length())
 
 
 def _bits_limits(*args: Interval) -> Interval:

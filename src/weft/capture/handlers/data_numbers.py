@@ -267,7 +267,11 @@ def _check_is_size(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
 
 @rule(F.scaled_dot_product_attention)
 def _attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """PyTorch compares the mask's sizes; where these depend on data the mask is expanded first."""
+    """PyTorch compares the mask's sizes; where these depend on data the mask is expanded first. Its
+    kernels take plain scales: the query is multiplied by a symbolic one."""
+    scale = tx.force(kwargs.get("scale", NONE))
+    if args and isinstance(scale, SymbolicNumberValue) and _is_precise(tx.force(args[0])):
+        args, kwargs = [_scaled(tx, tx.force(args[0]), scale), *args[1:]], {**kwargs, "scale": NONE}
     mask = tx.force(args[3] if len(args) > 3 else kwargs.get("attn_mask", NONE))
     exist = tx.shapes.unbacked_symbols.exist
     if exist and isinstance(mask, TensorValue) and mask.example.dim() > 1:
@@ -275,6 +279,17 @@ def _attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [*args[:3], fitted, *args[4:]] if len(args) > 3 else args
         kwargs = {**kwargs, "attn_mask": fitted} if "attn_mask" in kwargs else kwargs
     return run(tx, "call_function", F.scaled_dot_product_attention, args, kwargs)
+
+
+def _is_precise(query: SymbolicValue) -> bool:
+    """Whether a product with it rounds no more than the kernels do inside."""
+    return isinstance(query, TensorValue) and query.example.dtype in (torch.float32, torch.float64)
+
+
+def _scaled(tx: Interpreter, query: SymbolicValue, scale: SymbolicValue) -> SymbolicValue:
+    """The query for attention by its own scale, one by the root of the size of a head."""
+    head = query.method(tx, "size", [constant(-1)], {})
+    return tx.binary("mul", query, tx.binary("mul", scale, tx.binary("pow", head, constant(0.5))))
 
 
 def _fitted_mask(tx: Interpreter, args: Args, kwargs: Kwargs, mask: TensorValue) -> SymbolicValue:

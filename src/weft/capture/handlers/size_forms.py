@@ -8,6 +8,7 @@ and each size is compiled anew.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -102,6 +103,50 @@ def _gradient(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     if not one or set(kwargs) - {"spacing", "dim"} or not isinstance(x, TensorValue):
         return False
     return x.example.is_floating_point() and _has_symbolic_sizes(x)
+
+
+def _tensors_of_symbolic_sizes(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """The two operands are tensors, and nothing is written to a third."""
+    pair = [x for x in args[:2] if isinstance(x, TensorValue)]
+    return len(pair) == 2 and "out" not in kwargs and any(map(_has_symbolic_sizes, pair))
+
+
+def _differentiable_products(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """A gradient may be asked for, along a dimension that is more than a few steps or symbolic."""
+    x, dim = args[0] if args else None, kwargs.get("dim", args[1] if len(args) > 1 else NONE)
+    if not isinstance(x, TensorValue) or set(kwargs) - {"dim"} or not dim.is_constant:
+        return False
+    fake = x.example
+    if not (fake.requires_grad and torch.is_grad_enabled() and fake.dim()):
+        return False
+    place = dim.constant()
+    return type(place) is int and -fake.dim() <= place < fake.dim() and (
+        fake.dtype in (torch.float32, torch.float64))
+
+
+def _symbolic_weight(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Of real numbers."""
+    weight = kwargs.get("weight", args[2] if len(args) > 2 else NONE)
+    x = args[0] if args else None
+    return isinstance(weight, SymbolicNumberValue) and "out" not in kwargs and (
+        isinstance(x, TensorValue) and x.example.is_floating_point())
+
+
+def _differentiable_power(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Of a real tensor that needs a gradient and a symbolic number."""
+    tensors = [arg.example for arg in args if isinstance(arg, TensorValue)]
+    numbers = [arg for arg in args if isinstance(arg, SymbolicNumberValue)]
+    return len(tensors) == len(numbers) == 1 and not kwargs and torch.is_grad_enabled() and (
+        tensors[0].requires_grad and tensors[0].is_floating_point())
+
+
+def _frobenius(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """The norm that is meant where nothing is said, of the last dimensions or others."""
+    order = kwargs.get("ord", args[1] if len(args) > 1 else constant("fro"))
+    plain = bool(args) and isinstance(args[0], TensorValue) and not set(kwargs) - {
+        "ord", "dim", "keepdim"}
+    return plain and order.is_constant and order.constant() == "fro" and _has_symbolic_sizes(
+        args[0])  # type: ignore[arg-type]
 
 
 def _is_symbolic_of_rank(x: SymbolicValue, rank: int) -> bool:
@@ -220,6 +265,18 @@ _form(VariableFunctions.block_diag,  # type: ignore[attr-defined]
       (sizes.block_diag, _block_diag))
 _form(torch.vander, (sizes.vander, _vander))
 _form(torch.gradient, (sizes.gradient, _gradient))
+for _register in (partial(_form, torch.take_along_dim), _method_form):
+    _register((sizes.take_along_dim, _tensors_of_symbolic_sizes))
+for _register in (partial(_form, torch.masked_select), _method_form):
+    _register((sizes.masked_select, _tensors_of_symbolic_sizes))
+for _register in (partial(_form, torch.cumprod), _method_form):
+    _register((sizes.cumprod, _differentiable_products))
+for _register in (partial(_form, torch.lerp), _method_form):
+    _register((sizes.lerp, _symbolic_weight))
+_method_form((sizes.lerp_, _symbolic_weight))
+for _register in (partial(_form, torch.pow), _method_form):
+    _register((sizes.pow, _differentiable_power))
+_form(torch.linalg.matrix_norm, (sizes.matrix_norm, _frobenius))
 _method_form((sizes.fill_diagonal_, _fill_diagonal))
 _method_form((sizes.diagonal, _symbolic_number))
 _method_form((sizes.unfold, _symbolic_number))

@@ -277,3 +277,84 @@ def _differences(x: torch.Tensor, dim: int, spacing: float) -> torch.Tensor:
     middle = (x.narrow(dim, 2, n - 2) - x.narrow(dim, 0, n - 2)) / spacing / 2
     end = (x.narrow(dim, n - 1, 1) - x.narrow(dim, n - 2, 1)) / spacing
     return torch.cat([start, middle, end], dim)
+
+
+def take_along_dim(
+    input: torch.Tensor, indices: torch.Tensor, dim: int | None = None
+) -> torch.Tensor:
+    """`torch.take_along_dim`: `gather` of tensors broadcast in the other dimensions."""
+    if dim is None:
+        return input.reshape(-1).gather(0, indices.reshape(-1))
+    dim = dim % input.dim()
+    own, wanted = list(input.shape), list(indices.shape)
+    own[dim] = wanted[dim] = 1
+    common = list(torch.broadcast_shapes(own, wanted))
+    own[dim], wanted[dim] = input.shape[dim], indices.shape[dim]
+    rows = input.expand([*common[:dim], own[dim], *common[dim + 1 :]])
+    places = indices.expand([*common[:dim], wanted[dim], *common[dim + 1 :]])
+    return rows.gather(dim, places)
+
+
+def masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """`torch.masked_select`: its derivative takes plain sizes only, that of indexing does not."""
+    input, mask = torch.broadcast_tensors(input, mask)
+    return input[mask]
+
+
+class _Products(torch.autograd.Function):
+    """`torch.cumprod` with a derivative of as many steps for any length."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, dim: int) -> torch.Tensor:
+        made = torch.cumprod(input, dim)
+        ctx.save_for_backward(input, made)
+        ctx.dim = dim
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (gradient,), dim = gradients, ctx.dim
+        input, made = ctx.saved_tensors
+        zero = input == 0
+        first = zero & (zero.cumsum(dim) == 1)
+        without = torch.cumprod(input.masked_fill(first, 1), dim)  # the product of the others
+        at_zero = _sums_to_the_end(gradient * without, dim)
+        elsewhere = _sums_to_the_end(gradient * made, dim) / input.masked_fill(zero, 1)
+        return torch.where(first, at_zero, elsewhere.masked_fill(zero, 0)), None
+
+
+def _sums_to_the_end(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return x.flip(dim).cumsum(dim).flip(dim)
+
+
+def cumprod(input: torch.Tensor, dim: int) -> torch.Tensor:
+    """`torch.cumprod`: its derivative in C++ has steps for each item, a graph for each length."""
+    made: torch.Tensor = _Products.apply(input, dim)  # type: ignore[no-untyped-call]
+    return made
+
+
+def lerp(input: torch.Tensor, end: torch.Tensor, weight: float) -> torch.Tensor:
+    """`torch.lerp` by a number."""
+    return torch.lerp(input, end, torch.full((), weight, dtype=input.dtype, device=input.device))
+
+
+def lerp_(input: torch.Tensor, end: torch.Tensor, weight: float) -> torch.Tensor:
+    """`Tensor.lerp_` by a number."""
+    return input.lerp_(end, torch.full((), weight, dtype=input.dtype, device=input.device))
+
+
+def matrix_norm(
+    A: torch.Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False
+) -> torch.Tensor:  # fmt: skip
+    """`torch.linalg.matrix_norm`: the root of the sum of squares."""
+    made: torch.Tensor = torch.linalg.vector_norm(A, 2, dim, keepdim)
+    return made
+
+
+def pow(input: Any, exponent: Any) -> Any:
+    """`torch.pow` of a tensor and a number: derivatives in C++ know numbers that are plain only."""
+    if isinstance(exponent, torch.Tensor):
+        input = torch.full((), input, dtype=exponent.dtype, device=exponent.device)
+    else:
+        exponent = torch.full((), exponent, dtype=input.dtype, device=input.device)
+    return torch.pow(input, exponent)

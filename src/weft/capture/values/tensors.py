@@ -292,6 +292,8 @@ class TensorValue(SymbolicValue):
             return boolean(op == "ne") if plain and op in ("eq", "ne") else None
         left, right = (other, self) if reflected else (self, other)
         target = getattr(operator, plain_operator(op) if reflected else op)
+        if target is operator.pow and isinstance(other, SymbolicNumberValue):  # has a form
+            return tx.call(tx.wrap_fixed(torch.pow, "pow"), [left, right])
         return run(tx, "call_function", target, [left, right], {})
 
 
