@@ -75,19 +75,32 @@ class ShapeContext:
         self.specialize_zero_one = specialize_zero_one
         self.share_equal_hints = share_equal_hints
         self.data_dependent = data_dependent
-        self.allow_scalar_outputs = data_dependent
-        self.allow_dynamic_output_shape_ops = data_dependent
         self.line = line
+        # What is known, and what was asked for.
         self.facts = Facts()
         self.guards: list[ShapeGuard] = []
         self.asserts: list[ShapeGuard] = []  # conditions on data, to be checked when running
         self.sources: dict[Expr | FloatSymbol, list[Hashable]] = {}
+        self.bindings: list[tuple[Hashable, IntExpr]] = []
         self.hints: dict[object, Hint] = {}
         self.examples: dict[object, Hint] = {}  # sizes in this call that decide nothing
-        self.fake_tensor_cache: dict[object, object] = {}
         self.marked: set[Expr] = set()  # sizes that the user says change
         self.dims = NamedSizes()
-        self.bindings: list[tuple[Hashable, IntExpr]] = []
+        self.fixed: list[int | float] = []
+        """Numbers of this call that somebody took as plain ones: guards fix them."""
+        self.fixed_by: dict[tuple[str, str, int], tuple[int | float, ...]] = {}
+        """Those that operators took, by line, operator and how many did there before."""
+        self.in_operator = 0
+        self._suppressed = 0
+        self._init_memory()
+        self._init_data()
+        # torch: what it reads of its own `ShapeEnv`.
+        self.allow_scalar_outputs = data_dependent
+        self.allow_dynamic_output_shape_ops = data_dependent
+        self.fake_tensor_cache: dict[object, object] = {}
+
+    def _init_memory(self) -> None:
+        """Symbols, nodes and answers that were made before."""
         self._shared: dict[Hashable, Expr] = {}
         self._counts: dict[str, int] = {}
         self._hinted: dict[IntExpr, int | None] = {}
@@ -98,14 +111,13 @@ class ShapeContext:
         """Of `SymNode`: sums, differences and products by operation and operands."""
         self.comparisons: dict[tuple[str, SymNode, SymNode], Condition] = {}
         """Likewise; what the facts say of them may change."""
-        self._suppressed = 0
+        self.known_counts: dict[Hashable, Any] = {}
+        self.kept: list[object] = []
+
+    def _init_data(self) -> None:
+        """What depends on tensors' data (docs/architecture/data.md)."""
         self.unbacked_symbols = Unbacked()
         self.fakes_are_tensors = True
-        self.in_operator = 0
-        self.fixed: list[int | float] = []
-        """Numbers of this call that somebody took as plain ones: guards fix them."""
-        self.fixed_by: dict[tuple[str, str, int], tuple[int | float, ...]] = {}
-        """Those that operators took, by line, operator and how many did there before."""
         self.assuming = False
         """Whether running code can test what is assumed of data, and do without (aot can)."""
         self.may_expect = False
@@ -123,8 +135,6 @@ class ShapeContext:
         """How often an operator used known data: its result is not to be remembered."""
         self.bool_answer: bool | None = None
         """What operators are told of bools that depend on data, while that is tried."""
-        self.known_counts: dict[Hashable, Any] = {}
-        self.kept: list[object] = []
 
     # -------------------------------------------------------------------- making symbols
 
