@@ -234,8 +234,15 @@ def size_only(x: Tensor) -> Any:
     return x.sum() + x.nonzero().shape[0], x.unique(return_counts=True)[1].shape[0]
 
 
+def bounded(x: Tensor) -> Any:
+    """Updates are clipped by a number (Adafactor); NaN is neither greater nor less."""
+    norm, unknown = x.norm().item(), (x.sum() * float("nan")).item()
+    limits = max(1.0, norm / 3), min(norm, 2.0, 0.5 * norm), max(1.0, unknown), max(unknown, 1.0)
+    return x * limits[0] + limits[1], x[0] * limits[2], x[1] * limits[3]
+
+
 PROGRAMS = (
-    size_only, masked_sum, selected_rows, positions, numbers, sizes, splits, lists, packed, unique,
+    bounded, size_only, masked_sum, selected_rows, positions, numbers, sizes, splits, lists, packed, unique,
     repeated,
     scaled, tensor_bounds, indexed, last_columns, padded, checked, extremes, laid_out, products,
     largest_of_none, mean_of_none, broadcast, two_masks, assigned, experts, matched,

@@ -337,13 +337,17 @@ def _is_float_of_data(number: SymbolicNumber) -> bool:
 
 
 def extreme_number(tx: Interpreter, op: str, values: list[SymbolicValue]) -> SymbolicValue | None:
-    """The greatest (`op` "gt") or least of some ints, whichever it is."""
+    """The greatest (`op` "gt") or least of some ints, or of some floats, whichever it is."""
     numbers = [operand(value) for value in values]
-    if not any(isinstance(n, torch.SymInt) for n in numbers):
+    if not any(isinstance(n, torch.SymInt | torch.SymFloat) for n in numbers):
         return None
-    if not all(type(n) is int or isinstance(n, torch.SymInt) for n in numbers):
+    function: Callable[[Any, Any], Any]
+    if all(type(n) is int or isinstance(n, torch.SymInt) for n in numbers):
+        function = torch.sym_max if op == "gt" else torch.sym_min
+    elif all(isinstance(n, float | torch.SymFloat) for n in numbers):
+        function = float_call("max" if op == "gt" else "min")  # in order: NaN is never greater
+    else:
         return None
-    function = torch.sym_max if op == "gt" else torch.sym_min
     return tx.wrap_new(evaluate(tx, lambda: functools.reduce(function, numbers)))
 
 
@@ -483,8 +487,6 @@ _FLOAT_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "sub": operator.sub,
     "mul": operator.mul,
     "truediv": operator.truediv,
-    "min": torch.sym_min,
-    "max": torch.sym_max,
     "neg": operator.neg,
     "abs": abs,
     "float": torch.sym_float,
