@@ -7,7 +7,10 @@ import threading
 import types
 from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -549,3 +552,17 @@ def test_forward_of_a_library_layer_that_is_replaced():
     finally:
         nn.ReLU.forward = old
     assert f(-X)[0] == 0
+
+
+@pytest.mark.parametrize("equal", [
+    (torch.device("cpu"), "cpu", torch.device("meta"), torch.finfo(torch.float32)),
+    ({1}, {True}, {1.0}, {0.0}, {-0.0}, {(1, 0.0)}, {(True, -0.0)}),
+    (np.float64(0.0), np.float64(-0.0), np.float64("nan")),
+    (Decimal("1.0"), Decimal("1.00"), Decimal("-0"), Decimal("0")),
+    (datetime(2020, 1, 1, 2), datetime(2020, 1, 1, 2, fold=1)),
+    (range(0), range(3, 3), range(0, 3, 2), range(0, 4, 2)),
+], ids=lambda case: type(case[0]).__name__)
+def test_objects_that_are_only_equal_to_the_ones_seen_are_told_apart(equal):
+    f = compiled(lambda x, obj: (x + 1, repr(obj), type(obj).__name__))
+    for obj in (*equal, *equal):
+        assert f(X, obj)[1:] == (repr(obj), type(obj).__name__)

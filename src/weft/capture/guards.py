@@ -101,6 +101,13 @@ class GuardSet:
         source.checks[key] = (kind, *args, len(self.all))
         self.all.append(Guard(source, kind, args, self.stack()))
 
+    def alike(self, source: Source, obj: Any, key: Callable[[Any], Any] = repr) -> None:
+        """Require an object of the same type and with the same `key`: equal objects may differ
+        (`Decimal("1.0") == Decimal("1.00")`, `{1} == {True}`)."""
+        expected = key(obj)
+        self.add(source, "type_is", type(obj))
+        self.add(source, "py", lambda other: key(other) == expected)
+
     def seen(self, cls: type, name: str) -> bool:
         """Whether a class's attribute was asked about before."""
         known = (id(cls), name) in self._seen

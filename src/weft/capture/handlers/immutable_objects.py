@@ -63,8 +63,7 @@ def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 @wraps(*_BY_VALUE)
 def _wrap_by_value(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "type_is", type(obj))
-        tx.guards.add(source, "py", obj.__eq__)
+        tx.guards.alike(source, obj, lambda one: (one, repr(one)))
     return ConstantValue(obj)
 
 

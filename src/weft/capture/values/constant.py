@@ -7,7 +7,6 @@ operations on constants are evaluated by Python itself. Guarded by equality (or 
 from __future__ import annotations
 
 import enum
-import operator
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
@@ -288,5 +287,5 @@ def _wrap_identity(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
 @wraps(torch.device, torch.finfo, torch.iinfo, torch.nn.attention.SDPBackend)
 def _wrap_equal(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None:
-        tx.guards.add(source, "py", operator.methodcaller("__eq__", obj))
+        tx.guards.alike(source, obj)
     return ConstantValue(obj)

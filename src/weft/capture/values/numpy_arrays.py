@@ -310,8 +310,7 @@ def _wrap_dtype(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
 def _wrap_scalar(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """A NumPy scalar is a constant."""
     if source is not None:
-        tx.guards.add(source, "type_is", type(obj))
-        tx.guards.add(source, "py", obj.__eq__)
+        tx.guards.alike(source, obj, lambda one: (one.dtype, one.tobytes()))
     return ConstantValue(obj)
 
 

@@ -677,8 +677,7 @@ def _wrap_size(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValu
 @wraps(range)
 def _wrap_range(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None:
-        tx.guards.add(source, "type_is", range)
-        tx.guards.add(source, "py", lambda other: other == obj)
+        tx.guards.alike(source, obj)
     return RangeValue(obj)
 
 

@@ -284,6 +284,16 @@ def _is_compared_by_code(kind: type) -> bool:
                for name in ("__eq__", "__hash__"))
 
 
+def _exact(item: Any) -> Any:
+    """What tells a set's item from equal ones: 1 from True, 0.0 from -0.0."""
+    kind = type(item)
+    if kind in (set, frozenset):
+        return frozenset(map(_exact, item))
+    if kind is tuple:
+        return tuple(map(_exact, item))
+    return (kind, repr(item)) if kind in (float, complex) else (kind, item)
+
+
 @wraps(set, frozenset)
 def _wrap_set(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if any(_is_compared_by_code(type(item)) for item in tuple(obj)):
@@ -291,9 +301,7 @@ def _wrap_set(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue
     original = MISSING if source is None else obj
     value = SetValue(source, cls=type(obj), original=original)
     if source is not None:
-        tx.guards.add(source, "type_is", type(obj))
-        expected = type(obj)(obj)
-        tx.guards.add(source, "py", lambda other: other == expected)
+        tx.guards.alike(source, obj, frozenset if {str}.issuperset(map(type, obj)) else _exact)
     for item in obj:
         fixed = source is not None and not isinstance(item, (str, int, float, tuple, type(None)))
         value.entries[item] = tx.wrap_fixed(item, describe(item)) if fixed else tx.wrap_new(item)
