@@ -14,7 +14,6 @@ PyTypeObject *Entry_Type;
 PyTypeObject *CodeCache_Type;
 
 static Py_ssize_t extra_index = -1;
-static Py_ssize_t entry_limit = 64;
 static CodeCache *all_caches; /* the living ones, linked: a dict would fail at the recursion limit */
 
 /* ---- finding and making caches ------------------------------------------------------------------ */
@@ -89,8 +88,7 @@ void code_cache_own(CodeCache *cache)
 
 bool code_cache_may_compile(const CodeCache *cache)
 {
-    return cache == NULL || (!cache->skip && !cache->frozen &&
-                             PyTuple_GET_SIZE(cache->entries) < entry_limit);
+    return cache == NULL || (!cache->skip && !cache->frozen);
 }
 
 static int set_entries(CodeCache *cache, PyObject *entries) /* steals */
@@ -473,16 +471,6 @@ static PyObject *frame_clear(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *frame_set_limit(PyObject *Py_UNUSED(module), PyObject *number)
-{
-    Py_ssize_t limit = PyLong_AsSsize_t(number);
-    if (limit == -1 && PyErr_Occurred())
-        return NULL;
-    Py_ssize_t previous = entry_limit;
-    entry_limit = limit;
-    return PyLong_FromSsize_t(previous);
-}
-
 static PyObject *frame_cache_count(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     Py_ssize_t count = 0;
@@ -505,8 +493,6 @@ static PyMethodDef functions[] = {
     {"clear", frame_clear, METH_VARARGS,
      PyDoc_STR("clear(code=None)\n\nForget the entries of one code object, or all. Skipped code stays\n"
                "skipped; frozen code may be compiled again.")},
-    {"set_limit", frame_set_limit, METH_O,
-     PyDoc_STR("set_limit(n) -> previous limit\n\nCode with n entries is compiled no more.")},
     {"entry_count", frame_cache_count, METH_NOARGS,
      PyDoc_STR("entry_count() -> int\n\nThe entries of all code objects.")},
     {NULL, NULL, 0, NULL},

@@ -156,6 +156,14 @@ def test_the_limit_warning_shows_what_kept_changing_and_names_the_users_line() -
     assert "weft.config.cache_size_limit = 3" in str(warning.message)
 
 
+def test_the_limit_may_be_raised_beyond_64() -> None:
+    compiled = weft.compile(lambda x, name: x + len(name), backend="eager",
+                            options={"cache_size_limit": 80})
+    for i in range(70):
+        compiled(X, f"v{i}")
+    assert weft.stats()["graphs"] == 70
+
+
 def test_the_total_limit_counts_recompiles_of_all_code() -> None:
     def inner(x: torch.Tensor, name: str) -> torch.Tensor:
         print(end="")
