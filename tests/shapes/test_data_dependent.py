@@ -242,11 +242,10 @@ def bounded(x: Tensor) -> Any:
 
 
 PROGRAMS = (
-    bounded, size_only, masked_sum, selected_rows, positions, numbers, sizes, splits, lists, packed, unique,
-    repeated,
-    scaled, tensor_bounds, indexed, last_columns, padded, checked, extremes, laid_out, products,
-    largest_of_none, mean_of_none, broadcast, two_masks, assigned, experts, matched,
-    expanded, attention,
+    bounded, size_only, masked_sum, selected_rows, positions, numbers, sizes, splits, lists,
+    packed, unique, repeated, scaled, tensor_bounds, indexed, last_columns, padded, checked,
+    extremes, laid_out, products, largest_of_none, mean_of_none, broadcast, two_masks, assigned,
+    experts, matched, expanded, attention,
 )
 
 
