@@ -180,9 +180,9 @@ class NodeWriter:
         terms = []
         for node in (i for i in indirect if self.plan.varies(i)):
             parts = split_linear(index, node.symbol)
-            if parts is None or not isinstance(parts[0], int):
+            slope, index = parts if parts is not None else (None, index)
+            if not isinstance(slope, int):
                 return None
-            slope, index = parts
             terms.append(f"v{node.id}" if slope == 1 else f"mul(v{node.id}, {_wide_int(slope)})")
         step = stride(index, self.plan.vector.symbol)
         if not isinstance(step, int) or abs(step) > MOST_STEP:
