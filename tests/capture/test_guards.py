@@ -566,3 +566,12 @@ def test_objects_that_are_only_equal_to_the_ones_seen_are_told_apart(equal):
     f = compiled(lambda x, obj: (x + 1, repr(obj), type(obj).__name__))
     for obj in (*equal, *equal):
         assert f(X, obj)[1:] == (repr(obj), type(obj).__name__)
+
+
+def test_an_ordered_dict_whose_keys_moved_is_in_its_own_order():
+    f = compiled(lambda x, items: (x + 1, list(items)))
+    items = OrderedDict(a=1, b=2)
+    assert f(X, items)[1] == ["a", "b"]
+    items.move_to_end("a")
+    assert [f(X, items)[1] for _ in range(2)] == [["b", "a"]] * 2
+    assert recompiles() == 1

@@ -115,6 +115,9 @@ class DictValue(ContainerMethods):
         """Requires that the outside dictionary keeps exactly its keys and their order."""
         if self.source is not None and not self.keys_guarded and self.original is not None:
             self.keys_guarded = True
+            if isinstance(self.original, OrderedDict):  # in an order of its own
+                tx.guards.alike(self.source, self.original, _typed_keys)
+                return
             tx.guards.add(self.source, "dict_keys", tuple(key for key, _ in _items(self.original)))
 
     def complete(self, tx: Interpreter) -> dict[Any, Entry]:
@@ -724,6 +727,10 @@ def _wrap_defaultdict(tx: Interpreter, obj: Any, source: Source | None) -> Symbo
     tx.guards.add(source, "type_is", type(obj))
     factory = tx.wrap(obj.default_factory, source.attribute("default_factory"))
     return DictValue(source, obj, cls=defaultdict, factory=factory)
+
+
+def _typed_keys(mapping: OrderedDict[Any, Any]) -> list[tuple[type, Any]]:
+    return [(type(key), key) for key in OrderedDict.keys(mapping)]
 
 
 def _items(mapping: Any) -> Iterable[tuple[Any, Any]]:
