@@ -229,6 +229,7 @@ def test_the_gradient_mode_in_a_reentrant_checkpoint():
     actual = weft.compile(f, backend="eager")(x)
     actual.sum().backward()
     assert torch.equal(actual, expected) and torch.equal(x.grad, expected_grad)
+    assert [b.id for b in weft.explain(f, backend="eager")(x).graph_breaks] == ["checkpoint"]
 
 
 def test_cond():

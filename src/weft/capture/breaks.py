@@ -47,6 +47,14 @@ _KINDS: Final = (
               "let the function only compute, or call it outside of the compiled function"),
     BreakKind("disabled", "The function is marked with weft.disable or torch.compiler.disable.",
               "remove the mark if the function can be captured"),
+    BreakKind("checkpoint",
+              "The checkpointed function does not do the same when the backward runs it again (it "
+              "writes to what exists outside, or asks for the gradient mode, which differs), or is "
+              "called in a way that a graph cannot hold: it runs between the graphs.",
+              "use_reentrant=False, and let the function only compute"),
+    BreakKind("transform",
+              "The function transform makes a graph of its own: it runs between the graphs.",
+              "torch.func.jvp computes the same at once"),
     BreakKind("unknown-c-function", "A C function that capture has no rule for.",
               "call it outside of the compiled function, or accept the break"),
     BreakKind("unknown-operation", "A Python operation on these values has no rule yet.",

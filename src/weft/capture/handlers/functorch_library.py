@@ -132,7 +132,7 @@ def _active(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(torch.func.linearize)
 def _linearize(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """It makes a graph of its own."""
-    raise graph_break("disabled", "torch.func.linearize")
+    raise graph_break("transform", "torch.func.linearize")
 
 
 @rule(lazy_load_decompositions)

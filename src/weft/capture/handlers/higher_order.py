@@ -52,10 +52,10 @@ def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     before = _versions(tx)
     body = capture_subgraph(tx, args[0], args[1:], rest, hides_grad_mode=reentrant)
     if any(before.get(n, n.meta.get("version", v)) != v for n, v in _versions(tx).items()):
-        raise graph_break("disabled", "checkpoint of a function that writes to outside tensors")
+        raise graph_break("checkpoint", "a function that writes to outside tensors")
     if reentrant:
         if not _same_gradients(args[1:], body.examples()):
-            raise graph_break("disabled", "checkpoint with use_reentrant=True")
+            raise graph_break("checkpoint", "one with use_reentrant=True whose gradients differ")
         settings["use_reentrant"] = FALSE
     named = {k: _setting(tx, v) for k, v in settings.items()}
     node = tx.builder.call("call_function", checkpoint, (body.module_node(tx), *body.inputs), named,
@@ -114,7 +114,7 @@ def _object(value: SymbolicValue) -> Any:
         return functools.partial(_object(value.function), *map(_object, value.args), **named)
     if isinstance(value, ListValue | TupleValue):
         return value.python_type()(map(_object, value.items))
-    raise graph_break("disabled", f"checkpoint with {value!r}")
+    raise graph_break("checkpoint", f"one with {value!r}")
 
 
 @rule(torch.cond, cond_operator)

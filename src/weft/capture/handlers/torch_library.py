@@ -91,7 +91,7 @@ def _state(function: Any) -> None:
 @rule(torch.is_grad_enabled)
 def _is_grad_enabled(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if getattr(tx.builder, "hides_grad_mode", False):  # off in the forward, on in the backward
-        raise graph_break("disabled", "is_grad_enabled() in checkpoint with use_reentrant=True")
+        raise graph_break("checkpoint", "is_grad_enabled() in one with use_reentrant=True")
     return tx.wrap_new(torch.is_grad_enabled())
 
 
