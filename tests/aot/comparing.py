@@ -286,6 +286,8 @@ def _compare(
         return None if same else f"{type(found).__name__} for {type(wanted).__name__}"
     if found.dtype != wanted.dtype or found.size() != wanted.size():
         return f"{found.dtype} {tuple(found.size())} for {wanted.dtype} {tuple(wanted.size())}"
+    if found.device != wanted.device:
+        return f"on {found.device} for {wanted.device}"
     if what == "output" and _layout(found, wanted) != _layout(wanted, wanted):
         return f"strides {found.stride()} for {wanted.stride()}"
     try:

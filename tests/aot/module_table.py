@@ -20,26 +20,26 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 
 def module_outcomes(
-    info: Any, dtype: torch.dtype, runner: Runner, samples: int
+    info: Any, dtype: torch.dtype, runner: Runner, samples: int, device: str = "cpu"
 ) -> Iterator[Outcome]:
     """The outcomes of a module's first samples, in training mode and not."""
     if dtype not in info.dtypes:
         return
     for training in (True, False):
         made = info.module_inputs_func(
-            info, device="cpu", dtype=dtype, requires_grad=True, training=training
+            info, device=device, dtype=dtype, requires_grad=True, training=training
         )
         for sample in islice(made, samples):
             if sample.forward_input is not None:
-                yield _compare(info, sample, dtype, training, runner)
+                yield _compare(info, sample, training, runner, device=device, dtype=dtype)
 
 
-def _compare(info: Any, sample: Any, dtype: torch.dtype, training: bool, runner: Runner) -> Outcome:
-    """One sample of a module."""
+def _compare(info: Any, sample: Any, training: bool, runner: Runner, **place: Any) -> Outcome:
+    """One sample of a module, whose parameters get the type and device of `place`."""
     torch.manual_seed(0)
     arguments = sample.constructor_input
     module: torch.nn.Module = info.module_cls(*arguments.args, **arguments.kwargs)
-    module = module.to(dtype).train(training)
+    module = module.to(**place).train(training)
     given = sample.forward_input
     if _is_lazy(module):
         module(*given.args, **given.kwargs)

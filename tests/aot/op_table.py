@@ -7,6 +7,7 @@
     python tests/aot/op_table.py --through compile                # weft.compile, with capture
     python tests/aot/op_table.py --through dynamic                # ... with symbolic sizes
     python tests/aot/op_table.py --errors                         # calls that eager refuses
+    python tests/aot/op_table.py --device cuda --dtypes float32,bfloat16 --jobs 15
     python tests/aot/op_table.py --peer --every 6                 # torch.compile's table beside
     python tests/aot/op_table.py --jobs 15 --out rows.jsonl       # goes on where it was stopped
 
@@ -44,13 +45,14 @@ UNINITIALISED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty
 
 
 def outcomes(
-    op: Any, dtype: torch.dtype, runner: Runner, samples: int, variants: Iterable[str] = ()
-) -> Iterator[Outcome]:
+    op: Any, dtype: torch.dtype, runner: Runner, samples: int, variants: Iterable[str] = (),
+    device: str = "cpu",
+) -> Iterator[Outcome]:  # fmt: skip
     """The outcomes of an operator's first samples, as they are or in the given layouts."""
-    if dtype not in op.dtypes:
+    if dtype not in op.supported_dtypes(device):
         return
     changes = {v: changed(v) for v in variants} or {"": copies}
-    for sample in islice(_samples(op, dtype), samples):
+    for sample in islice(_samples(op, dtype, device), samples):
         arguments = (sample.input, *sample.args)
         for name, change in changes.items():
             found = compare(op.op, arguments, sample.kwargs, runner,
@@ -60,10 +62,11 @@ def outcomes(
             yield f"{found} [{name}]" if name and found != "equal" else found
 
 
-def _samples(op: Any, dtype: torch.dtype) -> Iterable[Any]:
+def _samples(op: Any, dtype: torch.dtype, device: str) -> Iterable[Any]:
     floating = dtype.is_floating_point or dtype.is_complex
-    gradient = floating and op.supports_autograd and dtype in op.backward_dtypes
-    return op.sample_inputs("cpu", dtype, requires_grad=gradient)  # type: ignore[no-any-return]
+    backward = floating and op.supports_autograd
+    gradient = backward and dtype in op.supported_backward_dtypes(device)
+    return op.sample_inputs(device, dtype, requires_grad=gradient)  # type: ignore[no-any-return]
 
 
 class Task(NamedTuple):
@@ -110,9 +113,10 @@ def run(task: Task, entry: Any, options: argparse.Namespace) -> Found:
         if options.errors:
             found = list(error_outcomes(entry, runner))
         elif options.modules:
-            found = list(module_outcomes(entry, dtype, runner, options.samples))
+            found = list(module_outcomes(entry, dtype, runner, options.samples, options.device))
         else:
-            found = list(outcomes(entry, dtype, runner, options.samples, _variants(options)))
+            found = list(outcomes(entry, dtype, runner, options.samples, _variants(options),
+                                  options.device))  # fmt: skip
     weft.reset()
     if not found:
         return Found("no samples", "", 0, 0)
@@ -177,6 +181,7 @@ def main() -> None:
     parser.add_argument("--dtypes", default="float32")
     parser.add_argument("--modules", action="store_true", help="module_db instead of op_db")
     parser.add_argument("--through", default="graph", help="graph, compile, dynamic; or several")
+    parser.add_argument("--device", default="cpu", help="where the inputs lie")
     parser.add_argument("--variants", default="", help="layouts of the inputs, or 'all'")
     parser.add_argument("--errors", action="store_true", help="calls that eager refuses")
     parser.add_argument("--only", default="", help="comma-separated names")
