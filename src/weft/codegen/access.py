@@ -12,6 +12,7 @@ from typing import final
 
 from weft.codegen.domain import Domain
 from weft.codegen.loop_ir import Load, LoopVar, Node, Op, index_exprs
+from weft.codegen.scalar_ops import DEAR
 from weft.codegen.values import Computed, Emitter, Shape
 from weft.shapes.expr import Expr, IntExpr, symbols
 
@@ -26,6 +27,7 @@ class Access:
     reads: dict[str, set[IntExpr]]
     write: IntExpr
     operators: int
+    dear: int = 0  # of these, functions such as exp
     symbols: frozenset[str] = frozenset()  # data-dependent sizes that it computes with
 
 
@@ -71,14 +73,15 @@ def analyse(definition: Computed, bound: Collection[str] = ()) -> Access:
     em = emitter_for(domain, symbols)
     _, write = evaluate(definition, em, symbols)
     reads: dict[str, set[IntExpr]] = {}
-    operators = 0
+    operators = dear = 0
     for node in em.nodes:
         if isinstance(node, Load):
             reads.setdefault(node.buffer, set()).add(node.index)
         elif isinstance(node, Op):
             operators += 1
+            dear += node.name in DEAR
     needs = _symbols_in(definition, em, write) & set(bound) if bound else frozenset()
-    return Access(definition, domain, reads, write, operators, needs)
+    return Access(definition, domain, reads, write, operators, dear, needs)
 
 
 def _symbols_in(definition: Computed, em: Emitter, write: IntExpr) -> frozenset[str]:
@@ -88,9 +91,7 @@ def _symbols_in(definition: Computed, em: Emitter, write: IntExpr) -> frozenset[
     return frozenset(str(s) for size in sizes for s in symbols(size))
 
 
-def emitter_for(
-    domain: Domain, symbols: Sequence[Expr], without: Collection[Expr] = ()
-) -> Emitter:
+def emitter_for(domain: Domain, symbols: Sequence[Expr], without: Collection[Expr] = ()) -> Emitter:
     """An emitter whose loops are the domain's, but for those `without`."""
     loops = zip(map(LoopVar, symbols, domain.extents), domain.inner, strict=True)
     kept = [(v, inner) for v, inner in loops if v.symbol not in without]

@@ -18,11 +18,12 @@ import torch
 from torch.fx import GraphModule
 
 from weft.codegen import targets
+from weft.codegen.groups import Group, device_of
 from weft.codegen.kernels import build_kernel
 from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.memory import plan_memory
-from weft.codegen.schedule import Group, Schedule, device_of, make_schedule
+from weft.codegen.schedule import Schedule, make_schedule
 from weft.codegen.values import ExternCall
 from weft.codegen.wrapper import write_calls
 from weft.diagnostics import events

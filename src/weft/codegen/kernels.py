@@ -12,10 +12,10 @@ from typing import Final
 
 from weft.codegen.access import emitter_for, evaluate
 from weft.codegen.dtypes import compute_type
+from weft.codegen.groups import Group, device_of
 from weft.codegen.loop_ir import IndexValue, Kernel, Node, Op, stride, verify
 from weft.codegen.loop_transforms import simplify_loops
 from weft.codegen.scalar_ops import COMPARISONS
-from weft.codegen.schedule import Group, device_of
 from weft.codegen.values import Computed, Emitter
 from weft.config import config
 from weft.shapes.expr import Expr, IntExpr, subs

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import final
 
+from weft.codegen.groups import Group
 from weft.codegen.loop_ir import Kernel, Load, Reduce, operands
 from weft.codegen.lowering import GraphLowering
-from weft.codegen.schedule import Group, Schedule, Step
+from weft.codegen.schedule import Schedule, Step
 from weft.codegen.values import Buffer, ExternCall, Value, estimated_bytes, product
 from weft.shapes.expr import IntExpr
 

@@ -136,3 +136,10 @@ REDUCTIONS: Final[dict[str, str]] = {
     "argmin": "the same for the minimum; NaN is smallest",
 }
 """Reduction kinds. Over an empty domain: sum 0, prod 1, any 0, all 1; others are not allowed."""
+
+DEAR: Final = frozenset({
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh",
+    "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erfinv",
+    "pow", "lgamma", "digamma", "sigmoid",
+})  # fmt: skip
+"""Operators that cost as much as ten others."""

@@ -9,7 +9,8 @@ its own; groups are merged while that saves memory traffic and is legal:
 - no third group has to run between them;
 - what the earlier one frees is not kept until later library calls have run.
 
-First producers with consumers (best saving first), then groups that read the same buffers. Each
+First producers with consumers (best saving first), then groups that read the same buffers; last,
+what is cheaper to compute again than to keep (`recomputed.py`). Each
 decision is kept with its reason in `Schedule.decisions`.
 
     schedule = make_schedule(lowered)
@@ -29,55 +30,28 @@ import torch
 
 from weft._torch import OpOverload
 from weft.codegen.access import Access, analyse
-from weft.codegen.domain import Domain, Refinement, refine
+from weft.codegen.domain import refine
+from weft.codegen.groups import Group, device_of, join, singleton
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.lowering.due_formulas import is_due
 from weft.codegen.occupancy import leaves_gpu_idle
+from weft.codegen.recomputed import Recomputation
 from weft.codegen.step_order import StepOrder
 from weft.codegen.values import (
     Buffer,
     Computed,
     Definition,
     ExternCall,
-    Origin,
     Value,
     estimated_bytes,
     product,
 )
 from weft.config import config
-from weft.shapes.expr import Expr, IntExpr, subs
+from weft.shapes.expr import Expr
 from weft.shapes.floats import SYMBOLIC_FLOATS, number_symbols
 from weft.shapes.unbacked import Binding
 
 Step: TypeAlias = "Group | ExternCall"
-
-
-@final
-@dataclass(eq=False)
-class Group:
-    """Definitions that will be one kernel, with their accesses in terms of the group's domain."""
-
-    id: int
-    domain: Domain
-    members: list[Member]
-    reads: dict[str, set[IntExpr]]
-    writes: dict[str, IntExpr]
-    operators: int
-
-    @property
-    def origins(self) -> tuple[Origin, ...]:
-        """Operators and source lines of the members, each once."""
-        return tuple(dict.fromkeys(o for m in self.members for o in m.access.definition.origins))
-
-
-@final
-@dataclass(eq=False, slots=True)
-class Member:
-    """A definition in a group: `variables` are its own loop variables in the group's."""
-
-    access: Access
-    variables: dict[Expr, IntExpr]
-    order: int
 
 
 @final
@@ -104,6 +78,7 @@ def make_schedule(lowered: GraphLowering) -> Schedule:
     )
     fusion.fuse_producers()
     fusion.fuse_siblings()
+    fusion.recompute()
     needed = fusion.needed_buffers()
     return Schedule(fusion.ordered_steps(needed), needed, fusion.decisions)
 
@@ -234,7 +209,7 @@ class _Fusion:
 
     def _add(self, number: int, definition: Definition, accesses: dict[int, Access]) -> None:
         if isinstance(definition, Computed):
-            self.steps[number] = _singleton(number, accesses[id(definition)])
+            self.steps[number] = singleton(number, accesses[id(definition)])
         else:
             self.steps[number] = definition
             self.calls.append(number)
@@ -360,7 +335,7 @@ class _Fusion:
         joint = refine(left.domain, right.domain)
         if joint is None:
             return "different domains"
-        merged = _join(left, right, joint)
+        merged = join(left, right, joint)
         if isinstance(merged, Group) and device_of(left).type != "cpu" and _idles(merged):
             return "one kernel would leave most of the GPU idle"
         return merged
@@ -462,6 +437,13 @@ class _Fusion:
                 self.ancestors[number] = mask | before | (1 << first)
         self.ancestors[first] &= ~both
 
+    def recompute(self) -> None:
+        """Values that their readers compute again are not kept in memory."""
+        work = Recomputation(
+            self.steps, self.producer, self.readers, self.positions, self.bytes, self.outputs
+        )
+        self.decisions += work.all()
+
     # -- results ---------------------------------------------------------------------------------
 
     def ordered_steps(self, needed: set[str]) -> list[Step]:
@@ -514,36 +496,6 @@ class _Fusion:
         return needed
 
 
-def _singleton(number: int, access: Access) -> Group:
-    variables: dict[Expr, IntExpr] = {s: s for s in access.domain.symbols()}
-    member = Member(access, variables, number)
-    writes = {access.definition.buffer.name: access.write}
-    return Group(number, access.domain, [member], access.reads, writes, access.operators)
-
-
-def _join(left: Group, right: Group, joint: Refinement) -> Group | str:
-    """Both groups over their joint domain, if every value passes between them point by point."""
-    reads = _moved(left.reads, joint.left), _moved(right.reads, joint.right)
-    writes = (
-        {n: subs(e, joint.left) for n, e in left.writes.items()},
-        {n: subs(e, joint.right) for n, e in right.writes.items()},
-    )
-    for produced, consumed in ((writes[0], reads[1]), (writes[1], reads[0])):
-        for name in produced.keys() & consumed.keys():
-            if any(
-                expr is not produced[name] and expr != produced[name] for expr in consumed[name]
-            ):
-                return f"{name} is read at other points than it is written"
-    members = [_remapped(m, joint.left) for m in left.members]
-    members += [_remapped(m, joint.right) for m in right.members]
-    members.sort(key=lambda m: m.order)
-    all_reads = {
-        n: reads[0].get(n, set()) | reads[1].get(n, set()) for n in {**reads[0], **reads[1]}
-    }
-    operators = left.operators + right.operators
-    return Group(left.id, joint.domain, members, all_reads, writes[0] | writes[1], operators)
-
-
 def _idles(group: Group) -> bool:
     """Does a group read a few reductions' results at every point of long rows again?"""
     members = [
@@ -558,23 +510,5 @@ def _idles(group: Group) -> bool:
     return leaves_gpu_idle(group.domain, members, group.reads)
 
 
-def _moved(
-    reads: dict[str, set[IntExpr]], variables: dict[Expr, IntExpr]
-) -> dict[str, set[IntExpr]]:
-    if all(old is new for old, new in variables.items()):
-        return reads
-    return {name: {subs(e, variables) for e in exprs} for name, exprs in reads.items()}
-
-
-def _remapped(member: Member, variables: dict[Expr, IntExpr]) -> Member:
-    moved = {own: subs(expr, variables) for own, expr in member.variables.items()}
-    return Member(member.access, moved, member.order)
-
-
 def _name(group: Group) -> str:
     return "{" + ", ".join(m.access.definition.buffer.name for m in group.members) + "}"
-
-
-def device_of(group: Group) -> torch.device:
-    """Where the group's results are."""
-    return group.members[0].access.definition.buffer.device

@@ -22,11 +22,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from weft.codegen.call_sequence import CallSequence
+from weft.codegen.groups import Group
 from weft.codegen.library_calls import spell, spell_call, spell_write
 from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.memory import MemoryPlan, aliased_buffers, last_uses, step_writes
-from weft.codegen.schedule import Group, Schedule
+from weft.codegen.schedule import Schedule
 from weft.codegen.values import Buffer, ExternCall, Shape, Value
 from weft.errors import InternalError
 from weft.shapes.asserts import Asserts
@@ -136,8 +137,11 @@ def _bind_numbers(sequence: CallSequence, lowered: GraphLowering) -> None:
     made of."""
     sequence.scope |= {"math": math, "bits_of": bits_of}
     used = set(re.findall(r"\b[qf]\d+\b", "\n".join(sequence.lines)))
-    lines = [(_behind(sequence, value), f"{name} = {spelled}")
-             for name, value, spelled in _numbers(lowered) if name in used]
+    lines = [
+        (_behind(sequence, value), f"{name} = {spelled}")
+        for name, value, spelled in _numbers(lowered)
+        if name in used
+    ]
     for position, line in sorted(lines, key=lambda item: item[0], reverse=True):
         sequence.lines.insert(position, line)
 

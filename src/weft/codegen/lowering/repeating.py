@@ -22,6 +22,7 @@ from torch.fx import Node
 from weft.codegen.access import emitter_for
 from weft.codegen.domain import Domain
 from weft.codegen.loop_ir import Load, Op, Reduce
+from weft.codegen.scalar_ops import DEAR
 from weft.codegen.values import Emitter, Strided, Value, estimate, product
 from weft.shapes.expr import symbols
 from weft.shapes.symnode import expr_of
@@ -39,13 +40,6 @@ MANY: Final = 4096
 
 TABLE_OPERATORS: Final = 5
 """A formula with more operators takes longer to compute than to load."""
-
-DEAR: Final = frozenset({
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh",
-    "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erfinv",
-    "pow", "lgamma", "digamma", "sigmoid",
-})
-"""Operators of the loop IR that cost as much as ten others."""
 
 MOVING: Final = frozenset({
     aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default,
@@ -140,8 +134,6 @@ def _large_loads(em: Emitter, points: int) -> int:
     """Loads that touch more than an eighth as many elements as there are points."""
     loads = [n for n in em.nodes if isinstance(n, Load)]
     extents = {v.symbol: estimate(v.extent) for v in em.outer}
-    touched = [
-        product([extents[s] for s in symbols(load.index) if s in extents]) for load in loads
-    ]
+    touched = [product([extents[s] for s in symbols(load.index) if s in extents]) for load in loads]
     return sum(estimate(n) * 8 > points or bool(load.indirect)
                for n, load in zip(touched, loads, strict=True))

@@ -1,0 +1,98 @@
+"""Definitions that share a kernel: their joint loops, and what the kernel reads and writes.
+
+Place in the pipeline: the vocabulary of `schedule.py`, which merges groups, of `recomputed.py`, and
+of `kernels.py`, which makes a kernel of each.
+
+    group = singleton(0, analyse(definition))
+    joint = refine(group.domain, other.domain)
+    both = join(group, other, joint)        # a Group, or why they cannot share a kernel
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from weft.codegen.access import Access
+from weft.codegen.domain import Domain, Refinement
+from weft.codegen.values import Origin
+from weft.shapes.expr import Expr, IntExpr, subs
+
+
+@final
+@dataclass(eq=False)
+class Group:
+    """Definitions that will be one kernel, with their accesses in terms of the group's domain."""
+
+    id: int
+    domain: Domain
+    members: list[Member]
+    reads: dict[str, set[IntExpr]]
+    writes: dict[str, IntExpr]
+    operators: int
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Operators and source lines of the members, each once."""
+        return tuple(dict.fromkeys(o for m in self.members for o in m.access.definition.origins))
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Member:
+    """A definition in a group: `variables` are its own loop variables in the group's."""
+
+    access: Access
+    variables: dict[Expr, IntExpr]
+    order: int
+
+
+def singleton(number: int, access: Access) -> Group:
+    """A group of one definition."""
+    variables: dict[Expr, IntExpr] = {s: s for s in access.domain.symbols()}
+    member = Member(access, variables, number)
+    writes = {access.definition.buffer.name: access.write}
+    return Group(number, access.domain, [member], access.reads, writes, access.operators)
+
+
+def join(left: Group, right: Group, joint: Refinement) -> Group | str:
+    """Both groups over their joint domain, if every value passes between them point by point."""
+    reads = _moved(left.reads, joint.left), _moved(right.reads, joint.right)
+    writes = (
+        {n: subs(e, joint.left) for n, e in left.writes.items()},
+        {n: subs(e, joint.right) for n, e in right.writes.items()},
+    )
+    for produced, consumed in ((writes[0], reads[1]), (writes[1], reads[0])):
+        for name in produced.keys() & consumed.keys():
+            if any(
+                expr is not produced[name] and expr != produced[name] for expr in consumed[name]
+            ):
+                return f"{name} is read at other points than it is written"
+    members = [_remapped(m, joint.left) for m in left.members]
+    members += [_remapped(m, joint.right) for m in right.members]
+    members.sort(key=lambda m: m.order)
+    all_reads = {
+        n: reads[0].get(n, set()) | reads[1].get(n, set()) for n in {**reads[0], **reads[1]}
+    }
+    operators = left.operators + right.operators
+    return Group(left.id, joint.domain, members, all_reads, writes[0] | writes[1], operators)
+
+
+def _moved(
+    reads: dict[str, set[IntExpr]], variables: dict[Expr, IntExpr]
+) -> dict[str, set[IntExpr]]:
+    if all(old is new for old, new in variables.items()):
+        return reads
+    return {name: {subs(e, variables) for e in exprs} for name, exprs in reads.items()}
+
+
+def _remapped(member: Member, variables: dict[Expr, IntExpr]) -> Member:
+    moved = {own: subs(expr, variables) for own, expr in member.variables.items()}
+    return Member(member.access, moved, member.order)
+
+
+def device_of(group: Group) -> torch.device:
+    """Where the group's results are."""
+    return group.members[0].access.definition.buffer.device

@@ -1,0 +1,192 @@
+"""Values that the kernels which read them compute again, where that moves fewer bytes.
+
+Place in the pipeline: after the last merge of `schedule.py`. A formula with several users was given
+a buffer in the hope that they would share its kernel. The gradient of a batch norm shows where they
+cannot: the sums over the image are needed before its last formula::
+
+    masked = where(y > 0, g, 0);  total = sum(masked);  centred = x - mean;  ...    # kernel 1
+    gx = masked - centred * ... - total * ...                                       # kernel 2
+
+`masked` and `centred`, in float32, would be written and read again: 16 bytes an element. Kernel 2
+can compute both from `g`, `y` and `x`, 6 bytes in half precision. So a value leaves memory if
+
+- all who read it are kernels that run over its own points, and read it point by point;
+- its formula, with those of the values that only its own kernel knew, is short;
+- what they load additionally is less than what was stored and loaded;
+- what they keep in memory until then is not more than the value itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+from weft.codegen.domain import refine
+from weft.codegen.groups import Group, Member, device_of, join, singleton
+from weft.codegen.values import ExternCall, product
+
+MOST_OPERATORS: Final = {"cpu": 16, "cuda": 40}
+"""Operators of the formulas that are computed again, those of `scalar_ops.DEAR` counted tenfold."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """The steps and what is known of the buffers; `all` changes the first three."""
+
+    steps: dict[int, Group | ExternCall]
+    producer: dict[str, int]
+    readers: dict[str, set[int]]
+    positions: Mapping[int, int]
+    bytes: Mapping[str, int]
+    outputs: Collection[str]
+
+    def all(self) -> list[str]:
+        """Recompute what is worth it; what was decided, a line each."""
+        found = [d for name in list(self.producer) if (d := self._decision(name)) is not None]
+        if found:
+            self._drop_unread()
+        return found
+
+    def _decision(self, name: str) -> str | None:
+        number, users = self.producer[name], self._users(name)
+        group = self.steps[number]
+        if not isinstance(group, Group) or not users or name in self.outputs:
+            return None
+        formulas = self._formulas(group, name)
+        if not formulas:
+            return None
+        loaded = {n for m in formulas for n in m.access.reads} - _written(formulas)
+        if not self._may_wait(loaded, name, users):
+            return None
+        merged = {}
+        for user in users:
+            reader = self.steps[user]
+            joined = _with_formulas(reader, formulas) if isinstance(reader, Group) else None
+            if joined is None or device_of(joined) != device_of(group):
+                return None
+            merged[user] = joined
+        extra = sum(self._bytes(loaded - self._at_hand(user)) for user in users)
+        if extra >= self.bytes.get(name, 0) * (1 + len(users)):
+            return None
+        self._apply(merged, _written(formulas), loaded)
+        return f"{name}: computed again by its {len(users)} readers, which load {extra} bytes more"
+
+    def _users(self, name: str) -> list[int]:
+        """The steps that read a value, but for its own."""
+        own = self.producer[name]
+        return sorted(n for n in self.readers.get(name, ()) if n in self.steps and n != own)
+
+    def _formulas(self, group: Group, name: str) -> list[Member]:
+        """The members that compute `name` from memory, in order; none if they are too many."""
+        makers = {m.access.definition.buffer.name: m for m in group.members}
+        found: dict[str, Member] = {}
+        waiting, budget = [name], MOST_OPERATORS.get(device_of(group).type, 0)
+        while waiting:
+            member = makers[waiting.pop()]
+            if member.access.definition.buffer.name in found:
+                continue
+            budget -= member.access.operators + 9 * member.access.dear
+            if budget < 0 or not _is_pure(member):
+                return []
+            found[member.access.definition.buffer.name] = member
+            inside = member.access.reads.keys() & makers.keys()
+            waiting += [n for n in inside if not self._is_in_memory(n)]
+        return sorted(found.values(), key=lambda m: m.order)
+
+    def _is_in_memory(self, name: str) -> bool:
+        return name in self.outputs or bool(self._users(name))
+
+    def _may_wait(self, loaded: Collection[str], name: str, users: Collection[int]) -> bool:
+        """Is what must be kept for the last reader, and would be free, no larger than the value?"""
+        last = max(self.positions[u] for u in users)
+        kept = {n for n in loaded if n not in self.outputs and not self._is_read_from(last, n)}
+        return self._bytes(kept) <= self.bytes.get(name, 0)
+
+    def _is_read_from(self, position: int, name: str) -> bool:
+        readers = self.readers.get(name, set()) & self.steps.keys()
+        return any(self.positions[r] >= position for r in readers)
+
+    def _at_hand(self, user: int) -> set[str]:
+        """What a kernel reads anyway, or computes."""
+        group = self.steps[user]
+        assert isinstance(group, Group)
+        return group.reads.keys() | group.writes.keys()
+
+    def _bytes(self, names: Collection[str]) -> int:
+        return sum(self.bytes.get(n, 0) for n in names)
+
+    def _apply(
+        self, merged: Mapping[int, Group], made: Collection[str], loaded: Collection[str]
+    ) -> None:
+        for user, group in merged.items():
+            for name in made:
+                group.reads.pop(name, None)
+                self.readers[name].discard(user)
+            for name in loaded:
+                self.readers[name].add(user)
+            self.steps[user] = group
+
+    def _drop_unread(self) -> None:
+        """Forget members whose values nobody needs any more, and groups without others."""
+        for number, group in sorted(self.steps.items(), reverse=True):
+            if isinstance(group, Group):
+                kept = self._needed_members(group)
+                if len(kept) == len(group.members):
+                    continue
+                gone = group.reads.keys() - {n for m in kept for n in m.access.reads}
+                for name in gone:
+                    self.readers[name].discard(number)
+                    del group.reads[name]
+                group.members = kept
+                if not kept:
+                    del self.steps[number]
+                    for name in group.writes:
+                        if self.producer.get(name) == number:
+                            del self.producer[name]
+
+    def _needed_members(self, group: Group) -> list[Member]:
+        wanted = {n for n in group.writes if n in self.outputs or self._outside(n, group)}
+        kept = []
+        for member in reversed(group.members):
+            definition = member.access.definition
+            if definition.buffer.name in wanted or definition.updates is not None:
+                kept.append(member)
+                wanted.update(member.access.reads)
+        return kept[::-1]
+
+    def _outside(self, name: str, group: Group) -> bool:
+        """Do others read what this group, and not another one, puts into memory?"""
+        own = self.producer.get(name)
+        return own is not None and self.steps.get(own) is group and bool(self._users(name))
+
+
+def _is_pure(member: Member) -> bool:
+    """Is a member a formula of each point alone, of known size?"""
+    definition = member.access.definition
+    plain = definition.mode == "assign" and definition.updates is None and not definition.alone
+    return plain and definition.reduction is None and not member.access.symbols
+
+
+def _written(members: Collection[Member]) -> set[str]:
+    return {m.access.definition.buffer.name for m in members}
+
+
+def _with_formulas(group: Group, formulas: Collection[Member]) -> Group | None:
+    """A kernel that computes the formulas too; None if its points or its reads are other ones."""
+    points = product(group.domain.extents)
+    for member in formulas:
+        if member.access.definition.buffer.name in group.writes:
+            continue
+        alone = singleton(member.order, member.access)
+        joint = refine(group.domain, alone.domain)
+        if joint is None or product(joint.domain.extents) != points:
+            return None
+        if product(alone.domain.extents) != points:
+            return None
+        merged = join(group, alone, joint)
+        if isinstance(merged, str):
+            return None
+        group = merged
+    return group
