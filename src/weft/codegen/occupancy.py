@@ -1,6 +1,7 @@
-"""Would a fused kernel leave most of a GPU idle?
+"""Would a kernel leave most of a GPU idle?
 
-Place in the pipeline: asked by `schedule.py` before it merges groups on a GPU. A reduction with few
+Place in the pipeline: asked by `schedule.py` before it merges groups on a GPU, and by those who cut
+long rows into pieces (`triton/split.py`, `lowering/variance.py`). A reduction with few
 results and long rows is computed by two kernels (`triton/split.py`), but not where a third member
 reads its results at every point of the rows again (a batch norm of 64 channels, normalised in the
 same kernel): each row is then one program's work.
@@ -19,6 +20,8 @@ from weft.shapes.expr import Expr, IntExpr, symbols
 
 ENOUGH_PROGRAMS: Final = 264
 """Two programs for each of an H200's 132 multiprocessors."""
+SHORTEST_PIECE: Final = 256
+"""Elements of a row that are worth a program of their own."""
 OUTER_REDUCTION_COLUMNS: Final = 64
 """Neighbouring results that one program computes where they lie side by side in memory."""
 WORTH_A_KERNEL: Final = 8_000_000
@@ -26,6 +29,13 @@ WORTH_A_KERNEL: Final = 8_000_000
 
 Member = tuple[bool, str, Collection[str], Iterable[IntExpr]]
 """Is it a reduction; the buffer that it writes; those that it reads; its loop variables."""
+
+
+def wanted_pieces(programs: int, row: int) -> int:
+    """In how many pieces to cut the rows of so many programs; less than two: they are enough."""
+    if programs >= ENOUGH_PROGRAMS:
+        return 0
+    return min(-(-2 * ENOUGH_PROGRAMS // max(1, programs)), row // SHORTEST_PIECE)
 
 
 def leaves_gpu_idle(

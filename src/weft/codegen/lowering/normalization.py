@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from weft.codegen.loop_ir import Node
-from weft.codegen.lowering.reductions import reduce_value, variance
+from weft.codegen.lowering.reductions import reduce_value
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
+from weft.codegen.lowering.variance import variance
 from weft.codegen.lowering.views import Reshape, normalize_dim
 from weft.codegen.values import Emitter, Shape, Value
 

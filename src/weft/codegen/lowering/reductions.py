@@ -1,9 +1,8 @@
-"""Reductions: sum, mean, extrema, any/all, arg-extrema, variance, norms.
+"""Reductions: sum, mean, extrema, any/all, arg-extrema, norms (`variance.py` has the variances).
 
 Place in the pipeline: part of `lowering/`. A reduction is always a buffer of its own with a
 `Computed` definition whose domain is the *input's* shape, dimensions flagged as reduced;
-scheduling then puts it into one kernel with whatever shares that domain. Variance takes two passes
-(mean, then squared differences), as accurate as eager's.
+scheduling then puts it into one kernel with whatever shares that domain.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from weft.codegen.values import (
     contiguous_strides,
     product,
 )
-from weft.shapes.expr import Expr, IntExpr
+from weft.shapes.expr import IntExpr
 
 aten = torch.ops.aten
 
@@ -238,74 +237,6 @@ def extremum_with_index(
     value = reduce_value(cx, kind, x, axes, keepdim, dtype=x.dtype)
     index = reduce_value(cx, f"arg{kind}", x, axes, keepdim, dtype=torch.int64, compute=x.dtype)
     return [value, index]
-
-
-def variance(
-    cx: LoweringContext, x: Value, dims: Sequence[int], correction: float, keepdim: bool, root:
-    bool, dtype: torch.dtype,
-) -> tuple[Value, Value]:
-    """(variance or its square root, mean with kept dimensions)."""
-    cx.share(x)
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    average = mean_value(cx, x, dims, True, wide)
-    centred = cx.pointwise(lambda b, u, m: b.op("sub", u, m), x, average, dtype=wide, shape=x.shape)
-    count = count_of(x, dims)
-
-    def finish(b: Emitter, total: Node) -> Node:
-        result = b.op("div", total, _count_less(b, count, correction, total))
-        return b.op("sqrt", result) if root else result
-
-    spread = reduce_value(
-        cx, "sum", centred, dims, keepdim, dtype=dtype, compute=wide,
-        prepare=lambda b, u: b.op("mul", u, u), finish=finish,
-    )
-    return spread, average
-
-
-def _count_less(b: Emitter, count: IntExpr, correction: float | Expr, like: Node) -> Node:
-    if isinstance(count, int) and not isinstance(correction, Expr):
-        return b.const(max(count - correction, 0), like.dtype)
-    less = b.op("sub", b.number(count, like.dtype), b.number(correction, like.dtype))
-    return b.op("maximum", less, b.const(0, like.dtype))
-
-
-@lowering(
-    aten.var.correction,
-    aten.std.correction,
-    aten.var.dim,
-    aten.std.dim,
-    aten.var.default,
-    aten.std.default,
-)
-def var(
-    cx: LoweringContext, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False, *,
-    correction: float | None = None,
-) -> Value:
-    if isinstance(dims, bool):  # the .default overloads: (x, unbiased)
-        dims, unbiased = None, dims
-    amount = _correction(unbiased, correction)
-    root = cx.target in (aten.std.correction, aten.std.dim, aten.std.default)
-    axes = reduced_dims(dims, len(x.shape))
-    return variance(cx, x, axes, amount, keepdim, root, cx.dtype)[0]
-
-
-def _correction(unbiased: bool | None, correction: float | None) -> float:
-    if unbiased is not None:
-        return 1.0 if unbiased else 0.0
-    return 1.0 if correction is None else correction
-
-
-@lowering(aten.var_mean.correction, aten.std_mean.correction)
-def var_mean(
-    cx: LoweringContext, x: Value, dims: Any = None, *, correction: float | None = None,
-    keepdim: bool = False,
-) -> list[Value]:
-    axes = reduced_dims(dims, len(x.shape))
-    root = cx.target is aten.std_mean.correction
-    spread, average = variance(cx, x, axes, _correction(None, correction), keepdim, root, cx.dtype)
-    shape = reduced_shape(x.shape, axes, keepdim)
-    shaped = average if keepdim else average.view(shape, Reshape(average.shape, shape))
-    return [spread, cx.pointwise(lambda b, u: u, shaped, shape=shape, cost=0)]
 
 
 @lowering(aten.logsumexp.default)

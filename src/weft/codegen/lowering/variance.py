@@ -1,0 +1,220 @@
+"""Variances and standard deviations.
+
+Place in the pipeline: part of `lowering/`; norms use `variance` too. Two passes over each row, the
+mean, then the squared differences, are as accurate as eager's one and free where a row stays in
+registers or in a cache. On a GPU, few long rows (the statistics of a batch norm) stay in neither
+and are computed by many programs: there each piece of a row gives its mean and its sum of squares,
+in one kernel that reads it from memory once, and a second kernel combines the pieces::
+
+    mean = average of the pieces' means          squares = sum of the pieces' squares
+                                                         + length * sum of (piece's mean - mean)^2
+
+(Chan, Golub, LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances,
+1979; pieces of equal length.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from weft.codegen.loop_ir import Node
+from weft.codegen.lowering.reductions import (
+    count_of,
+    divide_by,
+    mean_value,
+    reduce_value,
+    reduced_dims,
+    reduced_shape,
+)
+from weft.codegen.lowering.registry import LoweringContext, lowering
+from weft.codegen.lowering.views import Permute, Reshape
+from weft.codegen.occupancy import OUTER_REDUCTION_COLUMNS, wanted_pieces
+from weft.codegen.values import Emitter, Shape, Strided, Value, contiguous_strides
+from weft.shapes.expr import Expr, IntExpr
+
+aten = torch.ops.aten
+
+CUT_ON = frozenset({"cuda", "xpu"})
+"""Types of devices on which long rows are cut into pieces."""
+
+Finish = Callable[[Emitter, Node], Node]
+
+
+def variance(
+    cx: LoweringContext, x: Value, dims: Sequence[int], correction: float, keepdim: bool, root:
+    bool, dtype: torch.dtype,
+) -> tuple[Value, Value]:  # fmt: skip
+    """(variance or its square root, mean with kept dimensions)."""
+    cx.share(x)
+    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    finish = _from_squares(count_of(x, dims), correction, root)
+    pieces = _pieces(x, dims) if cx.device.type in CUT_ON else None
+    if pieces is not None:
+        return _combined(cx, x, dims, pieces, keepdim, dtype, wide, finish)
+    average = mean_value(cx, x, dims, True, wide)
+    spread = _squares(cx, x, average, dims, keepdim, dtype, wide, finish)
+    return spread, average
+
+
+def _squares(
+    cx: LoweringContext, x: Value, average: Value, dims: Sequence[int], keepdim: bool, dtype:
+    torch.dtype, wide: torch.dtype, finish: Finish | None = None,
+) -> Value:  # fmt: skip
+    """The sum of the squared differences from the average along `dims`."""
+    centred = cx.pointwise(lambda b, u, m: b.op("sub", u, m), x, average, dtype=wide, shape=x.shape)
+    return reduce_value(
+        cx, "sum", centred, dims, keepdim, dtype=dtype, compute=wide,
+        prepare=lambda b, u: b.op("mul", u, u), finish=finish,
+    )  # fmt: skip
+
+
+def _from_squares(count: IntExpr, correction: float, root: bool) -> Finish:
+    """The variance, or its square root, of a sum of squared differences."""
+
+    def finish(b: Emitter, total: Node) -> Node:
+        result = b.op("div", total, _count_less(b, count, correction, total))
+        return b.op("sqrt", result) if root else result
+
+    return finish
+
+
+def _count_less(b: Emitter, count: IntExpr, correction: float | Expr, like: Node) -> Node:
+    if isinstance(count, int) and not isinstance(correction, Expr):
+        return b.const(max(count - correction, 0), like.dtype)
+    less = b.op("sub", b.number(count, like.dtype), b.number(correction, like.dtype))
+    return b.op("maximum", less, b.const(0, like.dtype))
+
+
+# -- pieces of long rows ---------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """How to see the operand: under `shape`, then with its dimensions in `order`, of which the
+    first `outer` count the pieces and the last `inner` run along a piece.
+    """
+
+    shape: Shape
+    order: tuple[int, ...]
+    outer: int
+    inner: int
+
+
+def _pieces(x: Value, dims: Sequence[int]) -> _Pieces | None:
+    """How to cut rows so that enough programs have work; None where they have it without."""
+    sizes = [n for n in x.shape if isinstance(n, int)]
+    if len(sizes) < len(x.shape) or not dims:
+        return None
+    row = math.prod(sizes[d] for d in dims)
+    results = math.prod(sizes) // max(1, row)
+    programs = -(-results // (OUTER_REDUCTION_COLUMNS if _lie_side_by_side(x, dims) else 1))
+    wanted = wanted_pieces(programs, row) // 2  # few enough for one kernel to combine
+    *whole, last = _leading(sizes, dims, wanted)
+    count = _largest_divisor(sizes[last], wanted // math.prod(sizes[d] for d in whole))
+    pieces = count * math.prod(sizes[d] for d in whole)
+    if pieces < 2 or 4 * pieces < wanted:
+        return None
+    shape = (*sizes[:last], count, sizes[last] // count, *sizes[last + 1 :])
+    outer, inner = (*whole, last), tuple(d + 1 for d in dims if d >= last)
+    kept = (d for d in range(len(shape)) if d not in outer and d not in inner)
+    return _Pieces(shape, (*outer, *kept, *inner), len(outer), len(inner))
+
+
+def _leading(sizes: Sequence[int], dims: Sequence[int], wanted: int) -> Sequence[int]:
+    """The first dimensions of `dims`, of which all but the last make no more pieces than wanted."""
+    for n in range(1, len(dims)):
+        if math.prod(sizes[d] for d in dims[:n]) > wanted:
+            return dims[:n]
+    return dims
+
+
+def _largest_divisor(size: int, most: int) -> int:
+    return next((n for n in range(min(size, most), 0, -1) if size % n == 0), 1)
+
+
+def _lie_side_by_side(x: Value, dims: Sequence[int]) -> bool:
+    """Are neighbours in memory parts of different rows?"""
+    layout = x.impl.strides if isinstance(x.impl, Strided) else x.layout
+    strides = contiguous_strides(x.shape) if layout is None else layout
+    return any(strides[d] == 1 and x.shape[d] != 1 for d in range(len(strides)) if d not in dims)
+
+
+def _combined(
+    cx: LoweringContext, x: Value, dims: Sequence[int], pieces: _Pieces, keepdim: bool, dtype:
+    torch.dtype, wide: torch.dtype, finish: Finish,
+) -> tuple[Value, Value]:  # fmt: skip
+    """Variance and mean (with kept dimensions) from those of the pieces."""
+    cut = x.view(pieces.shape, Reshape(x.shape, pieces.shape))
+    cut = cut.view(tuple(pieces.shape[d] for d in pieces.order), Permute(pieces.order))
+    rank = len(pieces.order)
+    along, across = range(rank - pieces.inner, rank), range(pieces.outer)
+    length = count_of(cut, along)
+    kept = mean_value(cx, cut, along, True, wide)
+    squares = _squares(cx, cut, kept, along, False, wide, wide)
+    means = _reshaped(kept, squares.shape)
+    average = reduce_value(
+        cx, "sum", means, across, True, dtype=wide, finish=divide_by(count_of(means, across))
+    )
+
+    def body(b: Emitter, s: Node, m: Node, a: Node) -> Node:
+        between = b.op("sub", m, a)
+        return b.op("fma", b.op("mul", between, b.number(length, s.dtype)), between, s)
+
+    joint = cx.pointwise(body, squares, means, average, dtype=wide, shape=means.shape)
+    spread = reduce_value(
+        cx, "sum", joint, across, True, dtype=dtype, compute=wide, finish=finish
+    )
+    shape = reduced_shape(x.shape, dims, keepdim)
+    return _reshaped(spread, shape), _reshaped(average, reduced_shape(x.shape, dims, True))
+
+
+def _reshaped(x: Value, shape: Shape) -> Value:
+    return x.view(shape, Reshape(x.shape, shape))
+
+
+# -- operators -------------------------------------------------------------------------------------
+
+
+@lowering(
+    aten.var.correction,
+    aten.std.correction,
+    aten.var.dim,
+    aten.std.dim,
+    aten.var.default,
+    aten.std.default,
+)
+def var(
+    cx: LoweringContext, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False, *,
+    correction: float | None = None,
+) -> Value:  # fmt: skip
+    if isinstance(dims, bool):  # the .default overloads: (x, unbiased)
+        dims, unbiased = None, dims
+    amount = _correction(unbiased, correction)
+    root = cx.target in (aten.std.correction, aten.std.dim, aten.std.default)
+    axes = reduced_dims(dims, len(x.shape))
+    return variance(cx, x, axes, amount, keepdim, root, cx.dtype)[0]
+
+
+def _correction(unbiased: bool | None, correction: float | None) -> float:
+    if unbiased is not None:
+        return 1.0 if unbiased else 0.0
+    return 1.0 if correction is None else correction
+
+
+@lowering(aten.var_mean.correction, aten.std_mean.correction)
+def var_mean(
+    cx: LoweringContext, x: Value, dims: Any = None, *, correction: float | None = None,
+    keepdim: bool = False,
+) -> list[Value]:  # fmt: skip
+    axes = reduced_dims(dims, len(x.shape))
+    root = cx.target is aten.std_mean.correction
+    spread, average = variance(cx, x, axes, _correction(None, correction), keepdim, root, cx.dtype)
+    shape = reduced_shape(x.shape, axes, keepdim)
+    shaped = average if keepdim else average.view(shape, Reshape(average.shape, shape))
+    return [spread, cx.pointwise(lambda b, u: u, shaped, shape=shape, cost=0)]
