@@ -96,3 +96,8 @@ def _remapped(member: Member, variables: dict[Expr, IntExpr]) -> Member:
 def device_of(group: Group) -> torch.device:
     """Where the group's results are."""
     return group.members[0].access.definition.buffer.device
+
+
+def is_on_gpu(group: Group) -> bool:
+    """Does a launch of its kernel cost more than a call?"""
+    return device_of(group).type != "cpu"

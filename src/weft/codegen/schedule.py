@@ -31,7 +31,7 @@ import torch
 from weft._torch import OpOverload
 from weft.codegen.access import Access, analyse
 from weft.codegen.domain import refine
-from weft.codegen.groups import Group, device_of, join, singleton
+from weft.codegen.groups import Group, device_of, is_on_gpu, join, singleton
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.lowering.due_formulas import is_due
 from weft.codegen.occupancy import leaves_gpu_idle
@@ -262,7 +262,7 @@ class _Fusion:
 
     def fuse_siblings(self) -> None:
         """Merge consumers into producers again (more is possible now), then readers of the same
-        buffer.
+        buffer, then numbers.
         """
         for number in sorted(self.steps):
             while number in self.steps and isinstance(self.steps[number], Group):
@@ -270,6 +270,18 @@ class _Fusion:
                     break
         for name in list(self.readers):
             self._merge_readers(name)
+        self._merge_numbers()
+
+    def _merge_numbers(self) -> None:
+        """Kernels of one element are no more than launches: on GPUs the counters of all batch
+        norms are one.
+        """
+        first: int | None = None
+        for number, group in sorted(self.steps.items()):
+            if not isinstance(group, Group) or group.domain.extents or not is_on_gpu(group):
+                continue
+            if first is None or not self._try_merge(first, number, "one element each"):
+                first = number
 
     def _merge_readers(self, name: str) -> None:
         numbers = sorted(n for n in self.readers[name] if isinstance(self.steps.get(n), Group))
@@ -336,7 +348,7 @@ class _Fusion:
         if joint is None:
             return "different domains"
         merged = join(left, right, joint)
-        if isinstance(merged, Group) and device_of(left).type != "cpu" and _idles(merged):
+        if isinstance(merged, Group) and is_on_gpu(left) and _idles(merged):
             return "one kernel would leave most of the GPU idle"
         return merged
 
