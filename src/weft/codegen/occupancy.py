@@ -31,11 +31,13 @@ Member = tuple[bool, str, Collection[str], Iterable[IntExpr]]
 """Is it a reduction; the buffer that it writes; those that it reads; its loop variables."""
 
 
-def wanted_pieces(programs: int, row: int) -> int:
-    """In how many pieces to cut the rows of so many programs; less than two: they are enough."""
-    if programs >= ENOUGH_PROGRAMS:
+def wanted_pieces(results: int, columns: int, row: int) -> int:
+    """In how many pieces to cut rows so that enough programs, which compute `columns` results each,
+    have work; less than two: they have.
+    """
+    if results >= ENOUGH_PROGRAMS * columns:
         return 0
-    return min(-(-2 * ENOUGH_PROGRAMS // max(1, programs)), row // SHORTEST_PIECE)
+    return min(-(-ENOUGH_PROGRAMS * columns // max(1, results)), row // SHORTEST_PIECE)
 
 
 def leaves_gpu_idle(

@@ -113,8 +113,8 @@ def _pieces(x: Value, dims: Sequence[int]) -> _Pieces | None:
         return None
     row = math.prod(sizes[d] for d in dims)
     results = math.prod(sizes) // max(1, row)
-    programs = -(-results // (OUTER_REDUCTION_COLUMNS if _lie_side_by_side(x, dims) else 1))
-    wanted = wanted_pieces(programs, row) // 2  # few enough for one kernel to combine
+    columns = OUTER_REDUCTION_COLUMNS if _lie_side_by_side(x, dims) else 1
+    wanted = wanted_pieces(results, columns, row)
     *whole, last = _leading(sizes, dims, wanted)
     count = _largest_divisor(sizes[last], wanted // math.prod(sizes[d] for d in whole))
     pieces = count * math.prod(sizes[d] for d in whole)

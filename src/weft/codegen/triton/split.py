@@ -33,7 +33,7 @@ from weft.codegen.loop_ir import (
     Scalar,
     operands,
 )
-from weft.codegen.occupancy import wanted_pieces
+from weft.codegen.occupancy import ENOUGH_PROGRAMS, SHORTEST_PIECE
 from weft.codegen.triton.tiling import Measure, Tiling, stride_along
 from weft.shapes.expr import Expr, IntExpr, loop_index, subs
 
@@ -72,8 +72,8 @@ def choose_chunks(kernel: Kernel, tiling: Tiling, measure: Measure) -> int:
         return 0
     x_axis = tiling.axis("x")
     programs = -(-points // (x_axis.block if x_axis is not None else 1))
-    chunks = wanted_pieces(programs, row)
-    if chunks < 2:
+    chunks = min(-(-2 * ENOUGH_PROGRAMS // max(1, programs)), row // SHORTEST_PIECE)
+    if programs >= ENOUGH_PROGRAMS or chunks < 2:
         return 0
     stores = any(s.inner for s in kernel.stores)  # not to be left out at points past the end
     if symbolic:
