@@ -19,6 +19,7 @@ processes of their own: one that crashes costs one entry.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import time
 import warnings
@@ -32,8 +33,6 @@ import torch
 from comparing import RUNNERS, Outcome, Runner, compare, copies, kind_of
 from error_inputs import error_outcomes
 from module_table import module_outcomes
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.common_modules import module_db
 from variants import VARIANTS, changed
 from worker_processes import Died, in_processes
 
@@ -93,11 +92,23 @@ class Found(NamedTuple):
     samples: int
 
 
+@functools.cache
+def database(modules: bool) -> list[Any]:
+    """PyTorch's entries. Importing them starts CUDA, after which no process can be forked."""
+    if modules:
+        from torch.testing._internal.common_modules import module_db
+
+        return list(module_db)
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return list(op_db)
+
+
 def named_entries(options: argparse.Namespace) -> dict[str, Any]:
     """The chosen entries of the chosen database."""
     only = set(options.only.split(",")) - {""}
     chosen = {}
-    for entry in (module_db if options.modules else op_db)[options.start :: options.every]:
+    for entry in database(options.modules)[options.start :: options.every]:
         variant = getattr(entry, "variant_test_name", "")
         name = entry.name + (f".{variant}" if variant else "")
         if not only or entry.name in only or name in only:
@@ -105,8 +116,17 @@ def named_entries(options: argparse.Namespace) -> dict[str, Any]:
     return chosen
 
 
-def run(task: Task, entry: Any, options: argparse.Namespace) -> Found:
+def chosen_names(options: argparse.Namespace) -> list[str]:
+    """Names of the chosen entries; on a GPU another process looks them up."""
+    if options.device == "cpu":
+        return list(named_entries(options))
+    asked = in_processes(lambda _: list(named_entries(options)), [0], jobs=1, limit_s=300)
+    return next(names for _, names in asked)
+
+
+def run(task: Task, options: argparse.Namespace) -> Found:
     """A task's outcomes, counted by the worst."""
+    entry = named_entries(options)[task.name]
     warnings.simplefilter("ignore")
     runner, dtype = RUNNERS[task.through](task.backend), getattr(torch, task.dtype)
     with weft.config.patch(strict=True):
@@ -138,10 +158,10 @@ _RANK = {k: i for i, k in enumerate(
 
 def all_found(options: argparse.Namespace) -> dict[Task, Found]:
     """What is found of all tasks, those of earlier runs (`--out`) included; prints what differs."""
-    chosen = named_entries(options)
     through = [*options.through.split(","), *["peer"] * options.peer]
     tasks = [Task(*t) for t in product(
-        through, options.backends.split(","), options.dtypes.split(","), chosen
+        through, options.backends.split(","), options.dtypes.split(","),
+        chosen_names(options),
     )]
     out = Path(options.out) if options.out else None
     found = {task: f for task, f in _read(out) if task in set(tasks)}
@@ -153,7 +173,7 @@ def all_found(options: argparse.Namespace) -> dict[Task, Found]:
                 yield task
 
     def work(task: Task) -> Found:
-        return run(task, chosen[task.name], options)
+        return run(task, options)
 
     done = in_processes(work, left(), jobs=options.jobs, limit_s=options.limit_s)
     for task, answer in done:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import weft
+from weft.codegen import occupancy
 from weft.codegen.lowering import variance
 
 
@@ -25,6 +26,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         return inner(cx, x, dims, pieces, *rest)
 
     monkeypatch.setattr(variance, "CUT_ON", {"cpu"})
+    monkeypatch.setattr(occupancy, "WORTH_A_KERNEL", 0)
     monkeypatch.setattr(variance, "_combined", combined)
     yield found
     weft.reset()

@@ -33,11 +33,17 @@ Member = tuple[bool, str, Collection[str], Iterable[IntExpr]]
 
 def wanted_pieces(results: int, columns: int, row: int) -> int:
     """In how many pieces to cut rows so that enough programs, which compute `columns` results each,
-    have work; less than two: they have.
+    have work; less than two: whole rows are as fast.
     """
-    if results >= ENOUGH_PROGRAMS * columns:
+    if not _is_delayed(results, columns, row):
         return 0
-    return min(-(-ENOUGH_PROGRAMS * columns // max(1, results)), row // SHORTEST_PIECE)
+    return min(-(-ENOUGH_PROGRAMS * columns // results), row // SHORTEST_PIECE)
+
+
+def _is_delayed(results: int, columns: int, row: int) -> bool:
+    """Are programs of `columns` results so few that two more launches are cheaper?"""
+    programs = -(-results // columns)
+    return results * row * (ENOUGH_PROGRAMS / max(1, programs) - 1) > WORTH_A_KERNEL
 
 
 def leaves_gpu_idle(
@@ -52,8 +58,7 @@ def leaves_gpu_idle(
     if not isinstance(results, int) or not isinstance(row, int):
         return False
     columns = OUTER_REDUCTION_COLUMNS if _contiguous_along_results(domain, reads) else 1
-    programs = -(-results // columns)
-    return results * row * (ENOUGH_PROGRAMS / programs - 1) > WORTH_A_KERNEL
+    return _is_delayed(results, columns, row)
 
 
 def _reads_results_again(domain: Domain, members: Sequence[Member]) -> bool:
