@@ -24,6 +24,8 @@ SHORTEST_PIECE: Final = 256
 """Elements of a row that are worth a program of their own."""
 OUTER_REDUCTION_COLUMNS: Final = 64
 """Neighbouring results that one program computes where they lie side by side in memory."""
+LARGEST_TILE: Final = 16384
+"""Elements that a program can hold in registers, and so need not read again."""
 WORTH_A_KERNEL: Final = 8_000_000
 """Elements by which reading is delayed, beyond which two more launches are cheaper (~10 µs)."""
 
@@ -33,11 +35,12 @@ Member = tuple[bool, str, Collection[str], Iterable[IntExpr]]
 
 def wanted_pieces(results: int, columns: int, row: int) -> int:
     """In how many pieces to cut rows so that enough programs, which compute `columns` results each,
-    have work; less than two: whole rows are as fast.
+    have work and can hold a piece in registers; less than two: whole rows are as fast.
     """
     if not _is_delayed(results, columns, row):
         return 0
-    return min(-(-ENOUGH_PROGRAMS * columns // results), row // SHORTEST_PIECE)
+    pieces = max(ENOUGH_PROGRAMS * columns // results, row * columns // LARGEST_TILE)
+    return min(pieces, row // SHORTEST_PIECE)
 
 
 def _is_delayed(results: int, columns: int, row: int) -> bool:

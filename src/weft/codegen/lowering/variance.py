@@ -115,10 +115,12 @@ def _pieces(x: Value, dims: Sequence[int]) -> _Pieces | None:
     results = math.prod(sizes) // max(1, row)
     columns = OUTER_REDUCTION_COLUMNS if _lie_side_by_side(x, dims) else 1
     wanted = wanted_pieces(results, columns, row)
+    if wanted < 2:
+        return None
     *whole, last = _leading(sizes, dims, wanted)
-    count = _largest_divisor(sizes[last], wanted // math.prod(sizes[d] for d in whole))
-    pieces = count * math.prod(sizes[d] for d in whole)
-    if pieces < 2 or 4 * pieces < wanted:
+    before = math.prod(sizes[d] for d in whole)
+    count = _nearest_divisor(sizes[last], wanted / before)
+    if count * before < 2 or not 1 / 4 < count * before / wanted < 4:
         return None
     shape = (*sizes[:last], count, sizes[last] // count, *sizes[last + 1 :])
     outer, inner = (*whole, last), tuple(d + 1 for d in dims if d >= last)
@@ -134,8 +136,10 @@ def _leading(sizes: Sequence[int], dims: Sequence[int], wanted: int) -> Sequence
     return dims
 
 
-def _largest_divisor(size: int, most: int) -> int:
-    return next((n for n in range(min(size, most), 0, -1) if size % n == 0), 1)
+def _nearest_divisor(size: int, wanted: float) -> int:
+    """Rather somewhat larger than smaller."""
+    divisors = [n for n in range(1, size + 1) if size % n == 0]
+    return min(divisors, key=lambda n: max(n / wanted, 2 * wanted / n))
 
 
 def _lie_side_by_side(x: Value, dims: Sequence[int]) -> bool:

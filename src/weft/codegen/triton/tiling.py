@@ -21,13 +21,12 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from weft.codegen.dtypes import ITEM_SIZE
-from weft.codegen.loop_ir import Kernel, Load, LoopVar
-from weft.codegen.occupancy import OUTER_REDUCTION_COLUMNS
+from weft.codegen.loop_ir import Kernel, Load, LoopVar, Reduce, operands
+from weft.codegen.occupancy import LARGEST_TILE, OUTER_REDUCTION_COLUMNS
 from weft.shapes.expr import Expr
 
 POINTWISE_BLOCK: Final = 1024
 TRANSPOSE_BLOCK: Final = 64
-LARGEST_PERSISTENT_ROW: Final = 16384
 LOOPED_BLOCK: Final = 4096
 ELEMENTS_PER_WARP: Final = 32 * 16
 """Sixteen elements a thread keep enough loads in flight without spilling."""
@@ -156,7 +155,7 @@ def _reduction_tiling(kernel: Kernel, measure: Measure) -> Tiling:
     row = measure(Axis("r", kernel.inner, 1).extent)
     if _contiguous_along_outer(kernel):
         return _outer_reduction_tiling(kernel, points, row)
-    fits = isinstance(row, int) and row <= LARGEST_PERSISTENT_ROW
+    fits = isinstance(row, int) and row <= LARGEST_TILE
     if fits and isinstance(row, int):
         r_block = next_power_of_two(row)
     else:
@@ -169,10 +168,24 @@ def _reduction_tiling(kernel: Kernel, measure: Measure) -> Tiling:
 
 def _outer_reduction_tiling(kernel: Kernel, points: Expr | int, row: Expr | int) -> Tiling:
     x_block = _clipped(OUTER_REDUCTION_COLUMNS, points)
-    r_block = _clipped(max(1, 2048 // x_block), row)
-    fits = isinstance(row, int) and row <= r_block
+    room = LARGEST_TILE if _reads_rows_again(kernel) else LOOPED_BLOCK
+    fits = isinstance(row, int) and x_block * next_power_of_two(row) <= room
+    r_block = _clipped(max(1, (room if fits else LOOPED_BLOCK) // x_block), row)
     axes = (Axis("x", kernel.outer, x_block), Axis("r", kernel.inner, r_block))
-    return Tiling(axes, (), fits, max(1, min(8, x_block * r_block // ELEMENTS_PER_WARP)))
+    most = 16 if fits else 8
+    return Tiling(axes, (), fits, max(1, min(most, x_block * r_block // ELEMENTS_PER_WARP)))
+
+
+def _reads_rows_again(kernel: Kernel) -> bool:
+    """Is one tensor read along the row, and needed again once a reduction of it is known?"""
+    loads = sum(isinstance(n, Load) and n.inner for n in kernel.nodes)
+    late: set[int] = set()
+    for node in kernel.nodes:
+        if any(isinstance(o, Reduce) or o.id in late for o in operands(node)):
+            late.add(node.id)
+            if isinstance(node, Reduce):
+                return loads == 1
+    return False
 
 
 def _contiguous_along_outer(kernel: Kernel) -> bool:
