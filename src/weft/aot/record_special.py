@@ -275,6 +275,27 @@ def _vendor_batch_norm(
     return rec.fresh(node)
 
 
+BIAS_APART_ON = frozenset({"cuda"})
+"""Types of devices whose libraries sum a convolution's bias gradient in a kernel of its own."""
+
+
+@_handles(aten.convolution_backward.default)
+def _convolution_backward(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """The bias's gradient is a sum, which may share the kernel that makes its operand."""
+    gradient, mask = args[0], args[10]
+    if not mask[2] or gradient.device.type not in BIAS_APART_ON:
+        return rec.functional(facts(op), args, kwargs)
+    dims = [d for d in range(gradient.dim()) if d != 1]
+    bias = rec.fresh(rec.emit(aten.sum.dim_IntList, rec.node(gradient), dims))
+    if not any(mask[:2]):
+        return None, None, bias
+    nodes = tuple(rec.nodes(a) for a in args[:10])
+    node, _ = rec.tensors.append(op, (*nodes, [*mask[:2], False]), kwargs)
+    return *rec.fresh(node)[:2], bias
+
+
 @_handles(aten.mkldnn_rnn_layer.default)
 def _mkldnn_rnn(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Where gradients are wanted, the form that keeps what its backward needs."""
