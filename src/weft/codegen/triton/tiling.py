@@ -23,11 +23,13 @@ from typing import Final, final
 from weft.codegen.dtypes import ITEM_SIZE
 from weft.codegen.loop_ir import Kernel, Load, LoopVar, Reduce, operands
 from weft.codegen.occupancy import LARGEST_TILE, OUTER_REDUCTION_COLUMNS
-from weft.shapes.expr import Expr
+from weft.shapes.expr import Expr, symbols
 
 POINTWISE_BLOCK: Final = 1024
 TRANSPOSE_BLOCK: Final = 64
 LOOPED_BLOCK: Final = 4096
+SECTOR: Final = 16
+"""Half-precision elements that memory moves at a time."""
 ELEMENTS_PER_WARP: Final = 32 * 16
 """Sixteen elements a thread keep enough loads in flight without spilling."""
 
@@ -109,14 +111,14 @@ def next_power_of_two(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
 
 
-def _accesses(kernel: Kernel) -> Iterator[tuple[Expr | int, int, bool]]:
-    """(index, item size, whether it is made at inner level) of every load and store."""
+def _accesses(kernel: Kernel) -> Iterator[tuple[Expr | int, int]]:
+    """(index, item size) of every load and store."""
     sizes = {b.name: ITEM_SIZE[b.dtype] for b in kernel.buffers}
     for node in kernel.nodes:
         if isinstance(node, Load):
-            yield node.index, sizes[node.buffer], node.inner
+            yield node.index, sizes[node.buffer]
     for store in kernel.stores:
-        yield store.index, sizes[store.buffer], store.inner
+        yield store.index, sizes[store.buffer]
 
 
 def stride_along(index: Expr | int, variable: Expr) -> Expr | int | None:
@@ -129,7 +131,7 @@ def _transposed_variable(kernel: Kernel) -> LoopVar | None:
     if len(kernel.outer) < 2:
         return None
     *others, last = kernel.outer
-    for index, _, _ in _accesses(kernel):
+    for index, _ in _accesses(kernel):
         if stride_along(index, last.symbol) in (0, 1):
             continue
         for variable in others:
@@ -153,14 +155,17 @@ def _clipped(block: int, extent: Expr | int) -> int:
 def _reduction_tiling(kernel: Kernel, measure: Measure) -> Tiling:
     points = measure(Axis("x", kernel.outer, 1).extent)
     row = measure(Axis("r", kernel.inner, 1).extent)
-    if _contiguous_along_outer(kernel):
+    across, along = _contiguous_bytes(kernel)
+    if across and across >= along:
         return _outer_reduction_tiling(kernel, points, row)
     fits = isinstance(row, int) and row <= LARGEST_TILE
     if fits and isinstance(row, int):
         r_block = next_power_of_two(row)
     else:
-        r_block = _clipped(LOOPED_BLOCK, row)
+        r_block = _clipped(LOOPED_BLOCK // (SECTOR if across else 1), row)
     x_block = max(1, min(_clipped(32, points), 1024 // r_block))
+    if across:  # a tensor that lies the other way is read by whole sectors
+        x_block = max(x_block, min(_clipped(SECTOR, points), LARGEST_TILE // r_block))
     warps = max(1, min(32, next_power_of_two(x_block * r_block // ELEMENTS_PER_WARP)))
     axes = (Axis("x", kernel.outer, x_block), Axis("r", kernel.inner, r_block))
     return Tiling(axes, (), fits, warps)
@@ -188,15 +193,18 @@ def _reads_rows_again(kernel: Kernel) -> bool:
     return False
 
 
-def _contiguous_along_outer(kernel: Kernel) -> bool:
-    """Do more bytes move contiguously along the last outer variable than along the last inner one?
+def _contiguous_bytes(kernel: Kernel) -> tuple[int, int]:
+    """Bytes of a point that move contiguously along the last outer variable alone, and along the
+    last inner one alone. What has one element a row, or for all rows, weighs nothing.
     """
     if not kernel.outer:
-        return False
-    outer, inner = kernel.outer[-1].symbol, kernel.inner[-1].symbol
-    balance = 0
-    for index, size, repeated in _accesses(kernel):
-        if repeated:  # what is read or written once a row weighs nothing beside the row
-            balance += size * (stride_along(index, outer) == 1)
-            balance -= size * (stride_along(index, inner) == 1)
-    return balance > 0
+        return 0, 1
+    across = along = 0
+    outer, inner = ({v.symbol for v in loops} for loops in (kernel.outer, kernel.inner))
+    last, last_inner = kernel.outer[-1].symbol, kernel.inner[-1].symbol
+    for index, size in _accesses(kernel):
+        found = symbols(index)
+        if not found.isdisjoint(outer) and not found.isdisjoint(inner):
+            across += size * (stride_along(index, last) == 1)
+            along += size * (stride_along(index, last_inner) == 1)
+    return across, along
