@@ -80,6 +80,14 @@ def join(left: Group, right: Group, joint: Refinement) -> Group | str:
     return Group(left.id, joint.domain, members, all_reads, writes[0] | writes[1], operators)
 
 
+def moved_to(group: Group, domain: Domain, variables: dict[Expr, IntExpr]) -> Group:
+    """The group over another domain of the same points, its loop variables given in that one's."""
+    members = [_remapped(m, variables) for m in group.members]
+    writes = {n: subs(e, variables) for n, e in group.writes.items()}
+    reads = _moved(group.reads, variables)
+    return Group(group.id, domain, members, reads, writes, group.operators)
+
+
 def _moved(
     reads: dict[str, set[IntExpr]], variables: dict[Expr, IntExpr]
 ) -> dict[str, set[IntExpr]]:

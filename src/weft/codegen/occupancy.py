@@ -26,6 +26,8 @@ OUTER_REDUCTION_COLUMNS: Final = 64
 """Neighbouring results that one program computes where they lie side by side in memory."""
 LARGEST_TILE: Final = 16384
 """Elements that a program can hold in registers, and so need not read again."""
+SECTOR: Final = 16
+"""Half-precision elements that memory moves at a time."""
 WORTH_A_KERNEL: Final = 8_000_000
 """Elements by which reading is delayed, beyond which two more launches are cheaper (~10 µs)."""
 
@@ -35,12 +37,11 @@ Member = tuple[bool, str, Collection[str], Iterable[IntExpr]]
 
 def wanted_pieces(results: int, columns: int, row: int) -> int:
     """In how many pieces to cut rows so that enough programs, which compute `columns` results each,
-    have work and can hold a piece in registers; less than two: whole rows are as fast.
+    have work; less than two: whole rows are as fast.
     """
     if not _is_delayed(results, columns, row):
         return 0
-    pieces = max(ENOUGH_PROGRAMS * columns // results, row * columns // LARGEST_TILE)
-    return min(pieces, row // SHORTEST_PIECE)
+    return min(-(-ENOUGH_PROGRAMS * columns // results), row // SHORTEST_PIECE)
 
 
 def _is_delayed(results: int, columns: int, row: int) -> bool:
@@ -62,6 +63,25 @@ def leaves_gpu_idle(
         return False
     columns = OUTER_REDUCTION_COLUMNS if _contiguous_along_results(domain, reads) else 1
     return _is_delayed(results, columns, row)
+
+
+def turns_inside_rows(domain: Domain, indices: Iterable[IntExpr]) -> bool:
+    """Are some of a reduction's tensors contiguous along its long rows, others across them?
+
+    A tile that is read one way and written the other costs less in a kernel of its own.
+    """
+    flags = list(zip(domain.symbols(), domain.extents, domain.inner, strict=True))
+    inner = {s for s, _, reduced in flags if reduced}
+    row = product([n for _, n, reduced in flags if reduced])
+    if not inner or (isinstance(row, int) and row <= LARGEST_TILE // SECTOR):
+        return False
+    outer = {s for s, _, reduced in flags if not reduced}
+    along = {
+        s in inner for index in indices if isinstance(index, Expr)
+        if not index.symbols.isdisjoint(inner) and not index.symbols.isdisjoint(outer)
+        for s in index.symbols if index.coeff(s) == 1
+    }  # fmt: skip
+    return len(along) == 2
 
 
 def _reads_results_again(domain: Domain, members: Sequence[Member]) -> bool:

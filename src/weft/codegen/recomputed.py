@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from weft.codegen.domain import refine
-from weft.codegen.groups import Group, Member, device_of, join, singleton
+from weft.codegen.groups import Group, Member, device_of, join, moved_to, singleton
 from weft.codegen.values import ExternCall, product
+from weft.shapes.expr import Expr, IntExpr, subs
 
 MOST_OPERATORS: Final = {"cpu": 16, "cuda": 40}
 """Operators of the formulas that are computed again, those of `scalar_ops.DEAR` counted tenfold."""
@@ -179,14 +180,36 @@ def _with_formulas(group: Group, formulas: Collection[Member]) -> Group | None:
     for member in formulas:
         if member.access.definition.buffer.name in group.writes:
             continue
-        alone = singleton(member.order, member.access)
-        joint = refine(group.domain, alone.domain)
-        if joint is None or product(joint.domain.extents) != points:
-            return None
-        if product(alone.domain.extents) != points:
+        alone = _over(group, singleton(member.order, member.access), points)
+        joint = None if alone is None else refine(group.domain, alone.domain)
+        if alone is None or joint is None or product(joint.domain.extents) != points:
             return None
         merged = join(group, alone, joint)
         if isinstance(merged, str):
             return None
         group = merged
     return group
+
+
+def _over(group: Group, alone: Group, points: IntExpr) -> Group | None:
+    """A formula's group of its own in the order of the loops of `group`, which may be another one
+    (the reader stores transposed); None if it has other points.
+    """
+    if product(alone.domain.extents) != points:
+        return None
+    if refine(group.domain, alone.domain) is not None:
+        return alone
+    ((name, write),) = alone.writes.items()
+    index = next(iter(group.reads.get(name, ())), None)
+    if not isinstance(write, Expr) or not isinstance(index, Expr):
+        return None
+    loops = {(index.coeff(s), n): s for s, n in _loops(group)}
+    places = {s: loops.get((write.coeff(s), n)) for s, n in _loops(alone)}
+    found: dict[Expr, IntExpr] = {s: p for s, p in places.items() if p is not None}
+    if len(set(found.values())) < len(group.domain.extents) or subs(write, found) != index:
+        return None
+    return moved_to(alone, group.domain, found)
+
+
+def _loops(group: Group) -> list[tuple[Expr, IntExpr]]:
+    return list(zip(group.domain.symbols(), group.domain.extents, strict=True))

@@ -34,7 +34,7 @@ from weft.codegen.domain import refine
 from weft.codegen.groups import Group, device_of, is_on_gpu, join, singleton
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.lowering.due_formulas import is_due
-from weft.codegen.occupancy import leaves_gpu_idle
+from weft.codegen.occupancy import leaves_gpu_idle, turns_inside_rows
 from weft.codegen.recomputed import Recomputation
 from weft.codegen.step_order import StepOrder
 from weft.codegen.values import (
@@ -348,8 +348,11 @@ class _Fusion:
         if joint is None:
             return "different domains"
         merged = join(left, right, joint)
-        if isinstance(merged, Group) and is_on_gpu(left) and _idles(merged):
-            return "one kernel would leave most of the GPU idle"
+        if isinstance(merged, Group) and is_on_gpu(left):
+            if _idles(merged):
+                return "one kernel would leave most of the GPU idle"
+            if _turns(merged) and not _turns(left) and not _turns(right):
+                return "its tensors lie in different directions"
         return merged
 
     def _buffers_of(self, left: Group, right: Group, first: int, second: int) -> int:
@@ -520,6 +523,12 @@ def _idles(group: Group) -> bool:
         for m in group.members
     ]
     return leaves_gpu_idle(group.domain, members, group.reads)
+
+
+def _turns(group: Group) -> bool:
+    """Do a reduction's tensors lie in different directions?"""
+    indices = [*group.writes.values(), *(e for found in group.reads.values() for e in found)]
+    return turns_inside_rows(group.domain, indices)
 
 
 def _name(group: Group) -> str:

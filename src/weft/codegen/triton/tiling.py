@@ -21,15 +21,14 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from weft.codegen.dtypes import ITEM_SIZE
-from weft.codegen.loop_ir import Kernel, Load, LoopVar, Reduce, operands
-from weft.codegen.occupancy import LARGEST_TILE, OUTER_REDUCTION_COLUMNS
+from weft.codegen.loop_ir import Kernel, Load, LoopVar, Op
+from weft.codegen.occupancy import LARGEST_TILE, OUTER_REDUCTION_COLUMNS, SECTOR
+from weft.codegen.scalar_ops import DEAR
 from weft.shapes.expr import Expr, symbols
 
 POINTWISE_BLOCK: Final = 1024
 TRANSPOSE_BLOCK: Final = 64
 LOOPED_BLOCK: Final = 4096
-SECTOR: Final = 16
-"""Half-precision elements that memory moves at a time."""
 ELEMENTS_PER_WARP: Final = 32 * 16
 """Sixteen elements a thread keep enough loads in flight without spilling."""
 
@@ -173,24 +172,12 @@ def _reduction_tiling(kernel: Kernel, measure: Measure) -> Tiling:
 
 def _outer_reduction_tiling(kernel: Kernel, points: Expr | int, row: Expr | int) -> Tiling:
     x_block = _clipped(OUTER_REDUCTION_COLUMNS, points)
-    room = LARGEST_TILE if _reads_rows_again(kernel) else LOOPED_BLOCK
-    fits = isinstance(row, int) and x_block * next_power_of_two(row) <= room
-    r_block = _clipped(max(1, (room if fits else LOOPED_BLOCK) // x_block), row)
+    dear = any(isinstance(n, Op) and n.name in DEAR and n.inner for n in kernel.nodes)
+    room = LOOPED_BLOCK // 2 if dear else LOOPED_BLOCK  # more of them would spill
+    r_block = _clipped(max(1, room // x_block), row)
+    fits = isinstance(row, int) and row <= r_block
     axes = (Axis("x", kernel.outer, x_block), Axis("r", kernel.inner, r_block))
-    most = 16 if fits else 8
-    return Tiling(axes, (), fits, max(1, min(most, x_block * r_block // ELEMENTS_PER_WARP)))
-
-
-def _reads_rows_again(kernel: Kernel) -> bool:
-    """Is one tensor read along the row, and needed again once a reduction of it is known?"""
-    loads = sum(isinstance(n, Load) and n.inner for n in kernel.nodes)
-    late: set[int] = set()
-    for node in kernel.nodes:
-        if any(isinstance(o, Reduce) or o.id in late for o in operands(node)):
-            late.add(node.id)
-            if isinstance(node, Reduce):
-                return loads == 1
-    return False
+    return Tiling(axes, (), fits, max(1, min(8, x_block * r_block // ELEMENTS_PER_WARP)))
 
 
 def _contiguous_bytes(kernel: Kernel) -> tuple[int, int]:
