@@ -46,7 +46,7 @@ UNINITIALISED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty
 def outcomes(
     op: Any, dtype: torch.dtype, runner: Runner, samples: int, variants: Iterable[str] = (),
     device: str = "cpu",
-) -> Iterator[Outcome]:  # fmt: skip
+) -> Iterator[Outcome]:
     """The outcomes of an operator's first samples, as they are or in the given layouts."""
     if dtype not in op.supported_dtypes(device):
         return
@@ -136,7 +136,7 @@ def run(task: Task, options: argparse.Namespace) -> Found:
             found = list(module_outcomes(entry, dtype, runner, options.samples, options.device))
         else:
             found = list(outcomes(entry, dtype, runner, options.samples, _variants(options),
-                                  options.device))  # fmt: skip
+                                  options.device))
     weft.reset()
     if not found:
         return Found("no samples", "", 0, 0)

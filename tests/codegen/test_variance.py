@@ -49,7 +49,7 @@ def test_statistics_of_a_batch_norm(layout: torch.memory_format, cut: list[Any])
     ("shape", "dims", "n_cut"),
     [((7, 3, 1024), [0, 2], 3), ((2, 70000), [1], 3), ((99991,), [0], 0), ((5, 31, 64), [2], 0),
      ((4, 256, 5, 64), [1, 3], 3), ((12, 40, 40, 3), [0, 1, 2], 3)],
-)  # fmt: skip
+)
 def test_variances_over_any_dimensions(
     shape: tuple[int, ...], dims: list[int], n_cut: int, cut: list[Any]
 ) -> None:

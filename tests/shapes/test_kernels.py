@@ -399,7 +399,7 @@ def test_dimensions_that_stay_are_copied_whatever_the_factor(mode: str, dynamic:
 
 def same_with_gradients(
     f: Callable[[torch.Tensor], torch.Tensor], shapes: list[tuple[int, ...]], dynamic: bool
-) -> None:  # fmt: skip
+) -> None:
     compiled = weft.compile(f, dynamic=dynamic)
     for shape in shapes:
         x = torch.randn(shape, requires_grad=True)

@@ -80,7 +80,7 @@ def turns_inside_rows(domain: Domain, indices: Iterable[IntExpr]) -> bool:
         s in inner for index in indices if isinstance(index, Expr)
         if not index.symbols.isdisjoint(inner) and not index.symbols.isdisjoint(outer)
         for s in index.symbols if index.coeff(s) == 1
-    }  # fmt: skip
+    }
     return len(along) == 2
 
 

@@ -141,5 +141,5 @@ DEAR: Final = frozenset({
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh",
     "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erfinv",
     "pow", "lgamma", "digamma", "sigmoid",
-})  # fmt: skip
+})
 """Operators that cost as much as ten others."""

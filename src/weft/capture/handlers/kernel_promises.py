@@ -115,7 +115,7 @@ def _scales_of_kernels(tx: Interpreter, image: torch.Tensor, old: Args, new: Arg
 
 _COPY_WHAT_STAYS: Final = frozenset({
     "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
-})  # fmt: skip
+})
 
 
 def _is_hinted(size: SymbolicValue) -> bool:

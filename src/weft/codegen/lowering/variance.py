@@ -48,7 +48,7 @@ Finish = Callable[[Emitter, Node], Node]
 def variance(
     cx: LoweringContext, x: Value, dims: Sequence[int], correction: float, keepdim: bool, root:
     bool, dtype: torch.dtype,
-) -> tuple[Value, Value]:  # fmt: skip
+) -> tuple[Value, Value]:
     """(variance or its square root, mean with kept dimensions)."""
     cx.share(x)
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
@@ -64,13 +64,13 @@ def variance(
 def _squares(
     cx: LoweringContext, x: Value, average: Value, dims: Sequence[int], keepdim: bool, dtype:
     torch.dtype, wide: torch.dtype, finish: Finish | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     """The sum of the squared differences from the average along `dims`."""
     centred = cx.pointwise(lambda b, u, m: b.op("sub", u, m), x, average, dtype=wide, shape=x.shape)
     return reduce_value(
         cx, "sum", centred, dims, keepdim, dtype=dtype, compute=wide,
         prepare=lambda b, u: b.op("mul", u, u), finish=finish,
-    )  # fmt: skip
+    )
 
 
 def _from_squares(count: IntExpr, correction: float, root: bool) -> Finish:
@@ -152,7 +152,7 @@ def _lie_side_by_side(x: Value, dims: Sequence[int]) -> bool:
 def _combined(
     cx: LoweringContext, x: Value, dims: Sequence[int], pieces: _Pieces, keepdim: bool, dtype:
     torch.dtype, wide: torch.dtype, finish: Finish,
-) -> tuple[Value, Value]:  # fmt: skip
+) -> tuple[Value, Value]:
     """Variance and mean (with kept dimensions) from those of the pieces."""
     cut = x.view(pieces.shape, Reshape(x.shape, pieces.shape))
     cut = cut.view(tuple(pieces.shape[d] for d in pieces.order), Permute(pieces.order))
@@ -196,7 +196,7 @@ def _reshaped(x: Value, shape: Shape) -> Value:
 def var(
     cx: LoweringContext, x: Value, dims: Any = None, unbiased: Any = None, keepdim: bool = False, *,
     correction: float | None = None,
-) -> Value:  # fmt: skip
+) -> Value:
     if isinstance(dims, bool):  # the .default overloads: (x, unbiased)
         dims, unbiased = None, dims
     amount = _correction(unbiased, correction)
@@ -215,7 +215,7 @@ def _correction(unbiased: bool | None, correction: float | None) -> float:
 def var_mean(
     cx: LoweringContext, x: Value, dims: Any = None, *, correction: float | None = None,
     keepdim: bool = False,
-) -> list[Value]:  # fmt: skip
+) -> list[Value]:
     axes = reduced_dims(dims, len(x.shape))
     root = cx.target is aten.std_mean.correction
     spread, average = variance(cx, x, axes, _correction(None, correction), keepdim, root, cx.dtype)
