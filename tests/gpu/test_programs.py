@@ -313,3 +313,38 @@ def test_windows() -> None:
     check(lambda x: F.max_pool2d(x.relu(), 3, 2, 1), x)
     check(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
     check(lambda x: F.max_pool2d(x, 2) + 1, x.to(memory_format=torch.channels_last))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.uint8])
+def test_powers_of_integers(dtype: torch.dtype) -> None:
+    base = torch.tensor([0, 1, 2, 3, 7, 200, 250], device="cuda").to(dtype)
+    exponent = torch.arange(7, device="cuda").to(dtype)
+    check(lambda a, b: (a**b, b**3, 2**b, (-a) ** b), base, exponent)
+
+
+def test_results_that_are_conjugated_by_a_flag() -> None:
+    x = rand(3, 4, 4, dtype=torch.complex64)
+    check(lambda x: (torch.linalg.svdvals(x), torch.linalg.svd(x)[2].abs() + 1), x)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_batch_norms_train_with_statistics_in_pieces(layout: torch.memory_format) -> None:
+    """One kernel counts the batches of both norms; statistics are exact far from zero."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.BatchNorm2d(64), torch.nn.ReLU(), torch.nn.BatchNorm2d(64)
+    ).cuda()
+    exact = copy.deepcopy(model).double()
+    x = (rand(16, 64, 56, 56) * 3 + 50).to(memory_format=layout)
+    compiled = weft.compile(model)
+    for _ in range(2):
+        inputs = x.clone().requires_grad_(), x.double().requires_grad_()
+        found, wanted = compiled(inputs[0]), exact(inputs[1])
+        torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-4)
+        weight = rand(16, 64, 56, 56)
+        (found * weight).sum().backward()
+        (wanted * weight).sum().backward()
+        torch.testing.assert_close(inputs[0].grad.double(), inputs[1].grad, rtol=1e-3, atol=1e-3)
+    for name, buffer in model.named_buffers():
+        wanted = exact.get_buffer(name)
+        torch.testing.assert_close(buffer.to(wanted.dtype), wanted, rtol=1e-5, atol=1e-5)

@@ -18,7 +18,7 @@ import torch
 from weft.codegen.call_sequence import CallSequence
 from weft.codegen.values import ExternCall, Shape, Strided, Value
 from weft.config import config
-from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm, depth_in_two
+from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm, depth_in_two, is_worth_pieces
 from weft.runtime.gemm_speed import SHAPE, linear_or_empty, onednn_is_faster, onednn_linear
 
 aten = torch.ops.aten
@@ -73,10 +73,10 @@ def _spell_aligned(
     if _products(left.shape, right.shape) < MIN_UNALIGNED_PRODUCTS:
         return None
     texts = ", ".join(sequence.tensor(v) for v in (left, right, bias) if v is not None)
-    if columns % ALIGNMENT:
+    if columns % ALIGNMENT and (bias is None or is_worth_pieces(columns)):
         return f"{sequence.name('aligned_mm', aligned_mm)}({texts})"
     by_rows = _is_one(left.strides[1])
-    odd_depth = isinstance(depth, int) and depth % ALIGNMENT != 0
+    odd_depth = isinstance(depth, int) and depth % ALIGNMENT != 0 and is_worth_pieces(depth)
     if odd_depth and by_rows and all(map(_is_aligned, (left, right))):
         return f"{sequence.name('depth_in_two', depth_in_two)}({texts})"
     return None

@@ -59,6 +59,7 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
     if call.op not in EXACT_STRIDES:
         for buffer in call.outputs:
             if buffer is not None:
+                _resolve_conjugate(sequence, call, buffer)
                 _check_strides(sequence, buffer, optional=call.is_tuple)
 
 
@@ -128,6 +129,15 @@ def _spell(
 
 def _short_name(op: Any) -> str:
     return str(getattr(op, "__name__", op)).replace(".", "_").removesuffix("_default")
+
+
+def _resolve_conjugate(sequence: CallSequence, call: ExternCall, buffer: Buffer) -> None:
+    """Kernels read memory as it is: some results (a singular vector's on a GPU) are conjugated by a
+    flag that their fakes do not have.
+    """
+    if buffer.dtype.is_complex and call.op is not aten._conj.default:
+        given = f" if {buffer.name} is not None else None" if call.is_tuple else ""
+        sequence.lines.append(f"{buffer.name} = {buffer.name}.resolve_conj(){given}")
 
 
 def _check_strides(sequence: CallSequence, buffer: Buffer, *, optional: bool) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from weft.codegen.values import Shape, contiguous_strides
-from weft.runtime.aligned_matmul import ALIGNMENT
+from weft.runtime.aligned_matmul import ALIGNMENT, is_worth_pieces
 
 aten = torch.ops.aten
 
@@ -75,6 +75,8 @@ def _may_be_padded(node: Node, matrix: Node) -> bool:
     shape = tuple(value.shape)
     if not all(type(n) is int for n in shape) or shape[-1] % ALIGNMENT == 0:
         return False
+    if node.op == "placeholder" and not is_worth_pieces(shape[-1]):
+        return False  # nor a copy
     steps = sorted(matrix.meta["val"].stride()[-2:])
     if steps != [1, shape[-1]]:
         return False  # the kernel of a 1 x 1 convolution, say: its last dimensions are 1

@@ -46,7 +46,6 @@ from weft.codegen.loop_ir import (
 from weft.codegen.triton.spelling import (
     POINTER,
     TYPE,
-    Unsupported,
     spell_cast,
     spell_const,
     spell_literal,
@@ -103,7 +102,7 @@ def emit(
     kernel: Kernel, tiling: Tiling, name: str, *, narrow: bool | None = None,
     multiples: frozenset[tuple[str, int]] = frozenset(),
 ) -> TritonSource:
-    """The Triton source of `kernel`; Unsupported if the target cannot express it.
+    """The Triton source of `kernel`; `Unsupported` if Triton has no word for one of its operators.
 
     narrow: whether its sizes and indices fit in 32 bits (None: as far as their bounds tell);
     multiples: names of sizes, and the powers of two that divide them.
@@ -352,8 +351,6 @@ class _Emitter:
         args = [self.names[a.id] for a in node.args]
         if node.name == "cast":
             return spell_cast(args[0], node.args[0].dtype, node.dtype)
-        if node.name == "pow" and node.dtype not in ("f32", "f64"):
-            raise Unsupported("integer power")
         if node.name in ("shl", "shr"):
             return self._shift(node, args)
         return spell_op(node.name, node.args[-1].dtype, args)

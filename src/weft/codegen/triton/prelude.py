@@ -48,6 +48,20 @@ def float_floor_div(a, b):
 
 
 @triton.jit
+def int_pow(a, b):
+    """a to the b-th power, wrapping; for negative b what 1 / a**-b truncates to."""
+    square = a + b * 0
+    one = square * 0 + 1
+    result, left = one, tl.maximum(b, b * 0)
+    for _ in range(63):
+        result = tl.where((left & 1) == 1, result * square, result)
+        square = square * square
+        left = left >> 1
+    parity = tl.where((b & 1) == 1, a, one)
+    return tl.where(b >= 0, result, tl.where(a == 1, one, tl.where(a == -1, parity, one * 0)))
+
+
+@triton.jit
 def nan_max(a, b):
     """The greater one; NaN if either is NaN."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)

@@ -96,6 +96,7 @@ _INT: Final[dict[str, str]] = {
     "truncdiv": "tl.where({1} == 0, 0, {0} // tl.where({1} == 0, 1, {1}))",
     "mod": "p.floor_mod({0}, tl.where({1} == 0, 1, {1}))",
     "fmod": "{0} % tl.where({1} == 0, 1, {1})",
+    "pow": "p.int_pow({0}, {1})",
     "maximum": "tl.maximum({0}, {1})",
     "minimum": "tl.minimum({0}, {1})",
     "sign": "({0} > 0).to({0}.dtype) - ({0} < 0).to({0}.dtype)",

@@ -37,6 +37,8 @@ from weft.codegen.occupancy import ENOUGH_PROGRAMS, SHORTEST_PIECE
 from weft.codegen.triton.tiling import Measure, Tiling, stride_along
 from weft.shapes.expr import Expr, IntExpr, loop_index, subs
 
+WRITING: Final = 4
+"""So many times as many programs fill the GPU where each computes and stores its whole row."""
 SPLITTABLE: Final = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
 _INT_BITS: Final[dict[DType, int]] = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
@@ -72,10 +74,11 @@ def choose_chunks(kernel: Kernel, tiling: Tiling, measure: Measure) -> int:
         return 0
     x_axis = tiling.axis("x")
     programs = -(-points // (x_axis.block if x_axis is not None else 1))
-    chunks = min(-(-2 * ENOUGH_PROGRAMS // max(1, programs)), row // SHORTEST_PIECE)
-    if programs >= ENOUGH_PROGRAMS or chunks < 2:
-        return 0
     stores = any(s.inner for s in kernel.stores)  # not to be left out at points past the end
+    target = ENOUGH_PROGRAMS * (WRITING if stores else 1)
+    chunks = min(-(-2 * target // max(1, programs)), row // SHORTEST_PIECE)
+    if programs >= target or chunks < 2:
+        return 0
     if symbolic:
         return 0 if stores else 1 << (chunks.bit_length() - 1)  # few forms for many sizes
     even = _even_chunks(row, chunks)
