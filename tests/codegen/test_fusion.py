@@ -149,6 +149,19 @@ def test_pieces_beside_each_other_are_computed_once() -> None:
     assert len(kernel.stores) == 2 and len([n for n in kernel.nodes if isinstance(n, Load)]) == 4
 
 
+def test_pieces_in_turn_of_a_flat_loop_are_computed_once() -> None:
+    """Two numbers of four bits in a byte, unpacked and scaled by rows."""
+
+    def unpacked(x, scale):
+        halves = torch.stack((x & 15, x >> 4), -1).flatten(-2)
+        return (halves.to(torch.int8) - 8).view(4, 3, 32).float() * scale[..., None]
+
+    x = torch.randint(0, 256, (4, 48), dtype=torch.uint8)
+    [kernel] = check(unpacked, x, torch.rand(4, 3)).kernels
+    assert len(kernel.stores) == 2
+    assert len([n for n in kernel.nodes if isinstance(n, Load) and n.dtype == "u8"]) == 1
+
+
 def test_constants_of_bool_are_stored_as_ones() -> None:
     """A short loop over pieces, unrolled, stores literals."""
 

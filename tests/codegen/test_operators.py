@@ -127,3 +127,17 @@ def _run(function: Any, *inputs: torch.Tensor) -> Any:
     with torch.no_grad():
         call, _ = compiled(function, *valid)
         return call(list(inputs))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+def test_division_and_shifts_of_the_largest_integers(dtype: torch.dtype) -> None:
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    x = torch.tensor([least, most, 0, 1, most - 1, most // 2, 7, least + 1] * 5, dtype=dtype)
+    y = torch.tensor([3, 1, 7, 5, most, 2, 100, most - 1] * 5, dtype=dtype)
+    if least:
+        y = torch.where(torch.arange(40) % 3 == 0, -y - 1, y)
+
+    def program(x, y, n):
+        return x // y, x % y, torch.fmod(x, y), x << n, x >> n, x >> 1, x << 2
+
+    check(program, x, y, torch.arange(40).to(dtype) % 5)

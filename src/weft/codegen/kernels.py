@@ -7,29 +7,28 @@ that somebody else reads are stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from weft.codegen.access import emitter_for, evaluate
 from weft.codegen.dtypes import compute_type
 from weft.codegen.groups import Group, device_of
-from weft.codegen.loop_ir import IndexValue, Kernel, Node, Op, stride, verify
-from weft.codegen.loop_transforms import simplify_loops
+from weft.codegen.loop_ir import IndexValue, Kernel, LoopVar, Node, Op, stride, verify
+from weft.codegen.loop_transforms import divisions, simplify_loops
 from weft.codegen.scalar_ops import COMPARISONS
 from weft.codegen.values import Computed, Emitter
 from weft.config import config
-from weft.shapes.expr import Expr, IntExpr, subs
+from weft.shapes.expr import Expr, IntExpr, loop_index, subs
 
 MAX_UNROLLED: Final = 4
-"""Extent up to which a loop over the pieces of a concatenation is unrolled."""
+"""Pieces of a concatenation of which each has statements of its own, up to that number."""
 
 
 def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
     """The kernel of a group; stores buffers in `needed`."""
     em, cpu = _evaluated(group, needed), device_of(group).type == "cpu"
     if cpu and (short := _piecewise_loop(group, em)) is not None:
-        variable, extent = short
-        em = _evaluated(group, needed, [{variable: piece} for piece in range(extent)])
+        variable, pieces, rest = short
+        em = _evaluated(group, needed, variable, pieces, rest)
     kernel = simplify_loops(em.build(name, tuple(map(str, group.origins))), cut=cpu)
     if config.strict:
         verify(kernel)
@@ -37,11 +36,20 @@ def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
 
 
 def _evaluated(
-    group: Group, needed: set[str], unrolled: Sequence[Mapping[Expr, IntExpr]] = ({},)
+    group: Group, needed: set[str], unrolled: Expr | None = None, pieces: int = 1,
+    rest: LoopVar | None = None,
 ) -> Emitter:
-    """The members' formulas over the group's loops, once for each value of an unrolled one."""
-    em = emitter_for(group.domain, group.domain.symbols(), without=unrolled[0])
-    for fixed in unrolled:
+    """The members' formulas over the group's loops, once for each piece of an unrolled one.
+
+    rest: the loop that stays of it, over as many pieces at a time.
+    """
+    without = [] if unrolled is None else [unrolled]
+    em = emitter_for(group.domain, group.domain.symbols(), without=without)
+    if rest is not None:
+        em.outer = (*em.outer, rest)
+    start = 0 if rest is None else rest.symbol * pieces
+    for piece in range(pieces):
+        fixed = {} if unrolled is None else {unrolled: start + piece}
         for member in group.members:
             own = member.access.domain.symbols()
             variables = [subs(member.variables[s], fixed) for s in own]
@@ -51,10 +59,12 @@ def _evaluated(
     return em
 
 
-def _piecewise_loop(group: Group, em: Emitter) -> tuple[Expr, int] | None:
-    """A short loop over elements beside each other that are computed differently, if there is one.
+def _piecewise_loop(group: Group, em: Emitter) -> tuple[Expr, int, LoopVar | None] | None:
+    """A loop over elements beside each other that are computed differently, the number of such
+    pieces, and the loop that stays when they are written out; None if there is none.
 
-    `stack([a, b], -1)` in one loop over both would compute a and b for every element.
+    `stack([a, b], -1)` in one loop over both would compute a and b for every element, be it a loop
+    over the pieces or over all elements (`stack([a, b], -1).flatten(-2)`), in turn.
     """
     compared = [
         a.expr for n in em.nodes if isinstance(n, Op) and n.name in COMPARISONS
@@ -64,11 +74,13 @@ def _piecewise_loop(group: Group, em: Emitter) -> tuple[Expr, int] | None:
         return None
     for loop in em.outer:
         variable, extent = loop.symbol, loop.extent
-        if not isinstance(extent, int) or extent > MAX_UNROLLED:
+        if not isinstance(extent, int) or any(stride(s.index, variable) != 1 for s in em.stores):
             continue
-        pieces = any(variable in e.symbols for e in compared)
-        if pieces and all(stride(s.index, variable) == 1 for s in em.stores):
-            return variable, extent
+        if extent <= MAX_UNROLLED and any(variable in e.symbols for e in compared):
+            return variable, extent, None
+        turns = {n for e in compared for of, n in divisions(e) if of is variable}
+        if len(turns) == 1 and (n := turns.pop()) <= MAX_UNROLLED and extent % n == 0:
+            return variable, n, LoopVar(loop_index("turn", extent // n), extent // n)
     return None
 
 

@@ -76,13 +76,13 @@ def _piece(loop: LoopVar, kernel: Kernel) -> int | None:
     found = [
         n
         for expr in dict.fromkeys(_index_exprs(kernel))
-        for of, n in _divisions(expr)
+        for of, n in divisions(expr)
         if of is loop.symbol and SHORTEST_PIECE <= n < extent and extent % n == 0
     ]
     return max(found, default=None)
 
 
-def _divisions(expr: IntExpr) -> Iterator[tuple[IntExpr, int]]:
+def divisions(expr: IntExpr) -> Iterator[tuple[IntExpr, int]]:
     """What is divided by which number (remainders, too), anywhere in an expression."""
     if isinstance(expr, int):
         return
@@ -91,7 +91,7 @@ def _divisions(expr: IntExpr) -> Iterator[tuple[IntExpr, int]]:
         if isinstance(atom, FloorDiv | Mod) and isinstance(parts[1], int):
             yield parts[0], parts[1]
         for part in parts:
-            yield from _divisions(part)
+            yield from divisions(part)
 
 
 class _Strides:

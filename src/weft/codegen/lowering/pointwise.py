@@ -445,6 +445,17 @@ def where(cx: LoweringContext, condition: Value, x: Any, y: Any) -> Value:
     return select_by(cx, chosen, x, y)
 
 
+@lowering(
+    aten.__lshift__.Scalar, aten.__lshift__.Tensor, aten.__rshift__.Scalar, aten.__rshift__.Tensor
+)
+def shift(cx: LoweringContext, x: Value, count: Any) -> Value:
+    """`x << count` and `x >> count`, which are products with powers of two for floats."""
+    if cx.dtype.is_floating_point:
+        raise NotLowered("shift of floats")
+    left = cx.target in (aten.__lshift__.Scalar, aten.__lshift__.Tensor)
+    return cx.pointwise(binary("shl" if left else "shr"), x, count)
+
+
 def select_by(cx: LoweringContext, condition: Value, x: Any, y: Any) -> Value:
     """condition ? x : y in the node's type."""
     picks = cx.pointwise(lambda b, v: v, x), cx.pointwise(lambda b, v: v, y)

@@ -6,15 +6,6 @@ namespace weft {
 
 // Integers: division by zero gives 0; dividing the smallest integer by -1 wraps.
 template <class T> INLINE T int_truncdiv(T a, T b) { return b == 0 ? T(0) : same<T, uint8_t> ? T(a / b) : b == T(-1) ? T(-a) : T(a / b); }
-template <class T> INLINE T int_fmod(T a, T b) { return b == 0 || (!same<T, uint8_t> && b == T(-1)) ? T(0) : T(a % b); }
-template <class T> INLINE T int_mod(T a, T b) {
-  T r = int_fmod(a, b);
-  return r != 0 && (r < 0) != (b < 0) ? T(r + b) : r;
-}
-template <class T> INLINE T int_floordiv(T a, T b) {
-  T q = int_truncdiv(a, b);
-  return int_fmod(a, b) != 0 && (a < 0) != (b < 0) ? T(q - 1) : q;
-}
 template <class T> INLINE T int_pow(T a, T b) {
   if (b < 0) return a == T(1) ? T(1) : a == T(-1) ? (b & 1 ? T(-1) : T(1)) : T(0);
   T r = 1;
@@ -23,11 +14,49 @@ template <class T> INLINE T int_pow(T a, T b) {
   return r;
 }
 
+// Quotients of whole vectors through double, which is exact for integers of 52 bits: no processor divides vectors of
+// integers. Larger ones go lane by lane. By 0: anything.
+template <class T, int L> INLINE Part<T, L> quotient_part(Part<T, L> a, Part<T, L> b) {
+  constexpr int C = L < 8 ? L : 8;
+  T x[L], y[L], q[L];
+  __builtin_memcpy(x, &a, sizeof(a));
+  __builtin_memcpy(y, &b, sizeof(b));
+  UNROLL for (int i = 0; i < L; i += C) {
+    auto d = convert<double, C>(load_part<T, C>(x + i)) / convert<double, C>(load_part<T, C>(y + i));
+    if constexpr (sizeof(T) < 4) store_part<T, C>(q + i, convert<T, C>(convert<int32_t, C>(d)));
+    else store_part<T, C>(q + i, convert<T, C>(d));
+  }
+  return load_part<T, L>(q);
+}
+WEFT_TV INLINE bool fits_double(Vec<T, L, P> a) {
+  if constexpr (sizeof(T) < 8) return true;
+#ifndef WEFT_AVX512
+  else return false;
+#else
+  const auto least = splat_lane<L, P, T>(-((T)1 << 52)), most = splat_lane<L, P, T>((T)1 << 52);
+  return !any_lane(or_(lt(a, least), gt(a, most)));
+#endif
+}
+WEFT_TV INLINE Vec<T, L, P> int_quotient(Vec<T, L, P> a, Vec<T, L, P> b) {
+  const auto zero = splat_lane<L, P, T>(0);
+  if constexpr (L == 1) return map([](T x, T y) { return int_truncdiv(x, y); }, a, b);
+  else if (!fits_double(a) || !fits_double(b)) return map([](T x, T y) { return int_truncdiv(x, y); }, a, b);
+  else {
+    Vec<T, L, P> q;
+    PARTS q.p[k] = quotient_part<T, L>(a.p[k], b.p[k]);
+    return where(eq(b, zero), zero, q);
+  }
+}
+WEFT_TV INLINE Vec<T, L, P> int_remainder(Vec<T, L, P> a, Vec<T, L, P> b, Vec<T, L, P> q) {
+  const auto zero = splat_lane<L, P, T>(0);
+  return where(eq(b, zero), zero, sub(a, mul(q, b)));
+}
+
 // Integers by function, floating-point numbers as written.
-#define WEFT_BY_KIND(NAME, FLOAT)                                                     \
+#define WEFT_BY_KIND(NAME, FLOAT, INT)                                                \
   WEFT_TV INLINE Vec<T, L, P> NAME(Vec<T, L, P> a, Vec<T, L, P> b) {                  \
     if constexpr (is_float<T>) return FLOAT(a, b);                                    \
-    else return map([](T x, T y) { return int_##NAME(x, y); }, a, b);                 \
+    else return INT;                                                                  \
   }
 // Whether a remainder is to be on the divisor's side of zero and is not.
 WEFT_TV INLINE Vec<bool, L, P> on_other_side(Vec<T, L, P> r, Vec<T, L, P> b) {
@@ -38,6 +67,14 @@ WEFT_TV INLINE Vec<T, L, P> float_mod(Vec<T, L, P> a, Vec<T, L, P> b) {
   auto r = library_fmod(a, b);
   return where(on_other_side(r, b), add(r, b), r);
 }
+WEFT_TV INLINE Vec<T, L, P> int_mod(Vec<T, L, P> a, Vec<T, L, P> b) {
+  auto r = int_remainder(a, b, int_quotient(a, b));
+  return where(on_other_side(r, b), add(r, b), r);
+}
+WEFT_TV INLINE Vec<T, L, P> int_floordiv(Vec<T, L, P> a, Vec<T, L, P> b) {
+  auto q = int_quotient(a, b);
+  return where(on_other_side(int_remainder(a, b, q), b), sub(q, splat_lane<L, P, T>(1)), q);
+}
 // The floor of the exact quotient, which rounding of a / b may have lifted to the next integer.
 WEFT_TV INLINE Vec<T, L, P> float_floordiv(Vec<T, L, P> a, Vec<T, L, P> b) {
   auto zero = splat_lane<L, P, T>(0), one = splat_lane<L, P, T>(1), half = splat_lane<L, P, T>(T(0.5));
@@ -47,13 +84,13 @@ WEFT_TV INLINE Vec<T, L, P> float_floordiv(Vec<T, L, P> a, Vec<T, L, P> b) {
   auto exact = div(a, b);
   return where(eq(b, zero), exact, where(eq(q, zero), copysign(zero, exact), nearest));
 }
-WEFT_BY_KIND(floordiv, float_floordiv)
-WEFT_BY_KIND(mod, float_mod)
-WEFT_BY_KIND(fmod, library_fmod)
-WEFT_BY_KIND(pow, library_pow)
+WEFT_BY_KIND(floordiv, float_floordiv, int_floordiv(a, b))
+WEFT_BY_KIND(mod, float_mod, int_mod(a, b))
+WEFT_BY_KIND(fmod, library_fmod, int_remainder(a, b, int_quotient(a, b)))
+WEFT_BY_KIND(pow, library_pow, map([](T x, T y) { return int_pow(x, y); }, a, b))
 WEFT_TV INLINE Vec<T, L, P> truncdiv(Vec<T, L, P> a, Vec<T, L, P> b) {
   if constexpr (is_float<T>) return trunc(div(a, b));
-  else return map([](T x, T y) { return int_truncdiv(x, y); }, a, b);
+  else return int_quotient(a, b);
 }
 
 WEFT_TV INLINE Vec<T, L, P> sign(Vec<T, L, P> a) {
@@ -70,11 +107,24 @@ WEFT_TV INLINE Vec<bool, L, P> signbit(Vec<T, L, P> a) {
 }
 WEFT_TV INLINE Vec<bool, L, P> isinf(Vec<T, L, P> a) { return eq(abs(a), splat_lane<L, P, T>(T(__builtin_inf()))); }
 
-template <class T> INLINE T int_shl(T a, T b) { return b < 0 || b >= T(8 * sizeof(T)) ? T(0) : T(a << b); }
-template <class T> INLINE T int_shr(T a, T b) {
-  return b < 0 || b >= T(8 * sizeof(T)) ? (a < 0 ? T(-1) : T(0)) : T(a >> b);
+// Shifts by less than nothing or by all bits give 0, or all sign bits. Narrow types in 32 bits: those have instructions.
+WEFT_TV INLINE Vec<T, L, P> shl(Vec<T, L, P> a, Vec<T, L, P> b) {
+  typedef typename IntOf<sizeof(T) < 4 ? 4 : sizeof(T)>::type I;
+  PARTS {
+    auto x = convert<I, L>(a.p[k]), n = convert<I, L>(b.p[k]);
+    auto outside = (n < 0) | (n >= (I)(8 * sizeof(T)));
+    a.p[k] = convert<T, L>(outside ? x - x : x << (outside ? n - n : n));
+  }
+  return a;
 }
-WEFT_TV INLINE Vec<T, L, P> shl(Vec<T, L, P> a, Vec<T, L, P> b) { return map([](T x, T y) { return int_shl(x, y); }, a, b); }
-WEFT_TV INLINE Vec<T, L, P> shr(Vec<T, L, P> a, Vec<T, L, P> b) { return map([](T x, T y) { return int_shr(x, y); }, a, b); }
+WEFT_TV INLINE Vec<T, L, P> shr(Vec<T, L, P> a, Vec<T, L, P> b) {
+  typedef typename IntOf<sizeof(T) < 4 ? 4 : sizeof(T)>::type I;
+  PARTS {
+    auto x = convert<I, L>(a.p[k]), n = convert<I, L>(b.p[k]);
+    auto outside = (n < 0) | (n >= (I)(8 * sizeof(T)));
+    a.p[k] = convert<T, L>(x >> (outside ? n - n + (I)(8 * sizeof(I) - 1) : n));
+  }
+  return a;
+}
 
 }  // namespace weft
