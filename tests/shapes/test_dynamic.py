@@ -192,6 +192,23 @@ def test_gradients_of_padded_windows_need_no_variant_for_lengths_that_fit() -> N
     assert weft.stats()["graphs"] == 1
 
 
+def test_padded_windows_are_added_to_their_input_at_any_length() -> None:
+    """What is added to rows of another stride lies as the first operand does: no question whether
+    the length is a multiple of 8."""
+
+    def residual(x: torch.Tensor) -> torch.Tensor:
+        padded = F.pad(x, (0, 0, 0, -x.shape[1] % 8)).view(-1, 8, 4).softmax(1)
+        return x + padded.view(2, -1, 4)[:, : x.shape[1]]
+
+    compiled = weft.compile(residual, backend="aot_eager")
+    for n in (20, 9, 24, 33):
+        x = torch.randn(2, n, 4)
+        made, wanted = compiled(x), residual(x)
+        torch.testing.assert_close(made, wanted)
+        assert made.stride() == wanted.stride()
+    assert weft.stats()["graphs"] == 2
+
+
 def test_fifty_lengths_and_five_batches() -> None:
     mlp = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4))
     calls = [(torch.randn(b, t, 16),) for t in range(2, 52) for b in (2, 3, 5, 8, 13)]

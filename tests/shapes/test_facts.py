@@ -253,3 +253,13 @@ def test_bounds_of_quotients_are_bounds_of_what_is_divided() -> None:
     facts.learn(eq(a // b, 1))
     assert facts.simplify(7 * (a // b) + a) == a + 7
     assert facts.decide(ge(a, b)) is True and facts.decide(ge(a, 2 * b)) is False
+
+
+def test_products_of_quotients_are_no_larger_than_what_is_divided() -> None:
+    """`tensor_split` and padded lengths asked what always holds, at each call."""
+    n, c = symbol("n", 2, 2**31 - 1), symbol("c", 2, 2**31 - 1)
+    facts = Facts()
+    assert facts.decide(ge(n, 3 * (n // 3))) is True
+    assert facts.decide(ge(-8 * (-n // 8), n)) is True
+    assert facts.decide(ge(-8 * c * (-n // 8), n * c)) is True
+    assert facts.decide(ge(3 * (n // 3), n)) is None

@@ -28,7 +28,7 @@ comparison is decided on the viewed expression. One mechanism serves all kinds o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
+from math import gcd, prod
 from typing import Final, final
 
 from weft.shapes.atoms import Atom, FloorDiv, Mod, Symbol
@@ -163,12 +163,19 @@ class Facts:
         return True if self._is_at_least_zero(expr) and self._is_at_least_zero(-expr) else None
 
     def _is_at_least_zero(self, expr: IntExpr) -> bool:
-        """From ranges, or because a known nonnegative expression is no larger."""
+        """From ranges, because a known nonnegative expression is no larger, or because quotients
+        are no larger or smaller than they are."""
         found = self._signs.get(expr)
         if found is None:
             found = self._signs[expr] = lower_bound(expr) >= 0 or any(
-                lower_bound(expr - known) >= 0 for known in self._helpful(expr))
+                lower_bound(expr - known) >= 0 for known in self._helpful(expr)
+            ) or self._is_without_division(expr)
         return found
+
+    def _is_without_division(self, expr: IntExpr) -> bool:
+        """Whether what is left without a division by a constant is certainly not negative."""
+        smaller = None if isinstance(expr, int) else _without_division(expr)
+        return smaller is not None and self._is_at_least_zero(smaller)
 
     def _helpful(self, expr: IntExpr) -> Iterator[IntExpr]:
         """The nonnegative expressions that an expression may be no less than. A loop over data has
@@ -387,6 +394,21 @@ def _bound_of_dividend(expr: Expr) -> IntExpr | None:
     if slope > 0:
         return atom.left - -(rest // slope) * atom.right
     return (rest // -slope + 1) * atom.right - 1 - atom.left
+
+
+def _without_division(expr: Expr) -> IntExpr | None:
+    """What is no larger than a positive multiple of the expression, with the dividend in place of a
+    quotient: ``4*m + n - 3`` for ``m + n // 4``, and ``4*m - n`` for ``m - n // 4``."""
+    for monomial, slope in expr.terms.items():
+        for at, atom in enumerate(monomial):
+            if not isinstance(atom, FloorDiv) or not isinstance(atom.right, int) or atom.right < 1:
+                continue
+            rest = prod([other.expr for other in (*monomial[:at], *monomial[at + 1 :])])
+            if lower_bound(rest) >= 0:
+                dividend = atom.left if slope < 0 else atom.left - (atom.right - 1)
+                others = expr - slope * rest * atom.expr
+                return atom.right * others + slope * rest * dividend
+    return None
 
 
 def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:

@@ -110,6 +110,13 @@ def _is_row_major(sizes: Sizes, strides: Sizes) -> bool:
     return True
 
 
+def _descends(strides: Sizes) -> bool:
+    """Whether each dimension is certain to step further than the next: if the first operand's do,
+    the result is row-major, however the others lie."""
+    ends = (*strides[1:], 0)
+    return all(lower_bound(a - b) > 0 for a, b in zip(strides, ends, strict=True))
+
+
 def _is_dense(sizes: Sizes, strides: Sizes) -> bool:
     """Without gaps in some order of the dimensions (told for plain ints, and for row-major)."""
     if _is_row_major(sizes, strides):
@@ -193,7 +200,8 @@ def _elementwise(args: Sequence[Any], dtype: torch.dtype) -> list[Result]:
     sizes = _broadcast(shapes, _loose(tensors))
     _require(_nonempty(sizes))
     layouts = list(zip(shapes, strides, strict=True))
-    if all(_is_row_major(*layout) for layout in layouts):
+    leads = all(map(_same, shapes[0], sizes)) and len(shapes[0]) == len(sizes)
+    if all(_is_row_major(*layout) for layout in layouts) or (leads and _descends(strides[0])):
         layout = row_major(sizes)
     else:
         first = strides[0]
