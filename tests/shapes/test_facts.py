@@ -263,3 +263,11 @@ def test_products_of_quotients_are_no_larger_than_what_is_divided() -> None:
     assert facts.decide(ge(-8 * (-n // 8), n)) is True
     assert facts.decide(ge(-8 * c * (-n // 8), n * c)) is True
     assert facts.decide(ge(3 * (n // 3), n)) is None
+
+
+def test_halves_of_any_size_are_two() -> None:
+    """`chunk(2)` asked for the number of its parts at each call."""
+    n = symbol("n", 2, 2**31 - 1)
+    facts = Facts()
+    assert facts.decide(eq((n - 1) // ((n + 1) // 2), 1)) is True
+    assert facts.decide(eq((n - 1) // ((n + 2) // 3), 2)) is None  # 2 and 4 have two parts

@@ -415,8 +415,9 @@ class ShapeContext:
             if isinstance(likely, int) and self.expect(relation(EQ, value - likely)):
                 return likely
             raise UndecidedValue(value, self.line())
-        if not self._suppressed:
-            self._fix(relation(EQ, value - hint), hint)
+        asked = relation(EQ, value - hint)
+        if not self._suppressed and self.decide(asked) is not True:
+            self._fix(asked, hint)
         return hint
 
     def specialize_float(self, value: FloatValue) -> float:

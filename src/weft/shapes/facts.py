@@ -50,6 +50,9 @@ from weft.shapes.functions import has_functions, with_functions
 from weft.shapes.intervals import FAR, INF
 from weft.shapes.relation import EQ, GE, NE, Condition, Junction, Relation, relation, rewrite
 
+_FIRST_VALUES: Final = 8
+"""Values of a symbol for which a comparison is computed before its limits are asked."""
+
 _MOST_TRIED: Final = 16
 """Facts, the latest ones, that are tried on an expression with divisions, minima or products."""
 
@@ -173,8 +176,19 @@ class Facts:
         return found
 
     def _is_without_division(self, expr: IntExpr) -> bool:
-        """Whether what is left without a division by a constant is certainly not negative."""
-        smaller = None if isinstance(expr, int) else _without_division(expr)
+        """Whether what is left without a division is certainly not negative, but perhaps at the
+        symbol's first values, where the expression itself is not."""
+        if isinstance(expr, int):
+            return False
+        if self._is_without_one_division(expr):
+            return True
+        later = _without_first_values(expr)
+        return later is not None and self._is_without_one_division(later)
+
+    def _is_without_one_division(self, expr: Expr) -> bool:
+        smaller = _bound_of_dividend(expr)
+        if smaller is None:
+            smaller = _without_division(expr)
         return smaller is not None and self._is_at_least_zero(smaller)
 
     def _helpful(self, expr: IntExpr) -> Iterator[IntExpr]:
@@ -409,6 +423,23 @@ def _without_division(expr: Expr) -> IntExpr | None:
                 others = expr - slope * rest * atom.expr
                 return atom.right * others + slope * rest * dividend
     return None
+
+
+def _without_first_values(expr: Expr) -> Expr | None:
+    """An expression with a division for larger values of its one symbol, if it is at least 0 for
+    the first ones."""
+    if len(expr.symbols) != 1 or not any(isinstance(atom, FloorDiv) for atom in expr.atoms()):
+        return None
+    (variable,) = expr.symbols
+    limits = symbol_of(variable)
+    if limits.lo <= -INF or not isinstance(limits.hi, int) or limits.hi - limits.lo < _FIRST_VALUES:
+        return None
+    first = (subs(expr, {variable: limits.lo + i}) for i in range(_FIRST_VALUES))
+    if not all(isinstance(value, int) and value >= 0 for value in first):
+        return None
+    rest = symbol(limits.name, limits.lo + _FIRST_VALUES, limits.hi, limits.kind)
+    later = subs(expr, {variable: rest})
+    return later if isinstance(later, Expr) else None
 
 
 def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:
