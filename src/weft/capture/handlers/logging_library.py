@@ -62,9 +62,6 @@ class LoggerValue(OutsideObject):
 
     __slots__ = ()
 
-    def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.object)
-
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         found = vars(self.object).get(name, MISSING)
         if found is MISSING:

@@ -27,7 +27,6 @@ from weft.stances import error_mode, set_error_mode, set_stance
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
 
 _CONSTANT: Final = "_dynamo_marked_constant"
 _SEEN_THROUGH: Final = ("torch.optim.",)
@@ -77,9 +76,6 @@ class CompiledFunctionValue(OutsideObject):
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         function = self._function(tx)
         return function if name == "__wrapped__" else function.getattr(tx, name)
-
-    def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.object)
 
 
 @wraps(CompiledFunction)

@@ -53,9 +53,6 @@ class SpecValue(OutsideObject):
             return SpecMethod(self.object, name)
         return tx.wrap_new(found)
 
-    def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.object)
-
 
 @final
 class SpecMethod(SymbolicValue):

@@ -87,9 +87,6 @@ class CachedFunctionValue(OutsideObject):
             return self._function(tx)
         raise graph_break("unknown-operation", f"{name} of a cached function")
 
-    def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.object)
-
 
 def _immutable(value: SymbolicValue) -> bool:
     return value.is_constant and value.python_type().__hash__ is not None
@@ -328,9 +325,6 @@ class OpaqueValue(OutsideObject):
                 if not issubclass(error.value.python_type(), (AttributeError, TypeError)):
                     raise
         return made
-
-    def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.object)
 
 
 def _with_subclasses(cls: type) -> set[type]:

@@ -175,6 +175,9 @@ class OutsideObject(SymbolicValue):
     def real(self) -> Any:
         return self.object
 
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.object)
+
 
 class LazyValue(SymbolicValue):
     """A frame's argument or container's item that nobody has looked at: no guard yet."""

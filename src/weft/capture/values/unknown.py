@@ -14,7 +14,6 @@ from weft.capture.values.base import OutsideObject, SymbolicValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
 
 
 _IDENTITY_HASH: Final[Any] = object.__hash__
@@ -33,9 +32,6 @@ class UnknownValue(OutsideObject):
 
     def truth(self, tx: Interpreter) -> bool:
         raise graph_break("unknown-value", f"the truth of {self!r}")
-
-    def rebuild(self, emit: Emitter) -> str:
-        return emit.constant(self.object)
 
     def __repr__(self) -> str:
         return f"an object of type {type(self.object).__name__}"
