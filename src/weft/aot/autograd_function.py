@@ -15,17 +15,18 @@ wrong number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, Final, final
+from types import GeneratorType
+from typing import Any, final
 from weakref import ref
 
 import torch
 
 from weft._torch import (
     are_functorch_transforms_active,
+    is_any_autocast_enabled,
     is_executed,
     is_legacy_batchedtensor,
 )
@@ -44,8 +45,6 @@ from weft.aot.symbols import SymbolSource
 from weft.aot.tangents import TangentLayout
 from weft.errors import WeftError
 from weft.runtime.generated_code import load
-
-_VERSION: Final = attrgetter("_version")
 
 
 class DoubleBackwardError(WeftError, RuntimeError):
@@ -137,10 +136,10 @@ def _function_class(
             if linked:
                 ctx.pieces.begin(_by_stage(spec, found, given))
                 return (None, None, *ctx.pieces.next(), ctx.link)
-            if isinstance(found, Iterator):
+            if isinstance(found, GeneratorType):  # `Iterator` takes five times as long to ask
                 with no_autocast():
                     found = together(spec.backwards.stages, found)
-            return _placed(spec, found, given)
+            return _placed(spec, found, given)  # type: ignore[arg-type]
 
     return CompiledFunction
 
@@ -149,9 +148,7 @@ def _gradients(
     spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None, linked: bool
 ) -> Gradients | Iterator[Gradients]:
     """All gradients, by position; or stage by stage, as they are asked for."""
-    batched = are_functorch_transforms_active() or any(
-        is_legacy_batchedtensor(grads[k]) for k in spec.layouts if grads[k] is not None
-    )
+    batched = are_functorch_transforms_active() or _are_batched(grads, spec.layouts)
     saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
     wanted = None if batched else _wanted(ctx, spec, linked)
     if torch.is_grad_enabled() or batched:  # kernels do not batch
@@ -163,11 +160,19 @@ def _gradients(
     ctx.maybe_clear_saved_tensors()
     if spec.symbols:
         saved += ctx.symbols
-    saved += _tangents(spec, grads, ctx.sizes, run.given)
-    if run.in_stages:
+    saved += _tangents(spec, ctx, grads, run.given)
+    if run.in_stages or not is_any_autocast_enabled():
         return run.call(saved)
     with no_autocast():
         return run.call(saved)
+
+
+def _are_batched(grads: Sequence[Any], layouts: Iterable[int]) -> bool:
+    """Whether `torch.autograd.grad(is_grads_batched=True)` asks."""
+    for k in layouts:  # noqa: SIM110  at every backward: `any` takes three times as long
+        if grads[k] is not None and is_legacy_batchedtensor(grads[k]):
+            return True
+    return False
 
 
 def _by_stage(
@@ -193,7 +198,7 @@ def _forward(spec: FunctionSpec, linked: bool) -> Callable[..., Any]:
         "run": spec.forward, "spec": spec, "others": _others, "nothing": nothing,
         "bases": _bases,
     }
-    scope.update(random_state=RandomState.of, version=_VERSION)
+    scope.update(random_state=RandomState.of)
     return load(_forward_text(spec, linked), "<weft autograd forward>", scope, "forward")
 
 
@@ -205,7 +210,9 @@ def _forward_text(spec: FunctionSpec, linked: bool) -> str:
     values = [f"outputs[{k}]" for k in range(spec.n_values)]
     numbers = spec.layouts.keys() | spec.numbers
     plain = [values[k] for k in range(spec.n_values) if k not in numbers]
-    sizes = [f"{values[k]}.size()" for k in spec.layouts]
+    sizes = [f"{k}: {values[k]}.size()" for k, form in spec.layouts.items() if form.size is None]
+    read = (i for i in spec.extra_inputs if i not in spec.unread_leaves)
+    versions = [f"{i}: inputs[{i}]._version" for i in read]
     symbols = [
         s.text(f"{'outputs' if s.of_output else 'inputs'}[{s.input}]") for s in spec.symbols
     ]
@@ -218,9 +225,9 @@ def _forward_text(spec: FunctionSpec, linked: bool) -> str:
         f"outputs = bases(outputs, {spec.views})" if spec.views else "",
         f"ctx.save_for_backward({', '.join(saved)})" if saved else "",
         f"ctx.kept = ({kept})" if kept else "",
-        "ctx.versions = tuple(map(version, ctx.kept))" if kept else "",
+        f"ctx.versions = {{{', '.join(versions)}}}" if kept else "",
         f"ctx.symbols = [{', '.join(symbols)}]" if symbols else "",
-        f"ctx.sizes = ({', '.join(sizes)},)",
+        f"ctx.sizes = {{{', '.join(sizes)}}}" if sizes else "",
         "ctx.others = others(spec, inputs)" if n_kept < spec.n_inputs else "",
         "ctx.set_materialize_grads(False)",
         f"ctx.mark_non_differentiable({', '.join(plain)})" if plain else "",
@@ -249,23 +256,28 @@ def _placed(
     `given`: the values that have a tangent, or None if all have.
     """
     result = [None] * spec.n_inputs
+    if given is None:
+        for i, gradient in zip(spec.gradient_inputs, gradients, strict=True):
+            result[i] = gradient
+        return tuple(result)
     for i, gradient, values in zip(
         spec.gradient_inputs, gradients, spec.depends_on, strict=True
     ):
-        if given is None or values & given:
+        if values & given:
             result[i] = gradient
     return tuple(result)
 
 
 def _tangents(
-    spec: FunctionSpec, grads: Sequence[Any], sizes: Sequence[Any], given: Indices | None
+    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None
 ) -> list[torch.Tensor]:
     """The tangents of the values `given` (None: of all), as the backward takes them."""
     tangents = []
-    for (k, layout), size in zip(spec.layouts.items(), sizes, strict=True):
+    for k, layout in spec.layouts.items():
         if grads[k] is not None:
             tangents.append(layout.fit_own(grads, k))
         elif given is None or k in given:
+            size = ctx.sizes[k] if layout.size is None else layout.size
             tangents.append(layout.zeros(size))
     return tangents
 
@@ -287,8 +299,10 @@ def _wanted(ctx: Any, spec: FunctionSpec, linked: bool) -> Indices | None:
 
 def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices | None:
     """The values that have a tangent; None if all have."""
-    given = frozenset(k for k in layouts if grads[k] is not None)
-    return None if len(given) == len(layouts) else given
+    for k in layouts:
+        if grads[k] is None:
+            return frozenset(k for k in layouts if grads[k] is not None)
+    return None
 
 
 def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.Tensor]:
@@ -337,8 +351,8 @@ def _differentiably(
     for i, tensor in zip(spec.saved_inputs, saved, strict=False):
         inputs[i] = tensor
     if spec.extra_inputs:
-        for i, tensor, version in zip(spec.extra_inputs, ctx.kept, ctx.versions, strict=True):
-            if tensor._version != version and i not in spec.unread_leaves:
+        for i, tensor in zip(spec.extra_inputs, ctx.kept, strict=True):
+            if tensor._version != ctx.versions.get(i, tensor._version):
                 raise _lost("was modified in place")
             inputs[i] = tensor
     for i, other in getattr(ctx, "others", {}).items():

@@ -34,6 +34,7 @@ class TangentLayout:
 
     order: tuple[int, ...] | None  # dimensions from the outermost; None: row-major
     back: tuple[int, ...]
+    size: tuple[int, ...] | None  # None: other ones at each call
     dtype: torch.dtype
     device: torch.device
 
@@ -43,7 +44,8 @@ class TangentLayout:
         order = stride_order(value.stride())
         back = tuple(order.index(d) for d in range(value.dim()))
         moved = None if order == sorted(order) else tuple(order)
-        return TangentLayout(moved, back, value.dtype, value.device)
+        size = tuple(value.shape) if all(type(n) is int for n in value.shape) else None
+        return TangentLayout(moved, back, size, value.dtype, value.device)
 
     def zeros(self, size: Sequence[int]) -> torch.Tensor:
         """In place of a tangent that is absent."""
