@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import MISSING, SymbolicValue
@@ -33,6 +33,9 @@ def binary_operation(
             raise graph_break("unknown-operation", "a union with a class made inside")
         function = getattr(operator, op)
         return tx.wrap_new(evaluate(tx, lambda: function(left.constant(), right.constant())))
+    python_form = PYTHON_OPERATIONS.get((left.python_type(), plain_operator(op)))
+    if python_form is not None and left.is_constant:
+        return tx.wrap_fixed(python_form, op).call(tx, [left, right], {})
     if _right_first(op, left, right):
         result: Any = right.binary(tx, op, left, True)
         if result is None:
@@ -52,6 +55,10 @@ def binary_operation(
     if result is None:
         result = _by_python(tx, op, left, right)
     return result  # type: ignore[no-any-return]
+
+
+PYTHON_OPERATIONS: Final[dict[tuple[type, str], Any]] = {}
+"""Operations on constants in Python, for right sides that are not constants: `"%s" % obj`."""
 
 
 def _fixed(value: SymbolicValue) -> SymbolicValue:

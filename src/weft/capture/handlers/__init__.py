@@ -31,6 +31,7 @@ from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     standard_library,
     tensor_hooks,
     tensor_index,
+    text_formats,
     torch_library,
 )
 from weft.capture.values import (  # noqa: F401  (registers the rules)

@@ -158,7 +158,7 @@ LISTED: Final[list[Callable[[Any, Any], SymbolicValue]]] = []
 
 
 _TAKE_ALL: Final = frozenset({
-    (str, "join"), (bytes, "join"), (frozenset, "union"), (frozenset, "intersection"),
+    (bytes, "join"), (frozenset, "union"), (frozenset, "intersection"),
     (frozenset, "difference"), (frozenset, "issubset"), (frozenset, "issuperset"),
     (frozenset, "isdisjoint"), (frozenset, "symmetric_difference"),
 })
@@ -183,13 +183,13 @@ class ConstantMethod(SymbolicValue):
         own = METHODS.get((type(self.owner.value), self.name))
         if own is not None:
             return own(tx, self.owner)
+        python_form = PYTHON_FORMS.get((type(self.owner.value), self.name))
+        if python_form is not None and not all(a.is_constant for a in (*args, *kwargs.values())):
+            return tx.wrap_fixed(python_form, self.name).call(tx, [self.owner, *args], kwargs)
         objects = [self._object(tx, a) for a in args]
         named = {k: python_object(tx, v) for k, v in kwargs.items()}
         if any(o is MISSING for o in (*objects, *named.values())):
-            python_form = PYTHON_FORMS.get((type(self.owner.value), self.name))
-            if python_form is None:
-                raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")
-            return tx.wrap_fixed(python_form, self.name).call(tx, [self.owner, *args], kwargs)
+            raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")
         function = evaluate(tx, lambda: getattr(self.owner.value, self.name))
         result = evaluate(tx, lambda: function(*objects, **named))
         if hasattr(type(result), "__next__"):  # `pattern.finditer(text)`: another one in each call

@@ -1,0 +1,74 @@
+"""Rules for `str.format` and `%`: fields are written one by one, numbers in them stay symbolic.
+
+Place in the pipeline: see `handlers/__init__`; `polyfills/texts.py` is what is interpreted::
+
+    "{} rows".format(x.shape[0])    # like f"{x.shape[0]} rows": no guard on the size
+    "loss %.3f" % loss.item()       # a text that the graph's output is written into
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from weft.capture.breaks import graph_break
+from weft.capture.operations import PYTHON_OPERATIONS
+from weft.capture.polyfills import texts
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import PYTHON_FORMS, constant, evaluate, python_object
+from weft.capture.values.functions import rule
+from weft.capture.values.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.symbolic_texts import TextValue, WrittenPart, joined
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+PYTHON_FORMS[str, "format"] = texts.format_text
+PYTHON_FORMS[str, "join"] = texts.join
+PYTHON_OPERATIONS[str, "mod"] = texts.percent_format
+
+
+def _parsed_by(function: Callable[[str], Any]) -> None:
+    @rule(function)
+    def parse(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        text = args[0].constant()
+        try:
+            return tx.wrap_new(function(text))
+        except ValueError as error:
+            raise graph_break("unknown-operation", f"the format {text!r}") from error
+
+
+_parsed_by(texts.fields_of)
+_parsed_by(texts.directives_of)
+
+
+@rule(texts.join)
+def _join(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    between, items = args[0].constant(), [tx.force(item) for item in tx.unpack(args[1])]
+    if any(isinstance(item, TextValue) for item in items) and (
+            {item.python_type() for item in items} == {str}):
+        return joined(tx, [part for item in items for part in (constant(between), item)][1:])
+    objects = [python_object(tx, item) for item in items]
+    if MISSING in objects:
+        raise graph_break("unknown-operation", f"{between!r}.join on {items!r}")
+    return constant(evaluate(tx, lambda: between.join(objects)))
+
+
+@rule(texts.written_by)
+def _written_by(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    value, directive = args[0], args[1].constant()
+    if isinstance(value, SymbolicNumberValue) and _fits(value.python_type(), directive):
+        return TextValue(tx, (WrittenPart(texts.written_by, value, (directive,)),))
+    if isinstance(value, TextValue) and directive == "%s":
+        return value
+    if not value.is_constant:
+        raise graph_break("unknown-operation", f"{directive} of {value!r}")
+    return constant(evaluate(tx, lambda: directive % (value.constant(),)))
+
+
+def _fits(kind: type, directive: str) -> bool:
+    try:
+        directive % (kind(1),)
+    except TypeError:
+        return False
+    return True
