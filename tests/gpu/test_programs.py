@@ -332,7 +332,7 @@ def test_batch_norms_train_with_statistics_in_pieces(layout: torch.memory_format
     """One kernel counts the batches of both norms; statistics are exact far from zero."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.BatchNorm2d(64), torch.nn.ReLU(), torch.nn.BatchNorm2d(64)
+        torch.nn.BatchNorm2d(64), torch.nn.SiLU(), torch.nn.BatchNorm2d(64)
     ).cuda()
     exact = copy.deepcopy(model).double()
     x = (rand(16, 64, 56, 56) * 3 + 50).to(memory_format=layout)

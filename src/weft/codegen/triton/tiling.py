@@ -29,6 +29,8 @@ from weft.shapes.expr import Expr, symbols
 POINTWISE_BLOCK: Final = 1024
 TRANSPOSE_BLOCK: Final = 64
 LOOPED_BLOCK: Final = 4096
+QUICK: Final = frozenset({"exp", "exp2", "sigmoid"})
+"""Functions that are a few instructions here."""
 ELEMENTS_PER_WARP: Final = 32 * 16
 """Sixteen elements a thread keep enough loads in flight without spilling."""
 
@@ -172,7 +174,7 @@ def _reduction_tiling(kernel: Kernel, measure: Measure) -> Tiling:
 
 def _outer_reduction_tiling(kernel: Kernel, points: Expr | int, row: Expr | int) -> Tiling:
     x_block = _clipped(OUTER_REDUCTION_COLUMNS, points)
-    dear = any(isinstance(n, Op) and n.name in DEAR and n.inner for n in kernel.nodes)
+    dear = any(isinstance(n, Op) and n.name in DEAR - QUICK and n.inner for n in kernel.nodes)
     room = LOOPED_BLOCK // 2 if dear else LOOPED_BLOCK  # more of them would spill
     r_block = _clipped(max(1, room // x_block), row)
     fits = isinstance(row, int) and row <= r_block
