@@ -9,6 +9,9 @@ the tensor counts as data for good::
     contents.known("grid", grid)        # SameContents, the predicate of the guard
     contents.known("grid", other)       # as much for another content, at first
     contents.known("grid", one_more)    # None, and it may not be learned again
+
+What modules hold under one name (`kernel_size` of each convolution) is relied on together: each
+lesson interprets the whole frame again.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class Contents:
     def __init__(self) -> None:
         self._known: dict[str, SameContents] = {}
         self._counts: Counter[str] = Counter()
+        self._attributes: set[str] = set()
 
     def may_learn(self, name: str) -> bool:
         """Whether the content has not changed too often."""
@@ -62,17 +66,25 @@ class Contents:
         """Rely on the tensor's content."""
         self._counts[name] += 1
         self._known[name] = SameContents(tensor)
+        self._attributes.add(_attribute(name))
 
     def known(self, name: str, tensor: torch.Tensor) -> SameContents | None:
         """The predicate for a tensor that captures rely on, if they still may."""
-        same = self._known.get(name)
-        if same is None or (may_be_known(tensor) and same(tensor)):
+        same = self._known.pop(name, None)
+        if same is not None and may_be_known(tensor) and same(tensor):
+            self._known[name] = same
             return same
-        del self._known[name]
+        if same is None and _attribute(name) not in self._attributes:
+            return None
         if not may_be_known(tensor) or not self.may_learn(name):
             return None
         self.learn(name, tensor)
         return self._known[name]
+
+
+def _attribute(name: str) -> str:
+    """The last attribute in a source's name; all of the name where there is none."""
+    return name.rpartition(".")[2]
 
 
 def may_be_known(tensor: torch.Tensor) -> bool:
