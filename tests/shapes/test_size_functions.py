@@ -80,7 +80,11 @@ TRAINED: dict[str, Program] = {
     "two results": lambda x: (F.elu(x, x.shape[0] ** -0.5), F.hardtanh(x, -1 / x.shape[0], 1.0)),
     "scale of attention": lambda x: F.scaled_dot_product_attention(
         x[None], x[None], x[None], scale=1 / x.shape[0]),
-    "norms of matrices": lambda x: torch.linalg.matrix_norm(x) + torch.linalg.norm(x, "fro"),
+    "norms of matrices": lambda x: torch.stack(
+        [torch.linalg.matrix_norm(x, n, keepdim=True) for n in ("fro", 1, -1, math.inf)]),
+    "diagonal blocks": lambda x: torch.block_diag(x, x[:2]),
+    "shrunk values": lambda x: F.hardshrink(x, 0.3) + F.softshrink(x),
+    "margins": lambda x: F.multi_margin_loss(x, torch.arange(len(x))),
 }  # fmt: skip
 
 

@@ -473,3 +473,26 @@ for _name in ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
               "_upsample_nearest_exact3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
     RULES[getattr(aten, _name).default] = _resized
     RULES[getattr(aten, f"{_name}_backward").default] = _resized_gradient
+
+
+# ------------------------------------------------------------------------------ gradients
+
+
+def _shrunk_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(gradient, input, a number)`: elementwise."""
+    operands = _operands(2, args, {})
+    return _elementwise(operands, _promoted(operands))
+
+
+def _margin_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(gradient, input, ...)`: that of the input, in rows."""
+    x = args[1]
+    _require(type(x) is FakeTensor and x.dtype in _REAL)
+    sizes = sizes_of(x)
+    _require(_nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
+    return [Result(sizes, row_major(sizes), x.dtype, x.fake_device)]
+
+
+_register(_shrunk_gradient, "default", "hardshrink_backward softshrink_backward")
+_register(_margin_gradient, "default",
+          "multi_margin_loss_backward multilabel_margin_loss_backward")

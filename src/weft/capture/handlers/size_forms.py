@@ -7,6 +7,7 @@ and each size is compiled anew.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -91,6 +92,13 @@ def _block_diag(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return len(tensors) == len(blocks) and any(map(_has_symbolic_sizes, tensors))
 
 
+@rule(torch.block_diag)
+def _block_diag_of(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A Python function around that of a tuple."""
+    of_tuple: Any = VariableFunctions.block_diag  # type: ignore[attr-defined]
+    return tx.wrap_fixed(of_tuple, "block_diag").call(tx, [TupleValue(args)], kwargs)
+
+
 def _vander(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return bool(args) and _is_symbolic_of_rank(args[0], 1)
 
@@ -140,13 +148,14 @@ def _differentiable_power(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
         tensors[0].requires_grad and tensors[0].is_floating_point())
 
 
-def _frobenius(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """The norm that is meant where nothing is said, of the last dimensions or others."""
+def _plain_norm(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Sums of squares, greatest or least sums of rows or columns: no singular values."""
     order = kwargs.get("ord", args[1] if len(args) > 1 else constant("fro"))
-    plain = bool(args) and isinstance(args[0], TensorValue) and not set(kwargs) - {
-        "ord", "dim", "keepdim"}
-    return plain and order.is_constant and order.constant() == "fro" and _has_symbolic_sizes(
-        args[0])  # type: ignore[arg-type]
+    x = args[0] if args else None
+    if not isinstance(x, TensorValue) or set(kwargs) - {"ord", "dim", "keepdim"}:
+        return False
+    plain = order.is_constant and order.constant() in ("fro", 1, -1, math.inf, -math.inf)
+    return plain and x.example.is_floating_point() and _has_symbolic_sizes(x)
 
 
 def _is_symbolic_of_rank(x: SymbolicValue, rank: int) -> bool:
@@ -276,7 +285,7 @@ for _register in (partial(_form, torch.lerp), _method_form):
 _method_form((sizes.lerp_, _symbolic_weight))
 for _register in (partial(_form, torch.pow), _method_form):
     _register((sizes.pow, _differentiable_power))
-_form(torch.linalg.matrix_norm, (sizes.matrix_norm, _frobenius))
+_form(torch.linalg.matrix_norm, (sizes.matrix_norm, _plain_norm))
 _method_form((sizes.fill_diagonal_, _fill_diagonal))
 _method_form((sizes.diagonal, _symbolic_number))
 _method_form((sizes.unfold, _symbolic_number))

@@ -52,7 +52,7 @@ from weft.capture.values.constant import (
     evaluate,
     python_object,
 )
-from weft.capture.values.functions import rule
+from weft.capture.values.functions import rule, rule_of
 from weft.capture.values.sequences import ListValue, SizeValue, TupleValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
@@ -159,7 +159,8 @@ def _whole(function: Any) -> None:
 
 
 for _name in torch.functional.__all__:
-    _whole(getattr(torch.functional, _name))
+    if rule_of(getattr(torch.functional, _name)) is None:
+        _whole(getattr(torch.functional, _name))
 
 
 @rule(torch.is_tensor)

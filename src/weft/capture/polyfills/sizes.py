@@ -346,9 +346,16 @@ def lerp_(input: torch.Tensor, end: torch.Tensor, weight: float) -> torch.Tensor
 def matrix_norm(
     A: torch.Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False
 ) -> torch.Tensor:  # fmt: skip
-    """`torch.linalg.matrix_norm`: the root of the sum of squares."""
-    made: torch.Tensor = torch.linalg.vector_norm(A, 2, dim, keepdim)
-    return made
+    """`torch.linalg.matrix_norm`: the root of the sum of squares, the greatest or least sum of the
+    absolute values in a column (1, -1) or row (inf, -inf)."""
+    made: torch.Tensor
+    if ord == "fro":
+        made = torch.linalg.vector_norm(A, 2, dim, keepdim)
+        return made
+    within, over = dim if abs(ord) == 1 else (dim[1], dim[0])
+    sums = A.abs().sum(within, keepdim=True)
+    made = sums.amax(over, keepdim=True) if ord > 0 else sums.amin(over, keepdim=True)
+    return made if keepdim else made.squeeze(dim)
 
 
 def pow(input: Any, exponent: Any) -> Any:
