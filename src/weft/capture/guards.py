@@ -108,6 +108,11 @@ class GuardSet:
         self.add(source, "type_is", type(obj))
         self.add(source, "py", lambda other: key(other) == expected)
 
+    def identity(self, source: Source | None, obj: object) -> None:
+        """Require that this very object is found there, if it comes from outside."""
+        if source is not None and not source.is_fixed:
+            self.add(source, "is", obj)
+
     def seen(self, cls: type, name: str) -> bool:
         """Whether a class's attribute was asked about before."""
         known = (id(cls), name) in self._seen
@@ -188,7 +193,7 @@ class GuardSet:
 
 def _is_fixed(source: Source) -> bool:
     """Whether the guards pin the source's object."""
-    if source.base is None and source.accessor[0] == "object":
+    if source.is_fixed:
         return True
     return any(key[0] in ("is", "eq") for key in source.checks)
 

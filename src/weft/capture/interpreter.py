@@ -483,7 +483,7 @@ class Interpreter:
             if obj is not MISSING:
                 self.guards.add(source, "is", obj)
             return
-        if value.source.accessor[0] == "object":
+        if value.source.is_fixed:
             self.guards.add(source, "is", value.source.accessor[1])
             return
         self.guards.same(value.source, source)
@@ -516,7 +516,7 @@ class Interpreter:
                      if v.source is not None and not v.is_constant and identity_kind(v) is kind]
             sources = {owner_source(v): None for v in (*known, *changed)
                        if identity_kind(v) is kind and not _is_own(owner_source(v))}
-            if any(s.accessor[0] != "object" for s in sources):
+            if any(not s.is_fixed for s in sources):
                 self.guards.distinct(list(sources))
 
     # -- operations -------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ class Emitter:
     def _outside(self, value: SymbolicValue) -> str:
         source = value.source
         assert source is not None
-        if source.base is None and source.accessor[0] == "object":
+        if source.is_fixed:
             return self.constant(source.accessor[1])
         if value.__class__ is not LazyValue and value.is_constant and not value.has_parts:
             return value.rebuild(self)

@@ -76,6 +76,11 @@ class Source:
         return self.child(("call", function), ("call", id(function)), name)
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether it is one certain object, whatever the call."""
+        return bool(self.accessor[0] == "object")
+
+    @property
     def is_drawn(self) -> bool:
         """Whether the replacement fills the place: no guard can look at it."""
         return self.accessor == ("drawn",)

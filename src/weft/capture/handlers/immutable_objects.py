@@ -62,15 +62,14 @@ def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 
 @wraps(*_BY_VALUE)
 def _wrap_by_value(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
+    if source is not None and not source.is_fixed:
         tx.guards.alike(source, obj, lambda one: (one, repr(one)))
     return ConstantValue(obj)
 
 
 @wraps(re.Pattern, re.Match)
 def _wrap_by_identity(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
+    tx.guards.identity(source, obj)
     return ConstantValue(obj)
 
 

@@ -172,6 +172,5 @@ def _handlers(logger: logging.Logger) -> Iterator[Any]:
 
 @wraps(logging.Logger, subclasses=True)
 def _wrap_logger(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
+    tx.guards.identity(source, obj)
     return LoggerValue(obj, source)

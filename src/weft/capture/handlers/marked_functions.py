@@ -80,8 +80,7 @@ class CompiledFunctionValue(OutsideObject):
 
 @wraps(CompiledFunction)
 def _wrap_compiled(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
+    tx.guards.identity(source, obj)
     return CompiledFunctionValue(obj, source)
 
 

@@ -94,8 +94,7 @@ def _immutable(value: SymbolicValue) -> bool:
 
 @wraps(functools._lru_cache_wrapper)
 def _wrap_cached(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
+    tx.guards.identity(source, obj)
     return CachedFunctionValue(obj, source)
 
 
@@ -277,8 +276,7 @@ class TokenValue(SymbolicValue):
 
 @wraps(contextvars.ContextVar)
 def _wrap_context_variable(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
+    tx.guards.identity(source, obj)
     return ContextVariableValue(obj, source or tx.tree.object(obj, obj.name))
 
 
@@ -340,8 +338,7 @@ _OPAQUE = (*_TYPING, type(typing.Any), typing.TypeVar, typing.ParamSpec, types.C
 
 @wraps(*_OPAQUE)
 def _wrap_opaque(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
+    tx.guards.identity(source, obj)
     return OpaqueValue(obj, source)
 
 

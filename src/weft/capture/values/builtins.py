@@ -191,7 +191,7 @@ def method_of_subclass(
 def wrap_builtin(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """A C function from outside: always the same object next time, or the same method of whatever
     object it is bound to (`items.append` kept in a variable is a new object each time)."""
-    if source is not None and source.accessor[0] != "object":
+    if source is not None and not source.is_fixed:
         method = _bound_method(tx, obj, source)
         if method is not None:
             return method

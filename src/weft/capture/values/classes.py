@@ -468,6 +468,5 @@ class SuperValue(SymbolicValue):
 
 @wraps(type, subclasses=True)
 def _wrap_class(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
+    tx.guards.identity(source, obj)
     return ClassValue(obj, source)

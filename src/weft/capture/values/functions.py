@@ -444,7 +444,7 @@ def wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicV
     """A function reached from outside: the same function next time, or at least the same code."""
     if source is None:
         source = tx.tree.object(obj, obj.__qualname__)
-    fixed = source.accessor[0] == "object" or _guard_function(tx, obj, source)
+    fixed = source.is_fixed or _guard_function(tx, obj, source)
     closure = [
         CellValue.outside(tx, cell, source.attribute("__closure__").tuple_item(i), name)
         for i, (cell, name) in enumerate(

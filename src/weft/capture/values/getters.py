@@ -85,8 +85,7 @@ def _make_getter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symb
 @wraps(*_KINDS)
 def _wrap_getter(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """One from outside is fixed: it cannot be changed, only replaced."""
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
+    tx.guards.identity(source, obj)
     kind, args = obj.__reduce__()
     if isinstance(kind, functools.partial):  # a methodcaller with keywords
         named = {name: tx.wrap_new(value) for name, value in kind.keywords.items()}

@@ -98,7 +98,7 @@ def _wrap_module(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     cls = type(obj)
     if source is None:
         source = tx.tree.object(obj, cls.__name__)
-    if source.accessor[0] != "object":
+    if not source.is_fixed:
         tx.guards.add(source, "type_is", cls)
     return ModuleValue(cls, source, obj)
 
@@ -182,8 +182,7 @@ _VOLATILE: Final = frozenset({"__class__", "__dict__"})
 
 @wraps(types.ModuleType, subclasses=True)
 def _wrap_python_module(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
+    tx.guards.identity(source, obj)
     if isinstance(type_lookup(type(obj), "__getattribute__"), types.FunctionType):
         return unknown(tx, obj, source)
     return PythonModuleValue(obj, source)

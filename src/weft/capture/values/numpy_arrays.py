@@ -301,8 +301,7 @@ def _wrap_array(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
 
 @wraps(numpy.dtype, subclasses=True)
 def _wrap_dtype(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is not None and source.accessor[0] != "object":
-        tx.guards.add(source, "is", obj)
+    tx.guards.identity(source, obj)
     return ConstantValue(obj)
 
 

@@ -571,7 +571,7 @@ def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
         return unknown(tx, obj, source)
     if source is None:
         source = tx.tree.object(obj, f"<{cls.__name__}>")
-    if source.accessor[0] != "object":
+    if not source.is_fixed:
         tx.guards.add(source, "type_is", cls)
     value = ObjectValue(cls, source, obj)
     base = _c_base(cls)

@@ -117,7 +117,7 @@ def take(value: OutsideIterator | OutsideEnumerate, emit: Emitter) -> None:
 
 @wraps(*_SEQUENCES)
 def _wrap_iterator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is None or source.accessor[0] == "object":
+    if source is None or source.is_fixed:
         return unknown(tx, obj, source)
     tx.guards.add(source, "type_is", type(obj))
     return OutsideIterator(source, obj)
@@ -143,7 +143,7 @@ def _part_sources(obj: Any, source: Source) -> list[tuple[Any, Source]]:
 
 @wraps(zip)
 def _wrap_zip(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is None or source.accessor[0] == "object":
+    if source is None or source.is_fixed:
         return unknown(tx, obj, source)
     strict = _is_strict(obj)
     tx.guards.add(source, "type_is", zip)
@@ -159,7 +159,7 @@ def _is_strict(iterator: Any) -> bool:
 
 @wraps(map)
 def _wrap_map(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is None or source.accessor[0] == "object":
+    if source is None or source.is_fixed:
         return unknown(tx, obj, source)
     tx.guards.add(source, "type_is", map)
     (function, place), *parts = _part_sources(obj, source)
@@ -215,7 +215,7 @@ def _own(value: SymbolicValue) -> bool:
 
 @wraps(enumerate)
 def _wrap_enumerate(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is None or source.accessor[0] == "object" or tx.is_known(_parts(obj)[0]):
+    if source is None or source.is_fixed or tx.is_known(_parts(obj)[0]):
         return unknown(tx, obj, source)
     tx.guards.add(source, "type_is", enumerate)
     (inner, inner_place), (count, count_place) = _part_sources(obj, source)

@@ -43,6 +43,6 @@ def unknown(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
         if hasattr(type(obj), "__next__"):
             raise graph_break("unknown-value", f"a {type(obj).__name__} made while capturing")
         source = tx.tree.object(obj, f"<{type(obj).__name__}>")
-    if source.accessor[0] != "object":
+    if not source.is_fixed:
         tx.guards.add(source, "type_is", type(obj))
     return UnknownValue(obj, source)
