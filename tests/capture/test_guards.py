@@ -575,3 +575,13 @@ def test_an_ordered_dict_whose_keys_moved_is_in_its_own_order():
     items.move_to_end("a")
     assert [f(X, items)[1] for _ in range(2)] == [["b", "a"]] * 2
     assert recompiles() == 1
+
+
+def test_hooks_of_modules_are_guarded_in_c():
+    with events.collect() as seen:
+        compiled(nn.Sequential(nn.Linear(3, 3), nn.ReLU()))(X)
+    guards = [str(guard) for event in seen if event.kind == "guards"
+              for guard in event.fields["guards"]]
+    assert any("_forward_hooks" in guard for guard in guards)
+    assert not any(guard.startswith("py(") for guard in guards)
+

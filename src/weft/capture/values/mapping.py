@@ -115,7 +115,8 @@ class DictValue(ContainerMethods):
         """Requires that the outside dictionary keeps exactly its keys and their order."""
         if self.source is not None and not self.keys_guarded and self.original is not None:
             self.keys_guarded = True
-            if isinstance(self.original, OrderedDict):  # in an order of its own
+            if isinstance(self.original, OrderedDict) and len(self.original) > 1:
+                # In an order of its own, which C does not see. (Hooks of modules are such: empty.)
                 tx.guards.alike(self.source, self.original, _typed_keys)
                 return
             tx.guards.add(self.source, "dict_keys", tuple(key for key, _ in _items(self.original)))
