@@ -36,6 +36,8 @@ CASES: dict[str, Any] = {
     "extrema": (lambda x: (x.amax(1), x.amin(-1, keepdim=True), x.max(), x.min()), X),
     "max with index": (lambda x: x.max(1), X),
     "argmax": (lambda x: (x.argmax(), x.argmin(2)), X),
+    "norms of all orders": (
+        lambda y: [torch.linalg.vector_norm(y, p, 1) for p in (0, 1, 3, 0.5, 2.5, -1, -2)], Y),
     "any all": (lambda x: ((x > 1).any(1), (x > -9).all()), X),
     "integer sum": (lambda i: (i.sum(1), i.prod(0)), INTS % 3),
     "var": (lambda x: (x.var(1), x.std(2, correction=0), torch.var_mean(x, 1)), X),

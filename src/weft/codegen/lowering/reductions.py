@@ -266,14 +266,35 @@ def vector_norm(
     cx: LoweringContext, x: Value, order: float = 2, dims: Any = None, keepdim: bool = False, *,
     dtype: torch.dtype | None = None,
 ) -> Value:
-    if not x.dtype.is_floating_point or order not in _NORMS:
+    if not x.dtype.is_floating_point or not isinstance(order, int | float):
         raise NotLowered(f"norm of order {order}")
-    kind, prepare, finish = _NORMS[order]
+    kind, prepare, finish = _NORMS[order] if order in _NORMS else _power_norm(order)
     axes = reduced_dims(dims, len(x.shape))
     return reduce_value(cx, kind, x, axes, keepdim, prepare=prepare, finish=finish)
 
 
-_NORMS: dict[float, tuple[str, Body, Body | None]] = {
+Norm = tuple[str, Body, Body | None]
+"""A reduction, what is done to the elements before, and to the result behind it."""
+
+
+def _power_norm(order: float) -> Norm:
+    """The root of a sum of powers."""
+
+    def power(b: Emitter, u: Node) -> Node:
+        size = b.op("abs", u)
+        if order == 3:
+            return b.op("mul", b.op("mul", size, size), size)
+        return b.op("pow", size, b.const(order, u.dtype))
+
+    return "sum", power, lambda b, s: b.op("pow", s, b.const(1 / order, s.dtype))
+
+
+def _is_not_zero(b: Emitter, u: Node) -> Node:
+    return b.cast(b.op("ne", u, b.const(0, u.dtype)), u.dtype)
+
+
+_NORMS: dict[float, Norm] = {
+    0: ("sum", _is_not_zero, None),
     1: ("sum", lambda b, u: b.op("abs", u), None),
     2: ("sum", lambda b, u: b.op("mul", u, u), lambda b, s: b.op("sqrt", s)),
     math.inf: ("max", lambda b, u: b.op("abs", u), None),
