@@ -240,6 +240,16 @@ def test_operations_without_a_value_for_later_numbers_raise_where_the_program_ca
         assert repr(expected) == repr(actual), pair
 
 
+@pytest.mark.parametrize("function", [int, round, math.floor])
+def test_a_float_that_has_no_whole_number_once_has_one_later(function: Callable[..., int]) -> None:
+    def program(x: torch.Tensor, a: float) -> tuple[torch.Tensor, object]:
+        return x + 1, _outcome(function, a)
+
+    compiled = weft.compile(program, backend="eager")
+    for a in (0.5, 1.5, math.inf, 2.5, math.nan, 3.5):
+        assert compiled(torch.ones(3), a)[1] == program(torch.ones(3), a)[1], a
+
+
 def test_texts_with_sizes_fix_none_until_they_are_looked_at() -> None:
     """Messages that nobody reads made a variant for each size."""
 

@@ -357,8 +357,10 @@ class SymNode:
 
     def _guarded_rounding(self, how: Callable[[float], int], hint: float) -> int:
         """All floats between the nearest integers round alike, whatever the direction."""
-        result = how(hint)
         context, value = self.shape_env, self.value
+        if not math.isfinite(hint):
+            context.specialize_float(value)
+        result = how(hint)
         if hint == result:
             context.evaluate(floats.compare("eq", value, float(hint)))
         elif how is round:
