@@ -196,7 +196,8 @@ class _Fusion:
         self.calls: list[int] = []  # positions of library calls
         self.producer: dict[str, int] = {}
         self.readers: dict[str, set[int]] = defaultdict(set)
-        self.ancestors: dict[int, int] = {}
+        self.ancestors: dict[int, int] = {}  # sets of steps, as bits
+        self.descendants: dict[int, int] = {}
         self.positions: dict[int, int] = {}
         self.bytes: dict[str, int] = {}
         self.rejected: set[tuple[int, int]] = set()
@@ -206,6 +207,10 @@ class _Fusion:
         self.draw_before: dict[int, int] = {}
         for number, definition in enumerate(definitions):
             self._add(number, definition, accesses)
+        self.descendants = dict.fromkeys(self.steps, 0)
+        for number in reversed(self.steps):
+            for before in self._dependencies(number):
+                self.descendants[before] |= self.descendants[number] | 1 << number
 
     def _add(self, number: int, definition: Definition, accesses: dict[int, Access]) -> None:
         if isinstance(definition, Computed):
@@ -444,13 +449,21 @@ class _Fusion:
         for name in merged.reads:
             self.readers[name].discard(second)
             self.readers[name].add(first)
-        both = (1 << first) | (1 << second)
-        before = (self.ancestors[first] | self.ancestors.pop(second)) & ~both
-        self.ancestors[first] = before
-        for number, mask in self.ancestors.items():
-            if mask & both:
-                self.ancestors[number] = mask | before | (1 << first)
-        self.ancestors[first] &= ~both
+        self._join_paths(self.ancestors, self.descendants, first, second)
+        self._join_paths(self.descendants, self.ancestors, first, second)
+        for sets in (self.ancestors, self.descendants):
+            sets[first] = (sets[first] | sets.pop(second)) & ~(1 << first | 1 << second)
+
+    def _join_paths(
+        self, ahead: dict[int, int], behind: dict[int, int], first: int, second: int
+    ) -> None:
+        """What is behind one of two groups is behind all that is ahead of either; behind both it is
+        already. Bits of groups that are gone stay in the sets, and mean nothing."""
+        both = 1 << first | 1 << second
+        new = (ahead[first] | ahead[second]) & ~both | 1 << first
+        for number in _bits((behind[first] ^ behind[second]) & ~both):
+            if number in ahead:
+                ahead[number] |= new
 
     def recompute(self) -> None:
         """Values that their readers compute again are not kept in memory."""
@@ -533,3 +546,11 @@ def _turns(group: Group) -> bool:
 
 def _name(group: Group) -> str:
     return "{" + ", ".join(m.access.definition.buffer.name for m in group.members) + "}"
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """The numbers of a set's members."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
