@@ -22,6 +22,7 @@ from typing import Any, Final
 from unittest import mock
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 LARGEST_MODEL: Final = 120_000_000
 """Parameters above which a config counts as not shrunk (it would take too long to run)."""
@@ -88,6 +89,19 @@ class Case:
     kwargs: dict[str, Any]
     at: Callable[[Sizes], dict[str, Any]]
     """The arguments of a call of other sizes, which the model may refuse."""
+
+
+def on_device(case: Case, device: str) -> Case:
+    """The case on another device; convolutions there compute in float32, as on CPUs."""
+    if device == "cpu":
+        return case
+    torch.backends.cudnn.allow_tf32 = False
+
+    def moved(kwargs: dict[str, Any]) -> dict[str, Any]:
+        return dict(tree_map_only(torch.Tensor, lambda t: t.to(device), kwargs))
+
+    model = case.model.to(device)
+    return Case(case.name, model, moved(case.kwargs), lambda sizes: moved(case.at(sizes)))
 
 
 def model_types() -> list[str]:

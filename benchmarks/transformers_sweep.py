@@ -5,6 +5,7 @@
     python -m benchmarks.transformers_sweep --peer          # torch.compile's graph counts
     python -m benchmarks.transformers_sweep --dynamic       # dynamic=True, two other sizes afterwards
     python -m benchmarks.transformers_sweep --train --backend inductor      # two training steps
+    python -m benchmarks.transformers_sweep --backend inductor --device cuda --jobs 15
 
 Each type runs in a worker process with a time limit; a crash or time-out is a row like any other.
 The table lists: right (equal to eager at two calls), graphs, breaks, and the first reason of a
@@ -29,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.small_models import Case, NotBuildable, Sizes, build, model_types
+from benchmarks.small_models import Case, NotBuildable, Sizes, build, model_types, on_device
 from benchmarks.verdicts import WRONG, raises_itself, seeded, verdict
 
 SECONDS_PER_TYPE: Final = 120
@@ -53,6 +54,7 @@ def main() -> None:
         "--peer", action="store_true", help="count torch.compile's graphs, not ours"
     )
     parser.add_argument("--dynamic", action="store_true")
+    parser.add_argument("--device", default="cpu", help="where the models are")
     parser.add_argument(
         "--train", action="store_true", help="training steps: gradients of all parameters too"
     )
@@ -94,7 +96,8 @@ def run_chunk(names: list[str], arguments: argparse.Namespace) -> Iterator[dict[
     left = list(names)
     while left:
         command = [sys.executable, "-m", "benchmarks.transformers_sweep", "--worker",
-                   "--backend", arguments.backend, "--only", ",".join(left)]
+                   "--backend", arguments.backend, "--device", arguments.device,
+                   "--only", ",".join(left)]
         command += ["--peer"] * arguments.peer + ["--dynamic"] * arguments.dynamic
         command += ["--train"] * arguments.train
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -230,7 +233,7 @@ def examine(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     try:
-        case = build(name)
+        case = on_device(build(name), arguments.device)
     except NotBuildable as error:
         return {"status": "not buildable", "detail": str(error)[:300]}
     if arguments.train:
