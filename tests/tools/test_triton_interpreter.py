@@ -1,0 +1,28 @@
+"""The tool that runs Triton texts without a GPU finds right kernels right, and a wrong one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+from weft.codegen.triton import spelling
+from tools.triton_interpreter import examine
+print(examine("resnet", True, 100_000).splitlines()[0])
+spelling._ANY_TYPE["sub"] = "{0} + {1}"
+print(examine("resnet", True, 100_000).splitlines()[0])
+"""
+
+
+def test_a_planted_fault_is_found() -> None:
+    pytest.importorskip("triton")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=600,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True,
+    )
+    right, wrong = done.stdout.splitlines()
+    assert right.endswith(", 0 differ")
+    assert wrong.split(": ")[1].split()[2] != "0"
