@@ -146,11 +146,23 @@ def warn(message: Any, category: Any = None, stacklevel: Any = 1, source: Any = 
     plain = isinstance(kind, type) and issubclass(kind, Warning) and isinstance(stacklevel, int)
     places = islice(under_way(), max(stacklevel - 1, 0), None) if plain and not others else iter(())
     for file, line, space in places:
-        registry = space.setdefault("__warningregistry__", {})
-        module = space.get("__name__") or "<string>"
-        warnings.warn_explicit(message, kind, file, line, module, registry, source=source)
+        _warn_at_line(message, kind, file, line, space, source)
         return
     warnings.warn(message, category, stacklevel, source, **others)
 
 
-hide(warn.__code__)
+def warn_at(message: str, category: type[Warning], place: Place) -> None:
+    """A warning that names a place of the program."""
+    _warn_at_line(message, category, place.code.co_filename, place.line, place.globals)
+
+
+def _warn_at_line(
+    message: Any, category: Any, file: str, line: int, space: dict[str, Any], source: Any = None
+) -> None:
+    registry = space.setdefault("__warningregistry__", {})
+    module = space.get("__name__") or "<string>"
+    warnings.warn_explicit(message, category, file, line, module, registry, source=source)
+
+
+for _function in (warn, warn_at, _warn_at_line):
+    hide(_function.__code__)

@@ -33,6 +33,7 @@ from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     tensor_index,
     text_formats,
     torch_library,
+    warnings_library,
 )
 from weft.capture.values import (  # noqa: F401  (registers the rules)
     deques,

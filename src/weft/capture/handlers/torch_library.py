@@ -7,7 +7,6 @@ Place in the pipeline: see `handlers/__init__`. Graph operations need no rule
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -309,11 +308,6 @@ _setting(torch.set_anomaly_enabled, lambda: [
 def _mark_step(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """weft's CUDA graphs never overwrite what a program holds: there are no steps to mark."""
     return NONE
-
-
-@rule(warnings.warn)
-def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("print", "a warning")
 
 
 @constructor(torch.Tensor)

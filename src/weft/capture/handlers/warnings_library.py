@@ -1,0 +1,93 @@
+"""Warnings wait for the end of the graph, as logging does; others break it.
+
+Place in the pipeline: see `handlers/__init__`. A warning whose text is known is a side effect in
+the journal of `side_effects.py`, at its place among the others. The line that it names is that of
+the frame which `stacklevel` means, if that is one of the frames that are captured::
+
+    F.grid_sample(x, grid)      # warns of a default: `c7_warn_at(text, c8_UserWarning, c9_Place)`
+
+The graph breaks where the program could catch the warning as an error, where it is one now, and
+where warnings are recorded in a list, which the program may look at.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, final
+
+from weft.capture.breaks import graph_break
+from weft.capture.frame import Frame, frame_places
+from weft.capture.tracebacks import Place, warn_at
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import NONE, python_object
+from weft.capture.values.functions import rule
+from weft.capture.values.symbolic_texts import TextValue
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class GivenWarning(SymbolicValue):
+    """A call of `warnings.warn`, in the journal of side effects."""
+
+    __slots__ = ("category", "place", "text")
+    kind = warnings.WarningMessage
+
+    def __init__(self, text: SymbolicValue, category: type[Warning], place: Place) -> None:
+        super().__init__()
+        self.text, self.category, self.place = text, category, place
+
+    def replay(self, emit: Emitter) -> None:
+        """The warning as a statement of the replacement."""
+        place = f"{emit.constant(self.category)}, {emit.constant(self.place)}"
+        emit.line(f"{emit.constant(warn_at)}({emit.value(self.text)}, {place})")
+
+
+@rule(warnings.warn)
+def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    frame = tx.frame
+    given = dict(zip(("message", "category", "stacklevel", "source"), args, strict=False)) | kwargs
+    text = given.pop("message", NONE)
+    category = python_object(tx, given.pop("category", NONE)) or UserWarning
+    level = python_object(tx, given["stacklevel"]) if "stacklevel" in given else 1
+    given.pop("stacklevel", None)
+    places = frame_places(frame) if frame is not None else ()
+    known = isinstance(text, TextValue) or type(python_object(tx, text)) is str
+    plain = isinstance(category, type) and issubclass(category, Warning) and type(level) is int
+    if given or not known or not plain or max(level, 1) > len(places) or _may_be_caught(frame):
+        raise graph_break("print", "a warning")
+    warning = GivenWarning(text, category, places[-max(level, 1)])
+    if _is_error(warning) or _are_recorded():
+        raise graph_break("print", "a warning that is an error or recorded")
+    tx.effects.touch(warning)
+    return NONE
+
+
+def _may_be_caught(frame: Frame | None) -> bool:
+    """Whether a `try` of the program is around the call (`with` statements let errors through)."""
+    while frame is not None:
+        row = frame.program.handler_of(frame.current.index)
+        if row is not None:
+            handler = frame.program.instructions[row.target : row.target + 2]
+            if handler[-1].name != "WITH_EXCEPT_START":
+                return True
+        frame = frame.caller
+    return False
+
+
+def _is_error(warning: GivenWarning) -> bool:
+    """Whether the filters of now raise it. The text is not looked at: one may match."""
+    module = warning.place.globals.get("__name__") or "<string>"
+    entries: Any = warnings.filters
+    for action, _, category, pattern, line in entries:
+        if (issubclass(warning.category, category) and line in (0, warning.place.line)
+                and (pattern is None or pattern.match(module))):
+            return bool(action == "error")
+    return False
+
+
+def _are_recorded() -> bool:
+    show = getattr(warnings, "_showwarnmsg_impl", None)
+    return isinstance(getattr(show, "__self__", None), list)
