@@ -34,7 +34,7 @@ MOST_OPERATORS: Final = {"cpu": 16, "cuda": 40}
 @final
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """The steps and what is known of the buffers; `all` changes the first three."""
+    """The steps and what is known of the buffers; `run` changes the first three."""
 
     steps: dict[int, Group | ExternCall]
     producer: dict[str, int]
@@ -43,14 +43,15 @@ class Recomputation:
     bytes: Mapping[str, int]
     outputs: Collection[str]
 
-    def all(self) -> list[str]:
+    def run(self) -> list[str]:
         """Recompute what is worth it; what was decided, a line each."""
-        found = [d for name in list(self.producer) if (d := self._decision(name)) is not None]
+        found = [d for name in list(self.producer) if (d := self._recomputed(name)) is not None]
         if found:
             self._drop_unread()
         return found
 
-    def _decision(self, name: str) -> str | None:
+    def _recomputed(self, name: str) -> str | None:
+        """Let the readers of a value compute it; why, or None where it stays in memory."""
         number, users = self.producer[name], self._users(name)
         group = self.steps[number]
         if not isinstance(group, Group) or not users or name in self.outputs:
@@ -176,29 +177,33 @@ def _written(members: Collection[Member]) -> set[str]:
 
 def _with_formulas(group: Group, formulas: Collection[Member]) -> Group | None:
     """A kernel that computes the formulas too; None if its points or its reads are other ones."""
-    points = product(group.domain.extents)
     for member in formulas:
         if member.access.definition.buffer.name in group.writes:
             continue
-        alone = _over(group, singleton(member.order, member.access), points)
-        joint = None if alone is None else refine(group.domain, alone.domain)
-        if alone is None or joint is None or product(joint.domain.extents) != points:
-            return None
-        merged = join(group, alone, joint)
-        if isinstance(merged, str):
+        alone = singleton(member.order, member.access)
+        merged = _joined(group, alone) or _joined(group, _in_order_of(group, alone))
+        if merged is None:
             return None
         group = merged
     return group
 
 
-def _over(group: Group, alone: Group, points: IntExpr) -> Group | None:
-    """A formula's group of its own in the order of the loops of `group`, which may be another one
-    (the reader stores transposed); None if it has other points.
-    """
-    if product(alone.domain.extents) != points:
+def _joined(group: Group, alone: Group | None) -> Group | None:
+    """Both in one kernel over the same points."""
+    points = product(group.domain.extents)
+    if alone is None or product(alone.domain.extents) != points:
         return None
-    if refine(group.domain, alone.domain) is not None:
-        return alone
+    joint = refine(group.domain, alone.domain)
+    if joint is None or product(joint.domain.extents) != points:
+        return None
+    merged = join(group, alone, joint)
+    return merged if isinstance(merged, Group) else None
+
+
+def _in_order_of(group: Group, alone: Group) -> Group | None:
+    """A formula's group of its own with the loops of `group`, which reads the value in another
+    order (it stores transposed, say); None if it reads other points.
+    """
     ((name, write),) = alone.writes.items()
     index = next(iter(group.reads.get(name, ())), None)
     if not isinstance(write, Expr) or not isinstance(index, Expr):

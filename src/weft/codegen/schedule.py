@@ -470,7 +470,7 @@ class _Fusion:
         work = Recomputation(
             self.steps, self.producer, self.readers, self.positions, self.bytes, self.outputs
         )
-        self.decisions += work.all()
+        self.decisions += work.run()
 
     # -- results ---------------------------------------------------------------------------------
 
