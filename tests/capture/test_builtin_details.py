@@ -636,6 +636,22 @@ def test_patterns_that_a_function_replaces() -> None:
     check(f, (torch.ones(3), 2), (torch.ones(3), 5), breaks=0)
 
 
+class Sentinel(int):
+    """As `re` has one in Python 3.13."""
+
+
+ZERO = Sentinel()
+NAMESPACE_OF = vars(type)["__dict__"].__get__
+
+
+def test_numbers_of_subclasses_are_keys_and_flags() -> None:
+    def f(x: torch.Tensor, table: dict[Any, int]) -> Any:
+        return (x + table.get((str, ZERO), 5), bool(ZERO), table.get(ZERO, 1),
+                "check" in NAMESPACE_OF(Sentinel))
+
+    check(f, (torch.ones(3), {(str, 0): 2}), (torch.ones(3), {0: 7}), breaks=0)
+
+
 def test_sets_updated_by_others() -> None:
     def f(x: torch.Tensor, seen: set[int]) -> Any:
         mine = {1, 2, 3}

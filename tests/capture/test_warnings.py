@@ -19,6 +19,7 @@ Given = list[tuple[str, str, str, int]]
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[Given]:
     """What is shown; pytest records in a list, which would break the graphs."""
+    weft.reset()
     found: Given = []
 
     def show(message: Any) -> None:

@@ -377,6 +377,15 @@ def _exception(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return _exc_info(tx, args, kwargs).getitem(tx, constant(1))
 
 
+_shadowed_dict: Any = vars(inspect)["_shadowed_dict"]  # of protocols' instance checks
+
+
+@rule(_shadowed_dict)
+def _find_shadowed_dict(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A `__dict__` of a class's own, which 3.13 looks for through weak references."""
+    return tx.wrap_fixed(_shadowed_dict(args[0].constant()), "__dict__")
+
+
 @rule(inspect.signature)
 def _signature(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Of functions that exist outside: a fixed object."""

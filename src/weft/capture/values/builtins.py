@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
 
+_SLOTS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_PLAIN_READS: Final = (object.__getattribute__, type.__getattribute__)
 _KINDS: Final = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
                  types.MethodWrapperType, types.ClassMethodDescriptorType,
                  types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -80,6 +82,9 @@ class BuiltinValue(SymbolicValue):
             return self._by_rule(own, tx, args, kwargs)
         if is_graph_function(self.function):
             return run(tx, "call_function", self.function, args, kwargs)
+        name = self._read_by_descriptor(args)
+        if name is not None:
+            return args[0].getattr(tx, name)
         owner = getattr(self.function, "__objclass__", None)
         if owner is not None and args:
             return self._method_of_type(tx, owner, args, kwargs)
@@ -88,6 +93,16 @@ class BuiltinValue(SymbolicValue):
                 type(bound).__name__.startswith(("pybind11", "PyCapsule"))):
             return self._method_of_object(tx, tx.wrap_fixed(bound, repr(self)), args, kwargs)
         return self._on_constants(tx, args, kwargs)
+
+    def _read_by_descriptor(self, args: Args) -> str | None:
+        """The attribute that a call of a C descriptor's `__get__` reads (`inspect` has such)."""
+        descriptor = getattr(self.function, "__self__", None)
+        if (not isinstance(self.function, types.MethodWrapperType) or not args
+                or self.function.__name__ != "__get__" or not isinstance(descriptor, _SLOTS)):
+            return None
+        kind, name = args[0].python_type(), descriptor.__name__
+        plain = type_lookup(kind, "__getattribute__") in _PLAIN_READS
+        return name if plain and type_lookup(kind, name) is descriptor else None
 
     def _method_of_object(self, tx: Interpreter, value: SymbolicValue, args: Args, kwargs: Kwargs
                           ) -> SymbolicValue:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _IDENTITY_HASH: Final[Any] = object.__hash__
+_CONSTANTS: Final[tuple[Any, ...]] = (int, float, str, bytes)
 
 
 @final
@@ -28,13 +29,27 @@ class UnknownValue(OutsideObject):
     def dict_key(self, tx: Interpreter) -> Any:
         if type(self.object).__hash__ is _IDENTITY_HASH:
             return tx.identities.key(self, self.object)
+        if _compares_as_constant(self.object):
+            tx.guards.identity(self.source, self.object)
+            return self.object
         return super().dict_key(tx)
 
     def truth(self, tx: Interpreter) -> bool:
+        if _compares_as_constant(self.object):
+            tx.guards.identity(self.source, self.object)
+            return bool(self.object)
         raise graph_break("unknown-value", f"the truth of {self!r}")
 
     def __repr__(self) -> str:
         return f"an object of type {type(self.object).__name__}"
+
+
+def _compares_as_constant(obj: Any) -> bool:
+    """Whether it is a number or a text of a subclass that keeps its hash, equality and truth."""
+    base: Any = next((base for base in _CONSTANTS if isinstance(obj, base)), None)
+    return base is not None and all(
+        getattr(type(obj), name, None) is getattr(base, name, None)
+        for name in ("__hash__", "__eq__", "__bool__", "__len__"))
 
 
 def unknown(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
