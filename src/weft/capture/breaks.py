@@ -39,7 +39,8 @@ _KINDS: Final = (
               "The operator takes plain numbers, and those computed of sizes keep changing.",
               "pass sizes (`size=`, not `scale_factor=`)"),
     BreakKind("print",
-              "Printing happens in order, outside of graphs; so does logging of what is unknown.",
+              "Printing happens in order, outside of graphs; so do logging and warnings of what is "
+              "unknown.",
               "move the output out of the compiled function"),
     BreakKind("cached-function",
               "A cached function (functools.lru_cache) that does more than compute is called "
