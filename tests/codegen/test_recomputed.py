@@ -9,6 +9,10 @@ import pytest
 import torch
 
 import weft
+from weft.codegen import compile as compile_steps
+from weft.codegen import schedule
+from weft.codegen.access import analyse
+from weft.codegen.groups import Group
 from weft.diagnostics import events
 
 
@@ -50,6 +54,32 @@ def test_a_reader_that_stores_transposed_computes_in_its_own_order() -> None:
     found, decisions = compiled_result(f, *halves)
     assert "computed again by its 1 readers" in decisions
     torch.testing.assert_close(found, f(*halves), rtol=1e-4, atol=1e-2)
+
+
+def test_what_a_formula_reads_is_known_when_its_own_kernel_is_gone(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's reads were the formula's, which other kernels have taken over, and emptied."""
+    schedules = []
+
+    def make_schedule(lowered: Any) -> Any:
+        schedules.append(schedule.make_schedule(lowered))
+        return schedules[-1]
+
+    monkeypatch.setattr(compile_steps, "make_schedule", make_schedule)
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> Any:
+        wide = (x.float() - 3) * y.float() + 1
+        return (wide * 2).t().contiguous(), (wide.t() + 5).contiguous()
+
+    halves = torch.randn(96, 48).bfloat16(), torch.randn(96, 48).bfloat16()
+    found, decisions = compiled_result(f, *halves)
+    assert "computed again by its 1 readers" in decisions
+    torch.testing.assert_close(found, f(*halves))
+    groups = [step for step in schedules[0].steps if isinstance(step, Group)]
+    for member in (m for group in groups for m in group.members):
+        assert member.access.reads == analyse(member.access.definition).reads
+    assert all(group.reads.keys() == {"in0", "in1"} for group in groups)
 
 
 def test_results_and_values_of_many_operators_stay_in_memory() -> None:

@@ -24,7 +24,10 @@ from weft.shapes.expr import Expr, IntExpr, subs
 @final
 @dataclass(eq=False)
 class Group:
-    """Definitions that will be one kernel, with their accesses in terms of the group's domain."""
+    """Definitions that will be one kernel, with their accesses in terms of the group's domain.
+
+    `reads` may be a member's own: a change makes a new dictionary.
+    """
 
     id: int
     domain: Domain

@@ -103,12 +103,9 @@ class Recomputation:
     def _may_wait(self, loaded: Collection[str], name: str, users: Collection[int]) -> bool:
         """Is what must be kept for the last reader, and would be free, no larger than the value?"""
         last = max(self.positions[u] for u in users)
-        kept = {n for n in loaded if n not in self.outputs and not self._is_read_from(last, n)}
+        kept = {n for n in loaded if n not in self.outputs and all(
+            self.positions[r] < last for r in self.readers.get(n, set()) & self.steps.keys())}
         return self._bytes(kept) <= self.bytes.get(name, 0)
-
-    def _is_read_from(self, position: int, name: str) -> bool:
-        readers = self.readers.get(name, set()) & self.steps.keys()
-        return any(self.positions[r] >= position for r in readers)
 
     def _at_hand(self, user: int) -> set[str]:
         """What a kernel reads anyway, or computes."""
@@ -123,8 +120,8 @@ class Recomputation:
         self, merged: Mapping[int, Group], made: Collection[str], loaded: Collection[str]
     ) -> None:
         for user, group in merged.items():
+            group.reads = {n: e for n, e in group.reads.items() if n not in made}
             for name in made:
-                group.reads.pop(name, None)
                 self.readers[name].discard(user)
             for name in loaded:
                 self.readers[name].add(user)
@@ -140,7 +137,7 @@ class Recomputation:
                 gone = group.reads.keys() - {n for m in kept for n in m.access.reads}
                 for name in gone:
                     self.readers[name].discard(number)
-                    del group.reads[name]
+                group.reads = {n: e for n, e in group.reads.items() if n not in gone}
                 group.members = kept
                 if not kept:
                     del self.steps[number]
