@@ -135,8 +135,7 @@ def _resolve_conjugate(sequence: CallSequence, call: ExternCall, buffer: Buffer)
     """Kernels read memory as it is: some results (a singular vector's on a GPU) are conjugated by a
     flag that their fakes do not have.
     """
-    returns = getattr(getattr(call.op, "_schema", None), "returns", ())
-    if buffer.dtype.is_complex and not any(r.alias_info is not None for r in returns):
+    if buffer.dtype.is_complex and not call.may_alias():
         given = f" if {buffer.name} is not None else None" if call.is_tuple else ""
         sequence.lines.append(f"{buffer.name} = {buffer.name}.resolve_conj(){given}")
 

@@ -112,14 +112,9 @@ def aliased_buffers(schedule: Schedule) -> set[str]:
     """Buffers that an ATen call may return a view of, and such views."""
     names: set[str] = set()
     for step in schedule.steps:
-        if isinstance(step, ExternCall) and _may_alias(step):
+        if isinstance(step, ExternCall) and step.may_alias():
             names.update(b.name for b in (*step.reads, *step.outputs) if b is not None)
     return names
-
-
-def _may_alias(call: ExternCall) -> bool:
-    returns = getattr(getattr(call.op, "_schema", None), "returns", ())
-    return any(r.alias_info is not None for r in returns)
 
 
 def _key(buffer: Buffer) -> object:

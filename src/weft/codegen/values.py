@@ -317,6 +317,11 @@ class ExternCall:
     epilogue: tuple[str, str] | None = None
     binds: tuple[Binding, ...] = ()
 
+    def may_alias(self) -> bool:
+        """Whether a result may be a view of an argument."""
+        returns = getattr(getattr(self.op, "_schema", None), "returns", ())
+        return any(r.alias_info is not None for r in returns)
+
     def overwritten(self) -> Buffer | None:
         """The first operand, if the call could write into it instead of a copy."""
         made = self.outputs[0] if len(self.outputs) == 1 else None
