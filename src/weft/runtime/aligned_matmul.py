@@ -24,8 +24,9 @@ import torch
 import torch.nn.functional as F
 
 ALIGNMENT: Final = 8
-SHORT: Final = 512
 """Elements of two bytes in 16 bytes."""
+SHORT: Final = 512
+"""Rows up to this length are products of one call, odd ones up to a quarter of it."""
 MIN_GROUPED_PRODUCTS: Final = 1 << 33
 """Multiplications from which groups of rows are faster than blocks of columns."""
 SMALLEST_BLOCK: Final = 2048
