@@ -475,3 +475,19 @@ def test_backward_reads_the_clone_of_an_input_that_the_caller_writes(backend: st
         return a.grad
 
     torch.testing.assert_close(gradient(weft.compile(loss, backend=backend)), gradient(loss))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_running_statistics_of_a_pending_eager_call_may_be_updated(backend: str) -> None:
+    """Eager's update is not counted; a counted one let the first call's backward raise."""
+    norm = nn.BatchNorm1d(3)
+    compiled = weft.compile(norm, backend=backend)
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    pending = norm(x).square().sum()
+    before, version = norm.running_mean.clone(), norm.running_mean._version
+    compiled(x).sum()
+    with torch.no_grad():
+        compiled(x)
+    torch.testing.assert_close(norm.running_mean, 0.81 * before + 0.19 * x.mean(0))
+    assert norm.running_mean._version == version
+    pending.backward()

@@ -199,8 +199,11 @@ class Functionalizer:
             alias.node, alias.version = node, alias.base.version
         return alias.node
 
-    def write(self, live: torch.Tensor, value: Node) -> None:
-        """`value` is the new content of a tensor, and of whatever it views."""
+    def write(self, live: torch.Tensor, value: Node, *, counted: bool = True) -> None:
+        """`value` is the new content of a tensor, and of whatever it views.
+
+        counted: whether eager counts the write in the tensors' versions.
+        """
         alias = self._aliases[id(live)]
         value = self._fitted(value, live)
         base = alias.base
@@ -213,7 +216,7 @@ class Functionalizer:
             value = restride(self.emit, value, base.node.meta["val"].stride())
         base.node = value
         base.version += 1
-        base.counted |= not alias.silent
+        base.counted |= counted and not alias.silent
         if not alias.steps:
             alias.node, alias.version = value, base.version
 

@@ -74,15 +74,12 @@ def _compile_traced(
     if lowered is not None:
         use_channels_last(aten_gm, "cuda")
     artifact = compiler(finish(aten_gm, _writable(traced)))
-    return wrap(traced, without_autocast(artifact), run_captured(gm))
+    return wrap(traced, without_autocast(artifact), run_captured(gm), traced.silent_mutations)
 
 
 def _writable(traced: Traced) -> list[int]:
-    """The written inputs, if autograd knows of none of the writes (and no assumption may fail).
-
-    The compiler counts its writes in the inputs' versions, which writes through `.data` do not.
-    """
-    if traced.assumes or traced.silent_mutations:
+    """The written inputs, if autograd knows of none of the writes (and no assumption may fail)."""
+    if traced.assumes:
         return []
     return traced.mutated if traced.detached_mutations.issuperset(traced.mutated) else []
 

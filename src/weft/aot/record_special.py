@@ -230,7 +230,7 @@ def _span(size: Sequence[Any], stride: Sequence[Any]) -> Any:
 
 @_handles(aten.native_batch_norm.default)
 def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Training updates the running statistics, which the schema does not say."""
+    """Training updates the running statistics, which the schema does not say (nor versions)."""
     x, weight, bias, mean, var, training, momentum, eps = args
     if not training:
         stats = tuple(rec.nodes(a) for a in (x, weight, bias, mean, var))
@@ -247,8 +247,8 @@ def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
         *(rec.nodes(a) for a in (x, weight, bias, mean, var)), training, momentum, eps,
     )
     out, save_mean, save_invstd, new_mean, new_var = rec.items(node)
-    rec.tensors.write(rec.live(mean), new_mean)
-    rec.tensors.write(rec.live(var), new_var)
+    rec.tensors.write(rec.live(mean), new_mean, counted=False)
+    rec.tensors.write(rec.live(var), new_var, counted=False)
     return rec.fresh(out), rec.fresh(save_mean), rec.fresh(save_invstd)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -31,13 +31,16 @@ from weft.runtime.generated_code import load
 from weft.runtime.strided_views import CALLS
 
 
-def wrap(traced: Traced, artifact: Boxed, captured: Callable[..., Any]) -> Boxed:
+def wrap(
+    traced: Traced, artifact: Boxed, captured: Callable[..., Any], hidden: Collection[int] = ()
+) -> Boxed:
     """A boxed callable that runs `artifact` and shows the caller what eager would have shown.
 
     `captured` runs instead where a written input shares memory with another one: then a write shows
-    elsewhere too, which the functional graph does not know.
+    elsewhere too, which the functional graph does not know. `artifact` may write to the inputs
+    `hidden` without their versions telling.
     """
-    return _Source(traced, artifact, captured).compiled()
+    return _Source(traced, artifact, captured, hidden).compiled()
 
 
 def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
@@ -60,8 +63,12 @@ def store_silently(targets: list[torch.Tensor], values: list[torch.Tensor]) -> N
 class _Source:
     """Writes the wrapper's source; objects it needs are globals of the written function."""
 
-    def __init__(self, traced: Traced, artifact: Boxed, captured: Callable[..., Any]) -> None:
+    def __init__(
+        self, traced: Traced, artifact: Boxed, captured: Callable[..., Any],
+        hidden: Collection[int],
+    ) -> None:
         self.traced = traced
+        self.hidden = hidden
         self.scope: dict[str, Any] = {
             "artifact": artifact,
             "captured": captured,
@@ -89,6 +96,7 @@ class _Source:
                 *self._lift(),
                 *self._check(),
                 *self._keep(),
+                *self._hide(),
                 *self._symbols(),
                 *self._run(),
                 *self._mutate(),
@@ -127,6 +135,11 @@ class _Source:
         used.update(self.traced.mutated)
         return [f"in{i} = inputs[{i}]" for i in sorted(used)]
 
+    def _hide(self) -> list[str]:
+        """What the artifact gets of the inputs whose writes nobody may count."""
+        return [f"data{i} = inputs[{i}] = in{i}.data" for i in self.traced.mutated
+                if i in self.hidden]
+
     def _symbols(self) -> list[str]:
         """The symbols that view arguments and returned sizes are made of."""
         sizes = [
@@ -154,8 +167,9 @@ class _Source:
             if i in detached:  # one kernel copies tensors of one type on one GPU
                 alike[i in silent, given[i].dtype, given[i].device].append((k, i))
         for (silently, *_), pairs in alike.items():
-            targets, values = (", ".join(f"in{i}" for _, i in pairs),
-                               ", ".join(f"outputs[{k}]" for k, _ in pairs))
+            targets, values = (
+                ", ".join(f"{'data' if i in self.hidden else 'in'}{i}" for _, i in pairs),
+                ", ".join(f"outputs[{k}]" for k, _ in pairs))
             lines.append(f"store{'_silently' * silently}([{targets}], [{values}])")
         return lines
 

@@ -70,7 +70,7 @@ class Traced:
     lifted: list[torch.Tensor]  # real tensors that follow the inputs
     mutated: list[int] = field(default_factory=list)  # inputs whose new values come first
     detached_mutations: set[int] = field(default_factory=set)  # ... written under no_grad
-    silent_mutations: set[int] = field(default_factory=set)  # ... through `.data`, uncounted
+    silent_mutations: set[int] = field(default_factory=set)  # ... uncounted: by `.data`, say
     outputs: list[OutputSpec] = field(default_factory=list)
     spec: Any = None  # pytree structure of the outputs
     values: list[Any] = field(default_factory=list)  # what the graph returns: nodes
