@@ -69,6 +69,18 @@ class Sorted(torch.autograd.Function):
         return torch.zeros(ctx.shape).scatter(-1, order, grad)
 
 
+class Unmaterialized(Sorted):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return Sorted.forward(ctx, x)
+
+    @staticmethod
+    def backward(ctx, grad, none):
+        assert none is None
+        return Sorted.backward(ctx, grad, none)
+
+
 class Straight(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -85,6 +97,7 @@ PROGRAMS = {
     "one of a pair": lambda x: Pair.apply(x, x * 2)[0],
     "dirty": lambda x: Dirty.apply(x.sin()).cos(),
     "sorted": lambda x: Sorted.apply(x)[0] * 2,
+    "unmaterialized": lambda x: Unmaterialized.apply(x)[0] * 2,
     "straight": lambda x: Straight.apply(x * 3) * 2,
 }
 
@@ -145,6 +158,32 @@ def test_what_a_forward_reads_is_guarded():
     assert torch.equal(out.detach(), torch.full((2,), 5.0))
     out.sum().backward()
     assert torch.equal(x.grad, torch.full((2,), 5.0))
+
+
+def test_a_tensor_that_a_forward_reads_and_the_program_replaces():
+    """The first tensor was used for ever after."""
+    weft.reset()
+    layer = torch.nn.Linear(2, 2)
+
+    class Frozen(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return layer(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad @ layer.weight
+
+    f = weft.compile(lambda x: Frozen.apply(x), backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        layer.weight = torch.nn.Parameter(torch.randn(2, 2))
+        for _ in range(2):
+            x = torch.ones(1, 2, requires_grad=True)
+            out = f(x)
+            out.sum().backward()
+            torch.testing.assert_close(out, layer(x))
+            torch.testing.assert_close(x.grad, layer.weight.sum(0, keepdim=True))
+    assert weft.stats()["recompiles"] == 1
 
 
 class Listing(torch.autograd.Function):

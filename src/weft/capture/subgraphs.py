@@ -12,7 +12,7 @@ inputs::
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
@@ -98,11 +98,14 @@ class SubgraphBuilder:
 
 
 @contextmanager
-def rehearsal(tx: Interpreter, what: str) -> Iterator[None]:
-    """What is interpreted goes into a graph that is thrown away; it may not change anything."""
+def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iterator[None]:
+    """What is interpreted goes into a graph that is thrown away; it may not change anything.
+
+    Besides the tensors in `args`, what it is about will use the very tensors found now.
+    """
     outer, touches = tx.builder, tx.effects.n_touches
     grad_mode = torch.is_grad_enabled()
-    tx.builder = SubgraphBuilder(outer)
+    tx.builder = inner = SubgraphBuilder(outer)
     outer.has_subgraphs = True
     torch.set_grad_enabled(False)
     try:
@@ -112,6 +115,11 @@ def rehearsal(tx: Interpreter, what: str) -> Iterator[None]:
         tx.builder = outer
     if tx.effects.n_touches != touches:
         raise graph_break("unknown-operation", f"{what} changes outside state")
+    given: set[fx.Node] = set()
+    fx.node.map_arg([arg.proxy(tx) for arg in args], given.add)
+    for read in outer.inputs:
+        if read.node in inner.lifted and read.node not in given:
+            tx.guards.identity(read.source, read.example)
 
 
 @final

@@ -16,10 +16,14 @@ import torch
 
 from weft._torch import are_functorch_transforms_active
 from weft.capture.breaks import graph_break
-from weft.capture.polyfills.autograd_context import Context, apply_without_gradients
+from weft.capture.polyfills.autograd_context import (
+    Context,
+    apply_without_gradients,
+    gradients_like,
+)
 from weft.capture.subgraphs import rehearsal
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NONE, boolean
+from weft.capture.values.constant import boolean
 from weft.capture.values.functions import rule
 from weft.capture.values.sequences import TupleValue
 from weft.capture.values.tensors import TensorValue, run
@@ -43,7 +47,7 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             return forward.call(tx, [args[0], needs, *inputs], {})
         if made:  # its functions' variables are not known outside of this interpretation
             raise graph_break("unknown-operation", f"gradients of {cls.__name__}, made inside")
-        with rehearsal(tx, cls.__name__):
+        with rehearsal(tx, cls.__name__, inputs):
             _rehearse(tx, cls, inputs, needs)
     return run(tx, "call_function", _applier(cls), args[1:], kwargs)
 
@@ -78,9 +82,8 @@ def _rehearse(tx: Interpreter, cls: type, args: Args, needs: TupleValue) -> None
 
 def _rehearse_backward(tx: Interpreter, function: SymbolicValue, context: SymbolicValue,
                        output: SymbolicValue) -> None:
-    outputs = tx.unpack(output) if isinstance(output, TupleValue) else [output]
-    gradients = [run(tx, "call_function", torch.empty_like, [tx.force(o)], {})
-                 if isinstance(tx.force(o), TensorValue) else NONE for o in outputs]
+    like = tx.wrap_fixed(gradients_like, "gradients_like")
+    gradients = tx.unpack(like.call(tx, [context, output], {}))
     name = "backward"
     if function.constant().vjp is not torch.autograd.Function.vjp:
         name = "vjp"

@@ -32,7 +32,7 @@ def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwa
     real = _real(tx, hook) if _is_computed_here(tensor) and _is_dropped(tx) else None
     if real is None:
         raise graph_break("gradient-hook", f"a hook on the gradient of {tensor!r}")
-    with rehearsal(tx, f"the hook {hook!r}"):
+    with rehearsal(tx, f"the hook {hook!r}", [tensor]):
         gradient = run(tx, "call_function", torch.empty_like, [tensor], {})
         result = tx.force(hook.call(tx, [gradient], {}))
     if not is_none(result) and not isinstance(result, TensorValue):

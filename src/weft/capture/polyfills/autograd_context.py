@@ -14,6 +14,7 @@ class Context:
         self.needs_input_grad = needs_input_grad
         self.saved_tensors: tuple[Any, ...] = ()
         self.materialize_grads = True
+        self.non_differentiable: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
@@ -25,10 +26,26 @@ class Context:
         pass
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
-        pass
+        self.non_differentiable = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
         self.materialize_grads = value
+
+
+def gradients_like(context: Context, output: Any) -> list[Any]:
+    """Gradients of all outputs, as backward may get them."""
+    outputs = output if isinstance(output, tuple) else (output,)
+    return [_gradient_like(context, one) for one in outputs]
+
+
+def _gradient_like(context: Context, output: Any) -> Any:
+    if not isinstance(output, torch.Tensor):
+        return None
+    if not context.materialize_grads:
+        floats = output.is_floating_point() or output.is_complex()
+        if not floats or any([output is one for one in context.non_differentiable]):  # noqa: C419
+            return None
+    return torch.empty_like(output)
 
 
 def apply_without_gradients(function: Any, needs_input_grad: tuple[bool, ...], *args: Any) -> Any:
