@@ -43,6 +43,19 @@ def test_pointwise_of_every_length() -> None:
     check_all([case(n) for n in LENGTHS])
 
 
+def test_functions_called_often_are_not_inlined() -> None:
+    """Hundreds of sines took the compiler seconds."""
+    b = builder([40])
+    i = flat(b.outer)
+    x = b.load("x", "f32", i)
+    for _ in range(6):
+        x = b.op("maximum", b.op("sin", x), b.op("cos", x))
+    b.store("o", "f32", i, x)
+    kernel = b.build("sines")
+    check(kernel, {"x": values(40), "o": zeros(40, "f32")})
+    assert "= sin(" not in source_of(kernel)
+
+
 def test_broadcast_strided_and_transposed_loads() -> None:
     b = builder([5, 7, 33])
     i, j, k = (v.symbol for v in b.outer)

@@ -24,6 +24,8 @@ kernels give equal texts and are compiled once. `y = x.exp().sum(-1)` over a 32 
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ from typing import Final, final
 from weft.codegen.cpp.nodes import name_of
 from weft.codegen.cpp.plan import (
     CHUNK_WORK,
+    DEAR,
     HEAVY,
     MAX_CHUNKS,
     SHUFFLED_STEPS,
@@ -60,6 +63,9 @@ from weft.shapes.printing import c_text
 
 ENTRY: Final = "weft_kernel"
 """The exported function: int weft_kernel(void* const* buffers, const int64_t* sizes)."""
+MOST_INLINED: Final = 4
+"""Calls of a dear function, beyond which it is called and not inlined: each of hundreds of sines
+would take the compiler 20 ms, and a call costs no time beside one."""
 
 
 def emit(kernel: Kernel, vector_bytes: int) -> str:
@@ -109,7 +115,7 @@ class KernelWriter(StageWriter):
                 self.point()
             self.plan = plan
         self.entry_point()
-        return "\n".join(self.lines) + "\n"
+        return "\n".join(_with_functions_apart(self.lines)) + "\n"
 
     @contextmanager
     def body(self, name: str, count: str = "") -> Iterator[None]:
@@ -361,6 +367,21 @@ class KernelWriter(StageWriter):
             self.outer_nodes(lambda n, known=number: self.plan.stage_of[n.id] <= known)  # type: ignore[misc]
             self.stage(stage)
         self.after_stages()
+
+
+def _with_functions_apart(lines: list[str]) -> list[str]:
+    """The text, with dear functions that it calls often as functions of their own."""
+    text = "\n".join(lines)
+    calls = Counter(re.findall(r"= (\w+)\(", text))
+    names = [n for n, k in sorted(calls.items()) if k > MOST_INLINED and HEAVY.get(n, 0) >= DEAR]
+    if not names:
+        return lines
+    text = re.sub(rf"= ({'|'.join(names)})\(", r"= \1_apart(", text)
+    functions = "\n".join(
+        "template <class... V> static __attribute__((noinline)) "
+        f"auto {name}_apart(V... x) {{ return {name}(x...); }}" for name in names
+    )
+    return [text.replace("using namespace weft;", f"using namespace weft;\n{functions}", 1)]
 
 
 def _headers(plan: Plan) -> set[str]:
