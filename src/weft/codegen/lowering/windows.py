@@ -1,88 +1,119 @@
-"""Pooling over small windows: a few loads at each point, fused with what comes before and after.
+"""Windows that slide over images of any rank: pooling, fused with what comes before and after.
 
 Place in the pipeline: part of `lowering/`. ATen's kernels are calls of their own, for maxima write
 positions that only a backward reads, and on CPUs take many times as long (row-major images are not
-vectorised). For large windows ATen is called.
+vectorised). A small window is written out, a few loads at each point:
+
+    max_pool1d(x, 3, 1, 1)[i]  =  max(x[i - 1] if i >= 1 else -inf, x[i], x[i + 1] if ... else -inf)
+
+On CPUs the elements of a large one are loops that are reduced, elsewhere ATen is called.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, final
 
 import torch
 
-from weft.codegen.dtypes import DType
+from weft.codegen.dtypes import DType, to_torch
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.convolution import channels_last_strides
 from weft.codegen.lowering.registry import (
+    Body,
     LoweringContext,
     NotLowered,
     in_channels_last,
     lowering,
 )
-from weft.codegen.values import Emitter, Index, Shape, Value
+from weft.codegen.lowering.views import flatten_index
+from weft.codegen.values import (
+    Computed,
+    Emitter,
+    Index,
+    Shape,
+    Value,
+    contiguous_strides,
+)
 from weft.shapes.expr import IntExpr
 
 aten = torch.ops.aten
 
-LARGEST_WINDOW: Final = 25
-"""Elements; beyond that each element would be read too often."""
+LARGEST_WRITTEN_OUT: Final = 25
+"""Elements of a window that is no loop."""
 
-Pair = tuple[int, int]
+Place: TypeAlias = tuple[IntExpr, IntExpr]
+"""A position along a dimension, and the dimension's size."""
 
 
-@lowering(aten.avg_pool2d.default)
+@lowering(aten.avg_pool2d.default, aten.avg_pool3d.default)
 def average_pool(
     cx: LoweringContext, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Value:
-    window = _Window(cx, x, kernel, stride, padding, 1, ceil_mode)
-    counts = any(window.padding) and not count_include_pad and divisor_override is None
-    fixed = divisor_override or math.prod(window.kernel)
+    windows = _windows(cx, x, kernel, stride, padding, 1, ceil_mode)
+    fixed = divisor_override or windows.fixed_count(count_include_pad)
+
+    def divided(em: Emitter, total: Node, index: Index) -> Node:
+        if fixed:
+            return em.op("div", total, em.const(fixed, total.dtype))
+        return em.op("div", total, windows.count(em, index, total.dtype, count_include_pad))
 
     def formula(em: Emitter, index: Index) -> Node:
-        total = count = None
-        for value, inside in window.elements(em, index, 0):
+        total = None
+        for _, value, _ in windows.elements(em, x, index, 0):
             total = value if total is None else em.op("add", total, value)
-            if counts:
-                one = em.const(1, value.dtype) if inside is None else em.cast(inside, value.dtype)
-                count = one if count is None else em.op("add", count, one)
         assert total is not None
-        if count is None:
-            return em.op("div", total, em.const(fixed, total.dtype))
-        return em.op("div", total, count)
+        return divided(em, total, index)
 
-    return window.value(cx, formula, 0)
+    cx.share(x)
+    if windows.is_small:
+        return windows.value(cx, formula, 0)
+    total = windows.collapsed(
+        cx, "sum", x.scalar, lambda em, index, taps: windows.element(em, x, index, taps, 0)[0]
+    )
+    return cx.lazy(cx.shape, cx.dtype, lambda em, i: divided(em, total.at(em, i), i), 4, 1,
+                   cx.layouts[0])
 
 
-@lowering(aten.max_pool2d_with_indices.default)
+@lowering(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def max_pool(
     cx: LoweringContext, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False,
 ) -> list[Value]:
-    window = _Window(cx, x, kernel, stride, padding, dilation, ceil_mode)
+    windows = _windows(cx, x, kernel, stride, padding, dilation, ceil_mode)
+    cx.share(x)
+    if not windows.is_small:
+        best = windows.collapsed(
+            cx, "max", x.scalar,
+            lambda em, index, taps: windows.element(em, x, index, taps, -math.inf)[0],
+        )
+        place = _place_in_loops(cx, x, windows, best)
+        result = cx.lazy(cx.shape, cx.dtype, best.at, 0, 1, cx.layouts[0])
+        return [result, windows.value(cx, place, 1)]
 
     def largest(em: Emitter, index: Index) -> Node:
         best = None
-        for value, _ in window.elements(em, index, -math.inf):
+        for _, value, _ in windows.elements(em, x, index, -math.inf):
             best = value if best is None else em.op("maximum", best, value)
         assert best is not None
         return best
 
-    def position(em: Emitter, index: Index) -> Node:
-        """In the image, row by row; of several NaNs the last one, as ATen has it."""
+    return [windows.value(cx, largest, 0), windows.value(cx, _place(x, windows), 1)]
+
+
+def _place(x: Value, windows: Windows) -> Any:
+    """The position of the largest element in the image, row by row; of several NaNs the last one,
+    as ATen has it."""
+    small = windows.offset_type
+
+    def formula(em: Emitter, index: Index) -> Node:
         best = place = found = None
-        width = x.shape[-1]
-        small: DType = "i32" if isinstance(width, int) else "i64"
-        places = itertools.product(*map(range, window.kernel))
-        for (value, inside), (y, z) in zip(
-            window.elements(em, index, -math.inf), places, strict=True
-        ):
-            offset = y * width + z
-            here = em.const(offset, small) if isinstance(offset, int) else em.index(offset)
+        for taps, value, inside in windows.elements(em, x, index, -math.inf):
+            here = em.number(windows.offset(taps), small)
             if best is None or place is None:
                 best, place, found = value, here, inside
                 continue
@@ -94,48 +125,77 @@ def max_pool(
                 wins, found = em.op("or_", wins, first), inside
             best, place = em.op("where", wins, value, best), em.op("where", wins, here, place)
         assert place is not None
-        (row, column), (up, left) = index[-2:], window.padding
-        start = (row * window.stride[0] - up) * width + column * window.stride[1] - left
-        return em.op("add", em.index(start), em.cast(place, "i64"))
+        return em.op("add", em.index(windows.start(index)), em.cast(place, "i64"))
 
-    return [window.value(cx, largest, 0), window.value(cx, position, 1)]
+    return formula
 
 
-@lowering(aten.avg_pool2d_backward.default)
+def _place_in_loops(cx: LoweringContext, x: Value, windows: Windows, best: Value) -> Any:
+    """The same, where the largest element is known: the first one that equals it, or the last NaN
+    (the least of negated positions)."""
+    small = windows.offset_type
+
+    def candidate(em: Emitter, index: Index, taps: Index) -> Node:
+        value, inside = windows.element(em, x, index, taps, -math.inf)
+        largest, here = best.at(em, index), em.number(windows.offset(taps), small)
+        hit = em.op("or_", em.op("eq", value, largest), em.op("isnan", value))
+        if inside is not None:
+            hit = em.op("and_", hit, inside)
+        at = em.op("where", em.op("isnan", largest), em.op("neg", here), here)
+        return em.op("where", hit, at, em.const(2 ** (31 if small == "i32" else 63) - 1, small))
+
+    place = windows.collapsed(cx, "min", small, candidate)
+
+    def formula(em: Emitter, index: Index) -> Node:
+        offset = em.cast(em.op("abs", place.at(em, index)), "i64")
+        return em.op("add", em.index(windows.start(index)), offset)
+
+    return formula
+
+
+@lowering(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
 def average_pool_backward(
     cx: LoweringContext, gradient: Value, x: Value, kernel: Any, stride: Any, padding: Any,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Value:
-    window = _Window(cx, x, kernel, stride, padding, 1, ceil_mode)
-    if any(window.padding) and not count_include_pad and divisor_override is None:
-        raise NotLowered("windows of different weights")
-    divisor = divisor_override or math.prod(window.kernel)
+    windows = _windows(cx, x, kernel, stride, padding, 1, ceil_mode)
+    fixed = divisor_override or windows.fixed_count(count_include_pad)
+    shares = cx.share(gradient)
+    if not fixed:
+
+        def share(em: Emitter, index: Index) -> Node:
+            value = gradient.at(em, index)
+            count = windows.count(em, index, value.dtype, count_include_pad)
+            return em.op("div", value, count)
+
+        shares = cx.lazy(gradient.shape, to_torch(x.scalar), share, 4, 1)
+        shares.realize()
 
     def formula(em: Emitter, index: Index) -> Node:
         total = None
-        for inside, at in window.covering(em, index, gradient.shape[-2:]):
-            value = gradient.at_or(em, at, inside, 0)
+        for inside, at in windows.covering(em, index, gradient.shape):
+            value = shares.at_or(em, at, inside, 0)
             total = value if total is None else em.op("add", total, value)
         assert total is not None
-        return em.op("div", total, em.const(divisor, total.dtype))
+        return em.op("div", total, em.const(fixed, total.dtype)) if fixed else total
 
-    cx.share(gradient)
-    return window.gradient(cx, formula)
+    return windows.gradient(cx, formula)
 
 
-@lowering(aten.max_pool2d_with_indices_backward.default)
+@lowering(
+    aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default
+)
 def max_pool_backward(
     cx: LoweringContext, gradient: Value, x: Value, kernel: Any, stride: Any, padding: Any,
     dilation: Any, ceil_mode: bool, indices: Value,
 ) -> Value:
     """Each element asks the windows that it lies in whether it was the largest."""
-    window = _Window(cx, x, kernel, stride, padding, dilation, ceil_mode)
-    width = x.shape[-1]
+    windows = _windows(cx, x, kernel, stride, padding, dilation, ceil_mode)
 
     def formula(em: Emitter, index: Index) -> Node:
-        here = em.index(index[-2] * width + index[-1])
+        here = em.index(flatten_index(index[-windows.rank :], windows.sizes))
         total = None
-        for inside, at in window.covering(em, index, gradient.shape[-2:]):
+        for inside, at in windows.covering(em, index, gradient.shape):
             value = gradient.at_or(em, at, inside, 0)
             chosen = em.op("eq", indices.at_or(em, at, inside, 0), here)
             if inside is not None:
@@ -147,73 +207,169 @@ def max_pool_backward(
 
     cx.share(gradient)
     cx.share(indices)
-    return window.gradient(cx, formula)
+    return windows.gradient(cx, formula)
 
 
-class _Window:
-    """The elements of a two-dimensional window at each point of the result."""
+@final
+@dataclass(frozen=True)
+class Windows:
+    """Windows over the last dimensions of images, which have these `sizes`: window `n` has elements
+    n * stride - padding + tap * dilation, taps counting to `kernel`. Are some `cut` at the far end,
+    beyond the padding?"""
 
-    def __init__(
-        self, cx: LoweringContext, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any,
-        ceil_mode: bool,
-    ) -> None:
-        images = cx.graph.channels_last and in_channels_last(x)
-        if images:  # ATen keeps the memory format of its input
-            cx.layouts[:] = [channels_last_strides(shape) for shape in cx.shapes]
-        self.kernel, self.padding = _pair(kernel), _pair(padding)
-        self.stride = _pair(stride) if stride else self.kernel
-        plain = _pair(dilation) == (1, 1) and not ceil_mode and x.dtype.is_floating_point
-        if not plain or math.prod(self.kernel) > LARGEST_WINDOW:
-            raise NotLowered("a call of ATen's pooling")
-        self.x = cx.share(x)
+    sizes: Shape
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    cut: bool
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
+
+    @property
+    def is_small(self) -> bool:
+        return math.prod(self.kernel) <= LARGEST_WRITTEN_OUT
+
+    def position(self, d: int, window: IntExpr, tap: IntExpr) -> IntExpr:
+        return window * self.stride[d] - self.padding[d] + tap * self.dilation[d]
+
+    def element(
+        self, em: Emitter, x: Value, index: Index, taps: Index, outside: float
+    ) -> tuple[Node, Node | None]:
+        """One element of the window at `index`, and whether it lies inside the image (None:
+        surely)."""
+        front, own = index[: -self.rank], enumerate(index[-self.rank :])
+        at = [self.position(d, window, taps[d]) for d, window in own]
+        inside = em.within(
+            (at[d], self.sizes[d]) for d in range(self.rank) if self.padding[d] or self.cut
+        )
+        return x.at_or(em, [*front, *at], inside, outside), inside
 
     def elements(
-        self, em: Emitter, index: Index, outside: float
-    ) -> Iterator[tuple[Node, Node | None]]:
-        """Each element of the window at `index`, row by row, and whether it lies inside the image
-        (None: surely).
-        """
-        *front, row, column = index
-        padded = [d for d, n in enumerate(self.padding) if n]  # elsewhere windows lie inside
-        for y, z in itertools.product(*map(range, self.kernel)):
-            at = (row * self.stride[0] - self.padding[0] + y,
-                  column * self.stride[1] - self.padding[1] + z)
-            inside = em.within((at[d], self.x.shape[d - 2]) for d in padded)
-            yield self.x.at_or(em, [*front, *at], inside, outside), inside
+        self, em: Emitter, x: Value, index: Index, outside: float
+    ) -> Iterator[tuple[Index, Node, Node | None]]:
+        """Each element of the window at `index`, row by row: its taps, value, and whether it lies
+        inside."""
+        for taps in itertools.product(*map(range, self.kernel)):
+            yield taps, *self.element(em, x, index, taps, outside)
+
+    def fixed_count(self, with_padding: bool) -> int:
+        """The elements that averages are divided by, if all windows have as many; else 0."""
+        varies = self.cut or (any(self.padding) and not with_padding)
+        return 0 if varies else math.prod(self.kernel)
+
+    def count(self, em: Emitter, index: Index, dtype: DType, with_padding: bool) -> Node:
+        """The elements of the window at `index` inside the image, or with its padding."""
+        total = em.const(1, dtype)
+        for d, window in enumerate(index[-self.rank :]):
+            margin = self.padding[d] if with_padding else 0
+            places = (self.position(d, window, tap) + margin for tap in range(self.kernel[d]))
+            tests = [em.within([(place, self.sizes[d] + 2 * margin)]) for place in places]
+            count = em.const(tests.count(None), dtype)
+            for test in tests:
+                if test is not None:
+                    count = em.op("add", count, em.cast(test, dtype))
+            total = em.op("mul", total, count)
+        return total
+
+    # -- positions in an image -----------------------------------------------------------------
+
+    def start(self, index: Index) -> IntExpr:
+        """The window's first element, row by row (it may lie outside)."""
+        own = enumerate(index[-self.rank :])
+        return flatten_index([self.position(d, window, 0) for d, window in own], self.sizes)
+
+    def offset(self, taps: Index) -> IntExpr:
+        """An element's distance from the first one."""
+        steps = [tap * gap for tap, gap in zip(taps, self.dilation, strict=True)]
+        return flatten_index(steps, self.sizes)
+
+    @property
+    def offset_type(self) -> DType:
+        return "i32" if all(isinstance(n, int) for n in self.sizes) else "i64"
+
+    # -- gradients -----------------------------------------------------------------------------
 
     def covering(
         self, em: Emitter, index: Index, results: Shape
     ) -> Iterator[tuple[Node | None, Index]]:
         """The windows that the element at `index` lies in: whether each exists, and which it is."""
-        *front, row, column = index
-        known = zip((row, column), self.kernel, self.stride, self.padding, results, strict=True)
-        for down, across in itertools.product(*itertools.starmap(_covering, known)):
-            yield em.within([*down, *across]), [*front, down[0][0], across[0][0]]
+        front, own = index[: -self.rank], enumerate(index[-self.rank :])
+        counts = results[-self.rank :]
+        for found in itertools.product(*(self._covering(d, i, counts[d]) for d, i in own)):
+            yield em.within(itertools.chain(*found)), [*front, *(places[0][0] for places in found)]
+
+    def _covering(self, d: int, position: IntExpr, count: IntExpr) -> Iterator[list[Place]]:
+        """The same along one dimension: window and count first, then other places to be checked."""
+        kernel, stride, gap = self.kernel[d], self.stride[d], self.dilation[d]
+        at = position + self.padding[d]
+        if gap > 1:
+            for tap in range(kernel):
+                start = at - tap * gap
+                yield [(start // stride, count), (start % stride, 1)]
+            return
+        for back in range(-(-kernel // stride)):
+            yield [(at // stride - back, count), (at % stride + back * stride, kernel)]
 
     def gradient(self, cx: LoweringContext, formula: Any) -> Value:
         """A gradient with respect to the image."""
-        windows = math.prod(-(-k // s) for k, s in zip(self.kernel, self.stride, strict=True))
-        return cx.lazy(cx.shape, cx.dtype, formula, 6 * windows, 2 * windows, cx.layouts[0])
+        each = zip(self.kernel, self.stride, self.dilation, strict=True)
+        covering = math.prod(k if gap > 1 else -(-k // s) for k, s, gap in each)
+        if covering > LARGEST_WRITTEN_OUT:
+            raise NotLowered("elements of too many windows")
+        return cx.lazy(cx.shape, cx.dtype, formula, 6 * covering, 2 * covering, cx.layouts[0])
+
+    # -- results -------------------------------------------------------------------------------
 
     def value(self, cx: LoweringContext, formula: Any, result: int) -> Value:
-        area = math.prod(self.kernel)
+        area = math.prod(self.kernel) if self.is_small else 1
         return cx.lazy(cx.shapes[result], cx.dtypes[result], formula, 4 * area, area,
                        cx.layouts[result])
 
+    def collapsed(
+        self, cx: LoweringContext, kind: str, dtype: DType,
+        formula: Callable[[Emitter, Index, Index], Node], finish: Body | None = None,
+    ) -> Value:
+        """Loops over the elements of each window: a reduction of a formula of points and taps."""
+        shape, points = cx.shape, len(cx.shape)
+        strides = cx.layouts[0] or contiguous_strides(shape)
+        buffer = cx.graph.new_buffer(to_torch(dtype), shape, strides, cx.device)
 
-def _covering(
-    position: IntExpr, kernel: int, stride: int, padding: int, count: IntExpr
-) -> Iterator[tuple[tuple[IntExpr, IntExpr], tuple[IntExpr, IntExpr]]]:
-    """Of the `count` windows along one dimension, n*stride - padding + [0, kernel), those that an
-    element may lie in: n and `count`, and the position within the window and `kernel`.
-    """
-    last, first = (position + padding) // stride, (position + padding) % stride
-    for back in range(-(-kernel // stride)):
-        yield (last - back, count), (first + back * stride, kernel)
+        def element(em: Emitter, index: Index) -> Node:
+            return formula(em, index[:points], index[points:])
+
+        def store(em: Emitter, index: Index) -> IntExpr:
+            return sum((i * step for i, step in zip(index, strides, strict=False)), start=0)
+
+        flags = (*(False,) * points, *(True,) * self.rank)
+        made: Value = cx.graph.define(
+            Computed(buffer, (*shape, *self.kernel), element, store, kind, flags, finish,
+                     origins=cx.origins)
+        )
+        return made
 
 
-def _pair(value: Any) -> Pair:
-    numbers = [value] if isinstance(value, int) else list(value)
+def _windows(
+    cx: LoweringContext, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any,
+    ceil_mode: bool,
+) -> Windows:
+    rank = 3 if "pool3d" in str(cx.target) else 2
+    lengths = _numbers(kernel, rank)
+    windows = Windows(
+        tuple(x.shape[-rank:]), lengths, _numbers(stride, rank) if stride else lengths,
+        _numbers(padding, rank), _numbers(dilation, rank), ceil_mode,
+    )
+    if not x.dtype.is_floating_point or not (windows.is_small or cx.device.type == "cpu"):
+        raise NotLowered("a call of ATen's pooling")
+    if rank == 2 and cx.graph.channels_last and in_channels_last(x):
+        cx.layouts[:] = [channels_last_strides(shape) for shape in cx.shapes]  # as ATen has it
+    return windows
+
+
+def _numbers(value: Any, rank: int) -> tuple[int, ...]:
+    numbers: Sequence[Any] = [value] if isinstance(value, int) else list(value)
     if not all(isinstance(n, int) for n in numbers):
         raise NotLowered("a window of unknown size")
-    return (numbers[0], numbers[-1])
+    return tuple(numbers) if len(numbers) == rank else (numbers[0],) * rank
