@@ -491,3 +491,30 @@ def test_running_statistics_of_a_pending_eager_call_may_be_updated(backend: str)
     torch.testing.assert_close(norm.running_mean, 0.81 * before + 0.19 * x.mean(0))
     assert norm.running_mean._version == version
     pending.backward()
+
+
+def _leaf_on_an_output(p: torch.Tensor) -> Any:
+    z = p * 2
+    leaf = z.detach().requires_grad_()
+    return z, leaf, leaf.square().sum() + z.sum()
+
+
+def _leaf_on_an_input(p: torch.Tensor) -> Any:
+    leaf = p.detach().requires_grad_()
+    return p, leaf, leaf.square().sum() + p.sum()
+
+
+@pytest.mark.parametrize("function", [_leaf_on_an_output, _leaf_on_an_input])
+def test_a_leaf_made_inside_on_memory_that_is_returned_too_gets_its_gradient(
+    function: Callable[..., Any]
+) -> None:
+    """It came out as a view of the other output, with that one's gradient."""
+
+    def gradients(f: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
+        p = torch.ones(3, requires_grad=True)
+        _, leaf, loss = f(p)
+        assert leaf.is_leaf
+        return torch.autograd.grad(loss, [leaf, p])
+
+    found = gradients(weft.compile(function, backend="aot_eager"))
+    torch.testing.assert_close(found, gradients(function))

@@ -352,18 +352,17 @@ class _Outputs:
 
     def _tensor_spec(self, output: torch.Tensor) -> OutputSpec:
         alias = self.tensors.alias(output)
-        grad = output.requires_grad
         source = alias.base.source
-        if source is not None:
-            seen = self.tracer.inputs[source]
+        seen = None if source is None else self.tracer.inputs[source]
+        if output.requires_grad and output.is_leaf and output is not seen:
+            raise Unsupported("an output that the graph makes a leaf")
+        if source is not None and seen is not None:
             self._check_gradient(output, seen)
             return self._view_spec("input", source, output, seen)
         if id(alias.base) in self.shared:
             self._check_gradient(output, alias.base.live)
             index = self._base_output(alias.base)
             return self._view_spec("value", index, output, alias.base.live)
-        if grad and output.grad_fn is None:
-            raise Unsupported("an output that the graph makes a leaf")
         node = restride(self.tensors.emit, self.tensors.read(output), output.stride())
         return OutputSpec("value", self.traced.add(node, output))
 
