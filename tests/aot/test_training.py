@@ -518,3 +518,41 @@ def test_a_leaf_made_inside_on_memory_that_is_returned_too_gets_its_gradient(
 
     found = gradients(weft.compile(function, backend="aot_eager"))
     torch.testing.assert_close(found, gradients(function))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_plain_backwards_after_one_that_was_differentiated(backend: str) -> None:
+    """What the forward saved is dropped then, and computed again with the same random numbers."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Tanh(), nn.Linear(5, 2))
+
+    def gradients(f: Callable[..., Any]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        x = torch.ones(3, 4, requires_grad=True)
+        out = f(x)
+        (g,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        found = [g.detach()]
+        for last in (False, True):
+            found += torch.autograd.grad(
+                out.square().sum() + g.square().sum(), [x, *model.parameters()][:-1],
+                retain_graph=not last,
+            )
+        return found
+
+    with weft.config.patch(fallback_random=True):
+        found = gradients(weft.compile(model, backend=backend))
+    torch.testing.assert_close(found, gradients(model))
+
+
+def test_saved_values_that_a_hook_holds_are_not_dropped() -> None:
+    held: list[torch.Tensor] = []
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        held.append(t)
+        return t
+
+    x = torch.ones(3, requires_grad=True)
+    with saved_tensors_hooks(pack, lambda t: t):
+        y = weft.compile(lambda x: (x @ x.exp()).exp().sin(), backend="aot_eager")(x)
+    torch.autograd.grad(y, x, create_graph=True)
+    assert held
+    assert all(t.numel() for t in held)

@@ -16,7 +16,7 @@ wrong number.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any, final
@@ -33,6 +33,7 @@ from weft._torch import (
 from weft.aot.ambient import Boxed, RandomState, no_autocast
 from weft.aot.backwards import Backwards, Indices
 from weft.aot.independent import Groups
+from weft.aot.saved_values import drop
 from weft.aot.stages import (
     Gradients,
     in_stages,
@@ -78,6 +79,7 @@ class FunctionSpec:
     unread_inputs: tuple[int, ...]  # whose values no gradient depends on: only their sizes matter
     written_inputs: frozenset[int]  # by the graph itself: their version says nothing
     random_devices: frozenset[torch.device]  # whose generators the forward draws from
+    droppable: tuple[int, ...]  # saved tensors that the forward could compute again
     redo: Callable[
         [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None],
         list[torch.Tensor | None],
@@ -153,6 +155,8 @@ def _gradients(
     wanted = None if batched else _wanted(ctx, spec, linked)
     if torch.is_grad_enabled() or batched:  # kernels do not batch
         return _differentiably(spec, ctx, saved, grads, wanted)
+    if spec.droppable and hasattr(ctx, "dropped"):
+        saved = _recomputed(spec, ctx, saved)
     run = spec.backwards.of(given, wanted)
     if given is not None and run.with_zeros and _mixes(spec, given):
         with suppress(DoubleBackwardError):
@@ -347,6 +351,18 @@ def _differentiably(
     spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], wanted: Indices | None
 ) -> Gradients:
     """The gradients through autograd, on the original inputs."""
+    inputs = _original_inputs(spec, ctx, saved)
+    by_value = {k: layout.fit(grads[k]) for k, layout in spec.layouts.items()
+                if grads[k] is not None}
+    random = ctx.random if spec.random_devices else None
+    if spec.droppable and torch.is_grad_enabled():
+        drop(saved, spec.droppable)
+        ctx.dropped = True
+    return spec.redo(inputs, by_value, random, wanted)
+
+
+def _original_inputs(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:
+    """What the forward was given."""
     inputs: list[Any] = [None] * spec.n_inputs
     for i, tensor in zip(spec.saved_inputs, saved, strict=False):
         inputs[i] = tensor
@@ -357,10 +373,15 @@ def _differentiably(
             inputs[i] = tensor
     for i, other in getattr(ctx, "others", {}).items():
         inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other
-    by_value = {k: layout.fit(grads[k]) for k, layout in spec.layouts.items()
-                if grads[k] is not None}
-    random = ctx.random if spec.random_devices else None
-    return spec.redo(inputs, by_value, random, wanted)
+    return inputs
+
+
+def _recomputed(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:
+    """All that was saved: the forward runs once more."""
+    random = ctx.random.replayed() if spec.random_devices else nullcontext()
+    with random:
+        outputs = spec.forward(_original_inputs(spec, ctx, saved))
+    return [*saved[: len(spec.saved_inputs)], *(outputs[k] for k in spec.saved_values)]
 
 
 @final

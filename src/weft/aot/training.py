@@ -113,6 +113,8 @@ def _spec(
     weak = [i for i in unsaved if i not in leaves or i in traced.mutated]
     of_data = any(s.of_output for s in parts.symbols)
     unread = set() if of_data else _unread(joint, joint_graph)
+    numbered = enumerate(parts.saved_values, len(parts.saved_inputs))
+    own = tuple(i for i, k in numbered if k >= parts.n_values)
     return {
         "n_values": parts.n_values,
         "numbers": frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
@@ -132,6 +134,7 @@ def _spec(
         "written_inputs": frozenset(traced.mutated),
         "weak_inputs": tuple(i for i in weak if i not in unread),
         "unread_inputs": tuple(i for i in weak if i in unread),
+        "droppable": () if joint.groups or traced.mutated or not unread.issuperset(weak) else own,
     }
 
 
