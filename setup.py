@@ -33,6 +33,7 @@ setup(
             "csrc/guard_checks.c",
             "csrc/shape_program.c",
             "csrc/guards.c",
+            "csrc/dict_versions.c",
             "csrc/guard_memo.c",
             "csrc/code_cache.c",
             "csrc/compiled_function.c",

@@ -1,44 +1,34 @@
 /* What need not be walked again: the memo of a root of the guard tree.
  *
  * Below a root such as `self` lie modules, their dictionaries, and in the end parameters: thousands of
- * values, nearly always the same ones as at the last call. The first successful walk records what it
- * saw; the next call replays the record. A replay goes from the root downwards and makes sure, step by
- * step, that the same objects are still in the same places:
+ * values, nearly always the same ones as at the last call. The first successful walk records which
+ * words of memory say so, from the root downwards; the next call compares them in one loop:
  *
- *   dictionary    its version is unchanged, so all its items are; else its few guarded items are looked
- *                 up again (a counter kept in a module changes the version at each call)
- *   object        its __dict__ is the same dictionary, its class the same class
- *   list, tuple   the guarded item is the same object, its checks hold; a closure's cell likewise
- *   tensor        it looks as it did, by direct reads: `p.data = ...` changes no dictionary
+ *   object        its class, and which dictionary is its __dict__
+ *   dictionary    its version: unchanged, so are all its items; else its few guarded items are looked
+ *                 up again (a counter kept in a module changes the version at each call). Where CPython
+ *                 tells of changes, all versions together are one word (dict_versions.c)
+ *   tensor        what `tensors_look_as` reads: `p.data = ...` changes no dictionary
  *
- * The record refers to what it saw without holding it (guards must not keep a model alive). That is
- * sound because a reference is used only after the step above it proved that the object is still
- * there, and because replaying these steps runs no Python code. Steps that may run Python code
+ * What has no version (the items of lists and tuples, what a closure's cell holds) is looked up at each
+ * call. The record refers to what it saw without holding it: guards must not keep a model alive. That is
+ * sound because a word is read only after the words before it proved that its object is still there,
+ * and because comparing them runs no Python code. An object at the same address may be another one all
+ * the same: hence versions, and the checks of what is looked up. Steps that may run Python code
  * (getattr, callables) are done last, on values held until the end. Whatever is not as recorded makes
  * the replay answer "unknown", and the tree is walked as if there were no memo.
  */
 #include "weft_frame.h"
 
-typedef enum { STEP_TYPE, STEP_OBJECT, STEP_DICT, STEP_ITEM, STEP_LENGTH } StepKind;
+typedef enum { DICT, WATCHED_DICT, PARENT } ContainerKind;
 
-/* One thing to make sure of. */
+/* A dictionary with its guarded items, or the parent of one that is looked up at each call. */
 typedef struct {
-    uint32_t kind;         /* StepKind */
-    union {
-        uint32_t items;    /* DICT: where its items start in `items` */
-        int32_t dict_at;   /* OBJECT: how far from `value` it keeps its __dict__ */
-    };
-    PyObject *value;       /* the object that is looked at */
-    union {
-        PyTypeObject *type;      /* TYPE, OBJECT */
-        const Node *node;        /* DICT, ITEM */
-        const Check *check;      /* LENGTH */
-    };
-    union {
-        PyObject *expected;      /* OBJECT: its __dict__; ITEM */
-        uint64_t version;        /* DICT */
-    };
-} Step;
+    ContainerKind kind;
+    uint32_t items;   /* where what is expected starts in `items` */
+    PyObject *value;
+    const Node *node; /* of the dictionary; of the item of a list, a tuple or a cell */
+} Container;
 
 /* A guard that may run Python code: a whole node below `value`, or one check of `value`. */
 typedef struct {
@@ -58,15 +48,26 @@ typedef struct {
         Py_ssize_t n, room; \
     }
 
+static const uint32_t NO_CONTAINER = UINT32_MAX;
+
+typedef struct {
+    ARRAY(Word) at;
+    ARRAY(uint32_t) containers; /* for each word, the one to look at when it has changed */
+} Words;
+
 struct Memo {
     const Node *root;
     PyObject *value;   /* of the root when it was recorded; NULL: nothing recorded */
     bool busy;         /* being recorded or replayed: by an outer call, or another thread */
     unsigned failures, successes;
-    ARRAY(Step) steps;
-    ARRAY(PyObject *) items;
-    ARRAY(TensorSnapshot) tensors; /* looked at after the steps, which lead to them */
-    ARRAY(int64_t) extents;        /* of the tensors, one after the other */
+    Words words;
+    Words versions;               /* of watched dictionaries; */
+    word_t changes;               /* they hold while this is `dict_changes` */
+    ARRAY(PyObject *) types;      /* the one thing that is held: what a word means hangs on them */
+    ARRAY(Container) containers;
+    ARRAY(PyObject *) items;      /* what is guarded in the containers; NULL: nothing */
+    ARRAY(SeenTensor) tensors;    /* looked at after the words, which lead to them */
+    ARRAY(char) looks;            /* TensorLooks, one after the other; equal ones are shared */
     ARRAY(Late) late;
     ARRAY(Filled) filled;
     bool overflow;     /* out of memory while recording */
@@ -115,28 +116,22 @@ Memo *memo_new(const Node *root)
     return memo;
 }
 
-/* Types are the one thing that the record holds: the layout of what has that type hangs on them. */
-static bool holds_type(const Step *step)
-{
-    return step->kind == STEP_TYPE || step->kind == STEP_OBJECT;
-}
-
 static void forget_record(Memo *memo)
 {
-    Py_ssize_t n = memo->steps.n;
+    Py_ssize_t n = memo->types.n;
     memo->value = NULL;
-    memo->steps.n = memo->items.n = memo->late.n = memo->filled.n = 0;
-    memo->tensors.n = memo->extents.n = 0;
+    memo->words.at.n = memo->words.containers.n = 0;
+    memo->versions.at.n = memo->versions.containers.n = 0;
+    memo->types.n = memo->containers.n = memo->items.n = 0;
+    memo->tensors.n = memo->looks.n = memo->late.n = memo->filled.n = 0;
     for (Py_ssize_t i = 0; i < n; i++)
-        if (holds_type(&memo->steps.at[i]))
-            Py_XDECREF((PyObject *)memo->steps.at[i].type);
+        Py_DECREF(memo->types.at[i]);
 }
 
 int memo_traverse(const Memo *memo, visitproc visit, void *arg)
 {
-    for (Py_ssize_t i = 0; memo != NULL && i < memo->steps.n; i++)
-        if (holds_type(&memo->steps.at[i]))
-            Py_VISIT(memo->steps.at[i].type);
+    for (Py_ssize_t i = 0; memo != NULL && i < memo->types.n; i++)
+        Py_VISIT(memo->types.at[i]);
     return 0;
 }
 
@@ -145,10 +140,15 @@ void memo_free(Memo *memo)
     if (memo == NULL)
         return;
     forget_record(memo);
-    PyMem_Free(memo->steps.at);
+    PyMem_Free(memo->words.at.at);
+    PyMem_Free(memo->words.containers.at);
+    PyMem_Free(memo->versions.at.at);
+    PyMem_Free(memo->versions.containers.at);
+    PyMem_Free(memo->types.at);
+    PyMem_Free(memo->containers.at);
     PyMem_Free(memo->items.at);
     PyMem_Free(memo->tensors.at);
-    PyMem_Free(memo->extents.at);
+    PyMem_Free(memo->looks.at);
     PyMem_Free(memo->late.at);
     PyMem_Free(memo->filled.at);
     PyMem_Free(memo);
@@ -166,6 +166,7 @@ bool memo_start_recording(Memo *memo, PyObject *value)
     memo->busy = true;
     memo->overflow = false;
     forget_record(memo);
+    memo->changes = dict_changes;
     note_root(memo, value);
     return true;
 }
@@ -177,17 +178,21 @@ void memo_stop_recording(Memo *memo, bool passed)
         memo->value = NULL;
 }
 
-static Step *note_step(Memo *memo, StepKind kind, PyObject *value)
+static void note_word_of(Memo *memo, Words *words, Word now, uint32_t container)
 {
-    static Step nowhere; /* what is written there is never read */
-    Step *step = GROW(memo->steps, 1);
-    if (step == NULL) {
+    Word *word = GROW(words->at, 1);
+    uint32_t *index = GROW(words->containers, 1);
+    if (word == NULL || index == NULL) {
         memo->overflow = true;
-        return &nowhere;
+        return;
     }
-    step->kind = kind;
-    step->value = value;
-    return step;
+    *word = now;
+    *index = container;
+}
+
+static void note_word(Memo *memo, const void *at)
+{
+    note_word_of(memo, &memo->words, word_now(at), NO_CONTAINER);
 }
 
 static void note_late(Memo *memo, PyObject *value, const Node *node, const Check *check)
@@ -199,16 +204,27 @@ static void note_late(Memo *memo, PyObject *value, const Node *node, const Check
         *late = (Late){value, node, check};
 }
 
-/* The step that makes sure of the value's type. */
-static Step *note_type(Memo *memo, PyObject *value)
+static bool is_held(const Memo *memo, PyTypeObject *type)
 {
-    Step *last = memo->steps.n > 0 ? &memo->steps.at[memo->steps.n - 1] : NULL;
-    if (last != NULL && last->kind == STEP_TYPE && last->value == value)
-        return last;
-    Step *step = note_step(memo, STEP_TYPE, value);
-    if (!memo->overflow)
-        step->type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(value));
-    return step;
+    for (Py_ssize_t i = memo->types.n - 1; i >= 0; i--)
+        if (memo->types.at[i] == (PyObject *)type)
+            return true;
+    return false;
+}
+
+static void note_type(Memo *memo, PyObject *value)
+{
+    Py_ssize_t n = memo->words.at.n;
+    if (n > 0 && memo->words.at.at[n - 1].at == (const word_t *)&value->ob_type)
+        return;
+    note_word(memo, &value->ob_type);
+    if (is_held(memo, Py_TYPE(value)))
+        return;
+    PyObject **held = GROW(memo->types, 1);
+    if (held == NULL)
+        memo->overflow = true;
+    else
+        *held = Py_NewRef((PyObject *)Py_TYPE(value));
 }
 
 /* The class of an object can be changed, but not that of an int, a list, ... */
@@ -248,16 +264,35 @@ static bool is_settled(const Check *check, PyObject *value)
            (check->kind == CHECK_LEN && PyTuple_CheckExact(value));
 }
 
+/* Where in `looks` one is that equals the last, which is taken away then. */
+static uint32_t shared_look(Memo *memo, size_t size)
+{
+    enum { TRIES = 64 };
+    size_t at = 0, last = (size_t)memo->looks.n - size;
+    for (int i = 0; i < TRIES && at < last; i++) {
+        const TensorLook *look = (const TensorLook *)(memo->looks.at + at);
+        if (tensor_look_size(look->rank) == size && memcmp(look, memo->looks.at + last, size) == 0) {
+            memo->looks.n = (Py_ssize_t)last;
+            return (uint32_t)at;
+        }
+        at += tensor_look_size(look->rank);
+    }
+    return (uint32_t)last;
+}
+
 static void note_tensor(Memo *memo, PyObject *value)
 {
-    TensorSnapshot *snapshot = GROW(memo->tensors, 1);
-    if (snapshot != NULL)
-        tensor_snapshot(value, snapshot, NULL);
-    int64_t *extents = snapshot != NULL ? GROW(memo->extents, 2 * snapshot->rank) : NULL;
-    if (extents == NULL)
+    TensorMeta meta;
+    tensor_read(tensor_impl(value), &meta);
+    size_t size = tensor_look_size(meta.rank);
+    SeenTensor *tensor = GROW(memo->tensors, 1);
+    TensorLook *look = tensor == NULL ? NULL : (TensorLook *)GROW(memo->looks, (Py_ssize_t)size);
+    if (look == NULL) {
         memo->overflow = true;
-    else
-        tensor_snapshot(value, snapshot, extents);
+        return;
+    }
+    tensor_look(value, look);
+    *tensor = (SeenTensor){value, tensor_impl(value), autograd_meta(tensor_impl(value)), shared_look(memo, size)};
 }
 
 static void note_check(Memo *memo, const Check *check, PyObject *value)
@@ -271,7 +306,7 @@ static void note_check(Memo *memo, const Check *check, PyObject *value)
     else if (check->kind == CHECK_TENSOR && check->tensor->learned)
         note_tensor(memo, value);
     else if (check->kind == CHECK_LEN && PyList_CheckExact(value))
-        note_step(memo, STEP_LENGTH, value)->check = check;
+        note_word(memo, &((PyVarObject *)value)->ob_size);
     else
         note_late(memo, value, NULL, check);
 }
@@ -282,23 +317,40 @@ static bool is_plain_item(const Node *node)
     return node->accessor == FROM_DICT_ITEM && is_simple_key(node->operand);
 }
 
-/* `value` is a dictionary: its version stands for its guarded items, which are noted by the caller as
- * they are looked up, in the order of the children. */
+/* Room for the `count` items of a container, whose word is noted too. */
+static PyObject **note_container(Memo *memo, const Node *node, PyObject *value, Py_ssize_t count,
+                                 ContainerKind kind, Word word)
+{
+    uint32_t index = (uint32_t)memo->containers.n, first = (uint32_t)memo->items.n;
+    Container *container = GROW(memo->containers, 1);
+    PyObject **items = container == NULL ? NULL : GROW(memo->items, count);
+    if (items == NULL)
+        memo->overflow = true;
+    else
+        *container = (Container){kind, first, value, node};
+    note_word_of(memo, kind == WATCHED_DICT ? &memo->versions : &memo->words, word, index);
+    return items;
+}
+
+/* `value` is a dictionary: its version stands for its guarded items, whose own words are noted by the
+ * caller. */
 static void note_dict(Memo *memo, const Node *node, PyObject *value)
 {
-    Step *step = note_step(memo, STEP_DICT, value);
-    step->node = node;
-    step->version = dict_version(value);
-    step->items = (uint32_t)memo->items.n;
-    PyObject **items = GROW(memo->items, node->n_children);
-    if (items == NULL) {
-        memo->overflow = true;
-        return;
-    }
-    for (Py_ssize_t i = 0; i < node->n_children; i++)
+    bool watched;
+    Word version = dict_version(value, &watched);
+    PyObject **items = note_container(memo, node, value, node->n_children,
+                                      watched ? WATCHED_DICT : DICT, version);
+    for (Py_ssize_t i = 0; items != NULL && i < node->n_children; i++)
         if (is_plain_item(&node->children[i]))
             items[i] = PyDict_GetItemWithError(value, node->children[i].operand);
     PyErr_Clear();
+}
+
+static void note_item(Memo *memo, const Node *node, PyObject *parent, PyObject *value)
+{
+    PyObject **item = note_container(memo, node, parent, 1, PARENT, ALWAYS_CHANGED);
+    if (item != NULL)
+        *item = value;
 }
 
 static bool has_dict_guards(const Node *node, PyObject *value)
@@ -357,20 +409,15 @@ bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *v
 /* How the value hangs on its parent. */
 static void note_link(Memo *memo, const Node *node, PyObject *parent, PyObject *value)
 {
-    Step *step;
     switch (node->accessor) {
     case FROM_INSTANCE_DICT:
-        step = note_type(memo, parent);
-        step->kind = STEP_OBJECT;
-        step->dict_at = (int32_t)((char *)dict_pointer(parent, value) - (char *)parent);
-        step->expected = value;
+        note_type(memo, parent);
+        note_word(memo, dict_pointer(parent, value));
         break;
     case FROM_LIST_ITEM:
     case FROM_TUPLE_ITEM:
     case FROM_ATTR: /* the contents of a cell */
-        step = note_step(memo, STEP_ITEM, parent);
-        step->node = node;
-        step->expected = value;
+        note_item(memo, node, parent, value);
         break;
     case FROM_TYPE:
         note_type(memo, parent);
@@ -401,7 +448,7 @@ void memo_note(Memo *memo, const Node *node, PyObject *parent, PyObject *value)
 
 /* ---- replaying ----------------------------------------------------------------------------------- */
 
-/* The checks of a value that run no Python code; the others have steps of their own. */
+/* The checks of a value that run no Python code. */
 static bool simple_checks_hold(const Node *node, PyObject *value)
 {
     for (Py_ssize_t i = 0; i < node->n_checks; i++) {
@@ -415,22 +462,18 @@ static bool simple_checks_hold(const Node *node, PyObject *value)
 }
 
 /* A dictionary that was changed: are its guarded items still the same? */
-static bool dict_holds(const Memo *memo, Step *step)
+static bool dict_holds(const Node *node, PyObject *dict, PyObject *const *items)
 {
-    PyObject *dict = step->value;
-    const Node *node = step->node;
     if (!simple_checks_hold(node, dict))
         return false;
     for (Py_ssize_t i = 0; i < node->n_children; i++) {
         const Node *child = &node->children[i];
-        PyObject *expected = memo->items.at[step->items + i];
-        if (expected == NULL)
+        if (items[i] == NULL)
             continue;
-        if (PyDict_GetItemWithError(dict, child->operand) != expected ||
-            !simple_checks_hold(child, expected))
+        if (PyDict_GetItemWithError(dict, child->operand) != items[i] ||
+            !simple_checks_hold(child, items[i]))
             return false;
     }
-    step->version = dict_version(dict);
     return true;
 }
 
@@ -449,52 +492,55 @@ static PyObject *present_item(const Node *node, PyObject *parent)
     return PyCell_Check(parent) ? PyCell_GET(parent) : NULL;
 }
 
-static bool item_holds(const Step *step)
+static bool item_holds(const Node *node, PyObject *parent, PyObject *expected)
 {
-    PyObject *found = present_item(step->node, step->value);
-    return found != NULL && found == step->expected && simple_checks_hold(step->node, found);
+    return present_item(node, parent) == expected && simple_checks_hold(node, expected);
 }
 
-static bool step_holds(const Memo *memo, Step *step)
+/* Whether what is guarded in the container of a changed word is as before. */
+static bool container_holds(const Memo *memo, uint32_t index, Word *word)
 {
-    switch ((StepKind)step->kind) {
-    case STEP_TYPE:
-        return Py_TYPE(step->value) == step->type;
-    case STEP_OBJECT:
-        return Py_TYPE(step->value) == step->type &&
-               *(PyObject **)((char *)step->value + step->dict_at) == step->expected;
-    case STEP_DICT: /* dictionaries stay dictionaries */
-        return (step->version != 0 && dict_version(step->value) == step->version) ||
-               dict_holds(memo, step);
-    case STEP_ITEM:
-        return item_holds(step);
-    case STEP_LENGTH:
-        return PyList_CheckExact(step->value) &&
-               PyList_GET_SIZE(step->value) == step->check->number;
-    }
-    return false;
+    if (index == NO_CONTAINER)
+        return false;
+    const Container *container = &memo->containers.at[index];
+    PyObject *const *items = &memo->items.at[container->items];
+    if (container->kind == PARENT)
+        return item_holds(container->node, container->value, *items);
+    if ((container->kind == WATCHED_DICT && !dict_is_watched(word->at, container->value)) ||
+        !dict_holds(container->node, container->value, items))
+        return false;
+    if (word->at != ALWAYS_CHANGED.at)
+        *word = word_now(word->at);
+    return true;
 }
 
-/* Modules lie all over the memory: ask for their cache lines before they are needed. */
-static inline void prefetch(const Step *step)
+/* The first word from `at` on that is not as recorded; `n`: there is none. */
+static Py_ssize_t first_changed(const Word *words, Py_ssize_t at, Py_ssize_t n)
 {
-    const char *value = (const char *)step->value;
-    __builtin_prefetch(value + offsetof(PyObject, ob_type));
-    __builtin_prefetch(value + (step->kind == STEP_OBJECT ? step->dict_at : DICT_VERSION_AT));
+    while (at < n && *words[at].at == words[at].held)
+        at++;
+    return at;
 }
 
-static bool steps_hold(Memo *memo)
+static bool words_hold(const Memo *memo, Words *words)
 {
-    enum { AHEAD = 8 };
-    for (Py_ssize_t i = 0; i < memo->steps.n; i++) {
-        if (i + AHEAD < memo->steps.n)
-            prefetch(&memo->steps.at[i + AHEAD]);
-        if (!step_holds(memo, &memo->steps.at[i])) {
+    Word *at = words->at.at;
+    Py_ssize_t n = words->at.n;
+    for (Py_ssize_t i = first_changed(at, 0, n); i < n; i = first_changed(at, i + 1, n)) {
+        if (!container_holds(memo, words->containers.at[i], &at[i])) {
             PyErr_Clear();
             return false;
         }
     }
     return true;
+}
+
+static bool structure_holds(Memo *memo)
+{
+    if (memo->changes != dict_changes && !words_hold(memo, &memo->versions))
+        return false;
+    memo->changes = dict_changes;
+    return words_hold(memo, &memo->words);
 }
 
 static int run_late(Memo *memo, Walk *walk)
@@ -514,9 +560,13 @@ static int run_late(Memo *memo, Walk *walk)
 
 int memo_replay(Memo *memo, Walk *walk, PyObject *value)
 {
-    if (memo->value != value || memo->busy)
+    if (memo->busy)
         return 0;
-    if (!steps_hold(memo) || !tensors_look_as(memo->tensors.at, memo->tensors.n, memo->extents.at)) {
+    if (memo->value != value) {
+        memo->failures += memo->value != NULL; /* recording each call's own dictionary is a loss too */
+        return 0;
+    }
+    if (!structure_holds(memo) || !tensors_look_as(memo->tensors.at, memo->tensors.n, memo->looks.at)) {
         memo->value = NULL; /* recorded anew by the walk that follows */
         memo->failures++;
         return 0;

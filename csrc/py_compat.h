@@ -151,23 +151,19 @@ static inline void frame_discard(PyThreadState *state, Frame *frame)
 static inline void frame_discard(PyThreadState *Py_UNUSED(state), Frame *Py_UNUSED(frame)) {}
 #endif
 
-/* ---- dictionary versions ---------------------------------------------------------------------- */
+/* ---- words of memory --------------------------------------------------------------------------- */
 
-/* A number that no other dictionary ever had and that changes with each change of the dictionary; 0
- * when there is no such number. In 3.13 the attributes of an object may be changed behind the back of
- * its dictionary while the two share their storage (split table), without a new version. */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-static inline uint64_t dict_version(PyObject *dict)
+/* A word of memory, and what it held. */
+typedef uintptr_t __attribute__((may_alias)) word_t;
+typedef struct {
+    const word_t *at;
+    word_t held;
+} Word;
+
+static inline Word word_now(const void *at)
 {
-#if WEFT_PY313
-    if (((PyDictObject *)dict)->ma_values != NULL)
-        return 0;
-#endif
-    return ((PyDictObject *)dict)->ma_version_tag;
+    return (Word){at, *(const word_t *)at};
 }
-enum { DICT_VERSION_AT = offsetof(PyDictObject, ma_version_tag) };
-#pragma GCC diagnostic pop
 
 /* ---- the exception that is set ------------------------------------------------------------------ */
 

@@ -9,7 +9,8 @@
 
 #include <dlfcn.h>
 
-enum { INLINE_RANK = 5, IMPL_WORDS = 24 }; /* c10::SizesAndStrides keeps up to 5 dimensions inline */
+/* c10::SizesAndStrides keeps up to 5 dimensions inline; words that are searched for the rest. */
+enum { INLINE_RANK = 5, IMPL_WORDS = 24, AUTOGRAD_WORDS = 20 };
 
 static struct {
     bool tried;
@@ -20,7 +21,8 @@ static struct {
     Py_ssize_t key_set;
     Py_ssize_t storage;      /* of the pointer to the c10::StorageImpl */
     Py_ssize_t autograd;     /* of the pointer to the AutogradMeta; NULL: requires no grad */
-    bool (*requires_grad)(const void *impl);
+    Py_ssize_t grad_flag;    /* of the bool inside the AutogradMeta; */
+    Py_ssize_t grad_fn;      /* of the pointer: one of them says that gradients are required */
     PyTypeObject *tensor_type;
 } access_;
 
@@ -83,15 +85,23 @@ const void *tensor_storage(const void *impl)
     return *(const void *const *)((const char *)impl + access_.storage);
 }
 
-bool tensor_requires_grad(const void *impl)
+static inline bool requires_grad(const char *autograd)
 {
-    const char *autograd = *(const char *const *)((const char *)impl + access_.autograd);
-    if (autograd == NULL)
-        return false;
-    return access_.requires_grad(impl);
+    return autograd != NULL && (autograd[access_.grad_flag] != 0 ||
+                                *(const void *const *)(autograd + access_.grad_fn) != NULL);
 }
 
-void tensor_read(const void *impl, TensorMeta *meta)
+const char *autograd_meta(const void *impl)
+{
+    return *(const char *const *)((const char *)impl + access_.autograd);
+}
+
+bool tensor_requires_grad(const void *impl)
+{
+    return requires_grad(autograd_meta(impl));
+}
+
+static inline void read_meta(const void *impl, TensorMeta *meta)
 {
     const char *base = impl;
     const int64_t *extents = (const int64_t *)(base + access_.sizes);
@@ -108,67 +118,58 @@ void tensor_read(const void *impl, TensorMeta *meta)
     }
 }
 
-void tensor_snapshot(PyObject *value, TensorSnapshot *snapshot, int64_t *extents)
+void tensor_read(const void *impl, TensorMeta *meta)
+{
+    read_meta(impl, meta);
+}
+
+size_t tensor_look_size(Py_ssize_t rank)
+{
+    return sizeof(TensorLook) + 2 * (size_t)rank * sizeof(int64_t);
+}
+
+void tensor_look(PyObject *value, TensorLook *look)
 {
     const void *impl = tensor_impl(value);
     TensorMeta meta;
     tensor_read(impl, &meta);
-    *snapshot = (TensorSnapshot){
-        .value = value,
-        .type = Py_TYPE(value),
-        .impl = impl,
-        .key_set = meta.key_set,
-        .dtype_device = meta.dtype_device,
-        .rank = (uint16_t)meta.rank,
-        .requires_grad = tensor_requires_grad(impl),
-    };
-    if (extents == NULL)
-        return;
-    memcpy(extents, meta.sizes, (size_t)meta.rank * sizeof(int64_t));
-    memcpy(extents + meta.rank, meta.strides, (size_t)meta.rank * sizeof(int64_t));
+    look->type = Py_TYPE(value);
+    look->key_set = meta.key_set;
+    look->dtype_device = meta.dtype_device;
+    look->rank = (uint16_t)meta.rank;
+    look->requires_grad = tensor_requires_grad(impl);
+    memcpy(look->extents, meta.sizes, (size_t)meta.rank * sizeof(int64_t));
+    memcpy(look->extents + meta.rank, meta.strides, (size_t)meta.rank * sizeof(int64_t));
 }
 
-static bool extents_equal_to(const int64_t *a, const int64_t *b, Py_ssize_t n)
+static inline bool extents_differ(const int64_t *sizes, const int64_t *strides,
+                                  const int64_t *expected, Py_ssize_t rank)
+{
+    int64_t differences = 0;
+    for (Py_ssize_t i = 0; i < rank; i++)
+        differences |= (sizes[i] ^ expected[i]) | (strides[i] ^ expected[rank + i]);
+    return differences != 0;
+}
+
+static inline bool looks_as(const SeenTensor *tensor, const TensorLook *look)
+{
+    const char *impl = tensor->impl;
+    if (tensor_impl(tensor->value) != impl || Py_TYPE(tensor->value) != look->type ||
+        autograd_meta(impl) != tensor->autograd)
+        return false;
+    TensorMeta meta;
+    read_meta(impl, &meta);
+    return meta.key_set == look->key_set && meta.dtype_device == look->dtype_device &&
+           meta.rank == look->rank &&
+           !extents_differ(meta.sizes, meta.strides, look->extents, meta.rank) &&
+           requires_grad(tensor->autograd) == look->requires_grad;
+}
+
+bool tensors_look_as(const SeenTensor *tensors, Py_ssize_t n, const char *looks)
 {
     for (Py_ssize_t i = 0; i < n; i++)
-        if (a[i] != b[i])
+        if (!looks_as(&tensors[i], (const TensorLook *)(looks + tensors[i].look)))
             return false;
-    return true;
-}
-
-static inline bool looks_as(const TensorSnapshot *snapshot, const int64_t *extents)
-{
-    const void *impl = tensor_impl(snapshot->value);
-    TensorMeta meta;
-    if (impl != snapshot->impl || Py_TYPE(snapshot->value) != snapshot->type)
-        return false;
-    tensor_read(impl, &meta);
-    return meta.key_set == snapshot->key_set && meta.dtype_device == snapshot->dtype_device &&
-           meta.rank == snapshot->rank && extents_equal_to(meta.sizes, extents, meta.rank) &&
-           extents_equal_to(meta.strides, extents + meta.rank, meta.rank) &&
-           tensor_requires_grad(impl) == snapshot->requires_grad;
-}
-
-/* Parameters lie all over the memory: ask for the cache lines before they are needed. */
-static inline void prefetch(const TensorSnapshot *snapshot)
-{
-    const char *impl = snapshot->impl;
-    __builtin_prefetch(snapshot->value);
-    __builtin_prefetch(impl + access_.autograd);
-    __builtin_prefetch(impl + access_.sizes + 8);
-    __builtin_prefetch(impl + access_.key_set);
-}
-
-bool tensors_look_as(const TensorSnapshot *snapshots, Py_ssize_t n, const int64_t *extents)
-{
-    enum { AHEAD = 6 };
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (i + AHEAD < n)
-            prefetch(&snapshots[i + AHEAD]);
-        if (!looks_as(&snapshots[i], extents))
-            return false;
-        extents += 2 * snapshots[i].rank;
-    }
     return true;
 }
 
@@ -209,12 +210,16 @@ static const char PROBES[] =
     "              (torch.nn.Parameter(make((2, 2))), 6, 0),\n"
     "              (torch.nn.Parameter(make((2, 2)), requires_grad=False), 6, 0)]\n"
     "    with torch.enable_grad():\n"
-    "        verify.append((verify[-2][0] * 2, 6, 0))\n"
-    "    leaves = tuple(make((2, 2)).requires_grad_(grad) for grad in (True, True, False, False))\n"
-    "    for t in leaves[1:3]:\n"
-    "        t.requires_grad_(not t.requires_grad).requires_grad_(not t.requires_grad)\n"
+    "        result = verify[-2][0] * 2\n"
+    "        verify += [(result, 6, 0), (result.detach(), 6, 0), (result[0], 6, 0)]\n"
+    "    leaves = [make((2, 2)).requires_grad_() for _ in range(6)]\n"
+    "    for t in leaves[3:]:\n"
+    "        t.requires_grad_(False)\n"
+    "    for t in leaves[::2]:\n"
     "        t.grad = make((2, 2))\n"
-    "leaf_cdata = [t._cdata for t in leaves]\n"
+    "    verify += [(t, 6, 0) for t in leaves]\n"
+    "autograd = [t._cdata for t in (*leaves, search[-1], result)]\n"
+    "grad_fn = result.grad_fn\n"
     "cdata = [t._cdata for t in search]\n"
     "storages = [t.untyped_storage()._cdata for t in search]\n"
     "expected = [(t, code | device << 16 | 0xff << 24, t.requires_grad, tuple(t.shape), t.stride())\n"
@@ -301,22 +306,73 @@ static bool find_storage(const int64_t *const *impl, PyObject *storages)
     return false;
 }
 
-/* leaf 0, 1: require grad; 2: does not, but has an AutogradMeta; 3: has none. */
-static bool find_autograd(PyObject *addresses)
+/* Tensors for the search of what autograd keeps: WANT leaves require gradients, as many do not but
+ * have an AutogradMeta; UNTOUCHED has none, RESULT a `grad_fn`. */
+enum { WANT = 3, LEAVES = 2 * WANT, UNTOUCHED = LEAVES, RESULT, N_AUTOGRAD };
+
+static bool find_grad_flag(const char *const *meta)
 {
-    const char *leaf[4];
-    for (int i = 0; i < 4; i++)
-        leaf[i] = PyLong_AsVoidPtr(PyList_GET_ITEM(addresses, i));
+    for (Py_ssize_t at = 8; at < AUTOGRAD_WORDS * 8; at++) {
+        bool fits = true;
+        for (int i = 0; i < LEAVES && fits; i++)
+            fits = meta[i][at] == (i < WANT);
+        if (fits) {
+            access_.grad_flag = at;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether the Python object of a graph node refers to that node. */
+static bool stands_for(PyObject *object, const void *node)
+{
+    for (Py_ssize_t at = sizeof(PyObject); at < Py_TYPE(object)->tp_basicsize; at += 8)
+        if (*(const void *const *)((const char *)object + at) == node)
+            return true;
+    return false;
+}
+
+static bool find_grad_fn(const char *const *meta, PyObject *grad_fn)
+{
+    for (Py_ssize_t at = 8; at < AUTOGRAD_WORDS * 8; at += 8) {
+        const void *node = *(const void *const *)(meta[RESULT] + at);
+        bool fits = node != NULL && stands_for(grad_fn, node);
+        for (int i = 0; i < LEAVES && fits; i++)
+            fits = *(const void *const *)(meta[i] + at) == NULL;
+        if (fits) {
+            access_.grad_fn = at;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool are_different_objects(const char *const *meta)
+{
+    for (int i = 0; i < N_AUTOGRAD; i++) {
+        if ((meta[i] == NULL) != (i == UNTOUCHED) || (uintptr_t)meta[i] % 8 != 0 ||
+            (i != UNTOUCHED && (uintptr_t)meta[i] < 4096))
+            return false;
+        for (int j = 0; j < i; j++)
+            if (meta[i] == meta[j])
+                return false;
+    }
+    return true;
+}
+
+static bool find_autograd(PyObject *addresses, PyObject *grad_fn)
+{
     for (Py_ssize_t at = 16; at < IMPL_WORDS * 8; at += 8) {
-        const char *meta[4];
-        for (int i = 0; i < 4; i++)
-            meta[i] = *(const char *const *)(leaf[i] + at);
-        if (meta[3] != NULL || meta[0] == NULL || meta[1] == NULL || meta[2] == NULL ||
-            (uintptr_t)meta[0] < 4096 || meta[0] == meta[1] || meta[1] == meta[2] ||
-            (uintptr_t)meta[0] % 8 || (uintptr_t)meta[2] % 8)
-            continue;
-        access_.autograd = at;
-        return true;
+        const char *meta[N_AUTOGRAD];
+        for (int i = 0; i < N_AUTOGRAD; i++) {
+            const char *impl = PyLong_AsVoidPtr(PyList_GET_ITEM(addresses, i));
+            meta[i] = *(const char *const *)(impl + at);
+        }
+        if (are_different_objects(meta)) {
+            access_.autograd = at;
+            return find_grad_flag(meta) && find_grad_fn(meta, grad_fn);
+        }
     }
     return false;
 }
@@ -339,7 +395,8 @@ static bool find_offsets(PyObject *probes)
     }
     return find_sizes(impl) && find_dtype_device(impl) && find_key_set(impl) &&
            find_storage(impl, storages) &&
-           find_autograd(PyDict_GetItemString(probes, "leaf_cdata"));
+           find_autograd(PyDict_GetItemString(probes, "autograd"),
+                         PyDict_GetItemString(probes, "grad_fn"));
 }
 
 static bool extents_equal(PyObject *tuple, const int64_t *values, Py_ssize_t rank)
@@ -393,8 +450,7 @@ bool tensor_access_calibrate(void)
     if (probes != NULL) {
         PyObject *type = PyDict_GetItemString(probes, "tensor_type");
         access_.tensor_type = (PyTypeObject *)Py_XNewRef(type);
-        *(void **)&access_.requires_grad = torch_symbol("_ZNK3c1010TensorImpl13requires_gradEv");
-        access_.ready = access_.requires_grad != NULL && find_offsets(probes) && verify_offsets(probes);
+        access_.ready = find_offsets(probes) && verify_offsets(probes);
         PyDict_Clear(probes); /* a function inside refers to it */
         Py_DECREF(probes);
     }

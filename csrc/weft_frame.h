@@ -7,7 +7,8 @@
  *   guard_checks.c       one check on one value
  *   shape_program.c      relations between sizes, as a small program
  *   guards.c             GuardTree: the checks of a captured frame, evaluated in one walk
- *   guard_memo.c         what need not be walked again because no dictionary on the way changed
+ *   dict_versions.c      words that tell whether a dictionary has changed
+ *   guard_memo.c         what need not be walked again because nothing on the way changed
  *   code_cache.c         Entry {guards, replacement}; the entries of each code object
  *   compiled_function.c  CompiledFunction: binds arguments, tries entries, calls the replacement
  *   tail_call.c          replacements that end by going on in a continuation, one after the other
@@ -39,20 +40,27 @@ const void *tensor_data(PyObject *tensor);   /* of the same: its first element; 
 void tensor_read(const void *impl, TensorMeta *meta);
 bool tensor_requires_grad(const void *impl);
 
-/* How one tensor object looked; its sizes and strides are kept by the caller (2 * rank numbers). */
+/* What guards look at in a tensor. */
 typedef struct {
-    PyObject *value;
     PyTypeObject *type; /* borrowed: the guard that wants it holds it */
-    const void *impl;
     uint64_t key_set;
     uint32_t dtype_device;
     uint16_t rank;
     bool requires_grad;
-} TensorSnapshot;
+    int64_t extents[];  /* sizes, then strides */
+} TensorLook;
 
-void tensor_snapshot(PyObject *value, TensorSnapshot *snapshot, int64_t *extents); /* or NULL */
-/* Whether all still look so; `extents` are those of the snapshots, one after the other. */
-bool tensors_look_as(const TensorSnapshot *snapshots, Py_ssize_t n, const int64_t *extents);
+typedef struct {
+    PyObject *value;
+    const void *impl;
+    const char *autograd;
+    uint32_t look; /* how it looked: where, in bytes, among the looks */
+} SeenTensor;
+
+const char *autograd_meta(const void *impl);
+size_t tensor_look_size(Py_ssize_t rank);
+void tensor_look(PyObject *value, TensorLook *look); /* into zeroed memory */
+bool tensors_look_as(const SeenTensor *tensors, Py_ssize_t n, const char *looks);
 const void *tensor_storage(const void *impl); /* the StorageImpl, or NULL */
 bool is_tensor(PyObject *value);             /* instance of torch.Tensor */
 /* Clears the references to tensors and tuples of them, whose memory matters. (Other objects may do
@@ -156,6 +164,15 @@ SeenSizes *seen_sizes_new(Py_ssize_t n_slots); /* NULL: exception */
 void seen_sizes_of(SeenSizes *seen, const ShapeProgram *program);
 bool seen_sizes_again(SeenSizes *seen, PyObject *const *slots);
 void seen_sizes_passed(SeenSizes *seen);
+
+/* ---- dict_versions.c --------------------------------------------------------------------------- */
+extern word_t dict_changes; /* of all watched dictionaries: unchanged, so are they */
+/* A word that changes with each change of the dictionary, and is what it was for no other one. */
+Word dict_version(PyObject *dict, bool *watched);
+/* Whether the word of a watched dictionary is still this one's, which may be gone otherwise. */
+bool dict_is_watched(const word_t *version, PyObject *dict);
+#define ALWAYS_CHANGED ((Word){&always_zero, 1}) /* for what has no such word */
+extern const word_t always_zero;
 
 /* ---- guard_memo.c ------------------------------------------------------------------------------ */
 Memo *memo_new(const Node *root);            /* NULL when it would not pay */
