@@ -101,11 +101,26 @@ def test_scans_of_columns(dim: int) -> None:
     check(lambda x: x.int().cumsum(dim), x, library_calls=None)
 
 
-@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 def test_borders_that_repeat_the_image(mode: str) -> None:
-    check(lambda x: F.pad(x, (2, 1, 0, 3), mode=mode) * 2, torch.randn(2, 3, 6, 7))
-    weft.reset()
-    check(lambda x: F.pad(x.sin(), (2, 3), mode=mode), torch.randn(2, 3, 9))
+    def f(x: torch.Tensor, row: torch.Tensor, cube: torch.Tensor) -> torch.Tensor:
+        padded = F.pad(x, (2, 1, 0, 3), mode=mode) * 2
+        return padded.sum() + F.pad(row.sin(), (2, 3), mode=mode).cumsum(-1).sum() * (
+            F.pad(cube, (1, 0, 0, 2, 1, 1), mode=mode).cos().sum())
+
+    inputs = [torch.randn(*shape, requires_grad=True) for shape in (
+        (2, 3, 6, 27), (2, 3, 9), (1, 2, 3, 4, 25))]
+    found, expected = weft.compile(f)(*inputs), f(*inputs)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs))
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_borders_of_channels_last_images(mode: str) -> None:
+    """The meta kernels promised rows."""
+    x = torch.randn(2, 3, 6, 7).to(memory_format=torch.channels_last)
+    check(lambda x: F.pad(x, (2, 1, 1, 3), mode=mode) + 1, x)
 
 
 def test_positions_in_images_of_any_size() -> None:

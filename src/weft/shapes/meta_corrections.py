@@ -7,7 +7,7 @@ statistics (a kernel of the backward) would take the bytes of one type for anoth
 
     mean of native_layer_norm(bfloat16 x, float32 weight)    meta: bfloat16    CPU: float32
     batch_norm(x.transpose(1, 2))                            meta: as x        CPU: row-major
-    roll(channels-last x, 1, 2)                              meta: row-major   CPU: as x
+    roll(channels-last x, 1, 2), reflection_pad2d(x, ...)    meta: row-major   CPU: as x
     slice_scatter(x.expand(3, 4), ...)                       meta: (0, 1)      CPU: (4, 1)
     _fft_r2c(x, [0])                                         meta: row-major   CPU: column-major
 """
@@ -39,6 +39,14 @@ _SCATTERS: Final = {
     aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default,
 }
 
+_PADS: Final = {
+    op: position
+    for kind in ("reflection", "replication") for rank in ("2d", "3d")
+    for name, position in ((f"{kind}_pad{rank}", 0), (f"{kind}_pad{rank}_backward", 1))
+    for op in (getattr(aten, name).default,)
+}
+"""Operators whose result lies as the image among their arguments."""
+
 _SPECTRA: Final = {aten._fft_r2c.default, aten._fft_c2c.default}
 
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -59,7 +67,9 @@ Cast = Callable[..., Any]
 def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> Any:
     """`result` with the types and layouts that a CPU gives; `cast` is `_to_copy` of a fake."""
     if func is aten.roll.default:
-        return _rolled(args[0], result, cast) if len(args) > 2 and args[2] else result
+        return _as_image(args[0], result, cast) if len(args) > 2 and args[2] else result
+    if func in _PADS:
+        return _as_image(args[_PADS[func]], result, cast)
     if func in _SCATTERS:
         return _without_overlap(result, cast)
     if func in _SPECTRA and result.device.type == "cpu":
@@ -73,10 +83,13 @@ def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) ->
     return result
 
 
-def _rolled(x: torch.Tensor, result: torch.Tensor, cast: Cast) -> torch.Tensor:
-    """On a CPU `roll` is `cat` of two parts, which keeps the memory of images as it lies."""
+def _as_image(x: torch.Tensor, result: torch.Tensor, cast: Cast) -> torch.Tensor:
+    """On a CPU `roll` (which is `cat` of two parts) and padding keep the memory of images as it
+    lies."""
     form = _IMAGES.get(x.dim())
-    if x.device.type != "cpu" or form is None or not x.is_contiguous(memory_format=form):
+    if x.device.type != "cpu" or form is None or x.is_contiguous():
+        return result
+    if not x.is_contiguous(memory_format=form):
         return result
     return cast(result, memory_format=form)  # type: ignore[no-any-return]
 

@@ -12,6 +12,7 @@ import torch
 
 from weft._torch import nn_functions
 from weft.capture.breaks import graph_break
+from weft.capture.polyfills import library
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant, evaluate, is_none
 from weft.capture.values.functions import rule
@@ -33,7 +34,24 @@ def _pad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     plain = len(args) > 1 and mode.is_constant and mode.constant() == "constant"
     if plain and _is_scattered(args[0]) and _pads_nothing(tx, args[1]):
         return run(tx, "call_method", "clone", args[:1], {})
+    if mode.is_constant and mode.constant() == "circular" and _pads_whole_rows(tx, args):
+        form = tx.wrap_fixed(library.circular_pad, "circular_pad")
+        return form.call(tx, args[:2], {})
     return run(tx, "call_function", nn_functions.pad, args, kwargs)
+
+
+def _pads_whole_rows(tx: Interpreter, args: Args) -> bool:
+    """Is a row-major tensor padded along its last dimensions, by no more than it has?"""
+    x, widths = args[0], args[1] if len(args) > 1 else NONE
+    if not isinstance(x, TensorValue) or not isinstance(widths, TupleValue | ListValue):
+        return False
+    numbers = [tx.force(width) for width in widths.iterate(tx)]
+    counts = [n.constant() if n.is_constant else None for n in numbers]
+    sizes = [n for n in x.example.shape[::-1] for _ in (0, 1)]
+    fits = all(type(n) is int and type(size) is int and 0 <= n <= size
+               for n, size in zip(counts, sizes, strict=False))
+    known_rank = 2 * x.example.dim() - len(counts) in (2, 4) and any(counts)
+    return fits and known_rank and x.example.is_contiguous()
 
 
 def _is_scattered(x: SymbolicValue) -> bool:

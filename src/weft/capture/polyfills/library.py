@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import torch
+
 
 class Comparable:
     """What the function that `functools.cmp_to_key` makes gives for one object."""
@@ -113,3 +115,14 @@ def ordered_setdefault(self: Any, key: Any, default: Any = None) -> Any:
         return self[key]
     self[key] = default
     return default
+
+
+def circular_pad(input: torch.Tensor, pad: Any) -> torch.Tensor:
+    """`torch.nn.functional.pad` that goes round: C++ writes part by part into empty memory."""
+    for number in range(len(pad) // 2):
+        before, after, dim = pad[2 * number], pad[2 * number + 1], -1 - number
+        last = [input.narrow(dim, input.shape[dim] - before, before)] if before else []
+        first = [input.narrow(dim, 0, after)] if after else []
+        if last or first:
+            input = torch.cat([*last, input, *first], dim)
+    return input

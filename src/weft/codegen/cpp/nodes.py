@@ -14,6 +14,7 @@ from functools import reduce
 from typing import Final
 
 from weft.codegen.cpp.plan import SHUFFLED_STEPS, Plan
+from weft.codegen.cpp.segments import Segment
 from weft.codegen.cpp.spelling import C_TYPE, FUNCTION, literal
 from weft.codegen.cpp.tiles import Tile
 from weft.codegen.loop_ir import (
@@ -55,7 +56,7 @@ class NodeWriter:
         self.done: set[int] = set()
         self.in_tile = False
         self.divisors: set[int] = set()  # numbers of the call that vectors are divided by
-        self.known: dict[int, bool] = {}  # boolean nodes that are constant where we print
+        self.segment = Segment(0, 0, {}, {}, frozenset())  # what is known where we print
         self.vector_name = self.names[name_of(plan.vector)] if plan.vector else ""
 
     def begin_sizes(self, source: str) -> None:
@@ -68,7 +69,8 @@ class NodeWriter:
 
     def node(self, node: Node) -> None:
         """Define one node's value, unless it is known here."""
-        if node.id in self.known or node.id in self.plan.settled:
+        if any(node.id in ids for ids in (self.segment.unused, self.segment.same,
+                                          self.plan.settled)):
             self.done.add(node.id)
         else:
             _PRINT[type(node)](self, node)
@@ -79,6 +81,7 @@ class NodeWriter:
 
     def use(self, node: Node) -> str:
         """A node's value as it is: a vector if it varies, else a scalar."""
+        node = self.segment.same.get(node.id, node)
         if node.id in self.known:
             return f"scalar({str(self.known[node.id]).lower()})"
         if isinstance(node, Const):
@@ -87,9 +90,18 @@ class NodeWriter:
 
     def wide(self, node: Node) -> str:
         """A node's value as a vector."""
+        node = self.segment.same.get(node.id, node)
         text = self.use(node)
         varies = self.plan.varies(node) and node.id not in self.known
         return text if varies else f"splat<L, P>({text})"
+
+    @property
+    def known(self) -> dict[int, bool]:
+        """The boolean nodes that are constant where we print."""
+        return self.segment.known
+
+    def mask_of(self, node: Load) -> Node | None:
+        return None if node.mask is None else self.segment.same.get(node.mask.id, node.mask)
 
     def const(self, node: Const) -> None:
         self.done.add(node.id)  # printed where it is used
@@ -122,8 +134,9 @@ class NodeWriter:
         self.define(node, f"load<{shape}>({name}.at, Full{{}})")
 
     def load(self, node: Load) -> None:
-        if node.mask is not None and node.mask.id in self.known:
-            if self.known[node.mask.id]:
+        mask = self.mask_of(node)
+        if mask is not None and mask.id in self.known:
+            if self.known[mask.id]:
                 self.unmasked_load(node)
             else:
                 text = f"scalar<{C_TYPE[node.dtype]}>({literal(node.other, node.dtype)})"
@@ -133,7 +146,7 @@ class NodeWriter:
         if not self.plan.varies(node):
             self.define(node, self.guarded(node, f"load1({address})"))
             return
-        if node.mask is None or not self.plan.varies(node.mask):
+        if mask is None or not self.plan.varies(mask):
             self.define(node, self.guarded(node, self.vector_load(node)))
         elif self.step_of(node.index, node.indirect) == 1:
             self.define(node, f"load_masked<L, P>({address}, n, {self.mask_arguments(node)})")
@@ -198,12 +211,13 @@ class NodeWriter:
 
     def guarded(self, node: Load, text: str) -> str:
         """A load under a mask that is the same in all lanes."""
-        if node.mask is None:
+        mask = self.mask_of(node)
+        if mask is None:
             return text
         other = f"scalar<{C_TYPE[node.dtype]}>({literal(node.other, node.dtype)})"
         if self.plan.varies(node):
             other = f"splat<L, P>({other})"
-        return f"value({self.use(node.mask)}) ? {text} : {other}"
+        return f"value({self.use(mask)}) ? {text} : {other}"
 
     def step_of(self, index: IntExpr, indirect: Sequence[Indirect]) -> IntExpr | None:
         """Elements between lanes; None if they must be gathered one by one."""

@@ -192,7 +192,7 @@ def _cut(plan: Plan, vector: LoopVar, vector_bytes: int) -> None:
     its parts fill smaller vectors and what they compute is dear."""
     kernel = plan.kernel
     plan.segments = segments(kernel, vector)
-    plan.settled = settled(kernel, plan.segments)
+    plan.settled = settled(plan.segments)
     plan.lanes = _lanes(kernel, plan.varying - plan.settled, vector_bytes, plan.vector_inner)
     plan.parts = _parts(plan, vector)
     if plan.step >= trips(vector.extent):

@@ -9,13 +9,23 @@ loop variable with constants or sizes; between two such places the comparison is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cmp_to_key
 from itertools import pairwise
 from typing import Final, final
 
-from weft.codegen.loop_ir import Const, IndexValue, Kernel, LoopVar, Node, Op, operands
+from weft.codegen.loop_ir import (
+    Const,
+    IndexValue,
+    Kernel,
+    Load,
+    LoopVar,
+    Node,
+    Op,
+    Reduce,
+    operands,
+)
 from weft.shapes.expr import (
     Expr,
     IntExpr,
@@ -33,21 +43,21 @@ MAX_SEGMENTS: Final = 4
 _FALLING: Final = {"lt": True, "le": True, "gt": False, "ge": False}
 """Comparisons, and whether they are true of small left sides."""
 
-_LOGIC: Final[dict[str, Callable[..., bool]]] = {
-    "and_": lambda a, b: a and b,
-    "or_": lambda a, b: a or b,
-    "not_": lambda a: not a,
-}
+_ABSORBING: Final = {"and_": False, "or_": True}
+"""Operators on booleans, and the operand that settles the result."""
 
 
 @final
 @dataclass(frozen=True)
 class Segment:
-    """A part of a loop, and the boolean nodes that are constant in it."""
+    """A part of a loop, the boolean nodes that are constant in it, those that equal another node
+    there (`a and True`), and the nodes that nothing needs."""
 
     start: IntExpr
     stop: IntExpr
     known: dict[int, bool]
+    same: dict[int, Node]
+    unused: frozenset[int]
 
 
 def segments(kernel: Kernel, variable: LoopVar) -> list[Segment]:
@@ -63,8 +73,39 @@ def segments(kernel: Kernel, variable: LoopVar) -> list[Segment]:
     if edges is None:
         return []
     edges = [0, *edges, variable.extent]
-    return [Segment(start, stop, _known_values(kernel, places, variable.extent, edges, start))
-            for start, stop in pairwise(edges)]
+    return [
+        _segment(kernel, start, stop, _comparisons_at(places, variable.extent, edges, start))
+        for start, stop in pairwise(edges)
+    ]
+
+
+def _segment(kernel: Kernel, start: IntExpr, stop: IntExpr, known: dict[int, bool]) -> Segment:
+    """With these comparisons known."""
+    same: dict[int, Node] = {}
+    for node in kernel.nodes:
+        if isinstance(node, Op) and node.dtype == "bool":
+            value = _logic(node, known, same)
+            if isinstance(value, bool):
+                known[node.id] = value
+            elif value is not None:
+                same[node.id] = value
+    return Segment(start, stop, known, same, _unused(kernel, known, same))
+
+
+def _logic(node: Op, known: dict[int, bool], same: dict[int, Node]) -> bool | Node | None:
+    """What an operator on booleans gives: a constant, one of its operands, or something new."""
+    values = [_value(a, known) for a in node.args]
+    if node.name == "not_":
+        return None if values[0] is None else not values[0]
+    settling = _ABSORBING.get(node.name)
+    if settling is None or node.id in known:
+        return None
+    if settling in values:
+        return settling
+    others = [a for a, value in zip(node.args, values, strict=True) if value is None]
+    if not others:
+        return not settling
+    return same.get(others[0].id, others[0]) if len(others) == 1 else None
 
 
 def is_cut(nodes: Iterable[Node], parts: list[Segment]) -> bool:
@@ -73,20 +114,30 @@ def is_cut(nodes: Iterable[Node], parts: list[Segment]) -> bool:
     return any(node.id in known for node in nodes)
 
 
-def settled(kernel: Kernel, parts: list[Segment]) -> frozenset[int]:
-    """Nodes that are never computed: known in every part, or used by such only."""
-    if not parts:
-        return frozenset()
-    found = set.intersection(*(set(part.known) for part in parts))
+def settled(parts: list[Segment]) -> frozenset[int]:
+    """Nodes that are never computed."""
+    return frozenset.intersection(*(part.unused for part in parts)) if parts else frozenset()
+
+
+def _unused(kernel: Kernel, known: dict[int, bool], same: dict[int, Node]) -> frozenset[int]:
+    """Nodes that are known, or used by such or in branches not taken only."""
     needed = {n.id for s in kernel.stores for n in (s.value, *s.indirect)}
     for node in reversed(kernel.nodes):
-        if node.id in found:
-            continue
-        if node.id in needed or not isinstance(node, IndexValue | Op):
-            needed.update(o.id for o in operands(node))
-        else:
-            found.add(node.id)
-    return frozenset(found)
+        if node.id not in known and (node.id in needed or isinstance(node, Reduce)):
+            needed.update(o.id for o in _needed_operands(node, known, same))
+    return frozenset(n.id for n in kernel.nodes if n.id not in needed or n.id in known)
+
+
+def _needed_operands(
+    node: Node, known: dict[int, bool], same: dict[int, Node]
+) -> tuple[Node, ...]:
+    if node.id in same:
+        return (same[node.id],)
+    if isinstance(node, Op) and node.name == "where" and node.args[0].id in known:
+        return (node.args[1 if known[node.args[0].id] else 2],)
+    if isinstance(node, Load) and node.mask is not None and node.mask.id in known:
+        return node.indirect if known[node.mask.id] else ()
+    return operands(node)
 
 
 Place = tuple[Op, bool, IntExpr]
@@ -126,21 +177,16 @@ def _at_most(left: IntExpr, right: IntExpr) -> bool:
     return lower_bound(right - left) >= 0
 
 
-def _known_values(
-    kernel: Kernel, places: list[Place], extent: IntExpr, edges: list[IntExpr], start: IntExpr
+def _comparisons_at(
+    places: list[Place], extent: IntExpr, edges: list[IntExpr], start: IntExpr
 ) -> dict[int, bool]:
-    """The boolean nodes that are constant in the segment which begins at `start`."""
+    """The comparisons' values in the segment which begins at `start`."""
     reached = edges.index(start)
     known = {}
     for comparison, before, cut in places:
         passed = lower_bound(-cut) >= 0 or (
             lower_bound(cut - extent) < 0 and edges.index(_clamped(cut, extent)) <= reached)
         known[comparison.id] = before != passed
-    for node in kernel.nodes:
-        if isinstance(node, Op) and node.name in _LOGIC and node.dtype == "bool":
-            values = [_value(a, known) for a in node.args]
-            if None not in values:
-                known[node.id] = _LOGIC[node.name](*values)
     return known
 
 

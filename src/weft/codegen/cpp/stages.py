@@ -104,9 +104,9 @@ class StageWriter(NodeWriter):
             self.vector_segment(variable.extent, low, high, body)
             return
         whole = low == "0" and high == self.index(variable.extent)
+        around = self.segment
         for part in parts:
-            self.known = part.known
-            saved = set(self.done)
+            self.segment, saved = part, set(self.done)
             first, last = self.index(part.start), self.index(part.stop)
             aligned = all(isinstance(edge, int) and edge % self.plan.step == 0
                           for edge in (part.start, part.stop))
@@ -114,7 +114,7 @@ class StageWriter(NodeWriter):
                 first, last = f"weft_max({low}, {first})", f"weft_min({high}, {last})"
             length = part.stop - part.start if whole or aligned else None
             self.vector_segment(length, first, last, body)
-            self.done, self.known = saved, {}
+            self.done, self.segment = saved, around
 
     def vector_segment(
         self, length: IntExpr | None, low: str, high: str, body: Callable[[], None]
@@ -140,7 +140,8 @@ class StageWriter(NodeWriter):
             if not (isinstance(node, Const) or node.id in self.done):
                 self.node(node)
         for node in stage.kept:
-            self.write_row(node)
+            if node.id in self.known or node.id not in self.segment.unused:
+                self.write_row(node)
         for reduction in stage.reductions:
             self.accumulate(reduction)
         self.stores(stage.stores)

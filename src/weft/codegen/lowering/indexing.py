@@ -1,4 +1,5 @@
-"""Gathering by computed indices, replaced slices, concatenation, padding, nearest upsampling.
+"""Gathering by computed indices, replaced slices, concatenation, padding with a number, nearest
+upsampling.
 
 Place in the pipeline: part of `lowering/`. An index read from a tensor becomes an `Indirect`
 symbol in the load's index expression, with eager's wrap of negative values and its IndexError.
@@ -296,47 +297,6 @@ def _replaced(
 
     cost, reads = _cost(x, source)
     return cx.lazy(cx.shape, cx.dtype, formula, cost + 2, reads, cx.layouts[0])
-
-
-@lowering(
-    aten.reflection_pad1d.default, aten.reflection_pad2d.default,
-    aten.replication_pad1d.default, aten.replication_pad2d.default,
-)
-def mirrored_pad(cx: LoweringContext, x: Value, pad: list[Any]) -> Value:
-    """The image, or what its borders say: each part is read in runs, as the targets see."""
-    reflects = "reflection" in str(cx.target)
-    rank = len(x.shape)
-    before: dict[int, IntExpr] = {rank - 1 - k: pad[2 * k] for k in range(len(pad) // 2)}
-    if not all(isinstance(n, int) and n >= 0 for n in pad):
-        raise NotLowered("padding that may take away")
-
-    def element(em: Emitter, at: list[IntExpr], dims: list[int]) -> Node:
-        if not dims:
-            return x.at(em, at)
-        d, *others = dims
-        inside, last = at[d] - before[d], x.shape[d] - 1
-
-        def part(position: IntExpr) -> Node:
-            return element(em, [*at[:d], position, *at[d + 1 :]], others)
-
-        low = em.op("lt", em.index(at[d]), em.index(before[d]))
-        high = em.op("gt", em.index(inside), em.index(last))
-        with em.masked(low, 0):
-            first = part(-inside if reflects else 0)
-        with em.masked(high, 0):
-            final = part(2 * last - inside if reflects else last)
-        with em.masked(em.op("not_", em.op("or_", low, high)), 0):
-            middle = part(inside)
-        return em.op("where", low, first, em.op("where", high, final, middle))
-
-    def formula(em: Emitter, index: Index) -> Node:
-        return element(em, list(index), sorted(before))
-
-    cost, reads = _cost(x)
-    parts = 3 ** len(before)
-    return cx.lazy(
-        cx.shape, cx.dtype, formula, parts * (cost + 2), parts * reads, cx.layouts[0]
-    )
 
 
 @lowering(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default)

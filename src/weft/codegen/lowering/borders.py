@@ -1,0 +1,152 @@
+"""Borders that repeat the image: padding by reflection and by replication, and its gradients.
+
+Place in the pipeline: part of `lowering/`. Where elements lie beside each other in memory, each
+part of a padded row is read as a run, as the targets see (`cpp/segments.py`); along other
+dimensions the position is a formula:
+
+    reflection_pad1d(x, (2, 2))    x[2] x[1] | x[0] x[1] ... x[n-1] | x[n-2] x[n-3]
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import torch
+
+from weft.codegen.loop_ir import Node
+from weft.codegen.lowering.registry import LoweringContext, NotLowered, cost_of, lowering
+from weft.codegen.values import Emitter, Index, Value
+from weft.shapes.expr import IntExpr, maximum, minimum
+
+aten = torch.ops.aten
+
+MOST_TERMS: Final = 36
+"""Elements of a gradient that are added up for one of the image's."""
+
+Place = tuple[IntExpr, IntExpr]
+"""A position, and the size that it must be less than (and not negative)."""
+
+
+@final
+@dataclass(frozen=True)
+class Border:
+    """The padding of one dimension of `size` elements: how many, and is the image mirrored?"""
+
+    before: int
+    after: int
+    size: IntExpr
+    reflects: bool
+
+    def position(self, padded: IntExpr) -> IntExpr:
+        """The image's element that is at a position of the padded image."""
+        inside, last = padded - self.before, self.size - 1
+        if not self.reflects:
+            return minimum(maximum(inside, 0), last)
+        up = last - maximum(inside, -inside)
+        return last - maximum(up, -up)
+
+    def outside(self, padded: IntExpr, *, low: bool) -> IntExpr:
+        """The same, on one side of the image."""
+        inside, last = padded - self.before, self.size - 1
+        if not self.reflects:
+            return 0 if low else last
+        return -inside if low else 2 * last - inside
+
+    def copies(self, position: IntExpr) -> Iterator[tuple[list[Place], IntExpr]]:
+        """Where an element of the image is found in the padded one, and when."""
+        before, after, last = self.before, self.after, self.size - 1
+        yield [], position + before
+        if self.reflects:
+            if before:
+                yield [(position - 1, before)], before - position
+            if after:
+                yield [(position - last + after, after)], 2 * last - position + before
+            return
+        for padded in range(before):
+            yield [(position, 1)], padded
+        for padded in range(after):
+            yield [(position - last, 1)], self.size + before + padded
+
+
+@lowering(
+    aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default,
+    aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default,
+)
+def repeated_border(cx: LoweringContext, x: Value, pad: list[Any]) -> Value:
+    """The image with its borders."""
+    borders = _borders(cx, x, pad)
+    layout = cx.layouts[0]
+    in_runs = layout is None or layout[-1] == 1
+
+    def formula(em: Emitter, index: Index) -> Node:
+        at = list(index)
+        for d, border in borders.items():
+            at[d] = border.position(index[d])
+        if not in_runs:
+            return x.at(em, at)
+        return _in_runs(em, x, at, index[-1], borders[len(index) - 1])
+
+    cost, reads = cost_of((x,))
+    return cx.lazy(cx.shape, cx.dtype, formula, 3 * (cost + 2), 3 * reads, layout)
+
+
+def _in_runs(em: Emitter, x: Value, at: list[IntExpr], padded: IntExpr, border: Border) -> Node:
+    """The element, by cases along the last dimension."""
+    inside = padded - border.before
+    low = em.op("lt", em.index(padded), em.index(border.before))
+    high = em.op("gt", em.index(inside), em.index(border.size - 1))
+    with em.masked(low, 0):
+        first = x.at(em, [*at[:-1], border.outside(padded, low=True)])
+    with em.masked(high, 0):
+        final = x.at(em, [*at[:-1], border.outside(padded, low=False)])
+    with em.masked(em.op("not_", em.op("or_", low, high)), 0):
+        middle = x.at(em, [*at[:-1], inside])
+    return em.op("where", low, first, em.op("where", high, final, middle))
+
+
+@lowering(
+    aten.reflection_pad1d_backward.default, aten.reflection_pad2d_backward.default,
+    aten.reflection_pad3d_backward.default, aten.replication_pad1d_backward.default,
+    aten.replication_pad2d_backward.default, aten.replication_pad3d_backward.default,
+)
+def repeated_border_backward(
+    cx: LoweringContext, gradient: Value, x: Value, pad: list[Any]
+) -> Value:
+    """Each element of the image gets what its copies get."""
+    borders = _borders(cx, x, pad)
+    copies = [len(list(border.copies(0))) for border in borders.values()]
+    count = 1
+    for number in copies:
+        count *= number
+    if count > MOST_TERMS:
+        raise NotLowered("many copies of an element")
+    cx.share(gradient)
+
+    def formula(em: Emitter, index: Index) -> Node:
+        total = None
+        places = [list(border.copies(index[d])) for d, border in borders.items()]
+        for parts in itertools.product(*places):
+            at = list(index)
+            for d, (_, position) in zip(borders, parts, strict=True):
+                at[d] = position
+            inside = em.within(itertools.chain(*(tests for tests, _ in parts)))
+            value = gradient.at_or(em, at, inside, 0)
+            total = value if total is None else em.op("add", total, value)
+        assert total is not None
+        return total
+
+    cost, reads = cost_of((gradient,))
+    return cx.lazy(cx.shape, cx.dtype, formula, count * (cost + 3), count * reads, cx.layouts[0])
+
+
+def _borders(cx: LoweringContext, x: Value, pad: list[Any]) -> dict[int, Border]:
+    """The padded dimensions' borders, the first dimension's first."""
+    if not all(isinstance(n, int) and n >= 0 for n in pad):
+        raise NotLowered("padding that may take away")
+    reflects, rank = "reflection" in str(cx.target), len(x.shape)
+    dims = range(rank - len(pad) // 2, rank)
+    pairs = {d: pad[2 * (rank - 1 - d) :] for d in dims}
+    return {d: Border(pairs[d][0], pairs[d][1], x.shape[d], reflects) for d in dims}
