@@ -32,6 +32,7 @@ setup(
             "csrc/global_state.c",
             "csrc/guard_checks.c",
             "csrc/shape_program.c",
+            "csrc/tree_checks.c",
             "csrc/guards.c",
             "csrc/dict_versions.c",
             "csrc/guard_memo.c",

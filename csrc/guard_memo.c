@@ -514,14 +514,6 @@ static bool container_holds(const Memo *memo, uint32_t index, Word *word)
     return true;
 }
 
-/* The first word from `at` on that is not as recorded; `n`: there is none. */
-static Py_ssize_t first_changed(const Word *words, Py_ssize_t at, Py_ssize_t n)
-{
-    while (at < n && *words[at].at == words[at].held)
-        at++;
-    return at;
-}
-
 static bool words_hold(const Memo *memo, Words *words)
 {
     Word *at = words->at.at;

@@ -8,16 +8,6 @@
  */
 #include "weft_frame.h"
 
-typedef struct TreeCheck TreeCheck;
-struct TreeCheck {
-    int (*run)(const TreeCheck *check, PyObject *collected);
-    PyObject *operand;
-    Py_ssize_t n_numbers;
-    Py_ssize_t *numbers;
-    ShapeProgram *program;
-    PyObject *guard_id;
-};
-
 typedef struct {
     PyObject_HEAD
     Py_ssize_t n_slots, n_nodes, n_tree_checks;
@@ -332,66 +322,13 @@ int guard_tree_check(PyObject *tree, const FrameValues *frame, PyObject **collec
 
 /* ---- checks of the whole tree ------------------------------------------------------------------- */
 
-static int tree_global_state(const TreeCheck *check, PyObject *Py_UNUSED(collected))
-{
-    return global_state_matches(check->operand);
-}
-
-/* As below, for many slots: 1, 0 or -1. */
-static int many_distinct(const TreeCheck *check, PyObject *const *slots)
-{
-    size_t room = 64, count = (size_t)check->n_numbers;
-    while (room < 2 * count)
-        room *= 2;
-    PyObject **table = PyMem_Calloc(room, sizeof(PyObject *));
-    if (table == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    int distinct = 1;
-    for (size_t i = 0; i < count && distinct; i++) {
-        PyObject *object = slots[check->numbers[i]];
-        size_t at = ((uintptr_t)object >> 4) * 0x9E3779B97F4A7C15u >> 16;
-        while (table[at & (room - 1)] != NULL && table[at & (room - 1)] != object)
-            at++;
-        distinct = table[at & (room - 1)] == NULL;
-        table[at & (room - 1)] = object;
-    }
-    PyMem_Free(table);
-    return distinct;
-}
-
-static int tree_distinct(const TreeCheck *check, PyObject *collected)
-{
-    PyObject **slots = ((PyListObject *)collected)->ob_item;
-    if (check->n_numbers > 16)
-        return many_distinct(check, slots);
-    for (Py_ssize_t i = 1; i < check->n_numbers; i++)
-        for (Py_ssize_t j = 0; j < i; j++)
-            if (slots[check->numbers[i]] == slots[check->numbers[j]])
-                return 0;
-    return 1;
-}
-
-static int tree_shape(const TreeCheck *check, PyObject *collected)
-{
-    if (check->program != NULL)
-        return shape_program_run(check->program, ((PyListObject *)collected)->ob_item);
-    PyObject *answer = PyObject_CallOneArg(check->operand, collected);
-    if (answer == NULL)
-        return -1;
-    int truth = PyObject_IsTrue(answer);
-    Py_DECREF(answer);
-    return truth;
-}
-
 static int run_tree_checks(const GuardTree *self, PyObject *collected, bool before, Walk *walk)
 {
     SeenSizes *seen = before ? NULL : self->seen;
     bool again = seen != NULL && seen_sizes_again(seen, ((PyListObject *)collected)->ob_item);
     for (Py_ssize_t i = 0; i < self->n_tree_checks; i++) {
         const TreeCheck *check = &self->tree_checks[i];
-        if ((check->run == tree_global_state) != before || (again && check->program != NULL))
+        if (check->first != before || (again && check->program != NULL))
             continue;
         int passed = check->run(check, collected);
         if (passed == 1)
@@ -502,60 +439,6 @@ static int parse_node(PyObject *tuple, bool root, Py_ssize_t n_slots, Node *node
     return result;
 }
 
-static int parse_slots(PyObject *slots, Py_ssize_t n_slots, TreeCheck *check)
-{
-    PyObject *fast = PySequence_Tuple(slots);
-    if (fast == NULL)
-        return -1;
-    Py_ssize_t n = PyTuple_GET_SIZE(fast);
-    check->numbers = PyMem_Calloc((size_t)n + 1, sizeof(Py_ssize_t));
-    for (Py_ssize_t i = 0; check->numbers != NULL && i < n; i++) {
-        Py_ssize_t slot = PyLong_AsSsize_t(PyTuple_GET_ITEM(fast, i));
-        if (slot < 0 || slot >= n_slots) {
-            if (!PyErr_Occurred())
-                PyErr_Format(PyExc_IndexError, "distinct guard: no slot %zd", slot);
-            break;
-        }
-        check->numbers[check->n_numbers++] = slot;
-    }
-    Py_DECREF(fast);
-    if (check->numbers == NULL)
-        PyErr_NoMemory();
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-static int parse_tree_check(PyObject *tuple, Py_ssize_t n_slots, TreeCheck *check)
-{
-    Py_ssize_t size = PyTuple_Check(tuple) ? PyTuple_GET_SIZE(tuple) : 0;
-    PyObject *kind = size >= 2 ? PyTuple_GET_ITEM(tuple, 0) : NULL;
-    if (kind == NULL || !PyUnicode_Check(kind) || size > 3)
-        return PyErr_SetString(PyExc_TypeError, "a tree check is a tuple (kind, *args, id)"), -1;
-    PyObject *operand = size == 3 ? PyTuple_GET_ITEM(tuple, 1) : NULL;
-    check->guard_id = Py_NewRef(PyTuple_GET_ITEM(tuple, size - 1));
-    if (PyUnicode_CompareWithASCIIString(kind, "global_state") == 0) {
-        check->run = tree_global_state;
-        if (operand != NULL && !Py_IS_TYPE(operand, GlobalState_Type))
-            return PyErr_SetString(PyExc_TypeError, "global_state guard: not a GlobalState"), -1;
-        check->operand = operand != NULL ? Py_NewRef(operand) : global_state_now();
-        return check->operand == NULL ? -1 : 0;
-    }
-    if (operand != NULL && PyUnicode_CompareWithASCIIString(kind, "distinct") == 0) {
-        check->run = tree_distinct;
-        return parse_slots(operand, n_slots, check);
-    }
-    if (operand != NULL && PyUnicode_CompareWithASCIIString(kind, "shape") == 0) {
-        check->run = tree_shape;
-        check->operand = Py_NewRef(operand);
-        if (PyTuple_Check(operand))
-            check->program = shape_program_parse(operand, n_slots);
-        else if (!PyCallable_Check(operand))
-            PyErr_SetString(PyExc_TypeError, "shape guard: neither a program nor callable");
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    PyErr_Format(PyExc_ValueError, "unknown tree check %R", tuple);
-    return -1;
-}
-
 static int parse_tree_checks(PyObject *checks, GuardTree *self)
 {
     Py_ssize_t n = PyTuple_GET_SIZE(checks);
@@ -565,7 +448,7 @@ static int parse_tree_checks(PyObject *checks, GuardTree *self)
     while (self->n_tree_checks < n) {
         PyObject *tuple = PyTuple_GET_ITEM(checks, self->n_tree_checks);
         TreeCheck *check = &self->tree_checks[self->n_tree_checks++];
-        if (parse_tree_check(tuple, self->n_slots, check) < 0)
+        if (tree_check_parse(tuple, self->n_slots, check) < 0)
             return -1;
         if (check->program == NULL)
             continue;
@@ -631,12 +514,8 @@ static int tree_clear(PyObject *object)
     Py_ssize_t n = self->n_tree_checks;
     self->tree_checks = NULL;
     self->n_tree_checks = 0;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        Py_XDECREF(checks[i].operand);
-        Py_XDECREF(checks[i].guard_id);
-        PyMem_Free(checks[i].numbers);
-        PyMem_Free(checks[i].program);
-    }
+    for (Py_ssize_t i = 0; i < n; i++)
+        tree_check_clear(&checks[i]);
     PyMem_Free(checks);
     PyMem_Free(self->seen);
     self->seen = NULL;
@@ -738,7 +617,8 @@ static PyType_Slot tree_slots[] = {
                     "GuardTree(nodes, tree_checks, n_slots)\n--\n\n"
                     "What must hold for a captured frame to be used again.\n\n"
                     "nodes: tuple of (accessor, checks, slot, children); see docs/architecture/extension-c.md.\n"
-                    "tree_checks: ('global_state'[, GlobalState], id), ('distinct', slots, id) or\n"
+                    "tree_checks: ('global_state'[, GlobalState], id), ('distinct', slots, id),\n"
+                    "    ('functions', tuple of functions whose code and defaults stay, id) or\n"
                     "    ('shape', program or callable of the collected list, id); a program is a\n"
                     "    postfix tuple of ('slot', i), ('const', c), '+', '-', '*', '//', '%', 'min',\n"
                     "    'max', '==', '!=', '<', '<=', '>', '>=', 'and', 'or', 'not', 'neg'.\n"

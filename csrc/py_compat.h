@@ -165,6 +165,14 @@ static inline Word word_now(const void *at)
     return (Word){at, *(const word_t *)at};
 }
 
+/* The first word from `at` on that is not what it was; `n`: there is none. */
+static inline Py_ssize_t first_changed(const Word *words, Py_ssize_t at, Py_ssize_t n)
+{
+    while (at < n && *words[at].at == words[at].held)
+        at++;
+    return at;
+}
+
 /* ---- the exception that is set ------------------------------------------------------------------ */
 
 static inline PyObject *take_exception(void) /* new reference, traceback set; or NULL */

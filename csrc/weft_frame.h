@@ -6,6 +6,7 @@
  *   global_state.c       torch's global modes as one comparable value
  *   guard_checks.c       one check on one value
  *   shape_program.c      relations between sizes, as a small program
+ *   tree_checks.c        checks of the whole tree
  *   guards.c             GuardTree: the checks of a captured frame, evaluated in one walk
  *   dict_versions.c      words that tell whether a dictionary has changed
  *   guard_memo.c         what need not be walked again because nothing on the way changed
@@ -184,6 +185,23 @@ bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *v
 void memo_stop_recording(Memo *memo, bool passed);
 /* 1: all below the root holds, slots filled; 0: unknown, walk; -1: an exception. */
 int memo_replay(Memo *memo, Walk *walk, PyObject *value);
+
+/* ---- tree_checks.c ----------------------------------------------------------------------------- */
+typedef struct TreeCheck TreeCheck;
+struct TreeCheck {
+    bool first;
+    int (*run)(const TreeCheck *check, PyObject *collected);
+    PyObject *operand;
+    Py_ssize_t n_numbers;
+    Py_ssize_t *numbers;
+    ShapeProgram *program;
+    Word *words;        /* of functions */
+    Py_ssize_t n_words;
+    PyObject *guard_id;
+};
+
+int tree_check_parse(PyObject *tuple, Py_ssize_t n_slots, TreeCheck *check); /* as `check_parse` */
+void tree_check_clear(TreeCheck *check);
 
 extern PyTypeObject *GuardTree_Type;
 /* 1: passes, *collected is a new list; 0: fails; -1: an exception that must not be swallowed. */

@@ -585,3 +585,39 @@ def test_hooks_of_modules_are_guarded_in_c():
     assert any("_forward_hooks" in guard for guard in guards)
     assert not any(guard.startswith("py(") for guard in guards)
 
+
+
+def test_code_and_defaults_of_a_function_that_are_replaced():
+    """As IPython's autoreload does: the function stays the same object."""
+    def helper(x, n=1, *, scale=1):
+        return (x + n) * scale
+
+    class Owner:
+        def method(self, x):
+            return x + 1
+
+    def other(x, n=1, *, scale=1):
+        return (x - n) * scale
+
+    space = {"helper": types.FunctionType(helper.__code__, {"__name__": "here"}, "helper", (1,))}
+    space["helper"].__kwdefaults__ = {"scale": 1}
+    exec("def f(x, owner): return helper(x) + owner.method(x)", space)
+    f, owner, used = compiled(space["f"]), Owner(), space["helper"]
+
+    def told():
+        results = [float(f(X, owner)[0]) for _ in range(3)]
+        assert results == [float(space["f"](X, owner)[0])] * 3
+        return results[0]
+
+    assert told() == 4
+    used.__defaults__ = (5,)
+    assert told() == 8
+    used.__kwdefaults__ = {"scale": 2}
+    assert told() == 14
+    used.__kwdefaults__["scale"] = 3
+    assert told() == 20
+    used.__code__ = other.__code__
+    assert told() == -10
+    Owner.method.__code__ = (lambda self, x: x + 3).__code__
+    assert told() == -8
+    assert recompiles() == 5

@@ -163,6 +163,16 @@ def _absent(guard: Guard, actual: Any) -> Told:
     return "keys", f"{owner} without {key}", f"{key} among them", "set it before the first call"
 
 
+def _functions(guard: Guard, actual: Any) -> Told:
+    for function, *before in guard.args:
+        now = (function.__code__, function.__defaults__, function.__kwdefaults__)
+        for name, old, new in zip(("code", "defaults", "defaults"), before, now, strict=True):
+            if old is not new:
+                return (f"{name} of {function.__qualname__}", short(old), short(new),
+                        "change functions before the first call")
+    return "defaults", "a function's", "others", "change functions before the first call"
+
+
 def _same_object(guard: Guard, actual: Any) -> Told:
     return ("value", "the same object as another argument", "another object",
             "pass the same object twice always or never")
@@ -182,4 +192,5 @@ _KINDS: Final[dict[str, Callable[[Guard, Any], Told]]] = {
     "distinct": _distinct,
     "absent": _absent,
     "same_as_slot": _same_object,
+    "functions": _functions,
 }

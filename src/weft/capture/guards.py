@@ -14,12 +14,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, final
 
 import torch
 from torch.autograd import forward_ad
 
-from weft.capture.source import Source, SourceTree, describe
+from weft.capture.source import Source, SourceTree, describe, is_library
 from weft.capture.state import readable_modes
 from weft.errors import SourceLine
 
@@ -72,6 +73,7 @@ _TEXT: dict[str, Callable[[Guard], str]] = {
     "data": lambda g: str(g.args[0]),
     "absent": lambda g: f"{g.args[0]} not in {g.args[1]}",
     "distinct": lambda g: f"{', '.join(g.args)} are different objects",
+    "functions": lambda g: f"code and defaults of {short([row[0] for row in g.args])}",
     "global_state": lambda g: "global modes (gradient, autocast, ...) are as they were",
 }
 
@@ -92,6 +94,7 @@ class GuardSet:
         self._distinct: list[tuple[Any, ...]] = []
         self._known_distinct: set[tuple[Source, ...]] = set()
         self._same: list[tuple[Source, Source]] = []
+        self._functions: dict[int, tuple[FunctionType, Any, Any, Any]] = {}
 
     def add(self, source: Source, kind: str, *args: Any) -> None:
         """Require a check of `source`; the same check twice is one."""
@@ -112,6 +115,12 @@ class GuardSet:
         """Require that this very object is found there, if it comes from outside."""
         if source is not None and not source.is_fixed:
             self.add(source, "is", obj)
+
+    def function(self, obj: FunctionType) -> None:
+        """Require that the function, which is guarded itself, keeps its code and its defaults."""
+        name = str(obj.__globals__.get("__name__"))
+        if not is_library(name) and not name.startswith("weft."):
+            self._functions[id(obj)] = (obj, obj.__code__, obj.__defaults__, obj.__kwdefaults__)
 
     def seen(self, cls: type, name: str) -> bool:
         """Whether a class's attribute was asked about before."""
@@ -163,6 +172,12 @@ class GuardSet:
         self.add(self.tree.object(module, "torch.autograd.forward_ad").dict_item("_current_level"),
                  "eq", -1)
 
+    def _attach_functions(self) -> None:
+        if self._functions:
+            kept = tuple(self._functions.values())
+            self._distinct.append(("functions", tuple(row[0] for row in kept), len(self.all)))
+            self.all.append(Guard(None, "functions", kept, ()))
+
     def shape(self, test: Any, told: Any, line: SourceLine | None) -> None:
         """Require a condition on collected sizes: a postfix program, or a callable of the list."""
         self._of_slots("shape", test, told, line)
@@ -181,6 +196,7 @@ class GuardSet:
         """`(nodes, tree_checks, n_slots)` for `GuardTree`; `modes` as when the frame began."""
         self._attach_same()
         self._outside_forward_ad()
+        self._attach_functions()
         nodes = tuple(n for n in map(_lower, self.tree.roots()) if n is not None)
         given = () if modes is None else (modes,)
         state = ("global_state", *given, len(self.all))

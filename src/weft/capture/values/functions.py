@@ -445,6 +445,8 @@ def wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicV
     if source is None:
         source = tx.tree.object(obj, obj.__qualname__)
     fixed = source.is_fixed or _guard_function(tx, obj, source)
+    if fixed:
+        tx.guards.function(obj)
     closure = [
         CellValue.outside(tx, cell, source.attribute("__closure__").tuple_item(i), name)
         for i, (cell, name) in enumerate(
