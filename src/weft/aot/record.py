@@ -62,6 +62,9 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Record one operator; the result is fake."""
         kwargs = kwargs or {}
+        symbols = self.evaluator.mode.symbols
+        if symbols is not None and symbols.carried:
+            args, kwargs = symbols.restored((args, kwargs))
         if any(kind is not FakeTensor and is_wrapper(kind) for kind in types):
             return NotImplemented  # its class computes with the parts
         if self.locate is not None:

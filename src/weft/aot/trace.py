@@ -220,12 +220,16 @@ class Tracer:
                 env[node] = self._call(node, env)
                 if count_autograd:
                     self.sequence.append((autograd_sequence(), self.tensors.stack))
+        symbols = self.evaluator.mode.symbols
+        if symbols is not None:
+            symbols.carrying = True  # what later stages ask for is of operators that were recorded
 
     def _call(self, node: Node, env: dict[Node, Any]) -> Any:
         """The value of one node."""
         symbols = self.evaluator.mode.symbols
         if symbols is not None:
             symbols.told_before = iter(node.meta.get("answers", ()))
+            symbols.carrying = "carries" in node.meta
         if "python_dispatcher" in node.meta:
             with python_dispatcher():
                 return self._called(node, env)

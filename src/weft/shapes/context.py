@@ -21,6 +21,7 @@ import torch
 
 from weft.dims import Dim
 from weft.errors import SourceLine
+from weft.shapes.carried_floats import CarriedFloats
 from weft.shapes.expr import Expr, IntExpr, subs, symbol, symbol_of
 from weft.shapes.facts import Facts
 from weft.shapes.floats import (
@@ -90,6 +91,11 @@ class ShapeContext:
         """Numbers of this call that somebody took as plain ones: guards fix them."""
         self.fixed_by: dict[tuple[str, str, int], tuple[int | float, ...]] = {}
         """Those that operators took, by line, operator and how many did there before."""
+        self.carried = CarriedFloats()
+        self.tried: list[FloatValue] | None = None
+        """While an operator is tried: the floats that C++ asked for."""
+        self.carrying = True
+        """Whether what C++ asks for now is carried: by operators for which that was tried."""
         self.in_operator = 0
         self._suppressed = 0
         self._init_memory()
@@ -429,6 +435,27 @@ class ShapeContext:
             raise UndecidedValue(value, self.line())
         self._fix(compare("same", value, hint), hint)
         return hint
+
+    def plain_float(self, value: FloatValue) -> float:
+        """What C++ gets that takes a plain float: what stands for the symbolic one where that is
+        carried through, else the float in this call, fixed."""
+        if self.tried is None:
+            carried = self.carried.carried(value) if self.carrying else None
+            return self.specialize_float(value) if carried is None else carried
+        self.tried.append(value)
+        hint = self.float_hint(value)
+        return self.specialize_float(value) if hint is None else self.carried.mark(value, hint)
+
+    def restored(self, value: Any) -> Any:
+        """Arguments that C++ hands on, with symbolic floats in place of what stands for them."""
+        if type(value) is float:
+            meaning = self.carried.meaning(value)
+            return value if meaning is None else torch.SymFloat(self.float_node(meaning))
+        if isinstance(value, list | tuple):
+            return type(value)([self.restored(item) for item in value])
+        if isinstance(value, dict):
+            return {name: self.restored(item) for name, item in value.items()}
+        return value
 
     def _fix(self, condition: AnyCondition, number: float) -> None:
         self.fixed.append(number)

@@ -131,12 +131,20 @@ def apply(op: str, *args: Number) -> FloatValue:
     """``op`` on ``args``: computed where all are constants, else an expression."""
     if all(isinstance(arg, int | float) for arg in args):
         return float(OPERATIONS[op][0](*args))
+    if op == "truediv" or OPERATIONS[op][1].startswith("math."):
+        args = tuple(map(_unconverted, args))
     key = (op, *map(_identity, args))
     found = _interned.get(key)
     if found is None:
         found = _interned[key] = FloatExpr(op, args)
     assert isinstance(found, FloatExpr)
     return found
+
+
+def _unconverted(value: Number) -> Number:
+    """Sizes, which functions convert to floats themselves: one spelling of one value."""
+    converted = isinstance(value, FloatExpr) and value.op == "float"
+    return value.args[0] if converted and isinstance(value.args[0], Expr) else value  # type: ignore[union-attr]
 
 
 def compare(op: str, left: Number, right: Number, negated: bool = False) -> bool | FloatRelation:

@@ -141,6 +141,8 @@ class SymNode:
         return int(self.concrete())
 
     def guard_float(self, file: str = "", line: int = 0) -> float:
+        if file and self.constant is None:  # C++ asks
+            return self.shape_env.plain_float(float_of(torch.SymFloat(self)))
         return float(self.concrete())
 
     def guard_bool(self, file: str = "", line: int = 0) -> bool:

@@ -19,7 +19,6 @@ from weft.capture.values.functions import rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, operand
 from weft.capture.values.tensors import TensorValue, run
-from weft.shapes import float_calls
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
@@ -80,22 +79,10 @@ def _resizing(function: Any) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """The kernels refuse images without pixels."""
         args = _by_sizes(tx, function, [tx.force(arg) for arg in args])
-        if _keeps_factors(function, args):
-            op = constant(getattr(torch.ops.aten, function.__name__).default)
-            made = run(tx, "call_function", float_calls.call, [op, *args], kwargs)
-        else:
-            made = run(tx, "call_function", function, args, kwargs)
+        made = run(tx, "call_function", function, args, kwargs)
         if isinstance(made, TensorValue) and not evaluate(tx, lambda: _has_pixels(made.example)):
             raise graph_break("operator-failed", f"{function.__name__} of {made!r}")
         return made
-
-
-def _keeps_factors(function: Any, args: Args) -> bool:
-    """Whether factors are symbolic, and the formula gives what the kernel does, gradients too."""
-    given = args[0] if args else None
-    return (function.__name__ in (*_COPY_WHAT_STAYS, "upsample_bicubic2d")
-            and isinstance(given, TensorValue) and given.example.is_floating_point()
-            and any(isinstance(arg, SymbolicNumberValue) for arg in args))
 
 
 def _by_sizes(tx: Interpreter, function: Any, args: Args) -> Args:

@@ -49,6 +49,7 @@ from weft.capture.values.size_tensors import number
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_node
 from weft.capture.values.symbolic_tensors import symbolic_fake
 from weft.capture.values.unknown import unknown
+from weft.shapes.float_trials import run_carrying
 from weft.shapes.relation import eq
 from weft.shapes.symnode import UndecidedValue, expr_of
 from weft.shapes.wrappers import is_wrapper, parts
@@ -416,6 +417,8 @@ def _note_data(tx: Interpreter, node: Any, result: Any) -> None:
         note_checks(tx, partial(number_node, tx))
     if tx.shapes.answers:
         node.meta["answers"] = tuple(tx.shapes.answers)
+    if tx.shapes.carrying:
+        node.meta["carries"] = True
 
 
 _LISTS: Final = (TupleValue, ListValue)
@@ -542,14 +545,12 @@ def _version(fake: Any) -> int:
 
 def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]
               ) -> tuple[Any, bool]:
-    function = target
-    if op == "call_method":
-        function = getattr(args[0], target)
-        args = args[1:]
+    function = _method(target) if op == "call_method" else target
     tx.shapes.expects = True
     fixed = len(tx.shapes.fixed)
     try:
-        result = _run_checked(tx, lambda: tx.fakes.mode.run(function, args, kwargs))
+        result = _run_checked(
+            tx, lambda: run_carrying(tx.shapes, tx.fakes.mode, function, args, kwargs))
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise graph_break("data-dependent-shape", f"{_name(target)}: {error}") from error
     except Exception as error:
@@ -562,6 +563,10 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
     if len(tx.shapes.fixed) > fixed:
         _note_fixed(tx, _name(target), tuple(tx.shapes.fixed[fixed:]))
     return result
+
+
+def _method(name: str) -> Callable[..., Any]:
+    return lambda owner, *args, **kwargs: getattr(owner, name)(*args, **kwargs)
 
 
 def _note_fixed(tx: Interpreter, operator: str, numbers: tuple[int | float, ...]) -> None:

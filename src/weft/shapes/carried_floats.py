@@ -1,0 +1,126 @@
+"""Symbolic floats that C++ takes as plain ones: carried through it, and found again behind it.
+
+Place in the pipeline: below ``context.py``, which has the marks of its symbols. Capture finds out
+what may be carried (`float_trials.py`), aot's recorder puts the symbols back. Most operators take a
+`double`: C++ asks a symbolic float for its number, which would fix it. Instead it is given a
+*mark*, a number beside that of this call which nothing else has. What C++ makes of the call are
+operators below autograd, in the forward and in the backward, and there the mark, or what C++ has
+computed of it, stands for the symbol again::
+
+    dropout(x, r0)                    # r0 is 0.1 in this call; C++ is given 0.1000000123
+    bernoulli(x, 0.8999999877)        # arrives at the recorder as bernoulli(x, 1 - r0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final, final
+
+from weft.shapes.floats import FloatExpr, FloatValue, apply
+
+Formula = Callable[[Any], Any]
+"""Of a number, or of the expression of one."""
+
+BORDERS: Final = (-math.inf, -1.0, 0.0, 1.0, 2.0, math.inf)
+"""Numbers that C++ compares floats with."""
+
+_LARGEST: Final = 2.0**20
+"""Of the whole numbers in formulas."""
+
+
+@final
+class CarriedFloats:
+    """The marks of one `ShapeContext`'s floats."""
+
+    def __init__(self) -> None:
+        self._marks: dict[object, float] = {}
+        self._meanings: dict[float, FloatValue] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._meanings)
+
+    def mark(self, value: FloatValue, hint: float) -> float:
+        """What C++ gets for a float that is `hint` in this call, also if that is only tried."""
+        known = self._marks.get(value)
+        if known is None:
+            known = self._computed(value) or beside(hint, len(self._marks))
+            self._marks[value] = known
+        return known
+
+    def _computed(self, value: FloatValue) -> float | None:
+        """The mark of what Python computes of marks, as it would be computed in C++."""
+        if not isinstance(value, FloatExpr):
+            return None
+        args = [self._marks.get(arg, arg) for arg in value.args]
+        made = apply(value.op, *args) if all(isinstance(arg, int | float) for arg in args) else None
+        return made if isinstance(made, float) else None
+
+    def keep(self, value: FloatValue, formulas: Iterable[Formula]) -> None:
+        """The float is carried from now on: C++ hands on such formulas of its mark."""
+        mark = self._marks[value]
+        for formula in (_itself, *formulas):
+            number, meaning = formula(mark), formula(value)
+            self._meanings[number] = meaning
+            self._marks[meaning] = number
+
+    def carried(self, value: FloatValue) -> float | None:
+        """What C++ gets for a float that is carried."""
+        mark = self._marks.get(value)
+        return mark if mark in self._meanings else None
+
+    def meaning(self, number: float) -> FloatValue | None:
+        """What a number stands for that C++ hands on."""
+        return self._meanings.get(number)
+
+
+def beside(number: float, n: int) -> float:
+    """The nth mark for a number: close to it, between the same `BORDERS`."""
+    start = number if math.isfinite(number) and number else 0.37
+    step = (n + 1) * 1.2345678912e-7
+    above, below = start * (1 + step), start * (1 - step)
+    return above if interval(above) == interval(start) else below
+
+
+def interval(number: float) -> tuple[float, float] | None:
+    """The `BORDERS` that a number lies between; None if it is one itself (or NaN)."""
+    if number in BORDERS or math.isnan(number):
+        return None
+    above = next(i for i, border in enumerate(BORDERS) if number < border)
+    return BORDERS[above - 1], BORDERS[above]
+
+
+def formula_of(mark: float, number: float, other: float, changed: float) -> Formula | None:
+    """What gives `number` for `mark` and `changed` for `other`."""
+    return next((f for f in _candidates(mark, number) if f(other) == changed), None)
+
+
+def _candidates(mark: float, number: float) -> Iterator[Formula]:
+    """What C++ may have computed of a mark, with at most one whole number."""
+    yield from (formula for formula in (_itself, _negated) if formula(mark) == number)
+    for family, parameter in _FAMILIES:
+        k = parameter(mark, number)
+        whole = float(round(k)) if abs(k) < _LARGEST else 0.0
+        if whole and family(whole, mark) == number:
+            yield partial(family, whole)
+
+
+def _itself(p: Any) -> Any:
+    return p
+
+
+def _negated(p: Any) -> Any:
+    return apply("neg", p)
+
+
+_Family = tuple[Callable[[float, Any], Any], Callable[[float, float], float]]
+_FAMILIES: Final[tuple[_Family, ...]] = (
+    (lambda k, p: apply("sub", k, p), lambda p, number: number + p),
+    (lambda k, p: apply("add", p, k), lambda p, number: number - p),
+    (lambda k, p: apply("mul", p, k), lambda p, number: number / p),
+    (lambda k, p: apply("truediv", p, k), lambda p, number: p / number if number else 0.0),
+    (lambda k, p: apply("truediv", k, p), lambda p, number: number * p),
+    (lambda k, p: apply("truediv", k, apply("sub", 1.0, p)), lambda p, number: number * (1.0 - p)),
+)
+"""Formulas of a whole number and a mark; for a mark and the formula's value, that number."""
