@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import weft
-from tests.capture.harness import same
+from tests.capture.harness import check, same
 
 _RNG = np.random.default_rng(0)
 _RANDOM = random.Random(0)
@@ -160,3 +161,23 @@ def test_a_function_of_a_random_number_is_printed() -> None:
             function(torch.ones(1))
         texts.append(out.getvalue())
     assert texts[0] == texts[1]
+
+
+class Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x + torch.rand(2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient
+
+
+def test_unused_results_of_bodies_that_draw() -> None:
+    def f(x: Any) -> Any:
+        Noisy.apply(x)
+        checkpoint(lambda y: y + torch.rand(2), x, use_reentrant=False)
+        torch.cond(x.sum() > 0, lambda y: y + torch.rand(2), lambda y: y - torch.rand(1), (x,))
+        return torch.rand(1)
+
+    check(f, (torch.ones(2, requires_grad=True),), graphs=1, breaks=0)

@@ -123,8 +123,18 @@ def version_of(value: object) -> int:
     return value._version
 
 
+def draws(node: fx.Node) -> bool:
+    """Whether the call, or a subgraph that it runs, moves a random generator on."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if draws_by_name(name) or getattr(node.target, "runs_unseen_code", False):
+        return True
+    bodies = (n.meta.get("example_value") for n in node.all_input_nodes if n.op == "get_attr")
+    return any(isinstance(body, fx.GraphModule) and any(map(draws, body.graph.nodes))
+               for body in bodies)
+
+
 @cache
-def draws(name: str) -> bool:
+def draws_by_name(name: str) -> bool:
     """Whether a function of that name moves a random generator on."""
     packet = getattr(torch.ops.aten, name, None)
     overloads = packet.overloads() if packet is not None else ()
@@ -136,6 +146,6 @@ def _has_effect(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.target in _IMPURE or "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True
-    if node.meta.get("effect") or draws(name):
+    if node.meta.get("effect") or draws(node):
         return True
     return (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")

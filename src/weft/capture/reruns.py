@@ -83,16 +83,11 @@ def kept_random(graph: fx.Graph) -> Callable[[], RandomState] | None:
     """What remembers the generators' states, for a graph that draws from them and may then find
     data that is not as expected; None for others."""
     expects = any(node.target is hold_expected for node in graph.nodes)
-    if not expects or not any(_draws(node) for node in graph.nodes):
+    if not expects or not any(map(draws, graph.nodes)):
         return None
     examples = (node.meta.get("example_value") for node in graph.nodes)
     devices = {e.device for e in examples if isinstance(e, torch.Tensor)} | {torch.device("cpu")}
     return partial(RandomState.of, devices)
-
-
-def _draws(node: fx.Node) -> bool:
-    target = node.target
-    return draws(target if isinstance(target, str) else getattr(target, "__name__", ""))
 
 
 def reporter(code: types.CodeType, policy: DynamicPolicy) -> Callable[[Exception], None]:

@@ -60,6 +60,7 @@ def _applier(cls: type[torch.autograd.Function]) -> Any:
         return cls.apply(*args, **kwargs)
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
+    apply.runs_unseen_code = True  # type: ignore[attr-defined]
     return apply
 
 

@@ -156,12 +156,10 @@ def can_run(node: fx.Node) -> bool:
     if isinstance(example, torch.Tensor) and (
             _elements(example) > _MOST_ELEMENTS or is_functorch_wrapped_tensor(example)):
         return False  # (wrapped: by a level of the capture)
-    target = node.target
-    if isinstance(target, str):
-        return node.op == "call_method" and not draws(target)
-    home = getattr(target, "__module__", None) or ""
+    home = getattr(node.target, "__module__", None) or ""
     plain = not home or home.startswith(("torch", "_operator", "builtins", "math"))
-    return plain and node.op == "call_function" and not draws(getattr(target, "__name__", ""))
+    known = node.op == "call_method" or (plain and node.op == "call_function")
+    return known and not draws(node)
 
 
 def _elements(fake: torch.Tensor) -> int:
