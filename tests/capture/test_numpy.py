@@ -152,3 +152,43 @@ def test_what_torch_has_no_tensor_for_runs_eagerly() -> None:
 
     names = np.array(["a", "b"])
     assert (weft.compile(f, backend="eager")(names) == f(names)).all()
+
+
+@pytest.mark.parametrize("array", [
+    np.array([1.7, -2.5, 0.4]), np.array([3, 200, 100], np.uint8), np.array([-3, 4, 1]),
+])
+def test_where_pytorchs_version_of_a_function_differs(array: Any) -> None:
+    def f(x: Any) -> Any:
+        return (np.fix(x), np.cbrt(x), np.modf(x)[0], x.cumsum(), np.hypot(x, x), np.fft.ifft(x),
+                np.histogram(x, bins=3)[1], np.result_type(x, 1.0))
+
+    for one, other in zip(f(array), weft.compile(f, backend="eager")(array), strict=True):
+        assert one.dtype == other.dtype if isinstance(one, np.ndarray) else one is other
+        assert np.allclose(one, other) if isinstance(one, np.ndarray) else True
+
+
+def test_powers_are_nodes() -> None:
+    compiled = weft.compile(lambda x: x**2 + x**0.5, backend="eager", fullgraph=True)
+    assert equal(compiled(np.arange(3.0)), np.arange(3.0) ** 2 + np.arange(3.0) ** 0.5)
+
+
+def test_arrays_with_their_elements_backwards_share_memory() -> None:
+    def written(x: Any) -> Any:
+        np.flip(x)[0] = 7
+        x[::-1][0] += 1
+        return x.sum()
+
+    def given(x: Any) -> Any:
+        return x[::-1]
+
+    def read(x: Any) -> Any:
+        return x[::-1].cumsum()[::-1] * 2
+
+    for f, breaks in ((written, None), (given, 1), (read, 0)):
+        one, other = np.arange(4.0), np.arange(4.0)
+        weft.reset()
+        expected, actual = f(one), weft.compile(f, backend="eager")(other)
+        one += 5
+        other += 5
+        assert (one == other).all() and np.array_equal(expected, actual)
+        assert breaks in (None, weft.stats()["graph_breaks"])

@@ -424,16 +424,9 @@ class Attempt:
         if _checks_in_vain(tx):
             raise Restart(tx.checked_at[0], graph_break(
                 "data-dependent-branch", "a branch that may raise, in a graph that writes inputs"))
-        left = tx.left_generator(emit)
-        if left is not None:
-            raise Restart(left, graph_break(
-                "unknown-operation", "a generator that is left in a try block"))
-        inference = tx.early_inference(emit.outputs)
-        if inference is not None:
-            raise inference
-        retained = tx.early_retained(emit)
-        if retained is not None:
-            raise Restart(retained, graph_break("state", "retain_grad of a tensor that is used on"))
+        earlier = tx.ends_earlier(emit)
+        if earlier is not None:
+            raise earlier
 
     def _relies(self, tx: Interpreter, reason: GraphBreak) -> bool:
         """Whether the graph need not end there, if contents of small inputs are guarded, or since
@@ -470,14 +463,9 @@ class Attempt:
             restore_modes(emit, tx)
             emit.module = frame.globals.original.get("__name__")
             Resumption(tx, emit, self.compiler.compiled).write(frame, raises=raises)
-            left = tx.left_generator(emit)
-            if left is None:
-                left = tx.early_retained(emit)
-            if left is not None:
-                return left
-            inference = tx.early_inference(emit.outputs)
-            if inference is not None:
-                return inference.step
+            earlier = tx.ends_earlier(emit)
+            if earlier is not None:
+                return earlier.step
         except (GraphBreak, CannotResumeError) as failure:
             return _outward(frame, failure)
         if reason is not None:

@@ -199,6 +199,8 @@ class Interpreter:
         """Nodes of the fakes' autograd graph that a backward has gone through, by id."""
         self.retained: list[tuple[Any, int]] = []
         """Tensors made inside that keep their gradients, and the steps that said so."""
+        self.copied_views: list[Any] = []
+        """Arrays that in NumPy share memory with others (`values/numpy_arrays`)."""
 
     # -- frames -----------------------------------------------------------------------------------
 
@@ -335,7 +337,23 @@ class Interpreter:
         signal.stack = self.stack()
         self.inference_starts.append(Restart(self.breaking_step(), signal))
 
-    def early_inference(self, outputs: Iterable[Any]) -> Restart | None:
+    def ends_earlier(self, emit: Any) -> Restart | None:
+        """Where the graph must end instead, for reasons that only its end shows."""
+        left = self._left_generator(emit)
+        if left is not None:
+            return Restart(left, self.graph_break(
+                "unknown-operation", "a generator that is left in a try block"))
+        retained = self._early_retained(emit)
+        if retained is not None:
+            return Restart(retained, self.graph_break(
+                "state", "retain_grad of a tensor that is used on"))
+        copied = next((one for one in self.copied_views if one.shows(self, emit)), None)
+        if copied is not None:
+            return Restart(copied.step, self.graph_break(
+                "unknown-operation", "an array that shares memory as no tensor can"))
+        return self._early_inference(emit.outputs)
+
+    def _early_inference(self, outputs: Iterable[Any]) -> Restart | None:
         """Where the graph must end before inference mode is set: the rest of the program is in that
         mode, or gets tensors made there."""
         shown = [node.meta["example_value"] for node in outputs]
@@ -430,13 +448,13 @@ class Interpreter:
         if self.frame is not None:
             self._generators.append((value, resumable_step(self.frame)))
 
-    def left_generator(self, emit: Any) -> int | None:
+    def _left_generator(self, emit: Any) -> int | None:
         """The step that made a generator which waits in a `try` and is not needed any more: what
         runs when it is freed is nothing that capture could do."""
         return next((step for value, step in self._generators
                      if value.acts_when_left and not emit.has(value)), None)
 
-    def early_retained(self, emit: Any) -> int | None:
+    def _early_retained(self, emit: Any) -> int | None:
         """The step of a `retain_grad` that must be done before the rest of the graph is recorded:
         the program keeps the tensor, and gradients will come to it through that rest."""
         return next((step for value, step in self.retained
@@ -449,6 +467,7 @@ class Interpreter:
         self._raised_at.clear()
         self._generators.clear()
         self.retained.clear()
+        self.copied_views.clear()
         self.numbers.clear()
         self.leaves.clear()
         self.freed.clear()

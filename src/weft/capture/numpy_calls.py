@@ -71,13 +71,14 @@ def exists(path: str) -> bool:
 
 def _resolve(path: str) -> Callable[..., Any]:
     family, _, name = path.rpartition(".")
-    name = _OTHER_NAMES.get(name, name)
     home: Any = torch_numpy()
     if family == "operator":
         return getattr(operator, name)  # type: ignore[no-any-return]
     if family == "method":
         return getattr(home.ndarray, name)  # type: ignore[no-any-return]
-    return getattr(getattr(home, family) if family else home, name)  # type: ignore[no-any-return]
+    if family:
+        return getattr(getattr(home, family), name)  # type: ignore[no-any-return]
+    return getattr(home, _OTHER_NAMES.get(name, name))  # type: ignore[no-any-return]
 
 
 def numpy_function(path: str) -> Callable[..., Any]:

@@ -442,8 +442,8 @@ def _inference_region(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) ->
 
 @rule(contexts.switch_inference)
 def _switch_inference(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Tensors made in that mode stay inside of the graph (`early_inference`): all that it means
-    there is that nothing has a gradient."""
+    """Tensors made in that mode stay inside of the graph (`Interpreter.ends_earlier`): all that it
+    means there is that nothing has a gradient."""
     mode = args[0].constant()
     if mode is None:
         tx.state.leave_inference()

@@ -8,7 +8,7 @@ scalar, NumPy itself is asked for when capturing.
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy
@@ -16,6 +16,8 @@ import torch
 
 from weft.capture import numpy_calls
 from weft.capture.breaks import graph_break
+from weft.capture.graph import version_of
+from weft.capture.numpy_models import Blank, Tried, try_out
 from weft.capture.operations import plain_operator
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
@@ -32,6 +34,7 @@ from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import ListValue, SliceValue, TupleValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run, shape_value
+from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -93,7 +96,10 @@ class ArrayValue(SymbolicValue):
         return self.tensor.example
 
     def rebuild(self, emit: Emitter) -> str:
-        text = f"{emit.value(self.tensor)}.numpy()"
+        text = emit.value(self.tensor)
+        if self.tensor.example.is_complex():
+            text += ".resolve_conj()"
+        text += ".numpy()"
         return emit.bind(self, f"{text}[()]" if self.scalar else text)
 
     # -- attributes -------------------------------------------------------------------------------
@@ -185,12 +191,18 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
     """A NumPy operation on arrays and constants, as a node of the graph."""
     if "out" in kwargs or "where" in kwargs or not numpy_calls.exists(path):
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
-    model = _model(tx, path, args, kwargs)
+    tried = _tried(tx, path, args, kwargs)
+    if tried is not None and not tried.agrees:
+        raise graph_break("unknown-c-function", f"numpy.{path}, of which PyTorch's version differs")
     args = [_operand(tx, arg) for arg in args]
     kwargs = {name: _operand(tx, value) for name, value in kwargs.items()}
     result = run(tx, "call_function", numpy_calls.operation(path), args, kwargs)
+    if tried is not None and tried.shares_memory:
+        _note_copy(tx, args, result)
     same = _returned(args, result)
-    return _conform(tx, result, model) if same is None else same
+    if same is not None:
+        return same
+    return _conform(tx, result, MISSING if tried is None else tried.result)
 
 
 def _returned(args: Args, result: SymbolicValue) -> SymbolicValue | None:
@@ -201,30 +213,26 @@ def _returned(args: Args, result: SymbolicValue) -> SymbolicValue | None:
     return next((a for a in arrays if a.tensor.example is result.example), None)
 
 
-def _model(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Any:
-    """What NumPy itself gives for arrays of ones of the same shapes and types; MISSING if that
-    cannot be tried. It tells the types, and arrays from scalars."""
+def _tried(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried | None:
+    """What NumPy itself does with such arguments; None if that cannot be tried."""
     objects = [_stand_in(tx, arg) for arg in args]
     named = {name: _stand_in(tx, value) for name, value in kwargs.items()}
     if any(o is MISSING for o in (*objects, *named.values())):
-        return MISSING
-    function = numpy_calls.numpy_function(path)
-    try:
-        with numpy.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return function(*objects, **named)
-    except Exception:  # noqa: BLE001  whatever it is: nothing was learned
-        return MISSING
+        return None
+    return try_out(path, objects, named)
 
 
 def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     value = tx.force(value)
     if isinstance(value, (ArrayValue, TensorValue)):
         example = value.fake(tx)
-        if example.numel() > _LARGEST_MODEL or any(type(n) is not int for n in example.shape):
+        sizes = (*example.shape, *example.stride())
+        if any(type(n) is not int and not is_hinted(n) for n in sizes):
             return MISSING
-        ones = numpy.ones(tuple(example.shape), numpy_calls.numpy_dtype(example.dtype))
-        return ones[()] if isinstance(value, ArrayValue) and value.scalar else ones
+        known = tuple(n if type(n) is int else int(n.node.hint) for n in sizes)
+        dtype = numpy_calls.numpy_dtype(example.dtype)
+        scalar = isinstance(value, ArrayValue) and value.scalar
+        return Blank(known[:example.dim()], known[example.dim():], dtype, scalar)
     if isinstance(value, (TupleValue, ListValue)):
         items = [_stand_in(tx, item) for item in value.items]
         return MISSING if any(item is MISSING for item in items) else value.build(items)
@@ -233,20 +241,51 @@ def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     return python_object(tx, value)
 
 
-_LARGEST_MODEL: Final = 1 << 18
+@final
+class CopiedView:
+    """What in NumPy is a view, and in the graph a copy: an array with its elements backwards."""
+
+    def __init__(self, step: int, taken: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+        self.step = step
+        self._taken, self._made = taken, made
+        self._versions = self._now()
+
+    def _now(self) -> list[int]:
+        return [version_of(one) for one in (*self._taken, *self._made)]
+
+    def shows(self, tx: Interpreter, emit: Emitter) -> bool:
+        """Whether one of the two was written to, or both are there after the graph."""
+        if self._now() != self._versions:
+            return True
+        left = _storages(node.meta.get("example_value") for node in emit.outputs)
+        before = _storages(one.node.meta.get("example_value") for one in tx.builder.inputs)
+        return bool(_storages(self._made) & left and _storages(self._taken) & (left | before))
+
+
+def _storages(values: Iterable[Any]) -> set[int]:
+    return {value.untyped_storage()._cdata for value in values
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided}
+
+
+def _note_copy(tx: Interpreter, args: Args, result: SymbolicValue) -> None:
+    taken = [a.fake(tx) for a in args if isinstance(a, (ArrayValue, TensorValue))]
+    results = result.items if isinstance(result, (TupleValue, ListValue)) else [result]
+    made = [one.example for one in results if isinstance(one, TensorValue)]
+    if not _storages(made) <= _storages(taken):
+        tx.copied_views.append(CopiedView(tx.breaking_step(), taken, made))
 
 
 def _conform(tx: Interpreter, value: SymbolicValue, model: Any) -> SymbolicValue:
     """The operation's result as arrays and scalars, of NumPy's types where those are known."""
     if isinstance(value, TensorValue):
-        if isinstance(model, (numpy.ndarray, numpy.generic)):
+        if isinstance(model, Blank):
             wanted = numpy_calls.torch_dtype(model.dtype)
-            if wanted is None or model.ndim != value.example.dim():
+            if wanted is None or len(model.shape) != value.example.dim():
                 raise graph_break("unknown-c-function", f"a NumPy result of {model.dtype}")
             if wanted is not value.example.dtype:
                 value = run(tx, "call_method", "to", [value, constant(wanted)], {})
                 assert isinstance(value, TensorValue)
-            return ArrayValue(value, scalar=isinstance(model, numpy.generic))
+            return ArrayValue(value, scalar=model.scalar)
         return ArrayValue(value, scalar=value.example.dim() == 0)
     if isinstance(value, (TupleValue, ListValue)):
         models = list(model) if isinstance(model, (tuple, list)) else [MISSING] * len(value.items)
