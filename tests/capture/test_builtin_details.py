@@ -686,3 +686,27 @@ def test_errors_name_types_as_python_does() -> None:
     assert actual[1] == expected[1]
     assert (actual[2], names.seen) == ({"a": 1, "b": 3}, 3)
     assert weft.stats()["graph_breaks"] == 0
+
+
+class Counted:
+    """Counts how often it is asked for its length."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items, self.asked = items, 0
+
+    def __len__(self) -> int:
+        self.asked += 1
+        return len(self.items)
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
+
+
+def test_lists_ask_for_the_length_of_what_they_are_made_of() -> None:
+    def f(x: Any) -> Any:
+        kept = Counted([x, x])
+        made = [list(kept), tuple(kept), [*kept], torch.add(*kept), sorted(Counted([2, 1]))]
+        made[0].extend(kept)
+        return made, max(kept[0] for kept in [[1]]), kept.asked, set(Counted([3]))
+
+    check(f, (X,), graphs=1, breaks=0)

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import subprocess
 import sys
+from collections import deque
 
 import pytest
 import torch
@@ -270,3 +271,14 @@ def test_no_tensor_to_write_to():
         return torch.stack([x, x], out=None), torch.add(x, 1, out=out), torch.sum(x, 0, out=None)
 
     check(f, (X, None), (X, torch.zeros(4, 6)), graphs=2)
+
+
+def test_deques_and_ranges_as_arguments():
+    def f(x):
+        made = torch.tensor(deque([1.0, 2.0])), torch.tensor(range(4)), x[range(2)]
+        try:
+            torch.stack(deque([x]))  # type: ignore[arg-type]
+        except TypeError as error:
+            return made, str(error)
+
+    check(f, (X,), graphs=1, breaks=1)

@@ -10,6 +10,7 @@ graph break is found in one interpretation and emitted in the next, at the same 
 
 from __future__ import annotations
 
+import operator
 import types
 import weakref
 from collections import Counter
@@ -30,7 +31,8 @@ from weft.capture.side_effects import SideEffects
 from weft.capture.skips import is_standard_library
 from weft.capture.source import Source, SourceTree
 from weft.capture.state import GlobalState, Step
-from weft.capture.values.base import MISSING, LazyValue, SymbolicValue
+from weft.capture.values.attributes import gives_length
+from weft.capture.values.base import MISSING, LazyValue, SymbolicValue, drain
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import constant
 from weft.capture.values.data_numbers import note_checks
@@ -564,6 +566,15 @@ class Interpreter:
     def unpack(self, value: SymbolicValue) -> list[SymbolicValue]:
         """`[*value]`."""
         return list(self.force(value).iterate(self))
+
+    def listed(self, value: SymbolicValue) -> list[SymbolicValue]:
+        """`list(value)`: CPython asks a class how many items to expect, and runs its code."""
+        value = self.force(value)
+        if not gives_length(value):
+            return self.unpack(value)
+        iterator = value.iter(self)
+        self.call(self.wrap_fixed(operator.length_hint, "length_hint"), [value])
+        return list(drain(self, iterator))
 
     def constants(self, values: Iterable[SymbolicValue]) -> list[Any] | None:
         """The Python objects of the values if all are constant."""

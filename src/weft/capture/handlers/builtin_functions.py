@@ -307,7 +307,7 @@ rule(min)(_extreme(min, "lt"))
 
 @rule(sorted)
 def _sorted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return ListValue(sort_values(tx, tx.unpack(args[0]), kwargs))
+    return ListValue(sort_values(tx, tx.listed(args[0]), kwargs))
 
 
 @rule(abs)

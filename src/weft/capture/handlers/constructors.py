@@ -116,7 +116,7 @@ def _refused_super(after: type, owner: SymbolicValue) -> str:
 @constructor(list)
 def _list(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     _one_argument(cls, args, kwargs)
-    return ListValue(tx.unpack(args[0]) if args else [])
+    return ListValue(tx.listed(args[0]) if args else [])
 
 
 def _one_argument(cls: type, args: Args, kwargs: Kwargs) -> None:
@@ -129,18 +129,18 @@ def _tuple(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
     _one_argument(cls, args, kwargs)
     if args and type(args[0]) is TupleValue:
         return args[0]
-    return TupleValue(tx.unpack(args[0]) if args else [])
+    return TupleValue(tx.listed(args[0]) if args else [])
 
 
 @constructor(torch.Size)
 def _size(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return SizeValue(tx.unpack(args[0]) if args else [])
+    return SizeValue(tx.listed(args[0]) if args else [])
 
 
 @rule(tuple.__new__)
 def _tuple_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     cls = args[0].constant()
-    items = tx.unpack(args[1]) if len(args) > 1 else []
+    items = tx.listed(args[1]) if len(args) > 1 else []
     if cls is tuple:
         return TupleValue(items)
     if hasattr(cls, "_fields"):
@@ -491,7 +491,7 @@ def _choose(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
 
 def _pools(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     numbers = {name: value.constant() for name, value in kwargs.items()}
-    pools = [tx.unpack(arg) for arg in args]
+    pools = [tx.listed(arg) for arg in args]
     evaluate(tx, lambda: cls(*([()] * len(pools)), **numbers))  # raises what is wrong with them
     return PoolIterator(cls, pools, numbers)
 

@@ -44,7 +44,7 @@ _parsed_by(texts.directives_of)
 
 @rule(texts.join)
 def _join(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    between, items = args[0].constant(), [tx.force(item) for item in tx.unpack(args[1])]
+    between, items = args[0].constant(), [tx.force(item) for item in tx.listed(args[1])]
     if any(isinstance(item, TextValue) for item in items) and (
             {item.python_type() for item in items} == {str}):
         return joined(tx, [part for item in items for part in (constant(between), item)][1:])

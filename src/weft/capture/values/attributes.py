@@ -43,6 +43,12 @@ def type_lookup(cls: type, name: str) -> Any:
     return MISSING
 
 
+def gives_length(value: SymbolicValue) -> bool:
+    """Whether code of the program says how many items there are."""
+    found = (type_lookup(value.python_type(), name) for name in ("__len__", "__length_hint__"))
+    return any(isinstance(one, types.FunctionType) for one in found)
+
+
 def is_iterable(tx: Interpreter, value: SymbolicValue) -> bool:
     """Whether `iter(value)` can be asked for at all."""
     kind = tx.force(value).python_type()

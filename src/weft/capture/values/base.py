@@ -12,7 +12,7 @@ object in the replacement function.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import graph_break
@@ -125,10 +125,7 @@ class SymbolicValue:
 
     def iterate(self, tx: Interpreter) -> Iterable[SymbolicValue]:
         """The items of `iter(self)`, one after the other."""
-        iterator = self.iter(tx)
-        while (item := iterator.next(tx)) is not None:
-            tx.tick()
-            yield item
+        yield from drain(tx, self.iter(tx))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         """`self op other` (or `other op self`), or None when the type has no rule."""
@@ -150,6 +147,13 @@ class SymbolicValue:
 
     def __repr__(self) -> str:
         return type(self).__name__.removesuffix("Value").lower()
+
+
+def drain(tx: Interpreter, iterator: SymbolicValue) -> Iterator[SymbolicValue]:
+    """What is left of an iterator."""
+    while (item := iterator.next(tx)) is not None:
+        tx.tick()
+        yield item
 
 
 class _Missing:

@@ -61,6 +61,9 @@ class DequeValue(GrowingValue):
     def build(self, items: list[Any]) -> Any:
         return deque(items, self.maxlen)
 
+    def proxy(self, tx: Interpreter) -> Any:
+        return [item.proxy(tx) for item in self.all(tx)]  # the graph's code knows no deques
+
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         return self.at(tx, self.index_of(tx, key))
 

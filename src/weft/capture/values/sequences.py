@@ -319,7 +319,7 @@ class ListValue(GrowingValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op == "iadd" and not reflected:
-            self.append(tx.unpack(other))
+            self.append(tx.listed(other))
             self.changed(tx)
             return self
         if op == "imul" and not reflected:
@@ -330,7 +330,7 @@ class ListValue(GrowingValue):
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         if isinstance(key, SliceValue):
-            at, items = key.constant_slice(tx), tx.unpack(value)
+            at, items = key.constant_slice(tx), tx.listed(value)
             evaluate(tx, lambda: self.items.__setitem__(at, items))
         else:
             self.items[self.index_of(tx, key, "list assignment index")] = value
@@ -348,7 +348,7 @@ class ListValue(GrowingValue):
         return NONE
 
     def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.append(tx.unpack(args[0]))
+        self.append(tx.listed(args[0]))
         self.changed(tx)
         return NONE
 
@@ -413,7 +413,7 @@ class ListValue(GrowingValue):
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if kwargs or len(args) > 1:
             raise graph_break("unknown-operation", "arguments of list.__init__")
-        self.items = tx.unpack(args[0]) if args else []
+        self.items = tx.listed(args[0]) if args else []
         self.changed(tx)
         return NONE
 
@@ -532,6 +532,12 @@ class RangeValue(MethodTable):
         return self.range
 
     def real(self) -> Any:
+        return self.range
+
+    def proxy(self, tx: Interpreter) -> Any:
+        return self.range
+
+    def fake(self, tx: Interpreter) -> Any:
         return self.range
 
     def truth(self, tx: Interpreter) -> bool:
