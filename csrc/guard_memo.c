@@ -1,4 +1,4 @@
-/* What need not be walked again: the memo of a root of the guard tree.
+/* What need not be walked again: the memos of a root of the guard tree, one for each of its values.
  *
  * Below a root such as `self` lie modules, their dictionaries, and in the end parameters: thousands of
  * values, nearly always the same ones as at the last call. The first successful walk records which
@@ -56,10 +56,8 @@ typedef struct {
 } Words;
 
 struct Memo {
-    const Node *root;
-    PyObject *value;   /* of the root when it was recorded; NULL: nothing recorded */
-    bool busy;         /* being recorded or replayed: by an outer call, or another thread */
-    unsigned failures, successes;
+    bool busy;     /* being recorded or replayed: by an outer call, or another thread */
+    bool overflow; /* out of memory while recording */
     Words words;
     Words versions;               /* of watched dictionaries; */
     word_t changes;               /* they hold while this is `dict_changes` */
@@ -70,7 +68,21 @@ struct Memo {
     ARRAY(char) looks;            /* TensorLooks, one after the other; equal ones are shared */
     ARRAY(Late) late;
     ARRAY(Filled) filled;
-    bool overflow;     /* out of memory while recording */
+};
+
+/* Of a root: one for each of the values that were found there most recently. The layers of a model may
+ * take turns. */
+enum { MEMOS = 128 };
+typedef struct {
+    PyObject *value; /* of the root when it was recorded; NULL: nothing recorded */
+    Memo *memo;
+} Recorded;
+
+struct Memos {
+    const Node *root;
+    unsigned recordings, replays;
+    Py_ssize_t last; /* the index that was used last */
+    ARRAY(Recorded) recorded;
 };
 
 /* Makes room for `count` more (also none); NULL when there is no memory. */
@@ -106,20 +118,19 @@ static bool reads_containers(const Node *root)
     return false;
 }
 
-Memo *memo_new(const Node *root)
+Memos *memos_new(const Node *root)
 {
     if (!reads_containers(root))
         return NULL;
-    Memo *memo = PyMem_Calloc(1, sizeof(Memo));
-    if (memo != NULL)
-        memo->root = root;
-    return memo;
+    Memos *memos = PyMem_Calloc(1, sizeof(Memos));
+    if (memos != NULL)
+        memos->root = root;
+    return memos;
 }
 
 static void forget_record(Memo *memo)
 {
     Py_ssize_t n = memo->types.n;
-    memo->value = NULL;
     memo->words.at.n = memo->words.containers.n = 0;
     memo->versions.at.n = memo->versions.containers.n = 0;
     memo->types.n = memo->containers.n = memo->items.n = 0;
@@ -128,17 +139,18 @@ static void forget_record(Memo *memo)
         Py_DECREF(memo->types.at[i]);
 }
 
-int memo_traverse(const Memo *memo, visitproc visit, void *arg)
+int memos_traverse(const Memos *memos, visitproc visit, void *arg)
 {
-    for (Py_ssize_t i = 0; memo != NULL && i < memo->types.n; i++)
-        Py_VISIT(memo->types.at[i]);
+    for (Py_ssize_t i = 0; memos != NULL && i < memos->recorded.n; i++) {
+        const Memo *memo = memos->recorded.at[i].memo;
+        for (Py_ssize_t j = 0; j < memo->types.n; j++)
+            Py_VISIT(memo->types.at[j]);
+    }
     return 0;
 }
 
-void memo_free(Memo *memo)
+static void memo_free(Memo *memo)
 {
-    if (memo == NULL)
-        return;
     forget_record(memo);
     PyMem_Free(memo->words.at.at);
     PyMem_Free(memo->words.containers.at);
@@ -154,28 +166,81 @@ void memo_free(Memo *memo)
     PyMem_Free(memo);
 }
 
+void memos_free(Memos *memos)
+{
+    if (memos == NULL)
+        return;
+    for (Py_ssize_t i = 0; i < memos->recorded.n; i++)
+        memo_free(memos->recorded.at[i].memo);
+    PyMem_Free(memos->recorded.at);
+    PyMem_Free(memos);
+}
+
+/* What was recorded for the value, or NULL: often the same as last time, or the next one. */
+static Recorded *find_recorded(Memos *memos, PyObject *value)
+{
+    Py_ssize_t n = memos->recorded.n, at = memos->last;
+    for (Py_ssize_t i = 0; i < n; i++, at++) {
+        if (at >= n)
+            at = 0;
+        if (memos->recorded.at[at].value == value) {
+            memos->last = at;
+            return &memos->recorded.at[at];
+        }
+    }
+    return NULL;
+}
+
 /* ---- recording ----------------------------------------------------------------------------------- */
 
-static void note_root(Memo *memo, PyObject *value);
+static void note_contents(Memo *memo, const Node *node, PyObject *value);
 
-bool memo_start_recording(Memo *memo, PyObject *value)
+/* Where to record a new value: a vacant place, or another value's; NULL when there is no memory. */
+static Recorded *place_to_record(Memos *memos)
 {
-    /* Where the structure changes all the time, recording it is a loss. */
-    if (memo->busy || (memo->failures > 16 && memo->failures > memo->successes))
-        return false;
+    Recorded *vacant = find_recorded(memos, NULL);
+    if (vacant != NULL)
+        return vacant;
+    if (memos->recorded.n == MEMOS) {
+        memos->last = (memos->last + 1) % MEMOS;
+        return &memos->recorded.at[memos->last];
+    }
+    Memo *memo = PyMem_Calloc(1, sizeof(Memo));
+    Recorded *added = memo == NULL ? NULL : GROW(memos->recorded, 1);
+    if (added == NULL)
+        PyMem_Free(memo);
+    else
+        added->memo = memo;
+    return added;
+}
+
+Memo *memo_start_recording(Memos *memos, PyObject *value)
+{
+    /* Where the structure, or the value itself, changes all the time, recording it is a loss. */
+    if (memos->recordings > 2 * MEMOS && memos->recordings > memos->replays)
+        return NULL;
+    Recorded *place = find_recorded(memos, value);
+    if (place == NULL)
+        place = place_to_record(memos);
+    if (place == NULL || place->memo->busy)
+        return NULL;
+    Memo *memo = place->memo;
+    place->value = value;
+    memos->recordings++;
     memo->busy = true;
     memo->overflow = false;
     forget_record(memo);
     memo->changes = dict_changes;
-    note_root(memo, value);
-    return true;
+    note_contents(memo, memos->root, value); /* the checks of the root are run at each call */
+    return memo;
 }
 
-void memo_stop_recording(Memo *memo, bool passed)
+void memo_stop_recording(Memos *memos, Memo *memo, bool passed)
 {
     memo->busy = false;
-    if (!passed || memo->overflow)
-        memo->value = NULL;
+    for (Py_ssize_t i = 0; i < memos->recorded.n; i++)
+        if (memos->recorded.at[i].memo == memo && (!passed || memo->overflow))
+            memos->recorded.at[i].value = NULL;
 }
 
 static void note_word_of(Memo *memo, Words *words, Word now, uint32_t container)
@@ -371,12 +436,6 @@ static void note_contents(Memo *memo, const Node *node, PyObject *value)
         note_dict(memo, node, value);
 }
 
-static void note_root(Memo *memo, PyObject *value)
-{
-    memo->value = value;
-    note_contents(memo, memo->root, value); /* the checks of the root are run at each call */
-}
-
 /* Where the dictionary pointer of an object is, if it has one. */
 static PyObject **dict_pointer(PyObject *object, PyObject *dict)
 {
@@ -550,24 +609,22 @@ static int run_late(Memo *memo, Walk *walk)
     return passed;
 }
 
-int memo_replay(Memo *memo, Walk *walk, PyObject *value)
+int memo_replay(Memos *memos, Walk *walk, PyObject *value)
 {
-    if (memo->busy)
+    Recorded *found = find_recorded(memos, value);
+    Memo *memo = found == NULL ? NULL : found->memo;
+    if (memo == NULL || memo->busy)
         return 0;
-    if (memo->value != value) {
-        memo->failures += memo->value != NULL; /* recording each call's own dictionary is a loss too */
-        return 0;
-    }
-    if (!structure_holds(memo) || !tensors_look_as(memo->tensors.at, memo->tensors.n, memo->looks.at)) {
-        memo->value = NULL; /* recorded anew by the walk that follows */
-        memo->failures++;
+    if (!structure_holds(memo) ||
+        !tensors_look_as(memo->tensors.at, memo->tensors.n, memo->looks.at)) {
+        found->value = NULL; /* recorded anew by the walk that follows */
         return 0;
     }
     for (Py_ssize_t i = 0; i < memo->filled.n; i++) {
         const Filled *filled = &memo->filled.at[i];
         Py_XSETREF(walk->slots[filled->slot], Py_NewRef(filled->value));
     }
-    memo->successes++;
+    memos->replays++;
     if (memo->late.n == 0)
         return 1;
     memo->busy = true;

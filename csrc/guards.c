@@ -235,24 +235,25 @@ static int walk_children(Walk *walk, const Node *node, PyObject *value)
 /* What is below a value, without walking it if nothing on the way has changed since last time. */
 static int walk_memoised(Walk *walk, const Node *node, PyObject *value)
 {
-    Memo *memo = node->memo;
+    Memos *memos = node->memos;
     if (walk->explain)
         return walk_children(walk, node, value);
-    int known = memo_replay(memo, walk, value);
+    int known = memo_replay(memos, walk, value);
     if (known < 0)
         return absorb_exception();
-    if (known == 1 || !memo_start_recording(memo, value))
-        return known == 1 ? 1 : walk_children(walk, node, value);
-    walk->recording = memo;
+    if (known == 1)
+        return 1;
+    Memo *memo = walk->recording = memo_start_recording(memos, value);
     int passed = walk_children(walk, node, value);
     walk->recording = NULL;
-    memo_stop_recording(memo, passed == 1);
+    if (memo != NULL)
+        memo_stop_recording(memos, memo, passed == 1);
     return passed;
 }
 
 static int walk_below(Walk *walk, const Node *node, PyObject *parent, PyObject *value)
 {
-    if (node->memo != NULL)
+    if (node->memos != NULL)
         return walk_memoised(walk, node, value);
     Memo *recording = walk->recording;
     if (recording == NULL)
@@ -435,7 +436,7 @@ static int parse_node(PyObject *tuple, bool root, Py_ssize_t n_slots, Node *node
     int result = parse_children(children, false, n_slots, &node->children, &node->n_children);
     Py_LeaveRecursiveCall();
     if (result == 0 && root)
-        node->memo = memo_new(node);
+        node->memos = memos_new(node);
     return result;
 }
 
@@ -472,7 +473,7 @@ static void clear_nodes(Node **nodes, Py_ssize_t *n_nodes)
         for (Py_ssize_t j = 0; j < old[i].n_checks; j++)
             check_clear(&old[i].checks[j]);
         PyMem_Free(old[i].checks);
-        memo_free(old[i].memo);
+        memos_free(old[i].memos);
         clear_nodes(&old[i].children, &old[i].n_children);
     }
     PyMem_Free(old);
@@ -487,7 +488,7 @@ static int traverse_nodes(const Node *nodes, Py_ssize_t n_nodes, visitproc visit
             if (result)
                 return result;
         }
-        int known = memo_traverse(nodes[i].memo, visit, arg);
+        int known = memos_traverse(nodes[i].memos, visit, arg);
         if (known)
             return known;
         int result = traverse_nodes(nodes[i].children, nodes[i].n_children, visit, arg);

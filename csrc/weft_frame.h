@@ -131,6 +131,7 @@ typedef enum { /* in the order of `accessors` in guards.c */
 
 typedef struct Node Node;
 typedef struct Memo Memo;
+typedef struct Memos Memos;
 /* The value (new reference); NULL without an exception when it is not there. */
 typedef PyObject *(*access_fn)(const Node *node, PyObject *parent, const FrameValues *frame);
 
@@ -143,7 +144,7 @@ struct Node {
     Py_ssize_t n_checks, n_children;
     Check *checks;
     Node *children;
-    Memo *memo; /* of a root below which there are dictionaries or lists; else NULL */
+    Memos *memos; /* of a root below which there are dictionaries or lists; else NULL */
 };
 
 typedef struct {
@@ -176,15 +177,15 @@ bool dict_is_watched(const word_t *version, PyObject *dict);
 extern const word_t always_zero;
 
 /* ---- guard_memo.c ------------------------------------------------------------------------------ */
-Memo *memo_new(const Node *root);            /* NULL when it would not pay */
-void memo_free(Memo *memo);
-int memo_traverse(const Memo *memo, visitproc visit, void *arg);
-bool memo_start_recording(Memo *memo, PyObject *value); /* false: do not record now */
+Memos *memos_new(const Node *root);          /* NULL when it would not pay */
+void memos_free(Memos *memos);
+int memos_traverse(const Memos *memos, visitproc visit, void *arg);
+Memo *memo_start_recording(Memos *memos, PyObject *value); /* NULL: do not record now */
 void memo_note(Memo *memo, const Node *node, PyObject *parent, PyObject *value);
 bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *value);
-void memo_stop_recording(Memo *memo, bool passed);
+void memo_stop_recording(Memos *memos, Memo *memo, bool passed);
 /* 1: all below the root holds, slots filled; 0: unknown, walk; -1: an exception. */
-int memo_replay(Memo *memo, Walk *walk, PyObject *value);
+int memo_replay(Memos *memos, Walk *walk, PyObject *value);
 
 /* ---- tree_checks.c ----------------------------------------------------------------------------- */
 typedef struct TreeCheck TreeCheck;

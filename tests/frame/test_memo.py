@@ -292,3 +292,14 @@ def test_what_a_closure_holds_is_remembered_and_watched() -> None:
     assert tree.explain([], (cell,), {}) == 0 and tree.check([], (cell,), {}) is None
     del cell.cell_contents
     assert tree.check([], (cell,), {}) is None
+
+
+def test_values_that_take_turns_are_each_remembered() -> None:
+    boxes = [deep_box() for _ in range(200)]  # more than are remembered
+    tree = deep_tree(boxes[0])
+    for i in range(6):
+        for box in boxes:
+            box.inner.table["eps"] = 1.5 if i % 3 else 2.5
+        for box in boxes[: 200 if i < 3 else 20]:
+            for _ in range(3):
+                assert tree.check([box], (), {}) == ([1.5, box.inner, box] if i % 3 else None)
