@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -15,6 +16,7 @@ from weft.codegen.triton.target import spell
 from weft.codegen.triton.tiling import choose_tiling
 from weft.runtime.triton_build import TritonRequest, build, compile_here
 from weft.runtime.triton_pool import pool
+from weft.runtime.triton_worker import without_packed_sums
 from weft.shapes.expr import loop_index
 
 SM90 = 90
@@ -88,3 +90,45 @@ def test_equal_kernels_of_different_layers_have_one_text() -> None:
     assert first.listing != second.listing
     assert "model.py:17" in second.listing
     assert "b0: buf17" in second.listing
+
+
+ROLLED_WINDOWS = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rolled(b0, b1):
+    x = tl.program_id(0) * 16 + tl.arange(0, 16)[:, None]
+    i = x % 16
+    r = tl.arange(0, 64)[None, :]
+    place = 2352 * (x // 16) + 336 * ((i // 4 + 4) % 7) + 48 * ((i % 4 + 4) % 7) + r
+    tl.store(b1 + (64 * x + r), tl.load(b0 + place, r < 48, other=0.0))
+"""
+
+
+@pytest.mark.usefixtures("_triton")
+def test_sums_of_packed_integers_reach_the_assembler_one_by_one() -> None:
+    import triton.backends.nvidia.compiler as nvidia
+
+    request = TritonRequest(ROLLED_WINDOWS, "rolled", ("*fp32", "*fp32"), 2, SM90)
+    made: list[str] = []
+    assembled: list[str] = []
+    make_ptx, make_cubin = nvidia.CUDABackend.make_ptx, nvidia.CUDABackend.make_cubin
+
+    def ptx(self: object, *args: object) -> str:
+        made.append(make_ptx(self, *args))
+        return made[-1]
+
+    def cubin(self: object, text: str, *args: object) -> bytes:
+        assembled.append(text)
+        return make_cubin(self, text, *args)
+
+    with (
+        mock.patch.object(nvidia.CUDABackend, "make_ptx", ptx),
+        mock.patch.object(nvidia.CUDABackend, "make_cubin", cubin),
+    ):
+        compile_here(request)
+    assert "add.s16x2" in made[0]
+    assert assembled == [without_packed_sums(made[0])]
+    assert "16x2" not in assembled[0]

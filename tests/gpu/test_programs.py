@@ -327,6 +327,15 @@ def test_results_that_are_conjugated_by_a_flag() -> None:
     check(lambda x: (torch.linalg.svdvals(x), torch.linalg.svd(x)[2].abs() + 1), x)
 
 
+def test_indices_that_the_compiler_packs_in_pairs() -> None:
+    """Windows rolled back and cut: ptxas loses a constant of such sums (`without_packed_sums`)."""
+    def windows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = x + torch.roll(y, (3, 3), (1, 2))[:, :4, :4].reshape(2, 16, 48)
+        return F.layer_norm(x, (48,))
+
+    check(windows, rand(2, 16, 48), rand(2, 7, 7, 48), kernels=1)
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_batch_norms_train_with_statistics_in_pieces(layout: torch.memory_format) -> None:
     """One kernel counts the batches of both norms; statistics are exact far from zero."""

@@ -26,7 +26,7 @@ from weft.runtime.disk_cache import DiskCache
 from weft.runtime.triton_pool import ServerGone, pool
 from weft.runtime.triton_worker import compile_text
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 POINTER_ALIGNMENT: Final = 16
 
 

@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -52,7 +53,9 @@ def compile_text(
     types = dict(zip(function.arg_names, signature, strict=True))
     source = ASTSource(fn=function, signature=types, constexprs={}, attrs=attributes)
     options = {"num_warps": num_warps, "debug": "device_assert" in text, "sanitize_overflow": False}
-    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.add_stages_inspection_hook = _mend_ptx
+        compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     meta = compiled.metadata
     return compiled.asm["cubin"], meta.name, meta.shared, meta.num_warps
 
@@ -70,6 +73,39 @@ def _load(text: str, name: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+# -- the assembler's defect ----------------------------------------------------------------------
+
+
+def without_packed_sums(ptx: str) -> str:
+    """The text with each sum of two packed 16-bit integers computed as two sums.
+
+    NVIDIA's assembler (ptxas 12.8, for Hopper and Blackwell) adds zero instead of a constant where
+    one half of the packed result is not read; LLVM packs sums of small indices so.
+    """
+    return _PACKED_SUM.sub(_TWO_SUMS, ptx)
+
+
+_PACKED_SUM: Final = re.compile(r"\badd\.[su]16x2\s+(%\w+), (%\w+), (%\w+);")
+_TWO_SUMS: Final = r"""{
+\t.reg .b16 %low<2>, %high<2>;
+\tmov.b32 {%low0, %high0}, \2;
+\tmov.b32 {%low1, %high1}, \3;
+\tadd.s16 %low0, %low0, %low1;
+\tadd.s16 %high0, %high0, %high1;
+\tmov.b32 \1, {%low0, %high0};
+\t}"""
+
+
+def _mend_ptx(
+    _backend: object = None, stages: dict[str, Any] | None = None, *_: object
+) -> tuple[str, str]:
+    """Triton's hook on its stages; without arguments, what it adds to keys of Triton's cache."""
+    if stages is not None:
+        make_ptx = stages["ptx"]
+        stages["ptx"] = lambda source, metadata: without_packed_sums(make_ptx(source, metadata))
+    return "weft: no packed sums", ""
 
 
 # -- the server ----------------------------------------------------------------------------------
