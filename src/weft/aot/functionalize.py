@@ -122,7 +122,7 @@ class Functionalizer:
         sets back, and which moves on here with each draw (`generator_kept` undoes that).
         """
         draw = (op, torch.get_rng_state().numpy().tobytes())
-        torch.rand(1)
+        torch.rand(1, device="cpu")  # whatever the default device
         found = self._draws.get(draw)  # also in a backward that the program asks for
         if found is None:
             found = self._draws[draw] = self.append_known(op, args, kwargs, value)

@@ -134,7 +134,7 @@ class Recorder(TorchDispatchMode):
     def view(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """One result that aliases the first argument."""
         if isinstance(args[0], complex):  # derivatives conjugate the numbers of the forward
-            args = (torch.scalar_tensor(args[0], dtype=torch.complex128), *args[1:])
+            args = (torch.scalar_tensor(args[0], dtype=torch.complex128, device="cpu"), *args[1:])
         step = ViewStep(known.op, _positional(known.op, args[1:], kwargs))
         return self.view_step(args[0], step)
 

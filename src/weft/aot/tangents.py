@@ -110,7 +110,7 @@ def _holders_of_ours() -> list[tuple[int, ...]]:
             found.append(_holders(grads, 0))
             return grads[0]
 
-    leaf = torch.zeros(1, requires_grad=True)
+    leaf = torch.zeros(1, device="cpu", requires_grad=True)
     with torch.enable_grad():
         for use in (torch.exp, torch.squeeze):  # an own tensor, a view
             use(Probe.apply(leaf)).mul(2).sum().backward()  # type: ignore[no-untyped-call]

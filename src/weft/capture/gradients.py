@@ -27,7 +27,7 @@ class _Spent(torch.autograd.Function):
             "after calling backward.")
 
 
-_ANCHOR = torch.empty(0, requires_grad=True)
+_ANCHOR = torch.empty(0, device="cpu", requires_grad=True)
 
 
 def spent(value: torch.Tensor) -> torch.Tensor:

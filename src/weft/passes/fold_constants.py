@@ -116,4 +116,4 @@ def _scalar(node: Node, value: Any) -> torch.Tensor | None:
     if type(value) not in (int, float, bool):
         return None
     meta = node.meta["val"]
-    return torch.full([1] * min(meta.dim(), 1), value, dtype=meta.dtype)
+    return torch.full([1] * min(meta.dim(), 1), value, dtype=meta.dtype, device="cpu")

@@ -46,8 +46,8 @@ class Attention:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The result, laid out [batch, position, head, dimension], and the rows' log-sum-exp."""
         batches, heads, queries, dimension = q.shape
-        out = torch.empty((batches, queries, heads, dimension)).transpose(1, 2)
-        lse = torch.empty((batches, queries, heads)).transpose(1, 2)
+        out = q.new_empty((batches, queries, heads, dimension)).transpose(1, 2)
+        lse = q.new_empty((batches, queries, heads)).transpose(1, 2)
         columns = mask is not None and mask.shape[-1] > 1
         flags = bool(causal) | (mask is not None) << 1 | columns << 2
         factor = dimension**-0.5 if scale is None else scale

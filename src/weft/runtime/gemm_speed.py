@@ -74,7 +74,7 @@ def onednn_is_faster(shape: tuple[int, int, int] = SHAPE) -> bool:
 def _advantage(linear: Callable[..., torch.Tensor], shape: tuple[int, int, int]) -> float:
     """Time of MKL over time of oneDNN."""
     rows, inner, columns = shape
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.device("cpu"):
         x, w = torch.ones(rows, inner), torch.ones(columns, inner)
         slow = _fastest(lambda: torch.mm(x, w.t()))
         return slow / _fastest(lambda: linear(x, w, None, "none", [], ""))

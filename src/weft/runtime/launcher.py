@@ -32,7 +32,7 @@ def configure() -> None:
 def tensor_offset() -> int:
     """Bytes from the start of a torch.Tensor object to the at::Tensor in it, found by its pointer.
     """
-    tensor = torch.empty(1)
+    tensor = torch.empty(1, device="cpu")
     words = (ctypes.c_uint64 * (type(tensor).__basicsize__ // 8)).from_address(id(tensor))
     wanted: int = tensor._cdata
     for position in range(2, len(words)):  # after the object header

@@ -170,6 +170,6 @@ def _device_code(kind: str) -> int:
 def _code(dtype: torch.dtype) -> int:
     """torch's number for a dtype, asked of a tensor."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-    tensor, code = torch.empty(0, dtype=dtype), ctypes.c_int32(-1)
+    tensor, code = torch.empty(0, dtype=dtype, device="cpu"), ctypes.c_int32(-1)
     library.aoti_torch_get_dtype(ctypes.c_void_p(id(tensor) + tensor_offset()), ctypes.byref(code))
     return code.value

@@ -237,7 +237,7 @@ class _Asking(TorchFunctionMode):
 @functools.cache
 def _operator_function(target: Any, tensors: tuple[bool, ...]) -> Any:
     """What eager passes to `__torch_function__` for a Python operator: asked of it, once."""
-    tensor = torch.ones(1, 1, dtype=torch.int64)
+    tensor = torch.ones(1, 1, dtype=torch.int64, device="cpu")
     try:
         with _Asking():
             target(*(tensor if is_tensor else 0 for is_tensor in tensors))
