@@ -357,3 +357,36 @@ def test_batch_norms_train_with_statistics_in_pieces(layout: torch.memory_format
     for name, buffer in model.named_buffers():
         wanted = exact.get_buffer(name)
         torch.testing.assert_close(buffer.to(wanted.dtype), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("options", [
+    {"batch_first": True}, {"num_layers": 2, "bidirectional": True}, {"bias": False},
+], ids=["batch", "both", "no-bias"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_recurrent_layers_are_cudnns(
+    kind: type[nn.RNNBase], options: dict[str, Any], dynamic: bool | None
+) -> None:
+    layer = kind(6, 8, **options).cuda()
+    compiled = weft.compile(lambda x: layer(x.tanh())[0].relu(), dynamic=dynamic)
+    for length in (5, 9):
+        x = rand(4, length, 6) if layer.batch_first else rand(length, 4, 6)
+        found = []
+        for call in (compiled, lambda x: layer(x.tanh())[0].relu()):
+            own = x.clone().requires_grad_()
+            out = call(own)
+            grads = torch.autograd.grad(out.square().sum(), [own, *layer.parameters()])
+            found.append((out, *grads))
+            assert out.stride() == found[0][0].stride()
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    assert weft.stats()["graph_breaks"] == 0
+    assert weft.stats()["graphs"] <= 2
+
+
+def test_recurrent_weights_that_lie_apart() -> None:
+    layer = nn.LSTM(6, 8, proj_size=3).cuda()
+    for name, weight in list(layer.named_parameters()):
+        layer._parameters[name] = nn.Parameter(weight.detach().clone())
+    with torch.no_grad():
+        check(lambda x: layer(x), rand(5, 4, 6))
+    assert weft.stats()["graph_breaks"] == 0

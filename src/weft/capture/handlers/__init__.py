@@ -27,6 +27,7 @@ from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     printed_output,
     python_twins,
     pytree_library,
+    recurrent_layers,
     size_forms,
     standard_library,
     tensor_hooks,

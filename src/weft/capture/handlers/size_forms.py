@@ -1,7 +1,7 @@
 """Rules for operators that take no symbolic sizes, or ask tensors: what capture does instead.
 
-Place in the pipeline: see `handlers/__init__`; the other forms are in `polyfills/sizes.py` and
-`polyfills/recurrent.py`. Without a rule the sizes of the call are fixed by guards (`MemoFakeMode`),
+Place in the pipeline: see `handlers/__init__`; the other forms are in `polyfills/sizes.py`.
+Without a rule the sizes of the call are fixed by guards (`MemoFakeMode`),
 and each size is compiled anew.
 """
 
@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 
 from weft._torch import VariableFunctions, nn_functions
-from weft.capture.breaks import graph_break
-from weft.capture.polyfills import recurrent, sizes
+from weft.capture.polyfills import sizes
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, ConstantValue, constant, evaluate
 from weft.capture.values.functions import rule
@@ -28,9 +27,6 @@ from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-
-_LONGEST_UNROLLED: Final = 32
-"""Steps of a recurrent layer that are worth a kernel for each."""
 
 Applies = Callable[["Interpreter", Args, Kwargs], bool]
 
@@ -289,51 +285,3 @@ _form(torch.linalg.matrix_norm, (sizes.matrix_norm, _plain_norm))
 _method_form((sizes.fill_diagonal_, _fill_diagonal))
 _method_form((sizes.diagonal, _symbolic_number))
 _method_form((sizes.unfold, _symbolic_number))
-
-
-# -- loops over time ------------------------------------------------------------------------------
-
-
-def _recurrent(function: Any) -> None:
-    """PyTorch's form of these for a CPU is a loop over the steps: a graph of its own for each
-    length, and a large one."""
-
-    @rule(function)
-    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        x = tx.force(args[0])
-        if isinstance(x, TensorValue) and x.example.device.type == "cpu" and _is_long(x, args):
-            raise graph_break("unrolled-loop", f"{function.__name__} of {x!r}")
-        return run(tx, "call_function", function, args, kwargs)
-
-
-def _is_long(x: TensorValue, args: Args) -> bool:
-    """`input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first`."""
-    if len(args) < 9 or isinstance(args[2], TensorValue) or not args[8].is_constant:
-        return False  # packed sequences
-    length = x.example.shape[1 if args[8].constant() else 0]
-    return type(length) is not int or length > _LONGEST_UNROLLED
-
-
-for _function in (torch.gru, torch.rnn_tanh, torch.rnn_relu):
-    _recurrent(_function)
-
-
-@rule(torch.lstm)
-def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A library call for each layer, where PyTorch would make one too if the sizes were plain."""
-    args = [tx.force(arg) for arg in args]
-    x = args[0]
-    if (not isinstance(x, TensorValue) or x.example.device.type != "cpu" or len(args) < 9
-            or isinstance(args[2], TensorValue) or not _has_symbolic_sizes(x)):
-        return run(tx, "call_function", torch.lstm, args, kwargs)
-    if not _is_library_lstm(tx, x, args):
-        raise graph_break("unrolled-loop", f"lstm of {x!r}")
-    return tx.wrap_fixed(recurrent.lstm, "lstm").call(tx, args, kwargs)
-
-
-def _is_library_lstm(tx: Interpreter, x: TensorValue, args: Args) -> bool:
-    """Single precision, no projections: four weights for each layer and direction."""
-    has_biases, layers, bidirectional = (args[i].constant() for i in (3, 4, 7))
-    count = layers * (2 if bidirectional else 1) * (4 if has_biases else 2)
-    plain = len(list(args[2].iterate(tx))) == count
-    return plain and x.example.dtype is torch.float32 and torch.backends.mkldnn.is_available()

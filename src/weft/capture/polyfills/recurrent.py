@@ -1,18 +1,18 @@
-"""LSTM layers over sequences of symbolic length, written with one library call for each layer.
+"""Recurrent layers, written with library calls that take symbolic lengths and fake tensors.
 
-Place in the pipeline: `handlers/size_forms.py` has capture interpret this on CPUs where sizes are
-symbolic. PyTorch's own call takes plain sizes there, and its Python form is a loop over the steps:
-a graph for each length.
+Place in the pipeline: `handlers/recurrent_layers.py` has capture interpret these in place of
+`torch.lstm`, `torch.gru` and the like. On CPUs PyTorch's own call takes plain sizes, and its Python
+form is a loop over the steps: a graph for each length. On GPUs it looks at addresses.
 """
 
 from __future__ import annotations
 
 import torch
 
-_LSTM = 2  # the library's code of the kind of cell
+from weft.runtime.cudnn_rnn import LSTM
 
 
-def lstm(
+def lstm_by_layers(
     x: torch.Tensor, states: list[torch.Tensor], params: list[torch.Tensor], has_biases: bool,
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -30,7 +30,7 @@ def lstm(
             if not has_biases:
                 weights += [weights[0].new_zeros(weights[0].size(0)) for _ in range(2)]
             output, hy, cy, _ = torch.ops.aten.mkldnn_rnn_layer(
-                y, *weights, hx[at], cx[at], direction == 1, [], _LSTM, hx.size(2), num_layers,
+                y, *weights, hx[at], cx[at], direction == 1, [], LSTM, hx.size(2), num_layers,
                 has_biases, bidirectional, batch_first, train,
             )
             outputs.append(output)
@@ -41,3 +41,31 @@ def lstm(
             y = torch.dropout(y, dropout, True)
     y = y.transpose(0, 1) if batch_first else y
     return y, torch.stack(hidden), torch.stack(cells)
+
+
+# -- cuDNN: one call for all layers --------------------------------------------------------------
+
+
+def cudnn_lstm(
+    x: torch.Tensor, states: list[torch.Tensor], params: list[torch.Tensor], has_biases: bool,
+    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`torch.lstm` of sequences of one length, without dropout."""
+    each = (4 if has_biases else 2) + (states[0].size(2) != states[1].size(2))
+    output, hy, cy, _ = torch.ops.weft.cudnn_rnn(
+        x, list(params), each, states[0], states[1], LSTM, num_layers, batch_first, train,
+        bidirectional,
+    )
+    return output, hy, cy
+
+
+def cudnn_layer(
+    mode: int, x: torch.Tensor, hx: torch.Tensor, params: list[torch.Tensor], has_biases: bool,
+    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`torch.gru`, `rnn_tanh` or `rnn_relu`, by cuDNN's number of the kind of cell."""
+    output, hy, _, _ = torch.ops.weft.cudnn_rnn(
+        x, list(params), 4 if has_biases else 2, hx, None, mode, num_layers, batch_first, train,
+        bidirectional,
+    )
+    return output, hy

@@ -1,0 +1,103 @@
+"""Rules for `torch.lstm`, `torch.gru` and the like: the library's calls, where it has one.
+
+Place in the pipeline: see `handlers/__init__`; the forms are in `polyfills/recurrent.py`. All take
+`input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first`; sequences
+of several lengths (packed) come in another order and are left to PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from weft.capture.breaks import graph_break
+from weft.capture.polyfills import recurrent
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import constant
+from weft.capture.values.functions import rule
+from weft.capture.values.tensors import TensorValue, run
+from weft.runtime.cudnn_rnn import GRU, RNN_RELU, RNN_TANH
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+_LONGEST_UNROLLED: Final = 32
+"""Steps of a layer that are worth a kernel for each."""
+
+
+def _layer(function: Any, mode: int) -> None:
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        args = [tx.force(arg) for arg in args]
+        if not _is_of_one_length(args):
+            return run(tx, "call_function", function, args, kwargs)
+        if _is_cudnns(args):
+            form = tx.wrap_fixed(recurrent.cudnn_layer, "cudnn_layer")
+            return form.call(tx, [constant(mode), *args], kwargs)
+        if _device(args).type == "cpu" and _is_long(args):
+            raise graph_break("unrolled-loop", f"{function.__name__} of {args[0]!r}")
+        return run(tx, "call_function", function, args, kwargs)
+
+
+_layer(torch.gru, GRU)
+_layer(torch.rnn_tanh, RNN_TANH)
+_layer(torch.rnn_relu, RNN_RELU)
+
+
+@rule(torch.lstm)
+def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A library call, where PyTorch would make one too if the sizes were plain."""
+    args = [tx.force(arg) for arg in args]
+    if not _is_of_one_length(args):
+        return run(tx, "call_function", torch.lstm, args, kwargs)
+    if _is_cudnns(args):
+        return tx.wrap_fixed(recurrent.cudnn_lstm, "cudnn_lstm").call(tx, args, kwargs)
+    if _device(args).type != "cpu" or not _has_symbolic_sizes(args):
+        return run(tx, "call_function", torch.lstm, args, kwargs)
+    if not _is_onednns(tx, args):
+        raise graph_break("unrolled-loop", f"lstm of {args[0]!r}")
+    return tx.wrap_fixed(recurrent.lstm_by_layers, "lstm_by_layers").call(tx, args, kwargs)
+
+
+def _is_of_one_length(args: Args) -> bool:
+    return (len(args) == 9 and isinstance(args[0], TensorValue)
+            and not isinstance(args[2], TensorValue)
+            and all(arg.is_constant for arg in args[3:]))
+
+
+def _device(args: Args) -> torch.device:
+    device: torch.device = args[0].example.device  # type: ignore[attr-defined]
+    return device
+
+
+def _has_symbolic_sizes(args: Args) -> bool:
+    return any(type(n) is not int for n in args[0].example.shape)  # type: ignore[attr-defined]
+
+
+def _is_long(args: Args) -> bool:
+    """PyTorch's form for a CPU is a loop over the steps: a graph of its own for each length."""
+    length = args[0].example.shape[1 if args[8].constant() else 0]  # type: ignore[attr-defined]
+    return type(length) is not int or length > _LONGEST_UNROLLED
+
+
+def _is_onednns(tx: Interpreter, args: Args) -> bool:
+    """Single precision, no projections: four weights for each layer and direction."""
+    has_biases, layers, bidirectional = (args[i].constant() for i in (3, 4, 7))
+    count = layers * (2 if bidirectional else 1) * (4 if has_biases else 2)
+    plain = len(list(args[2].iterate(tx))) == count
+    example = args[0].example  # type: ignore[attr-defined]
+    return plain and example.dtype is torch.float32 and torch.backends.mkldnn.is_available()
+
+
+def _is_cudnns(args: Args) -> bool:
+    """On a GPU, of types that PyTorch gives to cuDNN, and without random numbers (they are the
+    library's own, which a checkpoint could not repeat)."""
+    example = args[0].example  # type: ignore[attr-defined]
+    dropout, train = args[5].constant(), args[6].constant()
+    return bool(
+        example.device.type == "cuda" and torch.version.hip is None and not (dropout and train)
+        and example.dtype in (torch.float16, torch.float32, torch.float64)
+        and torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
+        and not torch.is_autocast_enabled("cuda")
+    )

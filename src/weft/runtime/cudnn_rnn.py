@@ -1,0 +1,158 @@
+"""Recurrent layers on NVIDIA GPUs: cuDNN's call, as an operator that fake tensors can pass.
+
+Place in the pipeline: `capture/polyfills/recurrent.py` writes `torch.lstm` and its kin with it.
+PyTorch's own functions look at the addresses of the weights (cuDNN wants them in one buffer), which
+fake tensors do not have; here they are looked at when the operator runs.
+
+    output, hy, cy, reserve = torch.ops.weft.cudnn_rnn(x, weights, 4, hx, cx, LSTM, ...)
+
+`weights` are those of all layers and directions, `each` of them for one (2 without biases, one more
+with projections). x: (length, batch, features), the first two swapped with `batch_first`; hx, cx:
+(layers * directions, batch, hidden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+aten = torch.ops.aten
+
+RNN_RELU, RNN_TANH, LSTM, GRU = range(4)
+"""cuDNN's numbers of the kinds of cells."""
+
+_LIBRARY: Final = torch.library.Library("weft", "FRAGMENT")
+_LAYER: Final = "int mode, int layers, bool batch_first, bool train, bool bidirectional"
+_LIBRARY.define(
+    f"cudnn_rnn(Tensor x, Tensor[] weights, int each, Tensor hx, Tensor? cx, {_LAYER}) "
+    "-> (Tensor, Tensor, Tensor, Tensor)"
+)
+_LIBRARY.define(
+    "cudnn_rnn_backward(Tensor x, Tensor[] weights, int each, Tensor hx, Tensor? cx, "
+    "Tensor output, Tensor reserve, Tensor? grad_output, Tensor? grad_hy, Tensor? grad_cy, "
+    f"{_LAYER}) -> Tensor[]"
+)
+
+
+def _forward(
+    x: torch.Tensor, weights: list[torch.Tensor], each: int, hx: torch.Tensor,
+    cx: torch.Tensor | None, mode: int, layers: int, batch_first: bool, train: bool,
+    bidirectional: bool,
+) -> tuple[torch.Tensor, ...]:
+    buffer = _buffer(x, weights, each, hx, cx, mode, layers, batch_first, bidirectional)
+    found = aten._cudnn_rnn.default(
+        x, weights, each, buffer, hx, cx, mode, *_hidden(hx, cx), layers, batch_first, 0.0, train,
+        bidirectional, [], None,
+    )
+    return tuple(found[:4])
+
+
+def _backward(
+    x: torch.Tensor, weights: list[torch.Tensor], each: int, hx: torch.Tensor,
+    cx: torch.Tensor | None, output: torch.Tensor, reserve: torch.Tensor,
+    grad_output: torch.Tensor | None, grad_hy: torch.Tensor | None, grad_cy: torch.Tensor | None,
+    mode: int, layers: int, batch_first: bool, train: bool, bidirectional: bool,
+) -> list[torch.Tensor]:
+    buffer = _buffer(x, weights, each, hx, cx, mode, layers, batch_first, bidirectional)
+    grad_x, grad_hx, grad_cx, grads = aten._cudnn_rnn_backward.default(
+        x, weights, each, buffer, hx, cx, output, grad_output, grad_hy,
+        None if cx is None else grad_cy, mode, *_hidden(hx, cx), layers, batch_first, 0.0, train,
+        bidirectional, [], None, reserve, [True, True, cx is not None, True],
+    )
+    return [grad_x, grad_hx, *([] if cx is None else [grad_cx]), *grads]
+
+
+def _hidden(hx: torch.Tensor, cx: torch.Tensor | None) -> tuple[int, int]:
+    """Size of the hidden state, and of what it is projected to (0: it is not)."""
+    if cx is None or cx.size(2) == hx.size(2):
+        return hx.size(2), 0
+    return cx.size(2), hx.size(2)
+
+
+# -- the weights' buffer -------------------------------------------------------------------------
+
+
+def _buffer(
+    x: torch.Tensor, weights: Sequence[torch.Tensor], each: int, hx: torch.Tensor,
+    cx: torch.Tensor | None, mode: int, layers: int, batch_first: bool, bidirectional: bool,
+) -> torch.Tensor:
+    """The memory that all weights lie in, in cuDNN's order; a copy, where they do not."""
+    form = (each, x.size(-1), mode, *_hidden(hx, cx), layers, batch_first, bidirectional)
+    first = weights[0]
+    offsets, count = _layout(tuple(w.shape for w in weights), first.dtype, first.device, form)
+    begin = first.storage_offset() - offsets[0]
+    address = first.data_ptr() - offsets[0] * first.itemsize
+    fits = (begin + count) * first.itemsize <= first.untyped_storage().nbytes()
+    if fits and [(w.data_ptr() - address) // w.itemsize for w in weights] == offsets:
+        return first.detach().as_strided((count,), (1,), begin)
+    return _flattened(weights, form)[0]
+
+
+@cache
+def _layout(
+    shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device, form: tuple[Any, ...]
+) -> tuple[list[int], int]:
+    """Where cuDNN wants each weight (elements from the start), and the buffer's elements."""
+    buffer, weights = _flattened([torch.empty(s, dtype=dtype, device=device) for s in shapes], form)
+    return [int(w.storage_offset()) for w in weights], buffer.numel()
+
+
+def _flattened(
+    weights: Sequence[torch.Tensor], form: tuple[Any, ...]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A buffer with copies of the weights, and the copies."""
+    copies = [w.detach().clone() for w in weights]
+    each, features, mode, hidden, projected, layers, batch_first, bidirectional = form
+    with torch.no_grad():
+        buffer = aten._cudnn_rnn_flatten_weight.default(
+            copies, each, features, mode, hidden, projected, layers, batch_first, bidirectional)
+    return buffer, copies
+
+
+# -- fake tensors and gradients ------------------------------------------------------------------
+
+
+def _forward_metadata(
+    x: torch.Tensor, weights: list[torch.Tensor], each: int, hx: torch.Tensor,
+    cx: torch.Tensor | None, mode: int, layers: int, batch_first: bool, train: bool,
+    bidirectional: bool,
+) -> tuple[torch.Tensor, ...]:
+    length, batch = (x.size(1), x.size(0)) if batch_first else (x.size(0), x.size(1))
+    output = x.new_empty((length, batch, hx.size(2) * (2 if bidirectional else 1)))
+    cy = x.new_empty((0,)) if cx is None else x.new_empty(cx.shape)
+    reserve = x.new_empty((0,), dtype=torch.uint8)  # its size is cuDNN's secret
+    return output.transpose(0, 1) if batch_first else output, x.new_empty(hx.shape), cy, reserve
+
+
+def _backward_metadata(
+    x: torch.Tensor, weights: list[torch.Tensor], each: int, hx: torch.Tensor,
+    cx: torch.Tensor | None, output: torch.Tensor, reserve: torch.Tensor, *_: Any,
+) -> list[torch.Tensor]:
+    states = [hx] if cx is None else [hx, cx]
+    return [torch.empty_like(t) for t in (x, *states, *weights)]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, weights, each, hx, cx, *layer = inputs
+    ctx.each, ctx.layer = each, layer
+    ctx.save_for_backward(x, hx, cx, output[0], output[3], *weights)
+
+
+def _gradients(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+    x, hx, cx, output, reserve, *weights = ctx.saved_tensors
+    found = torch.ops.weft.cudnn_rnn_backward(
+        x, weights, ctx.each, hx, cx, output, reserve, *grads[:3], *ctx.layer)
+    grad_cx = None if cx is None else found[2]
+    grads_of_weights = list(found[2 if cx is None else 3 :])
+    return found[0], grads_of_weights, None, found[1], grad_cx, None, None, None, None, None
+
+
+_LIBRARY.impl("cudnn_rnn", _forward, "CUDA")
+_LIBRARY.impl("cudnn_rnn_backward", _backward, "CUDA")
+_LIBRARY.impl("cudnn_rnn", _forward_metadata, "Meta")
+_LIBRARY.impl("cudnn_rnn_backward", _backward_metadata, "Meta")
+torch.library.register_autograd(
+    "weft::cudnn_rnn", _gradients, setup_context=_save, lib=_LIBRARY)
