@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ def fresh() -> Iterator[None]:
     torch.manual_seed(0)
     with weft.config.patch(strict=True):
         yield
+    assert weft.stats()["uncompiled_graphs"] == 0
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -359,6 +361,19 @@ def test_batch_norms_train_with_statistics_in_pieces(layout: torch.memory_format
         torch.testing.assert_close(buffer.to(wanted.dtype), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_batch_norms_that_pytorch_gives_to_cudnn_train_compiled(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).cuda()
+    peer, x = copy.deepcopy(model), rand(4, 3, 9, 9)
+    results = []
+    for module, call in ((model, weft.compile(model)), (peer, peer)):
+        with torch.autocast("cuda", dtype, enabled=dtype is not torch.float32):
+            out = call(x).float()
+        out.square().sum().backward()
+        results.append([out, *(p.grad for p in module.parameters()), *module.buffers()])
+    torch.testing.assert_close(*results, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("options", [
     {"batch_first": True}, {"num_layers": 2, "bidirectional": True}, {"bias": False},
@@ -387,6 +402,7 @@ def test_recurrent_weights_that_lie_apart() -> None:
     layer = nn.LSTM(6, 8, proj_size=3).cuda()
     for name, weight in list(layer.named_parameters()):
         layer._parameters[name] = nn.Parameter(weight.detach().clone())
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "RNN module weights")  # eager's
         check(lambda x: layer(x), rand(5, 4, 6))
     assert weft.stats()["graph_breaks"] == 0

@@ -264,15 +264,32 @@ def _batch_norm_backward(
     return rec.fresh(node)
 
 
-@_handles(aten.cudnn_batch_norm.default, aten.miopen_batch_norm.default)
-def _vendor_batch_norm(
+@_handles(aten.miopen_batch_norm.default)
+def _miopen_batch_norm(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """As above, by a vendor library: the running statistics are computed beside the call."""
-    node, _ = rec.tensors.append(op, tuple(rec.nodes(a) for a in args), kwargs)
-    if args[5] and args[3] is not None:  # training, with running statistics
-        raise Unsupported(f"{op} in training")
-    return rec.fresh(node)
+    """The same by a vendor's library: kernels of our own compute it, with what they fuse."""
+    return _batch_norm(rec, aten.native_batch_norm.default, args, kwargs)
+
+
+@_handles(aten.cudnn_batch_norm.default)
+def _cudnn_batch_norm(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    reserve = rec.emit(aten.empty.memory_format, [0], dtype=torch.uint8, device=args[0].device,
+                       pin_memory=False)
+    return *_batch_norm(rec, aten.native_batch_norm.default, args, kwargs), rec.fresh(reserve)
+
+
+@_handles(aten.cudnn_batch_norm_backward.default, aten.miopen_batch_norm_backward.default)
+def _vendor_batch_norm_backward(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Of training; the order of arguments is another."""
+    x, gradient, weight, _, _, mean, inverse, eps = args[:8]
+    rest = (weight, None, None, mean, inverse, True, eps, [True, True, True])
+    native = aten.native_batch_norm_backward.default
+    return _batch_norm_backward(rec, native, (gradient, x, *rest), kwargs)
 
 
 BIAS_APART_ON = frozenset({"cuda"})
