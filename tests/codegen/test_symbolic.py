@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import weft
 from tests.codegen.compiling import assert_same_strides
 from tests.codegen.random_graphs import RandomProgram
 from tests.codegen.symbolic import compiled_dynamic
@@ -58,3 +59,17 @@ def test_random_programs_with_symbolic_sizes(start: int) -> None:
             expected = program.run(*program.inputs)
             for result, wanted in zip(call(list(program.inputs)), expected, strict=True):
                 torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_number_that_follows_from_sizes_may_be_an_input() -> None:
+    """Its place was named by the formula: the call sequence was no Python."""
+    def heads(x, h, y):
+        return x.reshape(x.shape[0], h, 4).sum(-1) * y.view(-1, h), h * 2
+
+    weft.reset()
+    compiled = weft.compile(heads, dynamic=True)
+    with weft.config.patch(strict=True):
+        for n, h in ((5, 24), (6, 48), (7, 12)):
+            x, y = torch.randn(n, 4 * h), torch.randn(n * h)
+            torch.testing.assert_close(compiled(x, h, y), heads(x, h, y))
+    assert weft.stats()["graphs"] <= 2

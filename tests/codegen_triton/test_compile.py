@@ -12,12 +12,13 @@ import pytest
 import weft
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.emit import emit
+from weft.codegen.triton.sized import Forms
 from weft.codegen.triton.target import spell
 from weft.codegen.triton.tiling import choose_tiling
 from weft.runtime.triton_build import TritonRequest, build, compile_here
 from weft.runtime.triton_pool import pool
 from weft.runtime.triton_worker import without_packed_sums
-from weft.shapes.expr import loop_index
+from weft.shapes.expr import loop_index, symbol
 
 SM90 = 90
 
@@ -34,8 +35,9 @@ def _softmax(row: int) -> TritonRequest:
 
 
 @pytest.fixture
-def _triton(tmp_path: Path) -> Iterator[None]:
+def _triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     with weft.config.patch(cache_dir=str(tmp_path)):
         yield
 
@@ -132,3 +134,18 @@ def test_sums_of_packed_integers_reach_the_assembler_one_by_one() -> None:
     assert "add.s16x2" in made[0]
     assert assembled == [without_packed_sums(made[0])]
     assert "16x2" not in assembled[0]
+
+
+@pytest.mark.usefixtures("_triton")
+def test_quotients_of_sizes_that_may_be_negative() -> None:
+    rows, columns = symbol("s0", 2), symbol("s1", 2)
+    i = loop_index("i0", rows)
+    builder = KernelBuilder((LoopVar(i, rows),), ())
+    x = builder.load("in0", "f32", i + (rows - 2 * columns) // (columns + 1) + 2)
+    builder.store("out0", "f32", i, x)
+    kernel = builder.build("shifted")
+    (part,), _ = spell(kernel, Forms(kernel).best((100, 300)))
+    source = part.source
+    assert "p.floor_div" in source.text
+    request = TritonRequest(source.text, source.name, source.signature, source.num_warps, SM90)
+    assert compile_here(request).image.startswith(b"\x7fELF")

@@ -97,7 +97,7 @@ def _unpack(sequence: CallSequence, lowered: GraphLowering, plan: MemoryPlan) ->
     """Name the inputs, and bind the symbols of their sizes."""
     names: list[str] = []
     for number, item in enumerate(lowered.inputs):
-        if isinstance(item, Expr) and item.atom is not None:
+        if isinstance(item, Expr) and symbols(item) == {item}:
             names.append(str(item))
         elif isinstance(item, FloatSymbol):
             names.append(item.name)

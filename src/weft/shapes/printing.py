@@ -2,8 +2,8 @@
 
 Place in the pipeline: the code generator's targets print index expressions and extents with these.
 C and Triton divide towards zero, expressions floor: where both operands are known to be nonnegative
-(after adding a multiple of a constant divisor) the plain operator is printed, otherwise a helper
-that the kernel's prelude must define: ``weft_floor_div(a, b)`` and ``weft_floor_mod(a, b)``.
+(after adding a multiple of a constant divisor) the plain operator is printed, otherwise a helper of
+the kernel's prelude: ``weft_floor_div(a, b)``, ``weft_floor_mod(a, b)``; in Triton ``p.floor_div``.
 
     >>> from weft.shapes.expr import symbol
     >>> i, k = symbol("i", 0, 99), symbol("k")
@@ -54,12 +54,12 @@ def _renamed(
 
 def triton_text(value: IntExpr) -> str:
     """Triton source; integers there divide towards zero as in C."""
-    return render(value, _spelling({}, "//", "%", "tl.minimum", "tl.maximum"))
+    return render(value, _spelling({}, "//", "%", "tl.minimum", "tl.maximum", prefix="p."))
 
 
 def _spelling(
     names: Mapping[str, str], divide: str, modulo: str, smallest: str, largest: str, *,
-    floors: bool = False,
+    floors: bool = False, prefix: str = "weft_",
 ) -> dict[type[Atom], Callable[..., str]]:
     table: dict[type[Atom], Callable[..., str]] = {}
 
@@ -88,8 +88,8 @@ def _spelling(
 
     table |= {
         Symbol: lambda atom: names.get(atom.name, atom.name),
-        FloorDiv: division(divide, "weft_floor_div"),
-        Mod: division(modulo, "weft_floor_mod"),
+        FloorDiv: division(divide, f"{prefix}floor_div"),
+        Mod: division(modulo, f"{prefix}floor_mod"),
         Min: nested(smallest),
         Max: nested(largest),
     }
