@@ -1,4 +1,4 @@
-"""Batch norms by vendors' libraries are the same graph as PyTorch's own: cuDNN's trained uncompiled.
+"""Batch norms by vendors' libraries are traced as PyTorch's own: cuDNN's trained uncompiled.
 
 No GPU is needed: on fake tensors cuDNN's operator is a matter of metadata.
 """
