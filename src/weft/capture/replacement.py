@@ -226,13 +226,15 @@ class Emitter:
     def _graph_call(self, graph: Callable[..., Any] | None, inputs: list[GraphInput]) -> list[str]:
         if graph is None:
             return []
-        arguments = ", ".join(_read([item.source.collect() for item in inputs]))
+        read = _read([item.source.collect() for item in inputs])
+        arguments = ", ".join(read)
         done = self._done_with(inputs)
         results = "".join(f"out{i}, " for i in range(len(self.outputs)))
         before: list[str] = []
         if getattr(graph, "boxed", False):
-            before = [f"inputs = [{arguments}]", *done] if done else []
-            arguments = "inputs" if done else f"[{arguments}]"
+            listed = _as_list(read)
+            before = [f"inputs = {listed}", *done] if done else []
+            arguments = "inputs" if done else listed
             done = ["del inputs"] if done else []
         call = f"{results}= graph({arguments})" if results else f"graph({arguments})"
         return [*before, *self._guarded_call(call), *done]
@@ -282,6 +284,12 @@ def _read(slots: list[int]) -> list[str]:
         whole = len(run) >= _SLICED
         texts += [f"*v[{run[0]}:{run[-1] + 1}]"] if whole else [f"v[{slot}]" for slot in run]
     return texts
+
+
+def _as_list(texts: list[str]) -> str:
+    """A new list of these arguments; a slice is one already."""
+    only = texts[0] if len(texts) == 1 else ""
+    return only[1:] if only.startswith("*") else f"[{', '.join(texts)}]"
 
 
 _VARIABLE: Final = re.compile(r"(?<![\w.'\"])(?:t|out)\d+\b")
