@@ -9,6 +9,8 @@ import torch
 import torch.fx
 from torch import nn
 
+import weft
+from benchmarks.allocations import peak_of
 from weft.backends.inductor import compile_fx
 from weft.diagnostics import events
 
@@ -119,3 +121,14 @@ def test_graphs_that_return_their_activations_keep_their_layout() -> None:
     with torch.no_grad():
         wanted = Training()(x)
     check_same(compiled(Training(), x)[0], wanted)
+
+
+def test_a_weight_larger_than_its_images_is_not_copied_at_each_call() -> None:
+    """ATen copied it as NHWC: 2.0 x eager's memory (PoolFormer), 1.6 x its time (ResNet-18)."""
+    layers = [nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 128, 1), nn.ReLU(),
+              nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 64, 1)]
+    model, x = nn.Sequential(*layers).eval(), torch.randn(4, 64, 8, 8)
+    optimized = weft.compile(model)
+    with torch.no_grad():
+        check_same(optimized(x), model(x))
+        assert peak_of(lambda: optimized(x)) <= peak_of(lambda: model(x))

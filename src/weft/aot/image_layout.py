@@ -30,7 +30,12 @@ from weft.aot.graph import AtenGraph
 from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.views import restride, stride_order
-from weft.runtime.image_speed import MIN_PRODUCTS, nhwc_is_faster, product_is_faster
+from weft.runtime.image_speed import (
+    MIN_PRODUCTS,
+    is_mostly_weight,
+    nhwc_is_faster,
+    product_is_faster,
+)
 
 aten = torch.ops.aten
 
@@ -337,13 +342,9 @@ def _is_product(weight: Any, options: Sequence[Any]) -> bool:
 
 
 def _is_mostly_weight(weight: Any, *images: Any) -> bool:
-    """Is the kernel (larger than 1 x 1) larger than the images, on a CPU? Its gradient is then slow
-    to bring into order from channels-last memory.
-    """
-    size = weight.meta["val"].size()
-    if tuple(size[2:]) == (1, 1) or weight.meta["val"].device.type != "cpu":
-        return False
-    return bool(size.numel() > sum(i.meta["val"].numel() for i in images))
+    value = weight.meta["val"]
+    elements = sum(i.meta["val"].numel() for i in images)
+    return value.device.type == "cpu" and is_mostly_weight(value.size(), elements)
 
 
 def _nhwc(value: torch.Tensor) -> tuple[int, ...]:

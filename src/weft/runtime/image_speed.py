@@ -12,7 +12,9 @@ slower on NHWC.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Final
 
 import torch
 
@@ -47,6 +49,15 @@ def nhwc_is_faster(
 def product_is_faster(device: torch.device, dtype: torch.dtype) -> bool:
     """Is a convolution by a 1 x 1 kernel faster as a product of pixels and weight?"""
     return onednn_is_faster() if device.type == "cpu" else dtype in _HALF
+
+
+def is_mostly_weight(weight: Sequence[Any], image_elements: int) -> bool:
+    """On CPUs: has a convolution's weight, of this shape, more elements than its images?
+
+    Row-major images are better then: ATen copies the weight into the images' layout at each call
+    (the call takes 1.3 to 2.5 times as long, at 512 channels of 7 x 7), and its gradient back.
+    """
+    return bool(prod(weight[2:]) > 1 and prod(weight) > image_elements)
 
 
 def _has_tensor_cores(device: torch.device, dtype: torch.dtype) -> bool:

@@ -29,9 +29,9 @@ from weft.codegen.lowering.registry import (
     in_channels_last,
     lowering,
 )
-from weft.codegen.values import ExternCall, Shape, Strided, Value
+from weft.codegen.values import ExternCall, Shape, Strided, Value, contiguous_strides
 from weft.runtime.gemm_speed import onednn_linear
-from weft.runtime.image_speed import MIN_PRODUCTS, product_is_faster
+from weft.runtime.image_speed import MIN_PRODUCTS, is_mostly_weight, product_is_faster
 
 aten = torch.ops.aten
 
@@ -91,12 +91,14 @@ def convolution(
         return _with_bias_added(cx, x, weight, bias, options)
     if transposed or not _is_suitable(cx, x, weight, bias):
         raise NotLowered
-    x = channels_last_copy(cx, x)
-    plain = _is_product(weight, stride, padding, groups)
-    if plain and product_is_faster(x.device, x.dtype):
-        return _as_product(cx, x, weight, bias)
+    if _is_product(weight, stride, padding, groups) and product_is_faster(x.device, x.dtype):
+        return _as_product(cx, channels_last_copy(cx, x), weight, bias)
+    images = _count(x.shape) + _count(cx.shape)
+    if is_mostly_weight(weight.shape, images) and not in_channels_last(weight):
+        cx.layouts[0] = contiguous_strides(cx.shape)
+        return _library_call(cx, _row_major_copy(cx, x), weight, bias, options)
     cx.layouts[0] = channels_last_strides(cx.shape)
-    return _library_call(cx, x, weight, bias, options)
+    return _library_call(cx, channels_last_copy(cx, x), weight, bias, options)
 
 
 def _library_call(
@@ -185,9 +187,17 @@ def channels_last_strides(shape: Shape) -> Shape:
 
 def channels_last_copy(cx: LoweringContext, x: Value) -> Value:
     """`x` in channels-last memory: itself where it is so or is not in memory yet, else a copy."""
-    if in_channels_last(x):
-        return x
-    wanted = channels_last_strides(x.shape)
+    return x if in_channels_last(x) else _copy(cx, x, channels_last_strides(x.shape))
+
+
+def _row_major_copy(cx: LoweringContext, x: Value) -> Value:
+    wanted = contiguous_strides(x.shape)
+    placed = isinstance(x.impl, Strided) and x.impl.strides == wanted
+    return x if placed else _copy(cx, x, wanted)
+
+
+def _copy(cx: LoweringContext, x: Value, wanted: Shape) -> Value:
+    """`x` with these strides, without a copy where it is not in memory yet."""
     if x.buffer() is None and getattr(x.impl, "view", None) is None:
         x.layout = wanted
         return x
