@@ -287,14 +287,15 @@ def examine_training(case: Case, arguments: argparse.Namespace) -> dict[str, Any
     weft.reset()
     with weft.config.patch(strict=True), events.collect() as seen:
         try:
-            text = differences(
+            text, note = differences(
                 case.model, case.kwargs, 2,
                 lambda m: weft.compile(m, backend=arguments.backend, dynamic=dynamic),
             )
         except Exception as error:  # a failure of the compiler under test is a row
             return {"status": "error", "detail": f"{type(error).__name__}: {error}"[:500]}
     stats = weft.stats()
-    notes = [str(e.reason) for e in seen if e.kind == "graph_break"]
+    notes = [note] if note else []
+    notes += [str(e.reason) for e in seen if e.kind == "graph_break"]
     notes += [f"not compiled: {e.reason}" for e in seen if e.kind == "uncompiled"]
     return {
         "status": "wrong" if text else "right", "graphs": stats["graphs"],

@@ -1,6 +1,6 @@
 """What a compiled model's result is worth where it is not eager's to the last digits.
 
-Used by `transformers_sweep`. Two things besides an error of the compiler make results differ:
+Used by `transformers_sweep` and `training_sweep`. Two things besides an error of the compiler make results differ:
 
 - rounding, in models that amplify it: then the result is as near to float64 as eager's is;
 - programs that ask `torch.compiler.is_compiling()` and go another way (some transformers models
@@ -66,17 +66,21 @@ def _as_near(found: Any, wanted: Any, model: torch.nn.Module, kwargs: dict[str, 
     except RuntimeError:  # an operator without float64
         return False
     pairs = list(zip(_tensors(found), _tensors(wanted), exact, strict=False))
-    return len(pairs) == len(exact) and all(_near(*pair) for pair in pairs)
+    return len(pairs) == len(exact) and all(near(*pair) for pair in pairs)
 
 
-def _near(found: torch.Tensor, wanted: torch.Tensor, exact: torch.Tensor) -> bool:
+def near(
+    found: torch.Tensor, wanted: torch.Tensor, exact: torch.Tensor, telling: float = TELLING
+) -> bool:
+    """Whether a result is as near to the float64 one as eager's, whose error must be small
+    enough (`telling`, of the largest value) to be one of rounding."""
     if found.shape != exact.shape or found.dtype != wanted.dtype:
         return False
     if not found.is_floating_point():
         return torch.equal(found, wanted)
     limit = ROOM * float((wanted - exact).abs().max()) if exact.numel() else 0.0
     scale = float(exact.abs().max()) if exact.numel() else 0.0
-    tells = limit <= ROOM * TELLING * scale
+    tells = limit <= ROOM * telling * scale
     return tells and bool(((found - exact).abs() <= limit + 1e-6 * scale).all())
 
 
