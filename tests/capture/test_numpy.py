@@ -192,3 +192,8 @@ def test_arrays_with_their_elements_backwards_share_memory() -> None:
         other += 5
         assert (one == other).all() and np.array_equal(expected, actual)
         assert breaks in (None, weft.stats()["graph_breaks"])
+
+
+def test_numpy_scalar_of_a_tensor() -> None:
+    compiled = weft.compile(lambda t: np.float32(t), backend="eager")
+    assert type(compiled(torch.tensor(1.5))) is np.float32

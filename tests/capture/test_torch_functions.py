@@ -282,3 +282,25 @@ def test_deques_and_ranges_as_arguments():
             return made, str(error)
 
     check(f, (X,), graphs=1, breaks=1)
+
+
+def test_tensors_made_by_typed_constructors():
+    def f(x):
+        return (torch.LongTensor([1, 2]) + 1, torch.Tensor([[x[0, 0], 2]]), torch.Tensor(), x + 1,
+                torch.BoolTensor((0, 2)), torch.DoubleTensor(range(3)), torch.Tensor(x.shape).shape)
+
+    check(f, (X,), graphs=1, breaks=0)
+
+
+def test_builtins_on_tensors():
+    def f(x):
+        rows = list(reversed(x))
+        rows[0].add_(1)  # of a copy
+        try:
+            return rows, torch.block_diag(x, x), round(x)  # type: ignore[call-overload]
+        except TypeError as error:
+            return rows, x, str(error)
+
+    check(f, (X,), breaks=1)
+    weft.reset()
+    assert weft.compile(torch.block_diag, backend="eager")(X, X).shape == (8, 12)

@@ -322,9 +322,6 @@ def _abs(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(round)
 def _round(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    if isinstance(args[0], TensorValue):
-        named = {} if len(args) == 1 else {"decimals": args[1]}
-        return args[0].method(tx, "round", [], named)
     if isinstance(args[0], SymbolicNumberValue) and not kwargs:
         return args[0].method(tx, "__round__", args[1:], {})
     objects = [python_object(tx, a) for a in args]

@@ -420,6 +420,8 @@ def _reversed(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symboli
         raise tx.error(TypeError, f"'{kind.__name__}' object is not reversible")
     if isinstance(value, ObjectValue):
         return value.method(tx, "__reversed__", [], {}) if not indexed else _backwards(tx, value)
+    if isinstance(value, TensorValue):
+        return value.method(tx, "__reversed__", [], {})
     items = tx.unpack(value)
     return LazyIterator(cls, lambda: iter(items[::-1]), True)
 

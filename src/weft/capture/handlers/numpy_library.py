@@ -113,7 +113,9 @@ _SCALARS: Final = {kind for kind in vars(numpy).values() if isinstance(kind, typ
 def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """`numpy.float32(x)`."""
     if _has_arrays(args) and len(args) == 1 and not kwargs:
-        return call_numpy(tx, "asarray", [args[0], ConstantValue(numpy.dtype(cls))], {})
+        made = call_numpy(tx, "asarray", [args[0], ConstantValue(numpy.dtype(cls))], {})
+        assert isinstance(made, ArrayValue)
+        return ArrayValue(made.tensor, scalar=made.tensor.example.dim() == 0)
     found = of_numbers(tx, cls, args, kwargs) or _evaluated(tx, cls, args, kwargs)
     if found is None:
         raise graph_break("unknown-operation", f"making a numpy.{cls.__name__}")

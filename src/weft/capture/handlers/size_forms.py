@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from weft._torch import VariableFunctions, nn_functions
+from weft._torch import nn_functions
 from weft.capture.polyfills import sizes
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, ConstantValue, constant, evaluate
@@ -90,9 +90,10 @@ def _block_diag(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 @rule(torch.block_diag)
 def _block_diag_of(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A Python function around that of a tuple."""
-    of_tuple: Any = VariableFunctions.block_diag  # type: ignore[attr-defined]
-    return tx.wrap_fixed(of_tuple, "block_diag").call(tx, [TupleValue(args)], kwargs)
+    blocks = TupleValue(args)
+    if not kwargs and _block_diag(tx, [blocks], {}):
+        return tx.call_python(sizes.block_diag, blocks)
+    return run(tx, "call_function", torch.block_diag, args, kwargs)
 
 
 def _vander(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
@@ -266,8 +267,6 @@ _form(torch.fft.rfftfreq, (sizes.fft_rfftfreq, _symbolic_number))
 _form(torch.hann_window, (sizes.hann_window, _symbolic_number))
 _form(torch.hamming_window, (sizes.hamming_window, _symbolic_number))
 _form(torch.combinations, (sizes.combinations, _combinations))
-_form(VariableFunctions.block_diag,  # type: ignore[attr-defined]
-      (sizes.block_diag, _block_diag))
 _form(torch.vander, (sizes.vander, _vander))
 _form(torch.gradient, (sizes.gradient, _gradient))
 for _register in (partial(_form, torch.take_along_dim), _method_form):

@@ -18,6 +18,7 @@ from weft._torch import (
     DisableTorchFunction,
     DisableTorchFunctionSubclass,
     InferenceMode,
+    VariableFunctions,
     assert_async,
     check_tensor_all,
     dispatch_mode_depth,
@@ -146,20 +147,31 @@ for _function in _CHANGES:
 
 
 def _whole(function: Any) -> None:
-    """A Python function of torch recorded as one call.
-
-    Those of torch.functional call C functions of the same name with other arguments: a graph that
-    named the C function would run the Python one.
-    """
+    """A Python function of torch recorded as one call."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return run(tx, "call_function", function, args, kwargs)
 
 
+def _under_another_name(name: str, function: Any) -> None:
+    """A C function that the Python function of that name calls with other arguments: a graph that
+    named it `torch.name` would run the Python one."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = f"c_{name}"
+    globals()[call.__name__] = call  # where the text of a graph module finds it
+    rule(function)(lambda tx, args, kwargs: run(tx, "call_function", call, args, kwargs))
+
+
 for _name in torch.functional.__all__:
-    if rule_of(getattr(torch.functional, _name)) is None:
-        _whole(getattr(torch.functional, _name))
+    _function = getattr(torch.functional, _name)
+    if rule_of(_function) is None:
+        _whole(_function)
+    if getattr(VariableFunctions, _name, _function) is not _function:
+        _under_another_name(_name, getattr(VariableFunctions, _name))
 
 
 @rule(torch.is_tensor)
@@ -310,9 +322,22 @@ def _mark_step(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return NONE
 
 
-@constructor(torch.Tensor)
+_TYPED: Final = [kind for kind in vars(torch).values() if type(kind) is type(torch.LongTensor)]
+
+
+@constructor(torch.Tensor, *_TYPED)
 def _make_tensor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    raise graph_break("unknown-operation", f"making a {cls.__name__}")
+    """`torch.FloatTensor([1, 2])` is of numbers, `torch.FloatTensor(2, 3)` of sizes."""
+    dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype  # type: ignore[attr-defined]
+    named: Kwargs = {"dtype": constant(dtype), "device": constant(torch.device("cpu"))}
+    sizes = args or [constant(0)]
+    if len(args) == 1 and isinstance(args[0], SizeValue):
+        sizes = args[0].all(tx)
+    if not kwargs and all(value.python_type() is int for value in sizes):
+        return run(tx, "call_function", torch.empty, [TupleValue(sizes)], named)
+    if kwargs or len(args) != 1 or args[0].python_type() not in (list, tuple, range):
+        raise graph_break("unknown-operation", f"making a {cls.__name__}")
+    return _tensor(tx, args, named)
 
 
 @constructor(lazy_property_of_class)
