@@ -347,3 +347,27 @@ def test_gradients_of_fourier_transforms_take_any_length():
         grads = [torch.autograd.grad(g(x).square().sum(), x)[0] for g in (compiled, f)]
         torch.testing.assert_close(*grads)
     assert weft.stats()["graphs"] == 1
+
+
+def test_a_size_that_an_autograd_function_keeps_for_its_backward() -> None:
+    """It was guarded to be the same in each call."""
+
+    class Half(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.length = x.shape[0]
+            return x[: ctx.length // 2] * 3
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return F.pad(grad * 3, (0, 0, 0, ctx.length - grad.shape[0]))
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return Half.apply(x.exp()).sin()  # type: ignore[no-untyped-call,no-any-return]
+
+    compiled = weft.compile(program, backend="aot_eager")
+    for n in (4, 5, 8, 9):
+        x = torch.randn(n, 2, requires_grad=True)
+        expected, actual = (torch.autograd.grad(f(x).sum(), x) for f in (program, compiled))
+        torch.testing.assert_close(actual, expected)
+    assert weft.stats()["graphs"] == 2

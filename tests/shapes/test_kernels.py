@@ -409,3 +409,23 @@ def same_with_gradients(
         (made**2).sum().backward()
         (wanted**2).sum().backward()
         torch.testing.assert_close(y.grad, x.grad)
+
+
+def test_remainders_of_numbers_beyond_64_bits() -> None:
+    """Python's ints have no end; what a kernel divided had wrapped around."""
+
+    def hashed(x: torch.Tensor, seed: int) -> torch.Tensor:
+        return (x * (seed * 6364136223846793005 % 1000003) + (seed**3 + 1) // 7 % 1009) % 97
+
+    check(hashed, [(torch.arange(5), seed) for seed in (3, 12345, 987654321, 2**40, 0)], 2)
+
+
+def test_no_size_is_open_in_a_view_of_nothing() -> None:
+    """Eager raises: any size would do."""
+
+    def rows(x: torch.Tensor) -> torch.Tensor:
+        return x[: len(x) // 4 * 4].view(len(x) // 4, 4, -1).sum(1)
+
+    check(rows, [(torch.randn(n, 3),) for n in (8, 12, 13)])
+    with pytest.raises(RuntimeError, match="0 elements"):
+        weft.compile(rows, dynamic=True)(torch.randn(3, 3))

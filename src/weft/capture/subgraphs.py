@@ -29,6 +29,8 @@ from weft.capture.values.named_tuples import NamedTupleValue
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TensorValue, wrap_result
 from weft.errors import SourceLine
+from weft.shapes.expr import symbols
+from weft.shapes.symnode import expr_of
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -101,7 +103,8 @@ class SubgraphBuilder:
 def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iterator[None]:
     """What is interpreted goes into a graph that is thrown away; it may not change anything.
 
-    Besides the tensors in `args`, what it is about will use the very tensors found now.
+    Besides the tensors in `args` and their sizes, what it is about will use the very objects found
+    now.
     """
     outer, touches = tx.builder, tx.effects.n_touches
     grad_mode = torch.is_grad_enabled()
@@ -117,9 +120,23 @@ def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iter
         raise graph_break("unknown-operation", f"{what} changes outside state")
     given: set[fx.Node] = set()
     fx.node.map_arg([arg.proxy(tx) for arg in args], given.add)
+    sizes = _sizes_of(args)
     for read in outer.inputs:
-        if read.node in inner.lifted and read.node not in given:
+        if read.node in inner.lifted and read.node not in given and (
+                _symbol(read.node) not in sizes):
             tx.guards.identity(read.source, read.example)
+
+
+def _sizes_of(args: Sequence[SymbolicValue]) -> set[object]:
+    """The symbols that the sizes of tensors are made of: they are asked of those tensors again."""
+    tensors = [arg.example for arg in args if isinstance(arg, TensorValue)]
+    return {symbol for tensor in tensors for n in tensor.shape for symbol in symbols(expr_of(n))}
+
+
+def _symbol(node: fx.Node) -> object:
+    """The symbol that an input stands for; None for a tensor."""
+    value = node.meta["example_value"]
+    return expr_of(value) if isinstance(value, torch.SymInt) else None
 
 
 @final

@@ -259,7 +259,7 @@ class KernelBuilder:
         return node
 
     def number(self, value: Scalar | Expr, dtype: DType) -> Node:
-        """A literal, or the value of a size of the call."""
+        """A literal, or a number of the call."""
         if isinstance(value, Expr):
             return self.cast(self.index(value), dtype)
         return self.const(value, dtype)

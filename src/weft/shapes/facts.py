@@ -46,7 +46,7 @@ from weft.shapes.expr import (
     symbols,
     upper_bound,
 )
-from weft.shapes.functions import has_functions, with_functions
+from weft.shapes.functions import computed_exactly, has_functions, with_functions
 from weft.shapes.intervals import FAR, INF
 from weft.shapes.relation import EQ, GE, NE, Condition, Junction, Relation, relation, rewrite
 
@@ -103,7 +103,7 @@ class Facts:
             known, product = self.simplify(variable), self.simplify(multiple)
             if isinstance(known, Expr) and known.atom and known not in symbols(product):
                 value = subs(value, {known: product})
-        return self._named(value)
+        return self._named(computed_exactly(value))
 
     def _named(self, value: IntExpr) -> IntExpr:
         """The value with a quotient symbol in place of each function that only Python computes."""

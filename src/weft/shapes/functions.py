@@ -17,9 +17,20 @@ import string
 from collections.abc import Callable
 from typing import Final
 
-from weft.shapes.atoms import Applied, IntFunction, Symbol
-from weft.shapes.expr import OPERATORS, Expr, IntExpr, operands
+from weft.shapes.atoms import Applied, Atom, IntFunction, Symbol
+from weft.shapes.expr import (
+    OPERATORS,
+    Expr,
+    IntExpr,
+    applied,
+    bounds,
+    operands,
+    sum_of_products,
+    symbol_of,
+    symbols,
+)
 from weft.shapes.intervals import INF
+from weft.shapes.printing import python_text
 
 Interval = tuple[int, int]
 
@@ -70,6 +81,31 @@ def with_functions(value: IntExpr, change: Callable[[Expr], IntExpr]) -> IntExpr
                 product = product * OPERATORS[type(atom)](*made)
         total = total + product
     return total
+
+
+def computed_exactly(value: IntExpr) -> IntExpr:
+    """The value with functions, which Python computes, in place of what divides or compares numbers
+    of the program that might not fit in 64 bits. (Sums and products may wrap around.)"""
+    return value if isinstance(value, int) else sum_of_products(value, _exact_atom)
+
+
+def _exact_atom(atom: Atom) -> IntExpr:
+    if type(atom) not in OPERATORS:
+        return atom.expr
+    if not any(map(_may_be_large, operands(atom))):
+        return OPERATORS[type(atom)](*map(computed_exactly, operands(atom)))
+    leaves = sorted(symbols(atom.expr), key=str)
+    names = {str(leaf): f"{{{i}}}" for i, leaf in enumerate(leaves)}
+    return applied(int_function(python_text(atom.expr, names)), *leaves)
+
+
+def _may_be_large(value: IntExpr) -> bool:
+    """Whether it is computed of numbers of any size."""
+    numbers = [one for one in symbols(value) if symbol_of(one).kind == "int"]
+    if not numbers or [value] == numbers:
+        return False
+    low, high = bounds(value)
+    return low <= -INF or high >= INF
 
 
 # ------------------------------------------------------------------------------ limits

@@ -22,7 +22,7 @@ import torch
 
 from weft._torch import FakeTensor, OpOverload
 from weft.shapes.expr import Expr, IntExpr, floor_div, lower_bound, mod, symbol_of
-from weft.shapes.relation import Condition, eq
+from weft.shapes.relation import Condition, eq, ge
 
 aten = torch.ops.aten
 
@@ -414,6 +414,7 @@ def _view(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     open_sizes = [d for d, n in enumerate(wanted) if _same(n, -1)]
     numbers = (*x.size(), *args[1])
     if len(open_sizes) == 1:
+        _require(lower_bound(known) > 0 or _guarded(ge(known, 1), numbers))  # else any would do
         missing = floor_div(total, known)
         _require(_same(missing * known, total) or _guarded(eq(mod(total, known), 0), numbers))
         wanted = tuple([missing if d in open_sizes else n for d, n in enumerate(wanted)])

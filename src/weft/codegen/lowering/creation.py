@@ -28,7 +28,7 @@ def constant(cx: LoweringContext, number: Any) -> Value:
     """A tensor full of one number."""
     scalar = compute_type(from_torch(cx.dtype))
     if isinstance(number, Expr):
-        return cx.lazy(cx.shape, cx.dtype, lambda em, index: em.cast(em.index(number), scalar))
+        return cx.lazy(cx.shape, cx.dtype, lambda em, index: em.number(number, scalar))
     number = number_value(cx, number)
     if isinstance(number, Value):
         return cx.pointwise(lambda b, u: u, number, cost=0)

@@ -368,7 +368,7 @@ def _scaled(cx: LoweringContext, alpha: Any) -> Callable[[Emitter, Node], Node]:
     if isinstance(alpha, (int, float)) and alpha == 1:
         return lambda b, x: x
     if isinstance(alpha, Expr):
-        return lambda b, x: b.op("mul", x, b.cast(b.index(alpha), x.dtype))
+        return lambda b, x: b.op("mul", x, b.number(alpha, x.dtype))
     return lambda b, x: _multiply(b, x, b.const(alpha, x.dtype))
 
 

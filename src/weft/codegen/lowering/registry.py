@@ -205,10 +205,8 @@ def _reader(operand: Any, scalar: str, shape: Shape) -> Callable[[Emitter, Index
     """How to get an operand's node, converted to the compute type `scalar`."""
     if isinstance(operand, Value):
         return _value_reader(operand, scalar, len(shape))
-    if isinstance(operand, Expr):
-        return lambda em, index: em.cast(em.index(operand), scalar)
-    if isinstance(operand, (int, float, bool)):
-        return lambda em, index: em.const(operand, scalar)
+    if isinstance(operand, (int, float, bool, Expr)):
+        return lambda em, index: em.number(operand, scalar)
     raise NotLowered(f"operand {operand!r}")
 
 
