@@ -21,10 +21,8 @@ import torch
 
 from weft.aot.views import stride_order
 
-_LARGE: Final = 1 << 18
-"""Bytes from which on it is worth looking who holds a tangent (some microseconds)."""
-_LARGE_IF_COPIED: Final = 1 << 14
-"""The same for one that has to be copied into another layout."""
+_LARGE: Final = 1 << 12
+"""Bytes from which on it is worth looking who holds a tangent (three microseconds)."""
 
 
 @final
@@ -60,14 +58,7 @@ class TangentLayout:
 
     def fit_own(self, grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
         """The tangent `grads[k]` in that layout; the engine's, if it is worth taking it."""
-        tangent = grads[k]
-        if tangent.nbytes < _LARGE_IF_COPIED:
-            return self.fit(tangent)
-        ordered = tangent if self.order is None else tangent.permute(self.order)
-        if tangent.nbytes < _LARGE and ordered.is_contiguous():
-            return tangent
-        del tangent, ordered
-        return self.fit(_taken(grads, k))
+        return self.fit(grads[k] if grads[k].nbytes < _LARGE else _taken(grads, k))
 
 
 def _taken(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
