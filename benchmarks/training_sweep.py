@@ -74,7 +74,7 @@ def step(call: Any, model: torch.nn.Module, kwargs: dict[str, Any]) -> dict[str,
     outputs = [t for t in tensors(call(**kwargs)) if t.is_floating_point()]
     roots = [t for t in outputs if t.requires_grad]
     generator = torch.Generator().manual_seed(1)
-    loss = sum((t * torch.randn(t.shape, generator=generator)).mean() for t in roots)
+    loss = sum((t * torch.randn(t.shape, generator=generator).to(t)).mean() for t in roots)
     if isinstance(loss, torch.Tensor):
         loss.backward()
     found: dict[str, Any] = {f"output {i}": t.detach() for i, t in enumerate(outputs)}

@@ -285,7 +285,8 @@ def examine_training(case: Case, arguments: argparse.Namespace) -> dict[str, Any
     dynamic = True if arguments.dynamic else None
     start = time.perf_counter()
     weft.reset()
-    with weft.config.patch(strict=True), events.collect() as seen:
+    as_eager_draws = weft.config.patch(strict=True, fallback_random=True)
+    with as_eager_draws, events.collect() as seen:
         try:
             text, note = differences(
                 case.model, case.kwargs, 2,

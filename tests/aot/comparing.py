@@ -120,7 +120,7 @@ RUNNERS: Final[dict[str, Callable[[str], Runner]]] = {
 
 
 def _last_text(seen: Any) -> str:
-    texts = [e.text for e in seen if e.kind == "perf"]
+    texts = [str(e.reason) for e in seen if e.kind == "uncompiled"]
     return texts[-1] if texts else ""
 
 

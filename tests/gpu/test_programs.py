@@ -363,7 +363,7 @@ def test_batch_norms_train_with_statistics_in_pieces(layout: torch.memory_format
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_batch_norms_that_pytorch_gives_to_cudnn_train_compiled(dtype: torch.dtype) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).cuda()
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()).cuda()
     peer, x = copy.deepcopy(model), rand(4, 3, 9, 9)
     results = []
     for module, call in ((model, weft.compile(model)), (peer, peer)):
@@ -402,7 +402,7 @@ def test_recurrent_weights_that_lie_apart() -> None:
     layer = nn.LSTM(6, 8, proj_size=3).cuda()
     for name, weight in list(layer.named_parameters()):
         layer._parameters[name] = nn.Parameter(weight.detach().clone())
-    with torch.no_grad(), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings(), events.collect() as seen:
         warnings.filterwarnings("ignore", "RNN module weights")  # eager's
         check(lambda x: layer(x), rand(5, 4, 6))
-    assert weft.stats()["graph_breaks"] == 0
+    assert not [str(e.reason) for e in seen if e.kind == "graph_break"]
