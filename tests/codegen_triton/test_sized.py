@@ -173,3 +173,16 @@ def test_sizes_that_come_back_get_their_own_form(monkeypatch: pytest.MonkeyPatch
     assert [built.index(form) for form, _ in seen] == [1] * (3 + WORTH_A_FORM - 1) + [2] * 2
     kernel.launch("x", "y", 33, 2000)  # no form holds
     assert built[3:] == [forms.general((33, 2000))]
+
+
+def test_an_empty_row_is_no_whole_tile() -> None:
+    """The sum of no elements read a tile of others."""
+    i, r = loop_index("i0", 3), loop_index("r0", symbol("u0", 0))
+    builder = KernelBuilder((LoopVar(i, 3),), (LoopVar(r, symbol("u0", 0)),))
+    x = builder.load("in0", "f32", r)
+    builder.store("out0", "f32", i, builder.reduce("sum", x))
+    kernel = builder.build("total")
+    forms = Forms(kernel)
+    assert not forms.holds(forms.best((8,)), (0,))
+    (part,), _ = spell(kernel, forms.best((0,)))
+    assert "rmask" in part.source.text

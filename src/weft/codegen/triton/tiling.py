@@ -43,7 +43,7 @@ Measure = Callable[[Expr | int], Expr | int]
 @dataclass(frozen=True)
 class Axis:
     """Loop variables flattened into one tile dimension of `block` elements (the last varies
-    fastest). `whole`: the extent, if it is symbolic, is a multiple of the block.
+    fastest). `whole`: the extent, if it is symbolic, is one block or several.
     """
 
     name: str
@@ -62,8 +62,7 @@ class Axis:
     @property
     def needs_mask(self) -> bool:
         """Can a tile reach past the extent?"""
-        extent = self.extent
-        return extent % self.block != 0 if isinstance(extent, int) else not self.whole
+        return not is_whole(self) if isinstance(self.extent, int) else not self.whole
 
 
 @final
@@ -86,10 +85,11 @@ class Tiling:
         return next((a for a in self.axes if a.name == name), None)
 
 
-def is_whole(axis: Axis, measure: Measure) -> bool:
-    """Is the extent, as measured, a multiple of the block?"""
+def is_whole(axis: Axis, measure: Measure = lambda extent: extent) -> bool:
+    """Is the extent, as measured, one block or several? None at all is less than a block, which a
+    program for the other axes reads."""
     extent = measure(axis.extent)
-    return isinstance(extent, int) and extent % axis.block == 0
+    return isinstance(extent, int) and extent > 0 and extent % axis.block == 0
 
 
 def choose_tiling(kernel: Kernel, measure: Measure = lambda extent: extent) -> Tiling:
