@@ -61,3 +61,25 @@ def test_ctc_loss_is_in_the_graph(backend: str) -> None:
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(torch.autograd.grad(found, x), torch.autograd.grad(wanted, x))
     assert weft.stats()["graphs"] == 1
+
+
+def test_sizes_that_only_the_backward_asks_for() -> None:
+    """A mask's positions are found in the forward then: such graphs were left uncompiled."""
+    def put(x, mask, values):
+        return torch.index_put(x * 2, (mask,), values * 3).sin()
+
+    weft.reset()
+    mask = torch.tensor([True, False, True])
+    x, values = torch.randn(3, 4, requires_grad=True), torch.randn(2, 4, requires_grad=True)
+    compiled = weft.compile_fx(torch.fx.symbolic_trace(put), [x, mask, values])
+    found, wanted = compiled(x, mask, values), put(x, mask, values)
+    torch.testing.assert_close(found, wanted)
+    gradients = [torch.autograd.grad(y.sum(), [x, values]) for y in (found, wanted)]
+    torch.testing.assert_close(*gradients)
+    assert weft.stats()["uncompiled_graphs"] == 0
+
+
+def test_a_mask_without_dimensions() -> None:
+    x, mask = torch.randn(()), torch.tensor(True)
+    graph = torch.fx.symbolic_trace(lambda x, mask: torch.masked_select(x, mask))
+    assert torch.equal(weft.compile_fx(graph, [x, mask])(x, mask), x[None])

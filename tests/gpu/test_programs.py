@@ -401,7 +401,7 @@ def test_recurrent_layers_are_cudnns(
 def test_recurrent_weights_that_lie_apart() -> None:
     layer = nn.LSTM(6, 8, proj_size=3).cuda()
     for name, weight in list(layer.named_parameters()):
-        layer._parameters[name] = nn.Parameter(weight.detach().clone())
+        setattr(layer, name, nn.Parameter(weight.detach().clone()))
     with torch.no_grad(), warnings.catch_warnings(), events.collect() as seen:
         warnings.filterwarnings("ignore", "RNN module weights")  # eager's
         check(lambda x: layer(x), rand(5, 4, 6))

@@ -118,7 +118,7 @@ class _Roles:
         self.wanted = {g for g in self.gradients if isinstance(g, Node)}
         self.late = self._descendants(tangents)
         self.binders = {n for n in self.nodes if binds(n)}
-        if any(n.meta.get("phase") != "forward" or n in self.late for n in self.binders):
+        if any(n in self.late or "runs_again" in n.meta for n in self.binders):
             raise Unsupported("sizes that depend on data, found in the backward")
         self.early = _ancestors([*self.values, *self.binders])
 

@@ -367,7 +367,7 @@ def _masked_select(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     x, mask = args
-    if not certainly_equal(x.size(), mask.size()):
+    if not mask.dim() or not certainly_equal(x.size(), mask.size()):
         return rec.functional(facts(op), args, kwargs)
     return rec.fresh(rec.emit(aten.index.Tensor, rec.node(x), _columns(rec, mask)))
 
