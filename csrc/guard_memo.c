@@ -107,21 +107,8 @@ static void *array_grow(void **at, Py_ssize_t *n, Py_ssize_t *room, Py_ssize_t c
 
 /* ---- the life of a memo -------------------------------------------------------------------------- */
 
-static bool reads_containers(const Node *root)
-{
-    for (Py_ssize_t i = 0; i < root->n_children; i++) {
-        AccessorId from = root->children[i].accessor;
-        if (from == FROM_INSTANCE_DICT || from == FROM_DICT_ITEM || from == FROM_LIST_ITEM ||
-            from == FROM_TUPLE_ITEM || root->accessor == FROM_CELL_OBJECT)
-            return true;
-    }
-    return false;
-}
-
 Memos *memos_new(const Node *root)
 {
-    if (!reads_containers(root))
-        return NULL;
     Memos *memos = PyMem_Calloc(1, sizeof(Memos));
     if (memos != NULL)
         memos->root = root;
@@ -459,6 +446,7 @@ bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *v
     case FROM_LIST_ITEM:
     case FROM_TUPLE_ITEM:
     case FROM_TYPE:
+    case FROM_OBJECT:
         return false;
     default:
         return !is_cell_contents(node, parent);
@@ -481,7 +469,7 @@ static void note_link(Memo *memo, const Node *node, PyObject *parent, PyObject *
     case FROM_TYPE:
         note_type(memo, parent);
         break;
-    default: /* a dictionary's item: see note_dict */
+    default: /* a dictionary's item: see note_dict; a fixed object */
         break;
     }
 }

@@ -12,6 +12,7 @@ typedef struct {
     PyObject_HEAD
     Py_ssize_t n_slots, n_nodes, n_tree_checks;
     Node *nodes;
+    Node fixed; /* stands above the last nodes, which are fixed objects: they have one memo */
     TreeCheck *tree_checks;
     SeenSizes *seen; /* NULL: no check is a shape program */
 } GuardTree;
@@ -299,8 +300,10 @@ static void fill_missing(PyObject *collected)
 static int walk_tree(const GuardTree *self, Walk *walk, PyObject *collected)
 {
     int passed = run_tree_checks(self, collected, true, walk);
-    for (Py_ssize_t i = 0; passed == 1 && i < self->n_nodes; i++)
+    for (Py_ssize_t i = 0; passed == 1 && i < self->n_nodes - self->fixed.n_children; i++)
         passed = walk_node(walk, &self->nodes[i], NULL);
+    if (passed == 1 && self->fixed.memos != NULL)
+        passed = walk_memoised(walk, &self->fixed, (PyObject *)self);
     if (passed != 1)
         return passed;
     fill_missing(collected);
@@ -415,6 +418,17 @@ static int parse_children(PyObject *children, bool root, Py_ssize_t n_slots, Nod
     return 0;
 }
 
+static bool reads_containers(const Node *root)
+{
+    for (Py_ssize_t i = 0; i < root->n_children; i++) {
+        AccessorId from = root->children[i].accessor;
+        if (from == FROM_INSTANCE_DICT || from == FROM_DICT_ITEM || from == FROM_LIST_ITEM ||
+            from == FROM_TUPLE_ITEM || root->accessor == FROM_CELL_OBJECT)
+            return true;
+    }
+    return false;
+}
+
 static int parse_node(PyObject *tuple, bool root, Py_ssize_t n_slots, Node *node)
 {
     PyObject *accessor, *checks, *children;
@@ -435,9 +449,22 @@ static int parse_node(PyObject *tuple, bool root, Py_ssize_t n_slots, Node *node
         return -1;
     int result = parse_children(children, false, n_slots, &node->children, &node->n_children);
     Py_LeaveRecursiveCall();
-    if (result == 0 && root)
+    if (result == 0 && root && node->accessor != FROM_OBJECT && reads_containers(node))
         node->memos = memos_new(node);
     return result;
+}
+
+/* Puts the last nodes below one: a program uses many classes, modules and functions. */
+static void gather_fixed(GuardTree *self)
+{
+    Py_ssize_t first = self->n_nodes;
+    while (first > 0 && self->nodes[first - 1].accessor == FROM_OBJECT)
+        first--;
+    self->fixed = (Node){.accessor = FROM_OBJECT, .slot = -1, .children = &self->nodes[first]};
+    if (first < self->n_nodes)
+        self->fixed.memos = memos_new(&self->fixed);
+    if (self->fixed.memos != NULL)
+        self->fixed.n_children = self->n_nodes - first;
 }
 
 static int parse_tree_checks(PyObject *checks, GuardTree *self)
@@ -504,7 +531,8 @@ static int tree_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(object));
     for (Py_ssize_t i = 0; i < self->n_tree_checks; i++)
         Py_VISIT(self->tree_checks[i].operand);
-    return traverse_nodes(self->nodes, self->n_nodes, visit, arg);
+    int result = memos_traverse(self->fixed.memos, visit, arg);
+    return result ? result : traverse_nodes(self->nodes, self->n_nodes, visit, arg);
 }
 
 /* A tree that was cleared by the garbage collector can be reached no more; it must pass for nobody. */
@@ -520,6 +548,8 @@ static int tree_clear(PyObject *object)
     PyMem_Free(checks);
     PyMem_Free(self->seen);
     self->seen = NULL;
+    memos_free(self->fixed.memos);
+    self->fixed = (Node){.slot = -1};
     clear_nodes(&self->nodes, &self->n_nodes);
     return 0;
 }
@@ -550,6 +580,8 @@ static PyObject *tree_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (parse_children(nodes, true, n_slots, &self->nodes, &self->n_nodes) < 0 ||
         parse_tree_checks(checks, self) < 0)
         Py_CLEAR(self);
+    else
+        gather_fixed(self);
     return (PyObject *)self;
 }
 

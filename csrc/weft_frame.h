@@ -177,7 +177,7 @@ bool dict_is_watched(const word_t *version, PyObject *dict);
 extern const word_t always_zero;
 
 /* ---- guard_memo.c ------------------------------------------------------------------------------ */
-Memos *memos_new(const Node *root);          /* NULL when it would not pay */
+Memos *memos_new(const Node *root);          /* NULL: no memory */
 void memos_free(Memos *memos);
 int memos_traverse(const Memos *memos, visitproc visit, void *arg);
 Memo *memo_start_recording(Memos *memos, PyObject *value); /* NULL: do not record now */

@@ -145,7 +145,8 @@ class SourceTree:
         return self._root(("drawn",), ("drawn", len(self._roots)), name)
 
     def roots(self) -> Iterator[Source]:
-        return iter(self._roots.values())
+        """The fixed objects last: what differs between calls is looked at first."""
+        return iter(sorted(self._roots.values(), key=lambda source: source.is_fixed))
 
 
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type(Ellipsis), list, tuple,
