@@ -12,12 +12,12 @@ from typing import Final
 from weft.codegen.access import emitter_for, evaluate
 from weft.codegen.dtypes import compute_type
 from weft.codegen.groups import Group, device_of
-from weft.codegen.loop_ir import IndexValue, Kernel, LoopVar, Node, Op, stride, verify
+from weft.codegen.loop_ir import IndexValue, Kernel, Load, LoopVar, Node, Op, stride, verify
 from weft.codegen.loop_transforms import divisions, simplify_loops
 from weft.codegen.scalar_ops import COMPARISONS
 from weft.codegen.values import Computed, Emitter
 from weft.config import config
-from weft.shapes.expr import Expr, IntExpr, loop_index, subs
+from weft.shapes.expr import Expr, IntExpr, loop_index, split_linear, subs
 
 MAX_UNROLLED: Final = 4
 """Pieces of a concatenation of which each has statements of its own, up to that number."""
@@ -64,13 +64,15 @@ def _piecewise_loop(group: Group, em: Emitter) -> tuple[Expr, int, LoopVar | Non
     pieces, and the loop that stays when they are written out; None if there is none.
 
     `stack([a, b], -1)` in one loop over both would compute a and b for every element, be it a loop
-    over the pieces or over all elements (`stack([a, b], -1).flatten(-2)`), in turn.
+    over the pieces or over all elements (`stack([a, b], -1).flatten(-2)`), in turn. The elements of
+    an enlarged image (`x[i // 2]`) would be gathered: written out, each piece reads a run.
     """
     compared = [
         a.expr for n in em.nodes if isinstance(n, Op) and n.name in COMPARISONS
         for a in n.args if isinstance(a, IndexValue)
     ]
-    if not compared or group.domain.is_reduction:
+    loaded = [n.index for n in em.nodes if isinstance(n, Load)]
+    if group.domain.is_reduction:
         return None
     for loop in em.outer:
         variable, extent = loop.symbol, loop.extent
@@ -78,10 +80,26 @@ def _piecewise_loop(group: Group, em: Emitter) -> tuple[Expr, int, LoopVar | Non
             continue
         if extent <= MAX_UNROLLED and any(variable in e.symbols for e in compared):
             return variable, extent, None
-        turns = {n for e in compared for of, n in divisions(e) if of is variable}
-        if len(turns) == 1 and (n := turns.pop()) <= MAX_UNROLLED and extent % n == 0:
+        turns = {n for e in (*compared, *loaded) for n in _turns(e, variable)}
+        if len(turns) != 1 or (n := turns.pop()) > MAX_UNROLLED or extent % n:
+            continue
+        if any(_turns(e, variable) for e in compared) or _is_worth_pieces(loaded, variable, n):
             return variable, n, LoopVar(loop_index("turn", extent // n), extent // n)
     return None
+
+
+def _turns(expr: IntExpr, variable: Expr) -> set[int]:
+    """The numbers that a variable, perhaps with an offset, is divided by."""
+    parts = ((split_linear(of, variable), n) for of, n in divisions(expr))
+    return {n for split, n in parts
+            if split is not None and split[0] == 1 and isinstance(split[1], int)}
+
+
+def _is_worth_pieces(loaded: list[IntExpr], variable: Expr, n: int) -> bool:
+    """Do more loads become runs than runs become loads with gaps?"""
+    divided = sum(bool(_turns(e, variable)) for e in loaded)
+    runs = sum(stride(e, variable) == 1 for e in loaded)
+    return divided > n * runs // 4
 
 
 def _finish(
