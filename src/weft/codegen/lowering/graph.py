@@ -231,6 +231,9 @@ class GraphLowering:
     def _laid_out(self, value: Value, promised: torch.Tensor) -> Value:
         """The value in memory with the strides that the graph promises."""
         strides = to_shape(promised.stride())
+        repeated = self._repeated(value, strides)
+        if repeated is not None:
+            return repeated
         if _is_formula(value):
             value.layout = dense_layout(value.shape, strides)
         placed = value.realize()
@@ -242,6 +245,20 @@ class GraphLowering:
         copy.layout = dense_layout(value.shape, strides)
         copy.realize()
         return copy
+
+    def _repeated(self, value: Value, strides: Shape) -> Value | None:
+        """A result whose elements are the same memory along some dimensions (the gradient of a
+        sum): what differs, repeated. None if it is not one, or where no kernel can."""
+        shape = tuple(
+            1 if isinstance(step, int) and step == 0 else n
+            for n, step in zip(value.shape, strides, strict=True)
+        )
+        layout = dense_layout(shape, strides)
+        if shape == value.shape or layout is None or not is_supported(value.dtype):
+            return None
+        once = Value(shape, value.dtype, Lazy(value.at), value.device, self, layout, value.origins)
+        made = Strided(once.realize().buffer, value.shape, strides, 0)
+        return Value(value.shape, value.dtype, made, value.device, self)
 
     def _copied(self, value: Value, strides: Shape) -> Value:
         """The same where no kernel can: unknown elements (complex numbers), memory with gaps."""
