@@ -83,6 +83,10 @@ CASES: dict[str, Any] = {
     "upsample": (lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), IMAGE),
     "batch norm": (lambda x, m, v: F.batch_norm(x, m, v), IMAGE, torch.ones(4), torch.ones(4)),
     "group norm": (lambda x: F.group_norm(x, 2), IMAGE),
+    "group norm of NHWC": (
+        lambda x, w: F.group_norm(x.contiguous(memory_format=torch.channels_last), 2, w, w + 1),
+        IMAGE, torch.randn(4),
+    ),
     "convolution": (lambda x, w: F.conv2d(x, w).relu(), IMAGE, torch.randn(3, 4, 3, 3)),
     "pooling": (lambda x: (F.max_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1)), IMAGE),
     "complex goes to ATen": (lambda x: torch.view_as_real(torch.complex(x, x) * 2), X),

@@ -12,8 +12,13 @@ from typing import Any
 import torch
 
 from weft.codegen.loop_ir import Node
-from weft.codegen.lowering.reductions import reduce_value
-from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
+from weft.codegen.lowering.reductions import mean_value, reduce_value
+from weft.codegen.lowering.registry import (
+    LoweringContext,
+    NotLowered,
+    in_channels_last,
+    lowering,
+)
 from weft.codegen.lowering.variance import variance
 from weft.codegen.lowering.views import Reshape, normalize_dim
 from weft.codegen.values import Emitter, Shape, Value
@@ -139,6 +144,9 @@ def group_norm(
     Any, groups: int, eps: float,
 ) -> list[Value]:
     wide = _wide(x.dtype)
+    made = cx.lazy(x.shape, x.dtype, None, layout=cx.layouts[0])
+    if cx.device.type == "cpu" and in_channels_last(made):
+        return _group_norm_of_channels(cx, x, weight, bias, groups, eps)
     grouped: Shape = (n, groups, c // groups, hw)
     view = x.view(grouped, Reshape(x.shape, grouped))
     scaled, average, inverse = _normalized(cx, view, (2, 3), eps, wide)
@@ -150,6 +158,43 @@ def group_norm(
     back = affine.view(x.shape, Reshape(grouped, x.shape))
     result = cx.pointwise(lambda b, u: u, back, compute=wide, cost=0)
     return [result, _like(cx, 1, average), _like(cx, 2, inverse)]
+
+
+def _group_norm_of_channels(
+    cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, groups: int, eps: float
+) -> list[Value]:
+    """Where channels lie beside each other: statistics of each channel, then of groups of them, and
+    a factor and a term for each channel. (The few channels of a group would not fill a vector.)"""
+    wide, (n, c) = _wide(x.dtype), x.shape[:2]
+    cx.share(x)
+    spreads, averages = variance(cx, x, (2, 3), 0.0, True, False, wide)
+    grouped: Shape = (n, groups, c // groups)
+    parts = [v.view(grouped, Reshape(v.shape, grouped)) for v in (spreads, averages)]
+    mean = mean_value(cx, parts[1], (2,), True, wide)
+
+    def deviation(b: Emitter, v: Node, u: Node, m: Node) -> Node:
+        distance = b.op("sub", u, m)
+        return b.op("add", v, b.op("mul", distance, distance))
+
+    spread = cx.pointwise(deviation, *parts, mean, dtype=wide, shape=grouped)
+    inverse = cx.pointwise(
+        lambda b, v: b.op("rsqrt", b.op("add", v, b.const(eps, v.dtype))),
+        mean_value(cx, spread, (2,), True, wide), dtype=wide, shape=mean.shape,
+    )
+    columns: Shape = (1, groups, c // groups)
+    gain, lift = (v and v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias))
+    factor = _affine(cx, cx.pointwise(lambda b, r: r, inverse, dtype=wide, shape=grouped), gain,
+                     None, wide)
+    factor.realize()
+    term = _affine(cx, cx.pointwise(lambda b, m, f: b.op("neg", b.op("mul", m, f)), mean, factor,
+                                    dtype=wide, shape=grouped), None, lift, wide)
+    term.realize()
+    each: Shape = (n, c, 1, 1)
+    result = cx.pointwise(
+        lambda b, u, f, t: b.op("add", b.op("mul", u, f), t),
+        x, *(v.view(each, Reshape(grouped, each)) for v in (factor, term)), compute=wide,
+    )
+    return [result, _like(cx, 1, mean), _like(cx, 2, inverse)]
 
 
 @lowering(aten._native_batch_norm_legit_no_training.default)
