@@ -55,6 +55,7 @@ from weft.codegen.loop_ir import (
     Node,
     Op,
     Reduce,
+    Store,
     operands,
     stride,
 )
@@ -328,13 +329,13 @@ class KernelWriter(StageWriter):
             return "0", extent
         return f"block * {block}", f"weft_min(block * {block} + {block}, {extent})"
 
-    # -- tiles of transposed loads -------------------------------------------------------------
+    # -- tiles of transposed loads and stores --------------------------------------------------
 
     def row_blocks(self, tile: Tile) -> str:
         return f"(({self.index(tile.rows.extent)}) + {tile.height - 1}) / {tile.height}"
 
     def tile(self, tile: Tile) -> None:
-        """Copy the tiles of one block of rows, then go through its rows."""
+        """Copy the loads' tiles of one block of rows, go through its rows, copy the stores'."""
         assert self.plan.vector is not None
         row, extent = self.names[name_of(tile.rows)], self.index(tile.rows.extent)
         self.line(f"const int64_t row_begin = row_block * {tile.height};")
@@ -342,24 +343,34 @@ class KernelWriter(StageWriter):
         whole = "0", self.index(self.plan.vector.extent)
         low, high = self.block_bounds() if self.plan.block else whole
         self.line(f"const int64_t column_begin = {low}, column_end = {high};")
-        corner = {name_of(tile.rows): "row_begin", name_of(self.plan.vector): "column_begin"}
         for node in self.kernel.nodes:
             if isinstance(node, Load) and node.id in tile.loads:
-                self.copy_tile(node, tile, corner)
+                self.begin_tile(f"tile{node.id}", node.buffer, tile)
+                source, step = self.turned(node, tile)
+                self.line(f"transpose_tile(tile{node.id}, {tile.width}, {source}, {step}, "
+                          "row_end - row_begin, column_end - column_begin);")
+        for number in sorted(tile.stores):
+            self.begin_tile(f"made{number}", self.kernel.stores[number].buffer, tile)
         with self.block(f"for (int64_t {row} = row_begin; {row} < row_end; ++{row})"):
             self.in_tile = True
             self.point()
             self.in_tile = False
+        for number in sorted(tile.stores):
+            target, step = self.turned(self.kernel.stores[number], tile)
+            self.line(f"transpose_tile({target}, {step}, made{number}, {tile.width}, "
+                      "column_end - column_begin, row_end - row_begin);")
 
-    def copy_tile(self, node: Load, tile: Tile, corner: dict[str, str]) -> None:
+    def begin_tile(self, name: str, buffer: str, tile: Tile) -> None:
+        self.line(f"alignas(64) {self.memory[buffer]} {name}[{tile.height * tile.width}];")
+
+    def turned(self, access: Load | Store, tile: Tile) -> tuple[str, str]:
+        """Where a tile's first element lies in memory, and the distance of its columns."""
         assert self.plan.vector is not None
-        step = stride(node.index, self.plan.vector.symbol)
+        corner = {name_of(tile.rows): "row_begin", name_of(self.plan.vector): "column_begin"}
+        step = stride(access.index, self.plan.vector.symbol)
         assert step is not None
-        source = f"{self.buffers[node.buffer]} + ({c_text(node.index, self.names | corner)})"
-        elements = tile.height * tile.width
-        self.line(f"alignas(64) {self.memory[node.buffer]} tile{node.id}[{elements}];")
-        size = "row_end - row_begin, column_end - column_begin"
-        self.line(f"load_tile<{tile.width}>(tile{node.id}, {source}, {self.index(step)}, {size});")
+        at = c_text(access.index, self.names | corner)
+        return f"{self.buffers[access.buffer]} + ({at})", self.index(step)
 
     def lanes(self) -> None:
         """Everything of one point, or of the lanes of one vector of points."""

@@ -250,9 +250,12 @@ class NodeWriter:
         return f"splat<L, P>({text})" if wide else text
 
     def tile_load(self, node: Load, tile: Tile) -> str:
+        return f"load<L, P>(tile{node.id} + ({self.in_tile_at(tile)}), n)"
+
+    def in_tile_at(self, tile: Tile) -> str:
+        """The current vector's place in a tile."""
         row = self.names[name_of(tile.rows)]
-        offset = f"({row} - row_begin) * {tile.width} + {self.vector_name} - column_begin"
-        return f"load<L, P>(tile{node.id} + ({offset}), n)"
+        return f"({row} - row_begin) * {tile.width} + {self.vector_name} - column_begin"
 
     # -- stores --------------------------------------------------------------------------------
 
@@ -274,7 +277,7 @@ class NodeWriter:
     def interleaved(self, stores: Sequence[Store]) -> list[Store]:
         """The stores that fill the gaps of the first one, in the order of their elements."""
         first = stores[0]
-        step = self.step_of(first.index, first.indirect)
+        step = None if self.tiled(first) else self.step_of(first.index, first.indirect)
         if step not in SHUFFLED_STEPS or not self.is_wide_store(first) or first.mode != "assign":
             return [first]
         partners: dict[IntExpr, Store] = {
@@ -296,6 +299,9 @@ class NodeWriter:
         elif store.mode == "add":
             at = self.per_lane(store.index, store.indirect, buffer)
             self.line(f"accumulate({at}, {value}, {'n' if wide else 'Full{}'});")
+        elif (tile := self.tiled(store)) is not None:
+            number = self.kernel.stores.index(store)
+            self.line(f"store(made{number} + ({self.in_tile_at(tile)}), {value}, n);")
         elif not wide:
             self.line(f"store1({address}, {value});")
         elif step == 1:
@@ -303,6 +309,11 @@ class NodeWriter:
         else:
             at = self.per_lane(store.index, store.indirect, buffer)
             self.line(f"scatter<{self.memory[store.buffer]}>({at}, {value}, n);")
+
+    def tiled(self, store: Store) -> Tile | None:
+        """The tile that a store fills."""
+        tile = self.plan.tile
+        return tile if tile and self.kernel.stores.index(store) in tile.stores else None
 
     def is_wide_store(self, store: Store) -> bool:
         plan = self.plan

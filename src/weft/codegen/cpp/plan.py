@@ -81,12 +81,16 @@ LEAST_LANES: Final = 4
 @final
 @dataclass(frozen=True)
 class Access:
-    """One load or store (node -1): its index and level."""
+    """One load (its node's id) or store (its position): its index and level."""
 
     index: IntExpr
     indirect: tuple[Indirect, ...]
     inner: bool
-    node: int = -1
+    load: int = -1
+    store: int = -1
+
+    def is_tiled(self, tile: Tile | None) -> bool:
+        return tile is not None and (self.load in tile.loads or self.store in tile.stores)
 
 
 @final
@@ -222,8 +226,8 @@ def accesses(kernel: Kernel) -> Iterator[Access]:
     for node in kernel.nodes:
         if isinstance(node, Load):
             yield Access(node.index, node.indirect, node.inner, node.id)
-    for store in kernel.stores:
-        yield Access(store.index, store.indirect, store.inner)
+    for k, store in enumerate(kernel.stores):
+        yield Access(store.index, store.indirect, store.inner, store=k)
 
 
 def varying_nodes(kernel: Kernel, variable: Expr) -> frozenset[int]:
@@ -278,7 +282,7 @@ def _cost(kernel: Kernel, v: LoopVar, varying: frozenset[int], vector_bytes: int
     tile = choose_tile(kernel, v, varying)
     for access in accesses(kernel):
         weight = 1.0 if access.inner or not kernel.inner else 1 / inner_total
-        tiled = tile is not None and access.node in tile.loads
+        tiled = access.is_tiled(tile)
         cost = TILE_COST if tiled else _access_cost(access, v.symbol, varying, lanes)
         total += weight * cost * waste
     for node in kernel.nodes:
@@ -529,6 +533,6 @@ def _recompute_cost(plan: Plan, node: Node) -> float:
 
 
 def _is_gathered(plan: Plan, access: Access) -> bool:
-    if plan.vector is None or (plan.tile is not None and access.node in plan.tile.loads):
+    if plan.vector is None or access.is_tiled(plan.tile):
         return False
     return _access_cost(access, plan.vector.symbol, plan.varying, plan.lanes) > 1

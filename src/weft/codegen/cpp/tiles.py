@@ -1,4 +1,4 @@
-"""Transposed loads: copied in tiles, so that neither the reads nor the vectors are strided.
+"""Transposed loads and stores: copied in tiles, so that neither memory nor vectors are strided.
 
 Place in the pipeline: decided by `plan.py`, printed by `emit.py`.
 
@@ -9,6 +9,9 @@ becomes
     for each block of 64 rows i and 64 columns j:
         tile[i][j] = x[j][i]        # reads runs of 64 elements; transposes in registers
         for i in block: for j in block: out[i, j] = tile[i][j]
+
+A store of that kind (one of several results, laid out otherwise) fills a tile, which is copied
+after the rows of the block.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from weft.codegen.dtypes import ITEM_SIZE
-from weft.codegen.loop_ir import Kernel, Load, LoopVar, stride
+from weft.codegen.loop_ir import Kernel, Load, LoopVar, Store, stride
 from weft.shapes.expr import Expr, IntExpr
 
 TILE_BYTES: Final = 48 << 10
@@ -26,36 +29,41 @@ COLUMNS: Final = 64
 """Columns of a tile where the vectorised variable is an outer one."""
 HEIGHTS: Final = (64, 32, 16)
 COST: Final = 0.25
-"""Cost of a tiled load per element; 1.5 is that of a strided one."""
+"""Cost of a tiled load or store per element; 1.5 is that of a strided one."""
 
 
 @final
 @dataclass(frozen=True)
 class Tile:
-    """`height` rows along the outer variable `rows`, `width` columns, for each of `loads`."""
+    """`height` rows along the outer variable `rows`, `width` columns, for each of `loads` and
+    `stores`."""
 
     rows: LoopVar
     height: int
     width: int
     loads: frozenset[int]  # node ids
+    stores: frozenset[int]  # positions among the kernel's stores
 
 
 def choose_tile(kernel: Kernel, v: LoopVar, varying: frozenset[int]) -> Tile | None:
-    """The best tile when `v` is vectorised; None without transposed loads."""
+    """The best tile when `v` is vectorised; None without transposed loads or stores."""
     width = _width(kernel, v)
     candidates = [u for u in kernel.outer if u is not v]
     if not width or not candidates:
         return None
     found = {u: _transposed(kernel, v.symbol, u.symbol, varying) for u in candidates}
-    rows = max(candidates, key=lambda u: len(found[u]))
-    loads = found[rows]
-    if not loads or (isinstance(rows.extent, int) and rows.extent < HEIGHTS[-1] // 2):
+    rows = max(candidates, key=lambda u: len(found[u][0]) + len(found[u][1]))
+    loads, stores = found[rows]
+    if not (loads or stores) or (
+            isinstance(rows.extent, int) and rows.extent < HEIGHTS[-1] // 2):
         return None
+    written = {b.name: ITEM_SIZE[b.dtype] for b in kernel.buffers}
     row_bytes = sum(width * ITEM_SIZE[load.dtype] for load in loads)
+    row_bytes += sum(width * written[kernel.stores[k].buffer] for k in stores)
     height = next((h for h in HEIGHTS if h * row_bytes <= TILE_BYTES), None)
     if height is None:
         return None
-    return Tile(rows, height, width, frozenset(load.id for load in loads))
+    return Tile(rows, height, width, frozenset(n.id for n in loads), frozenset(stores))
 
 
 def _width(kernel: Kernel, v: LoopVar) -> int:
@@ -66,16 +74,25 @@ def _width(kernel: Kernel, v: LoopVar) -> int:
     return v.extent if only and isinstance(v.extent, int) and v.extent > 1 else 0
 
 
-def _transposed(kernel: Kernel, v: Expr, u: Expr, varying: frozenset[int]) -> list[Load]:
-    """Loads that are contiguous along `u` and strided along `v`."""
-    return [
+def _transposed(
+    kernel: Kernel, v: Expr, u: Expr, varying: frozenset[int]
+) -> tuple[list[Load], list[int]]:
+    """Loads that are contiguous along `u` and strided along `v`, and the positions of such stores.
+    """
+    loads = [
         node
         for node in kernel.nodes
         if isinstance(node, Load) and node.id in varying and node.mask is None
-        and not any(i.id in varying for i in node.indirect)
-        and not node.indirect
-        and stride(node.index, u) == 1 and _is_long(stride(node.index, v))
+        and _is_turned(node, v, u)
     ]
+    stores = [k for k, store in enumerate(kernel.stores)
+              if store.mode == "assign" and _is_turned(store, v, u)]
+    return loads, stores
+
+
+def _is_turned(access: Load | Store, v: Expr, u: Expr) -> bool:
+    index = access.index
+    return not access.indirect and stride(index, u) == 1 and _is_long(stride(index, v))
 
 
 def _is_long(step: IntExpr | None) -> bool:

@@ -31,9 +31,10 @@ template <class T> constexpr int transpose_size = sizeof(T) == 8 ? 4 : sizeof(T)
 template <class T> constexpr int transpose_size = 0;
 #endif
 
-// to[r * W + c] = from[c * stride + r] for r < rows, c < columns.
-template <int W, class T>
-static __attribute__((noinline)) void load_tile(T* to, const T* from, int64_t stride, int64_t rows, int64_t columns) {
+// to[r * to_step + c] = from[c * from_step + r] for r < rows, c < columns.
+template <class T>
+static __attribute__((noinline)) void transpose_tile(
+    T* to, int64_t to_step, const T* from, int64_t from_step, int64_t rows, int64_t columns) {
   constexpr int N = transpose_size<T>;
   int64_t full_rows = 0, full_columns = 0;
   if constexpr (N > 0) {
@@ -43,13 +44,13 @@ static __attribute__((noinline)) void load_tile(T* to, const T* from, int64_t st
     for (int64_t c = 0; c < full_columns; c += N)
       for (int64_t r = 0; r < full_rows; r += N) {
         Block<U, N> b;
-        UNROLL for (int i = 0; i < N; ++i) b.row[i] = load_part<U, N>((const U*)from + (c + i) * stride + r);
+        UNROLL for (int i = 0; i < N; ++i) b.row[i] = load_part<U, N>((const U*)from + (c + i) * from_step + r);
         transpose_steps<N / 2>(b);
-        UNROLL for (int i = 0; i < N; ++i) store_part<U, N>((U*)to + (r + i) * W + c, b.row[i]);
+        UNROLL for (int i = 0; i < N; ++i) store_part<U, N>((U*)to + (r + i) * to_step + c, b.row[i]);
       }
   }
   for (int64_t c = 0; c < columns; ++c)
-    for (int64_t r = c < full_columns ? full_rows : 0; r < rows; ++r) to[r * W + c] = from[c * stride + r];
+    for (int64_t r = c < full_columns ? full_rows : 0; r < rows; ++r) to[r * to_step + c] = from[c * from_step + r];
 }
 
 }  // namespace weft
