@@ -60,6 +60,8 @@ SHORT_ROW: Final = 1024
 SWEPT_COLUMNS: Final = (256, 1024)
 """Least and most columns whose sums are carried through all rows at a time: processors fetch ahead
 in runs of a kilobyte, but hardly in shorter ones (256 rows of 1024: 0.7 against 3.3 ms)."""
+MOST_SUMS: Final = 8
+"""Registers that hold the sums of neighbouring columns."""
 KEEP_COST: Final = 6
 """Cost of recomputing a value above which it is kept in a row buffer."""
 
@@ -387,9 +389,18 @@ def _parts(plan: Plan, vector: LoopVar) -> int:
     extent = vector.extent
     if isinstance(extent, int):
         registers = -(-extent // plan.lanes)
+        if wanted == light and _fits_registers(plan, registers):
+            return registers
         while wanted > 1 and (registers % wanted and registers < 8 * wanted):
             wanted //= 2
     return wanted
+
+
+def _fits_registers(plan: Plan, registers: int) -> bool:
+    """Can the sums of all columns (neighbouring points) stay in registers while rows go by?"""
+    sums = [n for n in plan.kernel.nodes if isinstance(n, Reduce)]
+    one_run = all(plan.stage_of[n.id] == 1 for n in sums)
+    return not plan.vector_inner and one_run and 0 < len(sums) * registers <= MOST_SUMS
 
 
 def _split_variable(plan: Plan) -> LoopVar | None:

@@ -396,6 +396,7 @@ template <class T, int L> INLINE Part<T, L> load_part(const T* p) {
 }
 
 template <class T, int L> INLINE Part<T, L> load_part(const T* p, int m) {
+  if (__builtin_constant_p(m == L) && m == L) return load_part<T, L>(p);  // a row of known length
 #ifdef WEFT_AVX512
   if constexpr (sizeof(T) * L >= 16 && sizeof(T) * L <= 64) {
     typedef Part<T, L> V __attribute__((aligned(1), may_alias));
@@ -421,6 +422,7 @@ template <class T, int L> INLINE Part<T, L> load_part(const T* p, int m) {
 template <class T, int L> INLINE void store_part(T* p, Part<T, L> x) { __builtin_memcpy(p, &x, sizeof(x)); }
 
 template <class T, int L> INLINE void store_part(T* p, Part<T, L> x, int m) {
+  if (__builtin_constant_p(m == L) && m == L) return store_part<T, L>(p, x);
 #ifdef WEFT_AVX512
   if constexpr (sizeof(T) * L >= 16 && sizeof(T) * L <= 64) {
     typedef Part<T, L> V __attribute__((aligned(1), may_alias));
