@@ -91,3 +91,12 @@ def test_images_resized_by_a_factor_that_keeps_their_size() -> None:
         return F.interpolate(x[None, None], scale_factor=p, mode="bicubic")
 
     assert graphs(resized, (1.1, 1.2, 1.21, 1.22), "inductor") == 2
+
+
+def test_a_float_that_one_operator_hands_on_and_the_backward_of_another_computes_with() -> None:
+    """That of celu divides by it as a float32: it was taken for a constant there."""
+
+    def program(x: Tensor, p: float) -> Tensor:
+        return F.huber_loss(x, x * 3, delta=p) + F.celu(x, p)
+
+    assert graphs(program, (0.1, 0.2, 0.3), "aot_eager") == 3

@@ -439,12 +439,14 @@ class ShapeContext:
     def plain_float(self, value: FloatValue) -> float:
         """What C++ gets that takes a plain float: what stands for the symbolic one where that is
         carried through, else the float in this call, fixed."""
-        if self.tried is None:
-            carried = self.carried.carried(value) if self.carrying else None
-            return self.specialize_float(value) if carried is None else carried
-        self.tried.append(value)
         hint = self.float_hint(value)
-        return self.specialize_float(value) if hint is None else self.carried.mark(value, hint)
+        if hint is None or self.decide(compare("same", value, hint)) is True:
+            return self.specialize_float(value)
+        if self.tried is not None:
+            self.tried.append(value)
+            return self.carried.mark(value, hint)
+        carried = self.carried.carried(value) if self.carrying else None
+        return self.specialize_float(value) if carried is None else carried
 
     def restored(self, value: Any) -> Any:
         """Arguments that C++ hands on, with symbolic floats in place of what stands for them."""

@@ -58,17 +58,18 @@ def run_carrying(
     try:
         result = mode.run(function, args, kwargs)
         trial = Trial(mode, function, args, kwargs, by_python=result[1])
-        if any(map(_has_backward, tree_flatten(result[0])[0])):
-            trial.ask()
-        asked = bool(context.tried)
+        trial.ask_in_backward()
+        asked = context.tried
     finally:
         context.tried = None
     if not asked:
         return result
-    if not trial.succeeds():
-        return mode.run(function, args, kwargs)
-    trial.carry(context)
-    return result
+    if trial.succeeds():
+        trial.carry(context)
+        return result
+    for value in asked:
+        context.specialize_float(value)  # also what only the backward asks for
+    return mode.run(function, args, kwargs)
 
 
 class _Failed(Exception):
@@ -106,10 +107,12 @@ class Trial:
         self._formulas: list[tuple[FloatValue, Formula] | None] = []
         self._domains: dict[FloatValue, tuple[float, float] | None] = {}
 
-    def ask(self) -> None:
+    def ask_in_backward(self) -> None:
         """The call with its symbols, for what C++ asks of them in the backward."""
-        with suppress(_Failed):
-            self._run(self._symbols)
+        tensors = (leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor))
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            with suppress(_Failed):
+                self._run(self._symbols)
 
     def succeeds(self) -> bool:
         """Whether the floats may be carried."""
@@ -189,7 +192,7 @@ class Trial:
             args, kwargs = tree_unflatten(leaves, self._form)
             with self._mode, log, python_dispatcher() if self._by_python else nullcontext():
                 result = self._function(*args, **kwargs)
-                _differentiate(result, [leaf for leaf, _ in twins.values() if leaf.requires_grad])
+                _differentiate(result, [*twins.values()])
         except _ERRORS as error:
             raise _Failed from error
         finally:
@@ -280,15 +283,14 @@ def _all_arguments(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) 
     return [*args, *(kwargs.get(argument.name, argument.default_value) for argument in rest)]
 
 
-def _differentiate(result: Any, inputs: list[FakeTensor]) -> None:
-    """Runs the backward."""
-    outputs = [leaf for leaf in tree_flatten(result)[0] if _has_backward(leaf)]
+def _differentiate(result: Any, twins: list[tuple[FakeTensor, torch.Tensor]]) -> None:
+    """Runs the backward of the result, and of what may have been written."""
+    inputs = [leaf for leaf, _ in twins if leaf.requires_grad]
+    made = [*tree_flatten(result)[0], *(given for leaf, given in twins if given is not leaf)]
+    outputs = list({id(one): one for one in made
+                    if isinstance(one, torch.Tensor) and one.requires_grad}.values())
     if outputs and inputs:
         engine_gradients(outputs, [torch.ones_like(output) for output in outputs], inputs)
-
-
-def _has_backward(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _another(mark: float) -> float:
