@@ -10,11 +10,13 @@ import enum
 import functools
 import importlib
 import itertools
+import logging
 import re
 import string
 import struct
 import threading
 import types
+import weakref
 from collections import Counter, OrderedDict, deque, namedtuple
 from typing import Any
 
@@ -710,3 +712,30 @@ def test_lists_ask_for_the_length_of_what_they_are_made_of() -> None:
         return made, max(kept[0] for kept in [[1]]), kept.asked, set(Counted([3]))
 
     check(f, (X,), graphs=1, breaks=0)
+
+
+class Bits(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+def test_constants_that_a_graph_holds_by_value() -> None:
+    check(lambda x: (x * (Bits.A | Bits.B), x.to(int), torch.zeros(2, dtype=float)), (X,),
+          graphs=1, breaks=0)
+
+
+def test_what_objects_say_of_themselves() -> None:
+    kept = weakref.ref(Counted)
+
+    def f(x: Any) -> Any:
+        logger = logging.getLogger("weft.tests")
+        pair = namedtuple("pair", "a b")(1, 2)
+        return (x + 1, deque([1, 2]) == (1, 2), (1, 2) != deque([1, 2]), "".join.__class__,
+                Counted([1]).__len__.__class__, hasattr(logger, "nothing"), list(reversed(pair)),
+                callable(vars(Slotted)["slot"]), refused(lambda: kept(1)))  # type: ignore[call-arg]
+
+    check(f, (X,), breaks=None)
+
+
+class Slotted:
+    __slots__ = ("slot",)

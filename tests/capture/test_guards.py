@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import array
 import functools
+import logging
+import re
+import sys
 import threading
 import types
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -621,3 +626,26 @@ def test_code_and_defaults_of_a_function_that_are_replaced():
     Owner.method.__code__ = (lambda self, x: x + 3).__code__
     assert told() == -8
     assert recompiles() == 5
+
+
+def _made_inside() -> Any:
+    number = 1
+    return lambda: number
+
+
+def test_types_of_objects_are_guarded() -> None:
+    objects = [
+        1, 1.5, "s", b"b", None, ..., [], (), {}, set(), range(3), slice(1), _made_inside,
+        _made_inside().__closure__[0], _made_inside.__code__, sys, len, [].append, iter([]),
+        {}.keys(), map(len, []), deque(), Counter(), functools.partial(len), re.compile("a"),
+        torch.float32, torch.Size([1]), torch.ones(1), nn.ReLU(), np.ones(1), np.float32(1),
+        threading.Lock(), logging.getLogger("weft.tests"), types.SimpleNamespace(),
+        array.array("i")]
+
+    def f(x: Any, one: Any) -> Any:
+        return x + 1, type(one), hasattr(one, "__len__"), isinstance(one, (list, dict))
+
+    compiled = weft.compile(f, backend="eager")
+    with weft.config.patch(cache_size_limit=100):
+        for one in [*objects, *reversed(objects)]:
+            assert compiled(torch.ones(1), one)[1:] == f(torch.ones(1), one)[1:], one

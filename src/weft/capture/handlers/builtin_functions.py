@@ -22,7 +22,6 @@ from weft.capture.values.attributes import require_special, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS, OBJECT_METHODS, BuiltinValue
 from weft.capture.values.classes import (
-    ClassValue,
     make_instance,
     no_arguments_for_init,
     no_arguments_for_new,
@@ -37,7 +36,7 @@ from weft.capture.values.constant import (
     python_object,
 )
 from weft.capture.values.exceptions import name_attribute, read_attribute
-from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
+from weft.capture.values.functions import BoundMethodValue, FunctionValue, rule
 from weft.capture.values.generators import next_or_stop
 from weft.capture.values.identities import RunTimeNumber
 from weft.capture.values.iterators import LazyIterator
@@ -92,10 +91,7 @@ def _next(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(callable)
 def _callable(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    value = args[0]
-    if isinstance(value, (FunctionValue, BoundMethodValue, PartialValue, ClassValue, BuiltinValue)):
-        return boolean(True)
-    return boolean(type_lookup(value.python_type(), "__call__") is not MISSING)
+    return boolean(type_lookup(args[0].python_type(), "__call__") is not MISSING)
 
 
 @rule(hasattr)

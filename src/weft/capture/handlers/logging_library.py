@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
+from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.constant import NONE, constant, python_object
 from weft.capture.values.functions import rule
@@ -64,9 +65,15 @@ class LoggerValue(OutsideObject):
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         found = vars(self.object).get(name, MISSING)
-        if found is MISSING:
-            return LogMethod(self.object, name)
-        return tx.wrap(found, _attributes(tx, self.object).dict_item(name))
+        if found is not MISSING:
+            return tx.wrap(found, _attributes(tx, self.object).dict_item(name))
+        kind = type(self.object)
+        defined = type_lookup(kind, name)
+        if defined is MISSING:
+            raise tx.error(AttributeError, f"'{kind.__name__}' object has no attribute '{name}'")
+        if not callable(defined):
+            raise graph_break("unknown-operation", f"attribute {name!r} of a logger")
+        return LogMethod(self.object, name)
 
 
 @final

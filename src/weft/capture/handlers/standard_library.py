@@ -138,6 +138,8 @@ class WeakReferenceValue(SymbolicValue):
         return self.reference
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if args or kwargs:
+            raise graph_break("unknown-operation", "arguments of a weak reference")
         if self.source is None:
             if self.target.real() is MISSING and not is_held(tx, self.target):
                 if holds_itself(self.target):

@@ -101,4 +101,5 @@ class CellValue(SymbolicValue):
 @wraps(types.CellType)
 def _wrap_cell(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     assert source is not None
+    tx.guards.add(source, "type_is", types.CellType)
     return CellValue.outside(tx, obj, source, source.name)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, final
 
+import torch
+
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.source import Source
 from weft.capture.values.arities import fits
@@ -54,6 +56,11 @@ constructor = registrar(CONSTRUCTORS)
 """Register what a call of these types makes."""
 
 
+_DTYPES: Final[dict[type, torch.dtype]] = {
+    bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+"""What stands for classes in arguments of tensor operations, whose text has none: `x.to(int)`."""
+
+
 @final
 class ClassValue(SymbolicValue):
     """A class that exists outside."""
@@ -78,10 +85,10 @@ class ClassValue(SymbolicValue):
         return self.cls
 
     def proxy(self, tx: Interpreter) -> Any:
-        return self.cls
+        return self.fake(tx)
 
     def fake(self, tx: Interpreter) -> Any:
-        return self.cls
+        return _DTYPES.get(self.cls, self.cls)
 
     def __repr__(self) -> str:
         return f"class {self.cls.__name__}"

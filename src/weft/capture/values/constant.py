@@ -116,6 +116,9 @@ class ConstantValue(SymbolicValue):
     def fake(self, tx: Interpreter) -> Any:
         if type(self.value).__module__ == "numpy" and hasattr(self.value, "item"):
             return self.value.item()  # a NumPy scalar is a number to torch
+        if isinstance(self.value, enum.Enum) and isinstance(self.value, (int, float, str)):
+            return next(base for base in (int, float, str)  # the graph's code knows no enums
+                        if isinstance(self.value, base))(self.value.value)
         return self.value
 
     def rebuild(self, emit: Emitter) -> str:

@@ -67,9 +67,6 @@ class DequeValue(GrowingValue):
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         return self.at(tx, self.index_of(tx, key))
 
-    def _concatenates(self, other: SequenceValue) -> bool:
-        return isinstance(other, DequeValue)
-
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         return constant(self.maxlen) if name == "maxlen" else super().getattr(tx, name)
 

@@ -360,6 +360,8 @@ class BoundMethodValue(SymbolicValue):
             return self.owner
         if name == "__func__":
             return self.function
+        if name == "__class__":
+            return tx.wrap_fixed(self.python_type(), "method")
         return self.function.getattr(tx, name)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:

@@ -20,11 +20,11 @@ from weft.capture.graph import version_of
 from weft.capture.numpy_models import Blank, Tried, try_out
 from weft.capture.operations import plain_operator
 from weft.capture.source import Source
+from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import ClassValue
 from weft.capture.values.constant import (
     ConstantValue,
-    boolean,
     constant,
     evaluate,
     python_object,
@@ -116,7 +116,8 @@ class ArrayValue(SymbolicValue):
             return call_numpy(tx, "transpose" if name == "T" else name, [self], {})
         if name == "__class__":
             return tx.wrap_fixed(self.python_type(), "ndarray")
-        if name in _METHODS or (name.startswith("__") and hasattr(numpy.ndarray, name)):
+        special = name.startswith("__") and type_lookup(numpy.ndarray, name) is not MISSING
+        if name in _METHODS or special:
             return BoundBuiltin(self, name)
         if hasattr(self.python_type(), name):
             raise graph_break("unknown-operation", f"attribute {name!r} of an array")
@@ -160,10 +161,10 @@ class ArrayValue(SymbolicValue):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if isinstance(other, SymbolicNumberValue):  # better than an artifact for each size
             raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
-        if not isinstance(other, (ArrayValue, ListValue, TupleValue)) and not _is_number(other):
-            if other.is_constant and other.constant() is None and op in ("eq", "ne"):
-                return boolean(op == "ne") if self.scalar else None
+        if isinstance(other, TensorValue):
             return None
+        if not isinstance(other, (ArrayValue, ListValue, TupleValue)) and not _is_number(other):
+            raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
         in_place = plain_operator(op) != op and not reflected and not self.scalar
         left, right = (other, self) if reflected else (self, other)
         if in_place:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, final
 
@@ -115,7 +116,8 @@ class SequenceValue(ContainerMethods):
         return None
 
     def _concatenates(self, other: SequenceValue) -> bool:
-        return issubclass(other.kind, list) is issubclass(self.kind, list)
+        return any(issubclass(self.kind, base) and issubclass(other.kind, base)
+                   for base in (list, tuple, deque))
 
     def _compare(self, tx: Interpreter, op: str, other: SymbolicValue) -> Any:
         if not isinstance(other, SequenceValue) or not self._concatenates(other):
@@ -227,7 +229,7 @@ class ReversedIterator(IteratorValue):
         self.position = len(sequence.items) - 1
 
     def python_type(self) -> type:
-        return type(reversed(self.sequence.python_type()()))
+        return type(reversed(type(self.sequence).kind()))
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
         if not 0 <= self.position < len(self.sequence.items):
