@@ -10,8 +10,8 @@
  *                 tells of changes, all versions together are one word (dict_versions.c)
  *   tensor        what `tensors_look_as` reads: `p.data = ...` changes no dictionary
  *
- * What has no version (the items of lists and tuples, what a closure's cell holds) is looked up at each
- * call. The record refers to what it saw without holding it: guards must not keep a model alive. That is
+ * What has no version (the items of lists and tuples, the fields of functions and of a closure's cells)
+ * is looked up at each call. The record refers to what it saw without holding it: guards must not keep a model alive. That is
  * sound because a word is read only after the words before it proved that its object is still there,
  * and because comparing them runs no Python code. An object at the same address may be another one all
  * the same: hence versions, and the checks of what is looked up. Steps that may run Python code
@@ -27,7 +27,8 @@ typedef struct {
     ContainerKind kind;
     uint32_t items;   /* where what is expected starts in `items` */
     PyObject *value;
-    const Node *node; /* of the dictionary; of the item of a list, a tuple or a cell */
+    const Node *node; /* of the dictionary; of the item of a list or a tuple, of the field */
+    size_t field;     /* how far from `value` it is; 0: none */
 } Container;
 
 /* A guard that may run Python code: a whole node below `value`, or one check of `value`. */
@@ -369,6 +370,32 @@ static bool is_plain_item(const Node *node)
     return node->accessor == FROM_DICT_ITEM && is_simple_key(node->operand);
 }
 
+static const struct {
+    PyTypeObject *type;
+    const char *name;
+    size_t offset;
+} fields[] = {
+    {&PyCell_Type, "cell_contents", offsetof(PyCellObject, ob_ref)},
+    {&PyFunction_Type, "__code__", offsetof(PyFunctionObject, func_code)},
+    {&PyFunction_Type, "__defaults__", offsetof(PyFunctionObject, func_defaults)},
+    {&PyFunction_Type, "__kwdefaults__", offsetof(PyFunctionObject, func_kwdefaults)},
+    {&PyFunction_Type, "__closure__", offsetof(PyFunctionObject, func_closure)},
+    {&PyMethod_Type, "__func__", offsetof(PyMethodObject, im_func)},
+    {&PyMethod_Type, "__self__", offsetof(PyMethodObject, im_self)},
+};
+
+/* How far from a function, method or cell it keeps the attribute; 0: what it is takes Python to tell. */
+static size_t field_at(const Node *node, PyObject *parent)
+{
+    if (node->accessor != FROM_ATTR || !PyUnicode_Check(node->operand))
+        return 0;
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        if (Py_IS_TYPE(parent, fields[i].type) &&
+            PyUnicode_CompareWithASCIIString(node->operand, fields[i].name) == 0)
+            return fields[i].offset;
+    return 0;
+}
+
 /* Room for the `count` items of a container, whose word is noted too. */
 static PyObject **note_container(Memo *memo, const Node *node, PyObject *value, Py_ssize_t count,
                                  ContainerKind kind, Word word)
@@ -379,7 +406,7 @@ static PyObject **note_container(Memo *memo, const Node *node, PyObject *value, 
     if (items == NULL)
         memo->overflow = true;
     else
-        *container = (Container){kind, first, value, node};
+        *container = (Container){kind, first, value, node, kind == PARENT ? field_at(node, value) : 0};
     note_word_of(memo, kind == WATCHED_DICT ? &memo->versions : &memo->words, word, index);
     return items;
 }
@@ -430,12 +457,6 @@ static PyObject **dict_pointer(PyObject *object, PyObject *dict)
     return pointer != NULL && *pointer == dict ? pointer : NULL;
 }
 
-static bool is_cell_contents(const Node *node, PyObject *parent)
-{
-    return node->accessor == FROM_ATTR && PyCell_Check(parent) && PyUnicode_Check(node->operand) &&
-           PyUnicode_CompareWithASCIIString(node->operand, "cell_contents") == 0;
-}
-
 bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *value)
 {
     switch (node->accessor) {
@@ -449,7 +470,7 @@ bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *v
     case FROM_OBJECT:
         return false;
     default:
-        return !is_cell_contents(node, parent);
+        return field_at(node, parent) == 0;
     }
 }
 
@@ -463,7 +484,7 @@ static void note_link(Memo *memo, const Node *node, PyObject *parent, PyObject *
         break;
     case FROM_LIST_ITEM:
     case FROM_TUPLE_ITEM:
-    case FROM_ATTR: /* the contents of a cell */
+    case FROM_ATTR: /* a field */
         note_item(memo, node, parent, value);
         break;
     case FROM_TYPE:
@@ -524,24 +545,28 @@ static bool dict_holds(const Node *node, PyObject *dict, PyObject *const *items)
     return true;
 }
 
-/* The item of a list or tuple, or the contents of a cell; NULL: there is none any more. */
-static PyObject *present_item(const Node *node, PyObject *parent)
+/* The item of a list or tuple, or the field; NULL: there is none any more. */
+static PyObject *present_item(const Container *container)
 {
+    const Node *node = container->node;
+    PyObject *parent = container->value;
     Py_ssize_t index = node->number;
+    if (container->field != 0) {
+        PyObject *found = *(PyObject **)((char *)parent + container->field);
+        return found == NULL && !PyCell_Check(parent) ? Py_None : found; /* no defaults, no closure */
+    }
     if (node->accessor == FROM_LIST_ITEM)
         return PyList_Check(parent) && index < PyList_GET_SIZE(parent)
                    ? PyList_GET_ITEM(parent, index)
                    : NULL;
-    if (node->accessor == FROM_TUPLE_ITEM)
-        return PyTuple_Check(parent) && index < PyTuple_GET_SIZE(parent)
-                   ? PyTuple_GET_ITEM(parent, index)
-                   : NULL;
-    return PyCell_Check(parent) ? PyCell_GET(parent) : NULL;
+    return PyTuple_Check(parent) && index < PyTuple_GET_SIZE(parent)
+               ? PyTuple_GET_ITEM(parent, index)
+               : NULL;
 }
 
-static bool item_holds(const Node *node, PyObject *parent, PyObject *expected)
+static bool item_holds(const Container *container, PyObject *expected)
 {
-    return present_item(node, parent) == expected && simple_checks_hold(node, expected);
+    return present_item(container) == expected && simple_checks_hold(container->node, expected);
 }
 
 /* Whether what is guarded in the container of a changed word is as before. */
@@ -552,7 +577,7 @@ static bool container_holds(const Memo *memo, uint32_t index, Word *word)
     const Container *container = &memo->containers.at[index];
     PyObject *const *items = &memo->items.at[container->items];
     if (container->kind == PARENT)
-        return item_holds(container->node, container->value, *items);
+        return item_holds(container, *items);
     if ((container->kind == WATCHED_DICT && !dict_is_watched(word->at, container->value)) ||
         !dict_holds(container->node, container->value, items))
         return false;

@@ -3,6 +3,7 @@
 import gc
 import random
 import weakref
+from types import MethodType
 from typing import Any
 
 from tests.frame.extension import frame
@@ -303,3 +304,50 @@ def test_values_that_take_turns_are_each_remembered() -> None:
         for box in boxes[: 200 if i < 3 else 20]:
             for _ in range(3):
                 assert tree.check([box], (), {}) == ([1.5, box.inner, box] if i % 3 else None)
+
+
+def test_what_functions_and_methods_consist_of_is_remembered_and_watched() -> None:
+    def make(scale: int) -> Any:
+        def inner(x: int = 1, *, y: int = 2) -> int:
+            return x + y + scale
+        return inner
+
+    def attr(name: str, checks: Any, slot: int, *children: Any) -> Any:
+        return (("attr", name), checks, slot, children)
+
+    first, other = make(5), make(6)
+    contents = attr("cell_contents", (("eq", 5, 1),), 0)
+    cell = (("tuple_item", 0), (), -1, (contents,))
+    nodes = ((("local", 0), (), -1, (
+        attr("__self__", (("is", 3, 2),), -1),
+        attr("__func__", (), 1, attr("__closure__", (("len", 1, 3),), -1, cell),
+             attr("__code__", (("is", first.__code__, 4),), -1),
+             attr("__defaults__", (("len", 1, 5),), -1,
+                  (("tuple_item", 0), (("eq", 1, 6),), 2, ())),
+             attr("__kwdefaults__", (), -1, (("dict_item", "y"), (("eq", 2, 7),), 3, ()))),
+    )),)
+    # Below a list, so that there is a memo.
+    nodes = ((("local", 0), (), -1, ((("list_item", 0), (), -1, nodes[0][3]),)),)
+    tree, held = frame.GuardTree(nodes, (), 4), [MethodType(first, 3)]
+    wanted = [5, first, 1, 2]
+    contents_cell = first.__closure__[0]
+    changes = [
+        (lambda: setattr(first, "__defaults__", (4,)),
+         lambda: setattr(first, "__defaults__", (1,))),
+        (lambda: setattr(first, "__defaults__", None),
+         lambda: setattr(first, "__defaults__", (1,))),
+        (lambda: first.__kwdefaults__.update(y=3), lambda: first.__kwdefaults__.update(y=2)),
+        (lambda: held.__setitem__(0, MethodType(other, 3)),
+         lambda: held.__setitem__(0, MethodType(first, 3))),
+        (lambda: held.__setitem__(0, MethodType(first, 4)),
+         lambda: held.__setitem__(0, MethodType(first, 3))),
+        (lambda: setattr(contents_cell, "cell_contents", 7),
+         lambda: setattr(contents_cell, "cell_contents", 5)),
+    ]
+    for change, undo in changes:
+        for _ in range(3):
+            assert tree.check([held], (), {}) == wanted
+        change()
+        assert tree.check([held], (), {}) is None and tree.check([held], (), {}) is None
+        undo()
+        assert tree.check([held], (), {}) == wanted
