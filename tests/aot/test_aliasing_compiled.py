@@ -719,6 +719,12 @@ def ravel(x, w, b):
     return (x.ravel(), x.t().ravel(), torch.flatten(b))
 
 
+@program
+def views_with_gaps_of_what_is_copied(x, w, b):
+    y = x @ x.t()
+    return (x * 1).expand(2, *x.shape), y.diagonal(), y
+
+
 @pytest.mark.parametrize(("backend", "dynamic"), [("aot_eager", True), ("inductor", False)])
 @pytest.mark.parametrize("gradients", [False, True], ids=["plain", "grad"])
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda p: p.__name__)

@@ -14,17 +14,19 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
 from weft.aot.graph import AtenGraph
-from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
+from weft.aot.symbols import SYMBOLIC, hint, input_symbols, size_text
 from weft.runtime.data_checks import assume
 from weft.runtime.generated_code import load
-from weft.runtime.strided_views import CALLS
+from weft.runtime.strided_views import CALLS, laid_out
 from weft.shapes.asserts import Asserts, binds
 
 _LIKE_A_SYMBOL = re.compile(r"[a-z]\d+")
+_CLONE = torch.ops.aten.clone.default
 _LITERALS = (int, float, bool, str, type(None))
 
 
@@ -87,6 +89,9 @@ class _Writer:
     def _call(self, node: Node) -> str:
         if node.target is operator.getitem:
             return f"{self._value(node.args[0])}[{node.args[1]}]"
+        if node.target is _CLONE and not node.kwargs and _has_gaps(node.meta["val"]):
+            strides = list(node.meta["val"].stride())
+            return f"{self._global(laid_out)}({self._value(node.args[0])}, {self._value(strides)})"
         args = [self._value(a) for a in node.args]
         args += [f"{k}={self._value(v)}" for k, v in node.kwargs.items()]
         return f"{self._global(CALLS.get(node.target, node.target))}({', '.join(args)})"
@@ -114,6 +119,15 @@ class _Writer:
             name = self.names[id(value)] = f"{base}_{len(self.names)}"
             self.scope[name] = value
         return name
+
+
+def _has_gaps(value: torch.Tensor) -> bool:
+    """Gaps or overlaps in memory, of which `aten.clone` keeps none."""
+    if value.layout is not torch.strided:
+        return False
+    sizes, strides = map(hint, value.size()), map(hint, value.stride())
+    reach = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    return reach != hint(value.numel()) != 0
 
 
 def _local_names(nodes: list[Node], taken: set[str]) -> dict[Node, str]:

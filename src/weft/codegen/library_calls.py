@@ -17,11 +17,10 @@ import torch
 
 from weft.codegen.call_sequence import CallSequence, form_of, is_whole, plain_strides, shape_text
 from weft.codegen.gemm_calls import spell_gemm
-from weft.codegen.lowering.extern import laid_out
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.runtime import tensor_calls
 from weft.runtime.data_checks import assume
-from weft.runtime.strided_views import CALLS
+from weft.runtime.strided_views import CALLS, laid_out
 from weft.runtime.writes import WRITERS
 from weft.shapes.expr import Expr
 from weft.shapes.floats import SYMBOLIC_FLOATS, text

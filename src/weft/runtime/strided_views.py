@@ -1,4 +1,4 @@
-"""`as_strided` in ATen graphs: its offset counts from the tensor's first element.
+"""`as_strided` in ATen graphs: its offset counts from the tensor's first element. Copies with gaps.
 
 ATen counts from the start of the storage, which an input that starts inside its storage shares with
 what lies before it. The functionaliser (`aot/record_special.py`) records the distance from the
@@ -32,6 +32,17 @@ def write_at(
     made = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device)
     made.copy_(x)
     made.as_strided(size, stride, offset or 0).copy_(source)
+    return made
+
+
+def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """A copy with these strides, for which ATen has no operator if they leave gaps or overlap."""
+    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    target = made
+    for d, stride in enumerate(strides):
+        if stride == 0 and tensor.shape[d] > 1:  # expanded: all its elements are one
+            target, tensor = target.narrow(d, 0, 1), tensor.narrow(d, 0, 1)
+    target.copy_(tensor)
     return made
 
 

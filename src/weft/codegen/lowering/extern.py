@@ -7,10 +7,8 @@ ATen may choose otherwise).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from weft.codegen.lowering.registry import LoweringContext, strided_of
 from weft.codegen.values import Buffer, ExternCall, Value
@@ -44,17 +42,6 @@ def call_aten(
         )
     cx.graph.record(call)
     return results
-
-
-def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """A copy with these strides: what a call sequence calls where no kernel can copy."""
-    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    target = made
-    for d, stride in enumerate(strides):
-        if stride == 0 and tensor.shape[d] > 1:  # expanded: all its elements are one
-            target, tensor = target.narrow(d, 0, 1), tensor.narrow(d, 0, 1)
-    target.copy_(tensor)
-    return made
 
 
 def _realised(value: Value, reads: list[Buffer]) -> Value:

@@ -26,7 +26,7 @@ from weft.codegen.dtypes import is_supported
 from weft.codegen.lowering.convolution import prefers_channels_last
 from weft.codegen.lowering.due_formulas import DueFormulas
 from weft.codegen.lowering.epilogues import absorbed
-from weft.codegen.lowering.extern import call_aten, laid_out
+from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.registry import (
     LOWERINGS,
     NUMBER_OPERATORS,
@@ -50,6 +50,7 @@ from weft.codegen.values import (
     Value,
     contiguous_strides,
 )
+from weft.runtime.strided_views import laid_out
 from weft.shapes.asserts import binds
 from weft.shapes.expr import Expr, IntExpr, symbol, symbols
 from weft.shapes.facts import Facts
