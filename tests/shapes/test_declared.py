@@ -193,6 +193,13 @@ def test_names_that_the_program_ties() -> None:
         compiled(torch.ones(4), torch.ones(4))
 
 
+def test_names_that_the_program_ties_with_an_offset_are_told_in_the_users_words() -> None:
+    compiled = weft.compile(lambda x, y: x[1:] + y, backend="eager",
+                            dynamic_shapes=({0: Dim("a")}, {0: Dim("b")}))
+    with pytest.raises(DimensionError, match=r"(?s)it is x\.size\(0\)-1.*declare it as a-1"):
+        compiled(torch.ones(6), torch.ones(5))
+
+
 def test_unequal_sizes_of_one_name() -> None:
     compiled = weft.compile(lambda x, y: x.sum() + y, backend="eager",
                             dynamic_shapes=({0: BATCH}, {0: BATCH}))

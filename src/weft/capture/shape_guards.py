@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.source import Source
 from weft.diagnostics import events
+from weft.dims import Dim
 from weft.errors import DimensionError, FixedDimensionError, SourceLine
 from weft.shapes.context import COMMON_LIMIT
 from weft.shapes.expr import Expr, IntExpr, symbol_of, symbols
@@ -83,10 +84,20 @@ def _refuse_tied_names(tx: Interpreter, symbol: Expr, source: str) -> None:
     for other in symbols(equal):
         other_dim = tx.shapes.dims.of.get(other)
         if other_dim is not None and other_dim.root != dim.root:
+            place = str(tx.shapes.sources[other][0])
             raise DimensionError(
                 f"{source} was declared as {dim!r}, but the program works only where it is "
-                f"{expression_text(equal)} ({tx.shapes.sources[other][0]}, {other_dim!r})",
-                stack=_who_asked(tx, symbol), do="use one Dim for both, or Dim.AUTO")
+                f"{expression_text(equal, {_name(other): place})} ({other_dim!r})",
+                stack=_who_asked(tx, symbol), do=_how_to_tie(equal, other, other_dim))
+
+
+def _how_to_tie(equal: IntExpr, other: Expr, dim: Dim) -> str:
+    """What to declare for a size that differs from another by a number."""
+    if not isinstance(equal - other, int) or dim != Dim(dim.root, min=dim.min, max=dim.max):
+        return "use Dim.AUTO"
+    if equal == other:
+        return "use one Dim for both, or Dim.AUTO"
+    return f"declare it as {expression_text(equal, {_name(other): dim.root})}, or use Dim.AUTO"
 
 
 def _who_asked(tx: Interpreter, symbol: Expr) -> tuple[SourceLine, ...]:
