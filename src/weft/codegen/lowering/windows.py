@@ -44,6 +44,9 @@ aten = torch.ops.aten
 
 LARGEST_WRITTEN_OUT: Final = 25
 """Elements of a window that is no loop."""
+MOST_COMPARED: Final = 9
+"""Windows of which an element asks on CPUs whether it was the largest: ATen adds from the windows'
+side, once for each."""
 
 Place: TypeAlias = tuple[IntExpr, IntExpr]
 """A position along a dimension, and the dimension's size."""
@@ -207,7 +210,7 @@ def max_pool_backward(
 
     cx.share(gradient)
     cx.share(indices)
-    return windows.gradient(cx, formula)
+    return windows.gradient(cx, formula, MOST_COMPARED if cx.device.type == "cpu" else None)
 
 
 @final
@@ -313,16 +316,26 @@ class Windows:
         for back in range(-(-kernel // stride)):
             yield [(at // stride - back, count), (at % stride + back * stride, kernel)]
 
-    def gradient(self, cx: LoweringContext, formula: Any) -> Value:
-        """A gradient with respect to the image."""
+    def gradient(self, cx: LoweringContext, formula: Any, most: int | None = None) -> Value:
+        """A gradient with respect to the image, whose elements lie in at most that many windows.
+
+        On CPUs it has a kernel of its own where windows advance in steps: that is written out by
+        pieces (`kernels.py`), which a reduction is not.
+        """
         each = zip(self.kernel, self.stride, self.dilation, strict=True)
         covering = math.prod(k if gap > 1 else -(-k // s) for k, s, gap in each)
-        if covering > LARGEST_WRITTEN_OUT:
+        if covering > (most or LARGEST_WRITTEN_OUT):
             raise NotLowered("elements of too many windows")
         step, length = self.stride[-1], self.sizes[-1]
-        if cx.device.type == "cpu" and step > 1 and covering * step > 2 and length % step != 0:
+        in_pieces = cx.device.type == "cpu" and step > 1 and covering * step > 2
+        if in_pieces and length % step != 0:
             raise NotLowered("rows that are not made of whole steps, whose parts would be gathered")
-        return cx.lazy(cx.shape, cx.dtype, formula, 6 * covering, 2 * covering, cx.layouts[0])
+        made = cx.lazy(cx.shape, cx.dtype, formula, 6 * covering, 2 * covering, cx.layouts[0])
+        if in_pieces:
+            definition = made.realize().buffer.definition
+            assert isinstance(definition, Computed)
+            definition.alone = True
+        return made
 
     # -- results -------------------------------------------------------------------------------
 
