@@ -86,7 +86,7 @@ template <int D> INLINE void begin_block(Workspace<D>& t, const Attention& a, co
 
 // kt[d][j] = k[j][d]; the keys that fill up the last pair of vectors are 0.
 template <int D> INLINE void transpose_keys(float* kt, const float* k, int64_t stride, int n) {
-  load_tile<KEYS>(kt, k, stride, D, n);
+  transpose_tile(kt, KEYS, k, stride, D, n);
   int end = (n + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
   for (int d = 0; d < D; ++d)
     for (int j = n; j < end; ++j) kt[d * KEYS + j] = 0;
