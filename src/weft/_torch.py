@@ -10,6 +10,7 @@ Never here: torch._dynamo, torch._inductor, AOTAutograd, proxy_tensor, the Shape
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -291,6 +292,15 @@ def dynamo_allows(fn: object) -> bool:
     """
     rules = sys.modules.get("torch._dynamo.trace_rules")
     return rules is not None and id(fn) in rules._allowed_callable_ids
+
+
+def counts_modules_for_dynamo(fn: types.FunctionType) -> bool:
+    """capture: whether a function only tells torch.compile of a new module.
+
+    Once torch.compile has run in a process, `nn.Module.__init__` calls it.
+    """
+    return (fn.__qualname__ == "GenerationTracker.tag"
+            and fn.__module__ == "torch._dynamo.mutation_guard")
 
 
 def dynamo_substitute(fn: object) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import zlib
+from unittest import mock
 
 import pytest
 import torch
@@ -318,3 +320,21 @@ def test_compiled_functions_and_modules_within_compiled_ones_are_inlined():
     assert same_inner is inner
     stats = weft.stats()
     assert (stats["graphs"], stats["graph_breaks"]) == (1, 0)
+
+
+def test_modules_are_made_inside_beside_torch_compile() -> None:
+    """Once used, torch.compile patches `nn.Module.__init__` to count modules: a break."""
+    guard = importlib.import_module("torch._dynamo.mutation_guard")
+    with (
+        mock.patch.object(torch.nn.Module, "__init__", torch.nn.Module.__init__),
+        mock.patch.object(torch.nn.Module, "__setstate__", torch.nn.Module.__setstate__),
+        mock.patch.object(torch.nn.Module, "___needs_generation_tag_patch", True, create=True),
+    ):
+        guard.install_generation_tagging_init()
+        assert torch.nn.Module.__init__.__name__ == "patched_init"
+        layers = torch.nn.ModuleList([torch.nn.Linear(3, 3) for _ in range(3)])
+        compiled = weft.compile(lambda x: [layer(x) for layer in layers[:2]][1], backend="eager")
+        weft.reset()
+        x = torch.randn(2, 3)
+        torch.testing.assert_close(compiled(x), layers[1](x))
+        assert weft.stats()["graph_breaks"] == 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import weft
-from weft.codegen.lowering.extern import laid_out
+from weft.runtime.strided_views import laid_out
 
 
 def test_saved_value_in_memory_with_gaps() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft._frame import CompiledFunction
-from weft._torch import call_scripted, compile_markers, region_call
+from weft._torch import call_scripted, compile_markers, counts_modules_for_dynamo, region_call
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
@@ -92,6 +92,8 @@ def _mark_of(function: types.FunctionType) -> Rule | None:
             return _disabled(function)
         if attributes.get(_CONSTANT) is True:
             return functools.partial(_constant_result, function)
+    if counts_modules_for_dynamo(function):
+        return lambda tx, args, kwargs: NONE
     return functools.partial(_allowed, function) if is_allowed_in_graph(function) else None
 
 
