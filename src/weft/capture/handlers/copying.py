@@ -42,9 +42,6 @@ _CUSTOM: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
 
 _ASKED: Final = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__")
 
-_MODULE_STATE: Final = tuple(vars(torch.nn.Module).get(name) for name in _CUSTOM)
-"""Those of nn.Module: all attributes, but for the compiled call."""
-
 
 @rule(copy.copy)
 def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -158,9 +155,9 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
     maker = type_lookup(value.cls, "__new__")  # may want arguments, or do something
     if value.cls in copyreg.dispatch_table or isinstance(maker, (staticmethod, types.FunctionType)):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
-    for name in _CUSTOM:
+    for name in _CUSTOM:  # those of nn.Module, which torch.compile may have wrapped, copy all
         found = type_lookup(value.cls, name)
-        if isinstance(found, types.FunctionType) and found not in _MODULE_STATE:
+        if isinstance(found, types.FunctionType) and found is not vars(torch.nn.Module).get(name):
             raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     _ask(tx, value, _ASKED[memo is None:])
     made = make_instance(tx, value.cls, [])
