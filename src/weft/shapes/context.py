@@ -94,6 +94,8 @@ class ShapeContext:
         self.carried = CarriedFloats()
         self.tried: list[FloatValue] | None = None
         """While an operator is tried: the floats that C++ asked for."""
+        self.has_floats = False
+        """Whether there is any symbolic float."""
         self.carrying = True
         """Whether what C++ asks for now is carried: by operators for which that was tried."""
         self.in_operator = 0
@@ -280,6 +282,7 @@ class ShapeContext:
         return node
 
     def float_node(self, value: FloatValue) -> SymNode:
+        self.has_floats = True
         return SymNode(self, value, float)
 
     def layout_node(

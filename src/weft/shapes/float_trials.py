@@ -52,7 +52,8 @@ def run_carrying(
     """`mode.run`, with symbolic floats carried through where C++ asks for plain ones; whether that
     was done, `context.carrying` says."""
     context.carrying = False
-    if not any(isinstance(leaf, torch.SymFloat) for leaf in tree_flatten((args, kwargs))[0]):
+    leaves = tree_flatten((args, kwargs))[0] if context.has_floats else ()
+    if not any(isinstance(leaf, torch.SymFloat) for leaf in leaves):
         return mode.run(function, args, kwargs)
     context.tried = []
     try:
