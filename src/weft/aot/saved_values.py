@@ -13,9 +13,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
 
 import torch
+
+from weft.aot.holders import seen_in_backward
 
 
 def drop(saved: Sequence[torch.Tensor], which: Iterable[int]) -> None:
@@ -32,20 +33,4 @@ def _holders(saved: Sequence[torch.Tensor], k: int) -> int:
 @cache
 def _holders_of_ours() -> int:
     """The same for a tensor that only autograd holds: seen in a backward, as no rule says it."""
-    found: list[int] = []
-
-    class Probe(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            ctx.save_for_backward(x.exp())
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            found.append(_holders([*ctx.saved_tensors], 0))
-            return grads[0]
-
-    leaf = torch.zeros(1, requires_grad=True)
-    with torch.enable_grad():
-        Probe.apply(leaf).backward()  # type: ignore[no-untyped-call]
-    return found[0]
+    return seen_in_backward(lambda ctx, _: _holders([*ctx.saved_tensors], 0), torch.exp)

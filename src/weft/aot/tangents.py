@@ -15,10 +15,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, final
+from typing import Final, final
 
 import torch
 
+from weft.aot.holders import seen_in_backward
 from weft.aot.views import stride_order
 
 _LARGE: Final = 1 << 12
@@ -89,20 +90,6 @@ def _holders(grads: Sequence[torch.Tensor], k: int) -> tuple[int, ...]:
 @cache
 def _holders_of_ours() -> list[tuple[int, ...]]:
     """The same for tangents that only the engine holds: seen in backwards, as no rule says it."""
-    found: list[tuple[int, ...]] = []
-
-    class Probe(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            found.append(_holders(grads, 0))
-            return grads[0]
-
-    leaf = torch.zeros(1, device="cpu", requires_grad=True)
-    with torch.enable_grad():
-        for use in (torch.exp, torch.squeeze):  # an own tensor, a view
-            use(Probe.apply(leaf)).mul(2).sum().backward()  # type: ignore[no-untyped-call]
-    return found
+    # An own tensor, and a view.
+    return [seen_in_backward(lambda ctx, grads: _holders(grads, 0), use)
+            for use in (torch.exp, torch.squeeze)]

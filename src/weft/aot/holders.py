@@ -1,0 +1,40 @@
+"""How many hold a tensor that autograd hands to a backward: measured, as no rule says it.
+
+Place in the pipeline: used by `tangents.py` and `saved_values.py`, which take or free a tensor that
+only autograd holds::
+
+    seen_in_backward(lambda ctx, tangents: sys.getrefcount(tangents[0]), torch.exp)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def seen_in_backward(
+    look: Callable[[Any, Sequence[torch.Tensor]], T], use: Callable[[torch.Tensor], torch.Tensor]
+) -> T:
+    """What `look(ctx, tangents)` gives in the backward of a function that has saved a tensor, and
+    whose result went into `use`."""
+    found: list[T] = []
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x.exp())
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *tangents: Any) -> Any:
+            found.append(look(ctx, tangents))
+            return tangents[0]
+
+    leaf = torch.zeros(1, device="cpu", requires_grad=True)
+    with torch.enable_grad():
+        use(Probe.apply(leaf)).mul(2).sum().backward()  # type: ignore[no-untyped-call]
+    return found[0]
