@@ -285,6 +285,18 @@ saved_tensors_hooks_switches = (
 """capture: forbid and allow saved-tensor hooks; nothing while capturing."""
 
 
+class DispatchMode(TorchDispatchMode):
+    """aot, shapes: what a mode of weft's that sees operators below autograd is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Else PyTorch wraps `__torch_dispatch__` in a function that imports torch._dynamo."""
+        return False
+
+
 def dynamo_allows(fn: object) -> bool:
     """markers: whether `torch.compiler.allow_in_graph` marked a function.
 

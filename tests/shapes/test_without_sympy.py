@@ -35,6 +35,17 @@ def test_first_calls_load_neither_sympy_nor_dynamo_nor_dtensor():
     """)
 
 
+def test_attention_with_a_mask_made_of_constants_loads_none_of_them():
+    _in_new_process(f"""
+        import sys, torch, weft
+        def attend(q):
+            mask = torch.ones(8, 8, dtype=torch.bool).tril()
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+        weft.compile(attend)(torch.randn(1, 2, 8, 16))
+        assert not ({_HEAVY}), {_HEAVY}
+    """)
+
+
 def test_stand_ins_kept_by_a_module_go_on_working_when_the_real_ones_are_loaded():
     _in_new_process("""
         import sys, torch

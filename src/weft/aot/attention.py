@@ -24,7 +24,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.nn.attention import SDPBackend
 
-from weft._torch import OpOverload, TorchDispatchMode, fused_attention_choice, no_modes
+from weft._torch import DispatchMode, OpOverload, fused_attention_choice, no_modes
 
 aten = torch.ops.aten
 
@@ -190,11 +190,8 @@ class _NotDeterministic(Exception):
     """A constant would differ from call to call."""
 
 
-class _OnlyDeterministic(TorchDispatchMode):
+class _OnlyDeterministic(DispatchMode):
     """Refuses random operators."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None

@@ -20,7 +20,7 @@ from typing import Any, Final, final
 import torch
 from torch.fx import Node
 
-from weft._torch import FakeTensor, OpOverload, TorchDispatchMode
+from weft._torch import DispatchMode, FakeTensor, OpOverload
 from weft.aot.evaluate import is_plain
 from weft.aot.functionalize import Functionalizer, require_fake
 from weft.aot.operators import Kind, OpFacts, facts
@@ -35,22 +35,17 @@ HANDLERS: Final[dict[OpOverload, Handler]] = {}
 
 
 @final
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """Records every ATen operator that runs inside it.
 
     `lift(tensor)` is called for a real tensor that turns up; it returns the node that stands for
     it.
     """
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Else PyTorch wraps `__torch_dispatch__` in a function that imports torch._dynamo."""
-        return False
-
     def __init__(
         self, functionalizer: Functionalizer, lift: Callable[[torch.Tensor], FakeTensor]
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.tensors = functionalizer
         self.evaluator = functionalizer.evaluator
         self.lift = lift

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft._torch import (
+    DispatchMode,
     FakeTensor,
     OpOverload,
-    TorchDispatchMode,
     engine_gradients,
     no_dispatch,
     python_dispatcher,
@@ -228,16 +228,11 @@ class Trial:
 
 
 @final
-class _Log(TorchDispatchMode):
+class _Log(DispatchMode):
     """Writes down the operators that run inside it, for comparison."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Else PyTorch wraps `__torch_dispatch__` in a function that imports torch._dynamo."""
-        return False
-
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.run = _Run()
         self._tensors: list[torch.Tensor] = []  # kept alive, as they are told apart by identity
         self._positions: dict[int, int] = {}
