@@ -147,6 +147,13 @@ class Buffer:
         return from_torch(self.dtype)
 
 
+def strided_index(index: Index, strides: Shape, start: IntExpr = 0) -> IntExpr:
+    """Where an element lies: start + sum(index * stride)."""
+    for i, stride in zip(index, strides, strict=True):
+        start = start + i * stride
+    return start
+
+
 @final
 @dataclass(eq=False, slots=True)
 class Strided:
@@ -158,10 +165,7 @@ class Strided:
     offset: IntExpr
 
     def at(self, em: Emitter, index: Index) -> Node:
-        flat = self.offset
-        for i, stride in zip(index, self.strides, strict=True):
-            flat = flat + i * stride
-        return em.read(self.buffer, flat)
+        return em.read(self.buffer, strided_index(index, self.strides, self.offset))
 
 
 @final

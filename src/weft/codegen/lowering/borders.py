@@ -10,6 +10,7 @@ dimensions the position is a formula:
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -117,10 +118,7 @@ def repeated_border_backward(
 ) -> Value:
     """Each element of the image gets what its copies get."""
     borders = _borders(cx, x, pad)
-    copies = [len(list(border.copies(0))) for border in borders.values()]
-    count = 1
-    for number in copies:
-        count *= number
+    count = math.prod(len([*border.copies(0)]) for border in borders.values())
     if count > MOST_TERMS:
         raise NotLowered("many copies of an element")
     cx.share(gradient)

@@ -42,13 +42,13 @@ from weft.codegen.values import (
     Computed,
     Definition,
     ExternCall,
-    Index,
     Lazy,
     Origin,
     Shape,
     Strided,
     Value,
     contiguous_strides,
+    strided_index,
 )
 from weft.runtime.strided_views import laid_out
 from weft.shapes.asserts import binds
@@ -384,13 +384,7 @@ def _is_formula(value: Value) -> bool:
 
 
 def _affine_store(strides: Shape) -> Any:
-    def store(em: Any, index: Index) -> IntExpr:
-        flat: IntExpr = 0
-        for i, stride in zip(index, strides, strict=True):
-            flat = flat + i * stride
-        return flat
-
-    return store
+    return lambda em, index: strided_index(index, strides)
 
 
 def _context(

@@ -16,7 +16,7 @@ from weft.codegen.lowering.reductions import mean_value, reduce_value
 from weft.codegen.lowering.registry import (
     LoweringContext,
     NotLowered,
-    in_channels_last,
+    is_channels_last,
     lowering,
 )
 from weft.codegen.lowering.variance import variance
@@ -144,8 +144,7 @@ def group_norm(
     Any, groups: int, eps: float,
 ) -> list[Value]:
     wide = _wide(x.dtype)
-    made = cx.lazy(x.shape, x.dtype, None, layout=cx.layouts[0])
-    if cx.device.type == "cpu" and in_channels_last(made):
+    if cx.device.type == "cpu" and is_channels_last(x.shape, cx.layouts[0]):
         return _group_norm_of_channels(cx, x, weight, bias, groups, eps)
     grouped: Shape = (n, groups, c // groups, hw)
     view = x.view(grouped, Reshape(x.shape, grouped))

@@ -57,12 +57,20 @@ def lowering(*operators: Any) -> Callable[[F], F]:
 
 def in_channels_last(value: Value) -> bool:
     """Does (or will) an NCHW value lie as NHWC in memory?"""
-    strides = value.impl.strides if isinstance(value.impl, Strided) else value.layout
-    if strides is None or len(value.shape) != 4:
+    return is_channels_last(value.shape, _layout(value))
+
+
+def _layout(value: Value) -> Shape | None:
+    return value.impl.strides if isinstance(value.impl, Strided) else value.layout
+
+
+def is_channels_last(shape: Shape, strides: Shape | None) -> bool:
+    """Are these the strides of an NCHW tensor that lies as NHWC in memory?"""
+    if strides is None or len(shape) != 4:
         return False
-    _, channels, height, width = value.shape
+    _, channels, height, width = shape
     wanted = (height * width * channels, 1, width * channels, channels)
-    pairs = zip(value.shape, strides, wanted, strict=True)
+    pairs = zip(shape, strides, wanted, strict=True)
     return all((isinstance(n, int) and n == 1) or a == b for n, a, b in pairs)
 
 
@@ -70,7 +78,7 @@ def _layout_of_images(operands: Sequence[Any], shape: Shape) -> Shape | None:
     """Channels-last strides, if an operand of the result's shape lies so."""
     for value in operands:
         if isinstance(value, Value) and value.shape == shape and in_channels_last(value):
-            return value.impl.strides if isinstance(value.impl, Strided) else value.layout
+            return _layout(value)
     return None
 
 

@@ -23,7 +23,6 @@ from weft.codegen.dtypes import DType, to_torch
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.convolution import channels_last_strides
 from weft.codegen.lowering.registry import (
-    Body,
     LoweringContext,
     NotLowered,
     in_channels_last,
@@ -37,6 +36,7 @@ from weft.codegen.values import (
     Shape,
     Value,
     contiguous_strides,
+    strided_index,
 )
 from weft.shapes.expr import IntExpr
 
@@ -346,7 +346,7 @@ class Windows:
 
     def collapsed(
         self, cx: LoweringContext, kind: str, dtype: DType,
-        formula: Callable[[Emitter, Index, Index], Node], finish: Body | None = None,
+        formula: Callable[[Emitter, Index, Index], Node],
     ) -> Value:
         """Loops over the elements of each window: a reduction of a formula of points and taps."""
         shape, points = cx.shape, len(cx.shape)
@@ -357,11 +357,11 @@ class Windows:
             return formula(em, index[:points], index[points:])
 
         def store(em: Emitter, index: Index) -> IntExpr:
-            return sum((i * step for i, step in zip(index, strides, strict=False)), start=0)
+            return strided_index(index[:points], strides)
 
         flags = (*(False,) * points, *(True,) * self.rank)
         made: Value = cx.graph.define(
-            Computed(buffer, (*shape, *self.kernel), element, store, kind, flags, finish,
+            Computed(buffer, (*shape, *self.kernel), element, store, kind, flags,
                      origins=cx.origins)
         )
         return made
