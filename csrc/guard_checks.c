@@ -182,14 +182,19 @@ static int check_same_as_slot(const Check *check, PyObject *value, PyObject *con
     return slots[check->number] == value;
 }
 
-CHECK(check_py)
+int predicate_holds(PyObject *predicate, PyObject *value)
 {
-    PyObject *answer = PyObject_CallOneArg(check->operand, value);
+    PyObject *answer = PyObject_CallOneArg(predicate, value);
     if (answer == NULL)
         return -1;
     int truth = PyObject_IsTrue(answer);
     Py_DECREF(answer);
     return truth;
+}
+
+CHECK(check_py)
+{
+    return predicate_holds(check->operand, value);
 }
 
 /* The memory of a tensor that is dense and on a CPU (as its "tensor" check said) holds these bytes. */

@@ -11,8 +11,8 @@
  *   tensor        what `tensors_look_as` reads: `p.data = ...` changes no dictionary
  *
  * What has no version (the items of lists and tuples, the fields of functions and of a closure's cells)
- * is looked up at each call. The record refers to what it saw without holding it: guards must not keep a model alive. That is
- * sound because a word is read only after the words before it proved that its object is still there,
+ * is looked up at each call. The record refers to what it saw without holding it: guards must not keep
+ * a model alive. That is sound because a word is read only after the words before it proved that its object is still there,
  * and because comparing them runs no Python code. An object at the same address may be another one all
  * the same: hence versions, and the checks of what is looked up. Steps that may run Python code
  * (getattr, callables) are done last, on values held until the end. Whatever is not as recorded makes

@@ -51,12 +51,7 @@ static int tree_shape(const TreeCheck *check, PyObject *collected)
 {
     if (check->program != NULL)
         return shape_program_run(check->program, ((PyListObject *)collected)->ob_item);
-    PyObject *answer = PyObject_CallOneArg(check->operand, collected);
-    if (answer == NULL)
-        return -1;
-    int truth = PyObject_IsTrue(answer);
-    Py_DECREF(answer);
-    return truth;
+    return predicate_holds(check->operand, collected);
 }
 
 /* The functions' code and defaults are the ones they had. */

@@ -112,6 +112,8 @@ struct Check {
 
 int check_parse(PyObject *tuple, Py_ssize_t n_slots, Check *check); /* 0, or -1 with an exception */
 void check_clear(Check *check);
+/* A Python function of one value: 1, 0, or -1 with an exception. */
+int predicate_holds(PyObject *predicate, PyObject *value);
 int check_traverse(const Check *check, visitproc visit, void *arg);
 bool tensor_spec_matches_quickly(const TensorSpec *spec, PyObject *value);
 

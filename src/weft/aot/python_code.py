@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 
 from weft.aot.graph import AtenGraph
 from weft.aot.symbols import SYMBOLIC, hint, input_symbols, size_text
+from weft.aot.views import span
 from weft.runtime.data_checks import assume
 from weft.runtime.generated_code import load
 from weft.runtime.strided_views import CALLS, laid_out
@@ -125,9 +126,8 @@ def _has_gaps(value: torch.Tensor) -> bool:
     """Gaps or overlaps in memory, of which `aten.clone` keeps none."""
     if value.layout is not torch.strided:
         return False
-    sizes, strides = map(hint, value.size()), map(hint, value.stride())
-    reach = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
-    return reach != hint(value.numel()) != 0
+    reach = span([*map(hint, value.size())], [*map(hint, value.stride())])
+    return bool(reach != hint(value.numel()) != 0)
 
 
 def _local_names(nodes: list[Node], taken: set[str]) -> dict[Node, str]:

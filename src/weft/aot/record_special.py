@@ -17,7 +17,7 @@ from weft.aot.functionalize import Base, require_fake
 from weft.aot.operators import facts
 from weft.aot.record import HANDLERS, Recorder
 from weft.aot.recurrent import mkldnn_rnn_layer_keeping
-from weft.aot.views import Unsupported, ViewStep, stride_order
+from weft.aot.views import Unsupported, ViewStep, span, stride_order
 from weft.registrar import registrar
 from weft.shapes.data_dependent import is_mask
 from weft.shapes.symnode import certainly_equal, is_row_major
@@ -215,14 +215,9 @@ def _check_reach(live: Any, start: Any, size: list[Any], stride: list[Any], offs
     """
     if any(certainly_equal(n, 0) for n in size):
         return
-    end = offset + _span(size, stride)
-    if offset < start or end > start + _span(live.size(), live.stride()):
+    end = offset + span(size, stride)
+    if offset < start or end > start + span(live.size(), live.stride()):
         raise Unsupported("as_strided shows memory outside of its tensor")
-
-
-def _span(size: Sequence[Any], stride: Sequence[Any]) -> Any:
-    """From the first element to behind the last."""
-    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
 # -- silent mutation -------------------------------------------------------------------------------

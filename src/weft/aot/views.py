@@ -159,6 +159,11 @@ def stride_order(stride: Sequence[Any]) -> list[int]:
     return sorted(range(len(steps)), key=lambda d: (-steps[d], d))
 
 
+def span(size: Sequence[Any], stride: Sequence[Any]) -> Any:
+    """From the first element to behind the last."""
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
 def may_overlap(tensor: torch.Tensor) -> bool:
     """Whether elements may share memory: a step is no longer than what it steps over."""
     reach = 0

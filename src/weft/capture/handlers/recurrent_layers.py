@@ -35,7 +35,7 @@ def _layer(function: Any, mode: int) -> None:
         if _is_cudnns(args):
             form = tx.wrap_fixed(recurrent.cudnn_layer, "cudnn_layer")
             return form.call(tx, [constant(mode), *args], kwargs)
-        if _device(args).type == "cpu" and _is_long(args):
+        if _example(args).device.type == "cpu" and _is_long(args):
             raise graph_break("unrolled-loop", f"{function.__name__} of {args[0]!r}")
         return run(tx, "call_function", function, args, kwargs)
 
@@ -53,7 +53,7 @@ def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return run(tx, "call_function", torch.lstm, args, kwargs)
     if _is_cudnns(args):
         return tx.wrap_fixed(recurrent.cudnn_lstm, "cudnn_lstm").call(tx, args, kwargs)
-    if _device(args).type != "cpu" or not _has_symbolic_sizes(args):
+    if _example(args).device.type != "cpu" or not _has_symbolic_sizes(args):
         return run(tx, "call_function", torch.lstm, args, kwargs)
     if not _is_onednns(tx, args):
         raise graph_break("unrolled-loop", f"lstm of {args[0]!r}")
@@ -66,18 +66,19 @@ def _is_of_one_length(args: Args) -> bool:
             and all(arg.is_constant for arg in args[3:]))
 
 
-def _device(args: Args) -> torch.device:
-    device: torch.device = args[0].example.device  # type: ignore[attr-defined]
-    return device
+def _example(args: Args) -> torch.Tensor:
+    """The fake of the input."""
+    example: torch.Tensor = args[0].example  # type: ignore[attr-defined]
+    return example
 
 
 def _has_symbolic_sizes(args: Args) -> bool:
-    return any(type(n) is not int for n in args[0].example.shape)  # type: ignore[attr-defined]
+    return any(type(n) is not int for n in _example(args).shape)
 
 
 def _is_long(args: Args) -> bool:
     """PyTorch's form for a CPU is a loop over the steps: a graph of its own for each length."""
-    length = args[0].example.shape[1 if args[8].constant() else 0]  # type: ignore[attr-defined]
+    length = _example(args).shape[1 if args[8].constant() else 0]
     return type(length) is not int or length > _LONGEST_UNROLLED
 
 
@@ -86,14 +87,13 @@ def _is_onednns(tx: Interpreter, args: Args) -> bool:
     has_biases, layers, bidirectional = (args[i].constant() for i in (3, 4, 7))
     count = layers * (2 if bidirectional else 1) * (4 if has_biases else 2)
     plain = len(list(args[2].iterate(tx))) == count
-    example = args[0].example  # type: ignore[attr-defined]
-    return plain and example.dtype is torch.float32 and torch.backends.mkldnn.is_available()
+    return plain and _example(args).dtype is torch.float32 and torch.backends.mkldnn.is_available()
 
 
 def _is_cudnns(args: Args) -> bool:
     """On a GPU, of types that PyTorch gives to cuDNN, and without random numbers (they are the
     library's own, which a checkpoint could not repeat)."""
-    example = args[0].example  # type: ignore[attr-defined]
+    example = _example(args)
     dropout, train = args[5].constant(), args[6].constant()
     return bool(
         example.device.type == "cuda" and torch.version.hip is None and not (dropout and train)
