@@ -242,6 +242,7 @@ class FrameCompiler:
             stop_compiling(code, changes, limit, warn=not self.every_frame)
             return True
         self._n_recompiles += 1
+        self.policy(code).must_share = len(known) + 1 == config.cache_size_limit
         note_recompile(code, changes)
         return False
 
@@ -310,7 +311,6 @@ class FrameCompiler:
             tx.guard_aliases()
             add_shape_guards(tx)
             add_input_tests(tx)
-            tx.policy.note_fixed(tx.shapes.fixed_by)
             nodes, tree_checks, n_slots = tx.guards.lower(state)
             tree = _frame.GuardTree(nodes, tree_checks, n_slots)
         needs_hook = signal is not None or raised is not None

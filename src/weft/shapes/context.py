@@ -89,8 +89,6 @@ class ShapeContext:
         self.dims = NamedSizes()
         self.fixed: list[int | float] = []
         """Numbers of this call that somebody took as plain ones: guards fix them."""
-        self.fixed_by: dict[tuple[str, str, int], tuple[int | float, ...]] = {}
-        """Those that operators took, by line, operator and how many did there before."""
         self.carried = CarriedFloats()
         self.tried: list[FloatValue] | None = None
         """While an operator is tried: the floats that C++ asked for."""

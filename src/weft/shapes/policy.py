@@ -31,11 +31,6 @@ _MOST_TESTED: Final = 6
 """Captures that rely on tests of the inputs' data; further ones break at such branches."""
 
 
-_MOST_FIXED: Final = 3
-"""Numbers for which one call of an operator that takes plain numbers is captured; then the graph
-ends there, so that all others share one artifact."""
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class DimensionRange:
@@ -76,7 +71,8 @@ class DynamicPolicy:
         self._n_tested = 0
         self.fixes_all = False
         """Whether graphs go on whatever is fixed (they may not end)."""
-        self._fixed: dict[Hashable, set[tuple[int | float, ...]]] = {}
+        self.must_share = False
+        """Whether this is the last variant: calls that no other one serves should share it."""
         self._last: dict[str, tuple[int, ...]] = {}
         self._before: dict[str, tuple[int, ...]] = {}
         self._changed: dict[str, set[int]] = {}
@@ -139,15 +135,10 @@ class DynamicPolicy:
         """A capture relies on so many tests of its inputs."""
         self._n_tested += count > 0
 
-    def may_fix(self, place: Hashable, numbers: tuple[int | float, ...]) -> bool:
-        """Whether a graph may rely on these numbers of symbolic sizes at that place."""
-        seen = self._fixed.setdefault(place, set())
-        return numbers in seen or len(seen) < _MOST_FIXED or self.fixes_all
-
-    def note_fixed(self, fixed: Mapping[tuple[str, str, int], tuple[int | float, ...]]) -> None:
-        """A capture relies on such numbers."""
-        for place, numbers in fixed.items():
-            self._fixed.setdefault(place, set()).add(numbers)
+    @property
+    def may_fix(self) -> bool:
+        """Whether a graph may rely on plain numbers of symbolic sizes that an operator takes."""
+        return self.fixes_all or not self.must_share
 
     def _note(self, name: str, sizes: tuple[int, ...]) -> None:
         last = self._last.get(name)

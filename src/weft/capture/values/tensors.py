@@ -560,23 +560,14 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
                           f"{_name(target)}: {type(error).__name__}: {error}") from error
     finally:
         tx.shapes.expects = False
-    if len(tx.shapes.fixed) > fixed:
-        _note_fixed(tx, _name(target), tuple(tx.shapes.fixed[fixed:]))
+    numbers = tx.shapes.fixed[fixed:]
+    if numbers and not tx.policy.may_fix:
+        raise graph_break("varying-argument", f"{_name(target)}: {', '.join(map(str, numbers))}")
     return result
 
 
 def _method(name: str) -> Callable[..., Any]:
     return lambda owner, *args, **kwargs: getattr(owner, name)(*args, **kwargs)
-
-
-def _note_fixed(tx: Interpreter, operator: str, numbers: tuple[int | float, ...]) -> None:
-    """The operator takes plain numbers: those of this call, or after a few calls a break."""
-    line = str(tx.line())
-    fixed_by = tx.shapes.fixed_by
-    place = line, operator, sum(known[:2] == (line, operator) for known in fixed_by)
-    if not tx.policy.may_fix(place, numbers):
-        raise graph_break("varying-argument", f"{operator}: {', '.join(map(str, numbers))}")
-    fixed_by[place] = numbers
 
 
 def _run_checked(tx: Interpreter, run: Callable[[], _R]) -> _R:
