@@ -34,6 +34,10 @@ from torch import _compile as compile_markers
 # aot: writes to inputs, all in one call.
 from torch import _foreach_copy_ as foreach_copy_
 
+# capture: packed sequences, whose lengths are data.
+from torch import _pack_padded_sequence as pack_padded_sequence
+from torch import _pad_packed_sequence as pad_packed_sequence
+
 # aot: which dispatch keys an operator has kernels for.
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey
 from torch._C import _are_functorch_transforms_active as are_functorch_transforms_active

@@ -2,7 +2,7 @@
 
 Place in the pipeline: see `handlers/__init__`; the forms are in `polyfills/recurrent.py`. All take
 `input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first`; sequences
-of several lengths (packed) come in another order and are left to PyTorch.
+of several lengths (packed) come in another order and are left to PyTorch, between two graphs.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from weft._torch import pack_padded_sequence, pad_packed_sequence
 from weft.capture.breaks import graph_break
-from weft.capture.polyfills import recurrent
+from weft.capture.polyfills import packed, recurrent
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant
 from weft.capture.values.functions import rule
 from weft.capture.values.tensors import TensorValue, run
 from weft.runtime.cudnn_rnn import GRU, RNN_RELU, RNN_TANH
+from weft.shapes.symnode import certainly_equal
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -31,7 +33,7 @@ def _layer(function: Any, mode: int) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [tx.force(arg) for arg in args]
         if not _is_of_one_length(args):
-            return run(tx, "call_function", function, args, kwargs)
+            return _packed(tx, function, args, kwargs)
         if _is_cudnns(args):
             form = tx.wrap_fixed(recurrent.cudnn_layer, "cudnn_layer")
             return form.call(tx, [constant(mode), *args], kwargs)
@@ -50,7 +52,7 @@ def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A library call, where PyTorch would make one too if the sizes were plain."""
     args = [tx.force(arg) for arg in args]
     if not _is_of_one_length(args):
-        return run(tx, "call_function", torch.lstm, args, kwargs)
+        return _packed(tx, torch.lstm, args, kwargs)
     if _is_cudnns(args):
         return tx.wrap_fixed(recurrent.cudnn_lstm, "cudnn_lstm").call(tx, args, kwargs)
     if _example(args).device.type != "cpu" or not _has_symbolic_sizes(args):
@@ -58,6 +60,35 @@ def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if not _is_onednns(tx, args):
         raise graph_break("unrolled-loop", f"lstm of {args[0]!r}")
     return tx.wrap_fixed(recurrent.lstm_by_layers, "lstm_by_layers").call(tx, args, kwargs)
+
+
+def _packed(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Of sequences of several lengths, which the kernel reads from a tensor."""
+    if len(args) > 1 and all(isinstance(arg, TensorValue) for arg in args[:2]):
+        raise graph_break("data-dependent-value", f"{function.__name__} of packed sequences")
+    return run(tx, "call_function", function, args, kwargs)
+
+
+def _of_lengths(function: Any, form: Any) -> None:
+    @rule(function)
+    def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        args = [tx.force(arg) for arg in args]
+        if not kwargs and _are_data_and_lengths(args):
+            return tx.wrap_fixed(form, form.__name__).call(tx, args, {})
+        return run(tx, "call_function", function, args, kwargs)
+
+
+_of_lengths(pack_padded_sequence, packed.pack_padded)
+_of_lengths(pad_packed_sequence, packed.pad_packed)
+
+
+def _are_data_and_lengths(args: Args) -> bool:
+    """Lengths as the C functions want them, of a tensor that is not known to be empty."""
+    if len(args) < 2 or not all(isinstance(arg, TensorValue) for arg in args[:2]):
+        return False
+    lengths: torch.Tensor = args[1].example  # type: ignore[attr-defined]
+    return (lengths.dim() == 1 and lengths.dtype is torch.int64 and lengths.device.type == "cpu"
+            and not any(certainly_equal(n, 0) for n in _example(args).shape))
 
 
 def _is_of_one_length(args: Args) -> bool:
