@@ -18,7 +18,7 @@ from weft.runtime.generated_code import load
 from weft.shapes.expr import applied, symbol
 from weft.shapes.floats import apply
 from weft.shapes.functions import BIT_AND, GCD, ISQRT
-from weft.shapes.rounding import HOW, rounded
+from weft.shapes.rounding import HOW, exponent, mantissa, rounded
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -163,6 +163,42 @@ def test_rounded_floats_lie_in_their_bounds() -> None:
             for i in range(2, 41):
                 for j in range(1, 10):
                     assert made.lo <= _value(how, value, {n: i, m: j}) <= made.hi
+
+
+def kept(x: torch.Tensor, rate: float) -> tuple[torch.Tensor, int]:
+    return x[:, : int(x.shape[1] * rate)].exp(), round(rate * 10)
+
+
+def zoomed(x: torch.Tensor, rate: float) -> torch.Tensor:
+    return F.interpolate(x[None], scale_factor=rate, recompute_scale_factor=True)
+
+
+@pytest.mark.parametrize("program", [kept, zoomed])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_ints_of_floats_that_change_need_no_variant(
+    program: Callable[..., Any], backend: str
+) -> None:
+    compiled = weft.compile(program, backend=backend)
+    calls = [(8, 0.3), (9, 0.4), (20, 0.55), (16, 0.9), (24, 0.25)]
+    for columns, rate in [*calls, (12, -0.5), (9, 5e-324), (7, 0.0), (6, 1e300), (5, math.nan)]:
+        x = torch.randn(2, columns)
+        expected = _result_or_error(program, x, rate)
+        torch.testing.assert_close(_result_or_error(compiled, x, rate), expected)
+        if (columns, rate) in calls:
+            assert weft.stats()["graphs"] <= 2
+
+
+def _result_or_error(program: Callable[..., Any], x: torch.Tensor, rate: float) -> Any:
+    try:
+        return program(x, rate)
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:
+        return len(type(error).__name__)
+
+
+@pytest.mark.parametrize("value", [0.3, -1e300, 5e-324, 3e-310, 2.0**-1022, 1.7976931348623157e308])
+def test_a_float_is_its_mantissa_and_exponent(value: float) -> None:
+    assert mantissa(value) * 2.0 ** exponent(value) == value
+    assert abs(mantissa(value)) < 2**53
 
 
 def _value(how: str, value: Any, env: Any) -> int:

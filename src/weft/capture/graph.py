@@ -49,6 +49,8 @@ class GraphBuilder:
         self.inputs: list[GraphInput] = []
         self.n_calls = 0
         self._last_placeholder: fx.Node | None = None
+        self._kept: set[fx.Node] = set()
+        self.is_finished = False
         self.holder = torch.nn.Module()
         """Holds the modules of subgraphs."""
         self.has_subgraphs = False
@@ -79,6 +81,10 @@ class GraphBuilder:
         self.inputs.append(GraphInput(source, node, example))
         return node
 
+    def keep(self, node: fx.Node) -> None:
+        """An input that sizes are computed of: it is one even if no node takes it."""
+        self._kept.add(node)
+
     def _after_placeholders(self) -> Any:
         last = self._last_placeholder
         if last is None:
@@ -102,7 +108,9 @@ class GraphBuilder:
         """Adds the output, drops what is unused, and gives the module and its inputs in order."""
         self.graph.output(tuple(outputs))
         drop_unused(self.graph)
-        used = [i for i in self.inputs if i.node.users or i.node in outputs]
+        self.is_finished = True
+        needed = self._kept.union(outputs)
+        used = [i for i in self.inputs if i.node.users or i.node in needed]
         for unused in (i for i in self.inputs if i not in used):
             self.graph.erase_node(unused.node)
         module = fx.GraphModule(self.holder, self.graph, "CapturedGraph")

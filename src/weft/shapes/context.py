@@ -109,6 +109,7 @@ class ShapeContext:
         """Symbols, nodes and answers that were made before."""
         self._shared: dict[Hashable, Expr] = {}
         self._counts: dict[str, int] = {}
+        self._parts: dict[FloatSymbol, Callable[[], tuple[Expr, Expr] | None]] = {}
         self._hinted: dict[IntExpr, int | None] = {}
         self._float_answers: dict[FloatRelation, bool] = {}
         self._nodes: dict[object, SymNode] = {}
@@ -189,12 +190,19 @@ class ShapeContext:
             self._relate(dim, made)
         return self.sym_int(made)
 
-    def number(self, hint: float, source: Hashable) -> torch.SymFloat:
-        """A Python float that changes between calls."""
+    def number(self, hint: float, source: Hashable,
+               parts: Callable[[], tuple[Expr, Expr] | None] = lambda: None) -> torch.SymFloat:
+        """A Python float that changes between calls; `parts`: see `rounding.Parts`."""
         made = FloatSymbol(f"r{self._next('r')}")
         self.hints[made] = hint
+        self._parts[made] = parts
         self.sources[made] = [source]
         return torch.SymFloat(self.float_node(made))
+
+    def parts_of(self, number: FloatSymbol) -> tuple[Expr, Expr] | None:
+        """The float's mantissa and exponent, if they can be read."""
+        parts = self._parts.get(number)
+        return None if parts is None else parts()
 
     def unbacked_size(self, example: int, source: Hashable, *, lo: int, hi: int) -> torch.SymInt:
         """The size of an input; that it is ``example`` in this call decides nothing."""

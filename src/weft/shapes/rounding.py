@@ -2,6 +2,7 @@
 
 Place in the pipeline: beside ``floats.py``. Where the float is exact the int is a polynomial with
 divisions; otherwise it is a function of the sizes, computed as Python would (`functions.py`).
+They take ints: a Python float that changes between calls is two of them, mantissa and exponent.
 
     >>> from weft.shapes.expr import symbol
     >>> from weft.shapes.floats import apply
@@ -13,6 +14,7 @@ divisions; otherwise it is a function of the sizes, computed as Python would (`f
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -22,6 +24,7 @@ from weft.shapes.floats import (
     FloatExpr,
     FloatSymbol,
     Number,
+    apply,
     number_symbols,
     rounded_down,
     rounded_up,
@@ -37,15 +40,22 @@ _EXACT: Final[Mapping[str, Callable[[Number], IntExpr | None]]] = {
     "int": truncated, "math.floor": rounded_down, "math.ceil": rounded_up,
 }
 
+Parts = Callable[[FloatSymbol], tuple[Expr, Expr] | None]
+"""The `mantissa` and the `exponent` of a Python float as symbols, if they can be read."""
+
 Range = tuple[float, float]
 _ANY: Final[Range] = (-math.inf, math.inf)
 
 
-def rounded(how: str, value: Number) -> IntExpr | None:
-    """``how(value)``; None where a Python float takes part that changes between calls."""
+def rounded(how: str, value: Number, parts: Parts = lambda number: None) -> IntExpr | None:
+    """``how(value)``; None where a float takes part that is not known by its parts."""
     exact = _EXACT[how](value) if how in _EXACT else None
-    if exact is not None or any(isinstance(s, FloatSymbol) for s in number_symbols(value)):
+    if exact is not None:
         return exact
+    of_ints = {number: parts(number) for number in float_symbols(value)}
+    if None in of_ints.values():
+        return None
+    value = _of_ints(value, of_ints)
     leaves: dict[Expr, str] = {}
     text = f"{how}({_with_holes(value, leaves)})"
 
@@ -53,6 +63,32 @@ def rounded(how: str, value: Number) -> IntExpr | None:
         return _rounded_range(how, _range(value, dict(zip(leaves, args, strict=True))))
 
     return applied(int_function(text, limits), *leaves)
+
+
+def float_symbols(value: Number) -> list[FloatSymbol]:
+    """The Python floats that change between calls among what the value is computed of."""
+    return [s for s in number_symbols(value) if isinstance(s, FloatSymbol)]
+
+
+def mantissa(value: float) -> int:
+    """`value` is ``mantissa(value) * 2.0 ** exponent(value)``; 0 if it is not finite."""
+    return int(math.ldexp(value, -exponent(value))) if math.isfinite(value) else 0
+
+
+def exponent(value: float) -> int:
+    return max(math.frexp(value)[1] - sys.float_info.mant_dig, _LEAST_EXPONENT)
+
+
+_LEAST_EXPONENT: Final = -1074
+"""Of the smallest double."""
+
+
+def _of_ints(value: Number, parts: Mapping[FloatSymbol, tuple[Expr, Expr] | None]) -> Number:
+    """The value with products in place of floats that change."""
+    if isinstance(value, FloatExpr):
+        return apply(value.op, *(_of_ints(arg, parts) for arg in value.args))
+    found = parts[value] if isinstance(value, FloatSymbol) else None
+    return value if found is None else apply("mul", found[0], apply("pow", 2.0, found[1]))
 
 
 def _with_holes(value: Number, leaves: dict[Expr, str]) -> str:

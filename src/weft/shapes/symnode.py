@@ -13,6 +13,7 @@ Nodes of one context are memoised by value, so equal sizes have the same node.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -345,17 +346,29 @@ class SymNode:
         return self._rounded("round")
 
     def _rounded(self, how: str) -> SymNode:
-        """An int from a float of sizes; from one of Python floats too that change between calls:
-        its value in this call, between guards on the float."""
+        """An int from a float of sizes and of Python floats that change between calls. Where it has
+        no formula: its value in this call, between guards on the float."""
         if self.pytype is int:
             return self
-        symbolic = rounding.rounded(how, self.value)
-        if symbolic is not None:
-            return self.shape_env.int_node(symbolic)
+        context = self.shape_env
+        symbolic = rounding.rounded(how, self.value, context.parts_of)
+        if symbolic is not None and self._has_ordinary_floats():
+            return context.int_node(symbolic)
         hint, function = self._hint, rounding.HOW[how]
         if hint is None:
-            return self.shape_env.int_node(function(self.guard_float()))
-        return self.shape_env.int_node(self._guarded_rounding(function, float(hint)))
+            return context.int_node(function(self.guard_float()))
+        return context.int_node(self._guarded_rounding(function, float(hint)))
+
+    def _has_ordinary_floats(self) -> bool:
+        """Whether the value, if Python floats take part that change, fits in 62 bits, and none of
+        them is zero (which has a sign) or infinite."""
+        asked = [(number, 0.0, math.inf) for number in rounding.float_symbols(self.value)]
+        if asked:
+            asked.append((self.value, -1.0, 2.0**62))
+        context, size = self.shape_env, functools.partial(floats.apply, "abs")
+        return all(context.evaluate(floats.compare("gt", size(value), low))
+                   and context.evaluate(floats.compare("lt", size(value), high))
+                   for value, low, high in asked)
 
     def _guarded_rounding(self, how: Callable[[float], int], hint: float) -> int:
         """All floats between the nearest integers round alike, whatever the direction."""

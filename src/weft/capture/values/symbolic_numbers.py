@@ -47,6 +47,7 @@ from weft.shapes.guard import AnyCondition, python_text
 from weft.shapes.intervals import INF
 from weft.shapes.number_calls import float_call, number_call, number_of
 from weft.shapes.relation import condition_symbols, ne
+from weft.shapes.rounding import exponent, mantissa
 from weft.shapes.symnode import UndecidedValue, expr_of, float_of, is_hinted
 
 if TYPE_CHECKING:
@@ -527,7 +528,22 @@ def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
 
 
 def _float(tx: Interpreter, obj: float, source: Source) -> torch.SymFloat:
-    return tx.shapes.number(obj, source)
+    @functools.cache
+    def parts() -> tuple[Expr, Expr] | None:
+        if tx.builder.is_finished:
+            return None
+        return _part(tx, obj, source, mantissa), _part(tx, obj, source, exponent)
+
+    return tx.shapes.number(obj, source, parts)
+
+
+def _part(tx: Interpreter, obj: float, source: Source, read: Callable[[float], int]) -> Expr:
+    """What `read` gives of the float, as an input: sizes of operators' results may depend on it."""
+    place = source.call(read, f"{read.__name__}({source.name})")
+    made = expr_of(tx.shapes.integer(read(obj), place))
+    assert isinstance(made, Expr)
+    tx.builder.keep(number_node(tx, made))
+    return made
 
 
 def _integer(tx: Interpreter, obj: int, source: Source, said: DimRange | None) -> torch.SymInt:
