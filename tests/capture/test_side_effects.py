@@ -416,3 +416,18 @@ def test_side_effects_of_cached_methods_happen_once_for_each_key():
         return f
 
     check(None, (X,), (X,), make=make, breaks=3)
+
+
+def test_a_batch_norm_whose_result_is_unused_updates_its_statistics() -> None:
+    def make():
+        norm = torch.nn.BatchNorm1d(4)
+
+        def f(x):
+            norm(x)
+            norm.eval()(x)
+            norm.train()
+            return norm.running_mean * 2, norm.running_var.clone()
+
+        return f
+
+    check(make(), (torch.randn(5, 4),), graphs=1, make=make)

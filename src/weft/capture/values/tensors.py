@@ -364,10 +364,11 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     _note_data(tx, node, result)
     if by_python:
         node.meta["python_dispatcher"] = True
-    if changed or result is None or same is not None:
+    updates = _updates_statistics(_name(target), fakes, named_fakes)
+    if changed or updates or result is None or same is not None:
         node.meta["effect"] = True
         writable = fakes[:1] if target is operator.setitem else [*fakes, *named_fakes.values()]
-        node.meta["counted"] = changed and not any(map(_is_uncounted, writable))
+        node.meta["counted"] = not updates and changed and not any(map(_is_uncounted, writable))
     if same is not None:
         return same
     out = kwargs.get("out")
@@ -528,6 +529,15 @@ def _in_place(target: Any) -> bool:
     """By its name; inference tensors have no version that would tell."""
     name = _name(target)
     return name.endswith("_") or (name.startswith("i") and name in vars(operator))
+
+
+def _updates_statistics(name: str, fakes: list[Any], named: dict[str, Any]) -> bool:
+    """Whether it is a batch norm in training: the only operators whose kernels write to arguments
+    that neither schema nor version tell of. Used or not, its result is computed then."""
+    if not name.endswith("batch_norm"):
+        return name.startswith(("batch_norm_gather", "batch_norm_update"))
+    training = named.get("training", fakes[5] if len(fakes) > 5 else False)
+    return training is True
 
 
 def _is_uncounted(fake: Any) -> bool:
