@@ -1,4 +1,4 @@
-"""torch.cond through capture and aot: both sides, gradients, several branches, dynamic sizes."""
+"""Graphs in stages: torch.cond (both sides, dynamic sizes, modes); leaves made inside."""
 
 import pytest
 import torch
@@ -57,3 +57,43 @@ def test_cond(gradients: bool, dynamic: bool) -> None:
             assert (f is None) == (e is None)
             if f is not None:
                 torch.testing.assert_close(f, e)
+
+
+def test_cond_under_no_grad_and_autocast():
+    w = torch.randn(4, 4, requires_grad=True)
+
+    def f(x):
+        with torch.no_grad():
+            y = torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+        with torch.autocast("cpu", torch.bfloat16):
+            z = torch.cond(x.sum() > 0, lambda x: x @ w, lambda x: (x @ w) * 2, (x,))
+        return y * 2 * x, z
+
+    x = torch.rand(4, 4, requires_grad=True)
+    found = weft.compile(f, backend="aot_eager", fullgraph=True)(x)
+    assert found[1].dtype == torch.bfloat16
+    torch.testing.assert_close(found, (x.sin() * 2 * x, (x.bfloat16() @ w.bfloat16())))
+    torch.testing.assert_close(torch.autograd.grad(found[0].sum(), x)[0], x.detach().sin() * 2)
+    wanted = w.detach().bfloat16().sum(1).expand(4, 4).float()
+    torch.testing.assert_close(torch.autograd.grad(found[1].sum(), x)[0], wanted)
+
+
+def test_leaves_that_are_made_and_returned_are_compiled_around():
+    w = torch.randn(4, 4, requires_grad=True)
+
+    def f(x):
+        with torch.no_grad():
+            scale = (x @ w).cos()
+        z = (x @ w).tanh().detach()
+        z.requires_grad_()
+        d = torch.ones(4, requires_grad=True)
+        return z, (z @ w + d).sin() * scale, d, x @ w
+
+    x = torch.rand(4, 4, requires_grad=True)
+    gradients = []
+    for call in (f, weft.compile(f, backend="aot_eager", fullgraph=True)):
+        z, s, d, m = call(x)
+        assert z.is_leaf and d.is_leaf and not s.is_leaf
+        gradients.append(torch.autograd.grad(s.sum() + m.cos().sum(), (x, w, z, d)))
+    torch.testing.assert_close(*gradients)
+    assert weft.stats()["uncompiled_graphs"] == 0

@@ -59,6 +59,19 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@contextmanager
+def modes_kept() -> Iterator[None]:
+    """Gradient mode and autocast are afterwards what they were before."""
+    before = AutocastState.current()
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        try:
+            yield
+        finally:
+            for device, (enabled, dtype) in before.settings.items():
+                torch.set_autocast_enabled(device, enabled)
+                torch.set_autocast_dtype(device, dtype)
+
+
 def no_autocast() -> AbstractContextManager[Any]:
     """No autocast meanwhile: compiled graphs have their casts."""
     return DisableAutocast() if is_any_autocast_enabled() else nullcontext()

@@ -1,11 +1,14 @@
-"""Graphs with `torch.cond`: the parts before, inside and after a branch are compiled on their own.
+"""Graphs compiled in stages: those with `torch.cond`, and those that return leaves they made.
 
-Place in the pipeline: `pipeline.compile_aot` asks `has_branches(gm)` first. Which branch runs is
-decided at each call, in Python; gradients flow between the parts through autograd.
+Place in the pipeline: `pipeline.compile_aot` asks `has_stages(gm)` first. Which branch runs is
+decided at each call, in Python; gradients flow between the stages through autograd, and end at a
+leaf that one of them made.
 
     a = sin(x)                           stage 0: compiled
     b = cond(p, true_fn, false_fn, (a,)) stage 1: true_fn or false_fn, each compiled
-    c = cos(b)                           stage 2: compiled
+    c = cos(b).detach()                  stage 2: compiled
+    d = c.requires_grad_()               stage 3: run as it is, as changes of grad mode are
+    e = tan(d)                           stage 4: compiled
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from weft._torch import HigherOrderOperator, cond_operator
+from weft.aot.ambient import modes_kept
 from weft.aot.views import Unsupported
 
 CompilePart = Callable[[GraphModule, list[Any]], Callable[..., Any]]
@@ -29,9 +33,30 @@ CompilePart = Callable[[GraphModule, list[Any]], Callable[..., Any]]
 _COND: Final = cond_operator
 
 
-def has_branches(gm: GraphModule) -> bool:
-    """Whether a graph takes decisions when it runs."""
-    return any(n.target is _COND for n in gm.graph.nodes)
+def has_stages(gm: GraphModule) -> bool:
+    """Whether a graph takes decisions when it runs, or returns a leaf that it makes."""
+    return any(n.target is _COND for n in gm.graph.nodes) or bool(_makes_leaves(gm.graph))
+
+
+def _makes_leaves(graph: Graph) -> set[Node]:
+    """The nodes that make leaves which the graph returns."""
+    returned = {n for n in graph.output_node().all_input_nodes if _is_made_leaf(n)}
+    return {
+        n for n in graph.nodes
+        if (n.target == "requires_grad_" and not returned.isdisjoint((n, n.args[0])))
+        or (n in returned and not n.all_input_nodes)
+    }
+
+
+def _is_made_leaf(node: Node) -> bool:
+    value = node.meta.get("example_value")
+    return (node.op != "placeholder" and isinstance(value, torch.Tensor)
+            and value.requires_grad and value.is_leaf)
+
+
+def _sets_mode(node: Node) -> bool:
+    """Whether a node is a call for its effect on global state, such as the gradient mode."""
+    return node.op == "call_function" and not node.users and not node.all_input_nodes
 
 
 def check_node(node: Node) -> None:
@@ -44,26 +69,37 @@ def compile_stages(
     gm: GraphModule, example_inputs: Sequence[Any], compile_part: CompilePart
 ) -> Callable[..., Any]:
     """`gm` as a sequence of compiled stages."""
-    nodes = list(gm.graph.nodes)
-    placeholders = [n for n in nodes if n.op == "placeholder"]
+    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     examples = dict(zip(placeholders, example_inputs, strict=True))
-    stages = [_compiled(gm, stage, examples, compile_part) for stage in _split(nodes)]
-    return _Program(placeholders, stages, nodes[-1].args[0])
+    with modes_kept():
+        stages = [
+            _branch(gm, nodes[0], examples, compile_part) if kind == "branch" else
+            _straight(gm, nodes, examples, compile_part if kind == "plain" else _as_it_is)
+            for kind, nodes in _split(gm.graph)
+        ]
+    return _Program(placeholders, stages, gm.graph.output_node().args[0])
 
 
-def _split(nodes: list[Node]) -> list[list[Node]]:
-    """Runs of plain nodes, and single branch nodes."""
-    stages: list[list[Node]] = []
-    plain = False
-    for node in nodes:
+def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
+    """Runs of "plain" nodes; each "branch" and what is run "as it is" alone."""
+    makes_leaves = _makes_leaves(graph)
+    stages: list[tuple[str, list[Node]]] = []
+    for node in graph.nodes:
         if node.op in ("placeholder", "output") or _is_module(node) or _is_result(node):
             continue
-        branch = node.target is _COND
-        if branch or not plain:
-            stages.append([])
-        stages[-1].append(node)
-        plain = not branch
+        as_it_is = node in makes_leaves or _sets_mode(node)
+        kind = "branch" if node.target is _COND else "as it is" if as_it_is else "plain"
+        if kind != "plain" or not stages or stages[-1][0] != "plain":
+            stages.append((kind, []))
+        stages[-1][1].append(node)
     return stages
+
+
+def _as_it_is(part: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    """Not compiled; a mode is set now too, for the stages that follow."""
+    if all(_sets_mode(n) for n in part.graph.nodes if n.op != "output"):
+        part()
+    return part.forward
 
 
 def _is_module(node: Node) -> bool:
@@ -89,27 +125,31 @@ class _Stage:
 
 @final
 class _Program:
-    """Runs stages in turn."""
+    """Runs stages in turn; what none of them needs any more is let go of."""
 
     def __init__(self, placeholders: list[Node], stages: list[_Stage], result: Any) -> None:
         self.placeholders = placeholders
         self.stages = stages
         self.result = result
+        kept: set[Node] = set()
+        map_arg(result, kept.add)
+        last = {n: k for k, stage in enumerate(stages) for n in (*stage.inputs, *stage.outputs)}
+        self.dying = [[n for n in last.keys() - kept if last[n] == k] for k in range(len(stages))]
 
     def __call__(self, *inputs: Any) -> Any:
         values: dict[Node, Any] = dict(zip(self.placeholders, inputs, strict=True))
-        for stage in self.stages:
-            given = [values[n] for n in stage.inputs]
-            values.update(zip(stage.outputs, stage.run(*given), strict=True))
+        for stage, dying in zip(self.stages, self.dying, strict=True):
+            results = stage.run(*(values[n] for n in stage.inputs))
+            values.update(zip(stage.outputs, results, strict=True))
+            for node in dying:
+                del values[node]
         return map_arg(self.result, values.__getitem__)
 
 
-def _compiled(
+def _straight(
     gm: GraphModule, stage: list[Node], examples: dict[Node, Any], compile_part: CompilePart
 ) -> _Stage:
-    """One stage, compiled for the examples; adds its outputs' examples."""
-    if stage[0].target is _COND:
-        return _branch(gm, stage[0], examples, compile_part)
+    """A stage without a decision, compiled for the examples; adds its outputs' examples."""
     inside = set(stage)
     inputs = list(dict.fromkeys(a for n in stage for a in n.all_input_nodes if a not in inside))
     outputs = [n for n in stage if any(u not in inside for u in n.users)]

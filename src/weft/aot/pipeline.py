@@ -17,7 +17,7 @@ from torch.fx import GraphModule
 
 from weft.aot import training
 from weft.aot.ambient import generator_kept, without_autocast
-from weft.aot.control_flow import compile_stages, has_branches
+from weft.aot.control_flow import compile_stages, has_stages
 from weft.aot.data_dependent import data_symbols, expecting
 from weft.aot.expand import Lowered
 from weft.aot.image_layout import use_channels_last
@@ -47,7 +47,7 @@ def compile_aot(
             return _uncompiled(gm, "gradients of wrapped tensors")
         inner = compile_aot(taken_apart(gm), apart(example_inputs), compiler, lowered=lowered)
         return together(inner, gm)
-    if has_branches(gm):
+    if has_stages(gm):
         part = partial(_compile_part, compiler, lowered)
         return compile_stages(gm, example_inputs, part)
     with data_symbols(gm, example_inputs) as symbols, generator_kept():
