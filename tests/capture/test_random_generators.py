@@ -7,6 +7,7 @@ import io
 import math
 import random
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -181,3 +182,17 @@ def test_unused_results_of_bodies_that_draw() -> None:
         return torch.rand(1)
 
     check(f, (torch.ones(2, requires_grad=True),), graphs=1, breaks=0)
+
+
+def _gammas(x: torch.Tensor, beta: float) -> Any:
+    return x * 2, random.gammavariate(1.1, beta), random.uniform(1, beta)
+
+
+def test_a_patched_generator_is_asked_by_the_program_alone() -> None:
+    """Trying out what a method gives took from the mock."""
+    with mock.patch("random.Random.random") as drawn:
+        results = []
+        for function in (_gammas, weft.compile(_gammas, backend="eager")):
+            drawn.side_effect = [1e-8, 0.5, 0.3, 0.25]
+            results.append(function(torch.ones(2), 2.3))
+    same(results[1], results[0])

@@ -92,9 +92,8 @@ class RandomGeneratorValue(OutsideObject):
         return BoundBuiltin(self, name)
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        patched = not isinstance(type_lookup(type(self.object), name), _METHOD_KINDS)
-        if patched or name in _OTHER or name.startswith("_") or name in _own(self.object) or (
-                "out" in kwargs):
+        patched = _is_patched(type(self.object), name) or name in _own(self.object)
+        if patched or name in _OTHER or name.startswith("_") or "out" in kwargs:
             raise graph_break("unknown-c-function", f"{name} of {self!r}")
         if not isinstance(tx.builder, GraphBuilder):
             raise graph_break("unknown-operation", f"{name} of {self!r} in an operator's function")
@@ -116,6 +115,14 @@ class RandomGeneratorValue(OutsideObject):
 
 _METHOD_KINDS: Final = (
     types.FunctionType, types.MethodDescriptorType, type(numpy.random.RandomState.rand))
+
+
+def _is_patched(kind: type, name: str) -> bool:
+    """Whether the method, or one that it draws by, is not what the library has: trying a call
+    would run the program's code."""
+    drawn_by = ("random", "getrandbits") if issubclass(kind, random.Random) else ()
+    return not isinstance(type_lookup(kind, name), _METHOD_KINDS) or any(
+        not isinstance(type_lookup(kind, part), types.MethodDescriptorType) for part in drawn_by)
 
 
 def _own(generator: Any) -> Any:
