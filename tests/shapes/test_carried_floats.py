@@ -100,3 +100,20 @@ def test_a_float_that_one_operator_hands_on_and_the_backward_of_another_computes
         return F.huber_loss(x, x * 3, delta=p) + F.celu(x, p)
 
     assert graphs(program, (0.1, 0.2, 0.3), "aot_eager") == 3
+
+
+def _averages(x: Tensor, p: float) -> tuple[Tensor, float]:
+    average = rate = 1.0
+    for n in range(150):
+        average = average * 0.9 + p / (n + 2)
+        rate = rate / p
+    return x * average, rate
+
+
+def test_a_float_that_many_operations_make_is_computed_one_by_one() -> None:
+    """As one expression it had more parentheses than Python takes, and twice the length with each
+    division."""
+    compiled = weft.compile(_averages, backend="eager", dynamic=True)
+    for p in (0.96, 1.07):
+        expected, found = _averages(torch.ones(3), p), compiled(torch.ones(3), p)
+        assert torch.equal(found[0], expected[0]) and found[1] == expected[1]

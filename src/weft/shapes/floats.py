@@ -301,14 +301,31 @@ def number_symbols(value: Number | FloatRelation) -> frozenset[Expr | FloatSymbo
     return frozenset().union(*map(number_symbols, args))
 
 
-def text(value: Number, names: Mapping[str, str] | None = None) -> str:
+def operations(value: Number) -> list[FloatExpr]:
+    """The operations that the value is made of, each once and after those of its arguments."""
+    found: dict[FloatExpr, None] = {}
+    pending = [value]
+    while pending:
+        last = pending[-1]
+        todo = [] if not isinstance(last, FloatExpr) or last in found else [
+            arg for arg in last.args if isinstance(arg, FloatExpr) and arg not in found]
+        if not todo and isinstance(pending.pop(), FloatExpr):
+            found[last] = None  # type: ignore[index]
+        pending += todo
+    return list(found)
+
+
+def text(value: Number, names: Mapping[str, str] | None = None,
+         known: Mapping[FloatExpr, str] | None = None) -> str:
     """Python source of the value, over the module ``math`` and its symbols' names.
 
-    ``names`` maps symbol names to other text.
+    ``names`` maps symbol names to other text, ``known`` what was computed before.
     """
     if not isinstance(value, FloatExpr):
         return _leaf_text(value, names or {})
-    args = [text(arg, names) for arg in value.args]
+    if known and value in known:
+        return known[value]
+    args = [text(arg, names, known) for arg in value.args]
     spelling = OPERATIONS[value.op][1]
     if spelling.isidentifier() or spelling.startswith("math."):
         return f"{spelling}({', '.join(args)})"

@@ -40,6 +40,7 @@ from weft.shapes.floats import (
     FloatRelation,
     FloatSymbol,
     number_symbols,
+    operations,
     text,
     truncated,
 )
@@ -224,8 +225,10 @@ class SymbolicNumberValue(SymbolicValue):
             return self._condition_text(emit, self.example.node.value)
         value = _value_of(self.example)
         names = {_name(s): _place(self.tx, emit, s) for s in number_symbols(value)}
+        if isinstance(value, FloatExpr):
+            return _in_steps(emit, value, names)
         plain = isinstance(value, FloatSymbol) or (
-            not isinstance(value, (float, FloatExpr)) and symbols(value) == {value})
+            not isinstance(value, float) and symbols(value) == {value})
         return text(value, names) if plain else f"({text(value, names)})"
 
     def _condition_text(self, emit: Emitter, condition: Any) -> str:
@@ -557,3 +560,15 @@ def _integer(tx: Interpreter, obj: int, source: Source, said: DimRange | None) -
         tx.shapes.marked.add(number)
     return made
 
+
+_IN_ONE: Final = 16
+"""Operations that one expression of a replacement has at most (Python takes 200 parentheses)."""
+
+
+def _in_steps(emit: Emitter, value: FloatExpr, names: dict[str, str]) -> str:
+    """An expression for the value; what many operations make has a statement for each."""
+    known: dict[FloatExpr, str] = {}
+    steps = operations(value)
+    for step in steps[:-1] if len(steps) > _IN_ONE else ():
+        known[step] = emit.temporary(text(step, names, known))
+    return f"({text(value, names, known)})"
