@@ -306,7 +306,7 @@ class FrameCompiler:
             emit.on_error = reporter(code, self.policy(code))
         if graph is not None and attempt.devices:
             graph = without_modes(graph)
-        replacement, text = emit.finish(graph, inputs, code.co_qualname)
+        replacement, text = emit.finish(graph, inputs, code)
         with events.stage("guards"):
             tx.guard_aliases()
             add_shape_guards(tx)
@@ -461,7 +461,6 @@ class Attempt:
             if not (whole or raises) and not can_translate(frame.current.name):
                 raise graph_break("unknown-opcode", f"a break at {frame.current.name}")
             restore_modes(emit, tx)
-            emit.module = frame.globals.original.get("__name__")
             Resumption(tx, emit, self.compiler.compiled).write(frame, raises=raises)
             earlier = tx.ends_earlier(emit)
             if earlier is not None:

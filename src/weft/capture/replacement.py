@@ -13,16 +13,17 @@ Each object is rebuilt once, so identity and aliasing are kept; what exists outs
 
 from __future__ import annotations
 
+import builtins
 import enum
 import itertools
-import linecache
 import math
 import re
+import types
 from collections import deque, namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, Final, final
-from weakref import finalize
 
 from torch import fx
 
@@ -33,12 +34,14 @@ from weft._torch import (
     push_torch_function_mode,
 )
 from weft.capture.breaks import graph_break
+from weft.capture.continuation import original_position
 from weft.capture.device_modes import mode_changes
 from weft.capture.frame import frame_places
 from weft.capture.graph import GraphInput
 from weft.capture.reruns import kept_random
 from weft.capture.source import Source
 from weft.capture.tracebacks import Place, stand_for
+from weft.capture.user_lines import lying_at
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.capture.values.random_generators import draw_lines
 from weft.runtime.data_checks import AssumptionError
@@ -47,9 +50,6 @@ from weft.stances import set_error_mode
 if TYPE_CHECKING:
     from weft.capture.frame import Frame
     from weft.capture.interpreter import Interpreter
-
-_serial: Final = itertools.count()
-
 
 @final
 class Emitter:
@@ -65,8 +65,6 @@ class Emitter:
         self._constant_names: dict[int, str] = {}
         self._temporaries = itertools.count()
         self._depth = 0
-        self.module = tx.root_globals.get("__name__")
-        """What C code that looks at its caller finds (classes and warnings note it)."""
         self._unfilled: deque[Callable[[], None]] = deque()
         self.places: dict[str, tuple[Place, ...]] = {}
         """Which frames of the program a line stands for in tracebacks."""
@@ -197,31 +195,41 @@ class Emitter:
 
     # -- the function -----------------------------------------------------------------------------
 
-    def finish(self, graph: Callable[..., Any] | None, inputs: list[GraphInput], title: str
-               ) -> tuple[Callable[[list[Any]], Any], str]:
-        """The function and its source; call the graph first, then the emitted lines."""
+    def finish(self, graph: Callable[..., Any] | None, inputs: list[GraphInput],
+               code: types.CodeType) -> tuple[Callable[[list[Any]], Any], str]:
+        """The function that stands for the code, and its source; call the graph first, then the
+        emitted lines."""
         early = [] if graph is None else self.tx.effects.early_lines(self)
         body = [*draw_lines(self), *early, *self._graph_call(graph, inputs), *self.lines]
         if self.goes_on:
             body = drop_dead_names(body)
-        names = ", ".join(["graph", *self.constants])
         text = "\n".join([
-            f"def make({names}):",
+            f"def make({', '.join(['graph', *self.constants])}):",
             "    def replacement(v):",
             *(f"        {line}" for line in body),
             "    return replacement",
         ])
-        file = f"<weft replacement {next(_serial)} of {title}>"
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        namespace: dict[str, Any] = {"__name__": self.module, "math": math}
-        exec(compile(text, file, "exec"), namespace)
-        function = namespace["make"](graph, *self.constants.values())
-        stand_for(function.__code__, {
-            number: self.places[line.strip()] for number, line in enumerate(text.splitlines(), 1)
-            if line.strip() in self.places})
+        return self._function(graph, text, original_position(code, 0)[0]), text
+
+    def _function(self, graph: Callable[..., Any] | None, text: str, user: types.CodeType
+                  ) -> Callable[[list[Any]], Any]:
+        """The function of the text, with the user's globals; what those might hide is given."""
+        given = {name: _BUILTINS[name] for name in set(_WORD.findall(text)) & _BUILTINS.keys()}
+        head, rest = text.split("\n", 1)
+        namespace: dict[str, Any] = {}
+        exec(f"{head[:-2]}, {', '.join(given)}):\n{rest}", namespace)
+        made = namespace["make"](graph, *self.constants.values(), *given.values())
+        places = {number: self.places[line.strip()]
+                  for number, line in enumerate(text.splitlines(), 1)
+                  if line.strip() in self.places}
+        lines = {number: of_line[0].line for number, of_line in places.items() if of_line}
+        code = lying_at(made.__code__, user, user.co_firstlineno, lines)
+        stand_for(code, {offset: places[line] for start, end, line in made.__code__.co_lines()
+                         if line in places for offset in range(start, end, 2)})
+        function: Any = types.FunctionType(
+            code, self.tx.root_globals, made.__name__, None, made.__closure__)
         function.__weft_constants__ = self.constants  # also those that the text does not mention
-        finalize(function, linecache.cache.pop, file, None).atexit = False
-        return function, text
+        return function  # type: ignore[no-any-return]
 
     def _graph_call(self, graph: Callable[..., Any] | None, inputs: list[GraphInput]) -> list[str]:
         if graph is None:
@@ -268,6 +276,12 @@ class Emitter:
             lines += _handler("Exception as error", [*undo, f"raise {signal}(error, {told})"])
         return lines
 
+
+_WORD: Final = re.compile(r"\b[A-Za-z]\w*")
+_BUILTINS: Final = {"math": math} | {
+    name: value for name, value in vars(builtins).items()
+    if not (name.startswith("_") or iskeyword(name))}
+"""What the text of a replacement may call by name."""
 
 _PART_OF_CLASS: Final = (type(vars(namedtuple("_", "x"))["x"]),)
 """Types of objects that belong to the one class that they were made for."""

@@ -7,7 +7,7 @@ its exceptions are given tracebacks made of frame objects that are over already:
     t0.__traceback__ = traceback_entry(None, place)     # File "model.py", line 7, in forward
 
 In the tracebacks of errors that operations raise between graphs, the frames of the replacement
-are replaced by those of the program that its line stands for.
+are replaced by those of the program that its instructions stand for.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def traceback_entry(rest: TracebackType | None, place: Place) -> TracebackType:
 _HIDDEN: Final[PerCode[bool]] = PerCode()
 """Functions of replacements that no traceback shows."""
 
-_LINES: Final[PerCode[dict[int, tuple[Place, ...]]]] = PerCode()
-"""For the code of a replacement and a line of it: the frames of the program that it stands for,
-outermost first."""
+_PLACES: Final[PerCode[dict[int, tuple[Place, ...]]]] = PerCode()
+"""For the code of a replacement and an offset in it: the frames of the program that this stands
+for, outermost first."""
 
 
 def hide(code: CodeType) -> None:
@@ -62,9 +62,9 @@ def hide(code: CodeType) -> None:
     _HIDDEN[code] = True
 
 
-def stand_for(code: CodeType, lines: dict[int, tuple[Place, ...]]) -> None:
-    """Says which frames of the program the lines of a replacement are shown as."""
-    _LINES[code] = lines
+def stand_for(code: CodeType, places: dict[int, tuple[Place, ...]]) -> None:
+    """Says which frames of the program the instructions of a replacement are shown as."""
+    _PLACES[code] = places
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             hide(inner)
@@ -86,7 +86,7 @@ def _caught(error: BaseException, callers: int) -> BaseException:
     not show."""
     entry = error.__traceback__
     assert entry is not None
-    known = entry.tb_lineno in (_LINES.get(entry.tb_frame.f_code) or ())
+    known = entry.tb_lasti in (_PLACES.get(entry.tb_frame.f_code) or ())
     entry = shown(entry)
     for _ in range(callers if known else 0):
         entry = entry and entry.tb_next
@@ -99,11 +99,11 @@ caught: Final = partial(_frame.ours, _caught)
 
 def under_way() -> Iterator[tuple[str, int, dict[str, Any]]]:
     """File, line and globals of the frames under way, from the inside out, as the program would
-    have them: where a replacement runs, those that its line stands for."""
+    have them: where a replacement runs, those that it stands for."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        for place in reversed((_LINES.get(code) or {}).get(frame.f_lineno) or ()):
+        for place in reversed((_PLACES.get(code) or {}).get(frame.f_lasti) or ()):
             yield place.code.co_filename, place.line, place.globals
         if not _is_ours(code):
             yield code.co_filename, frame.f_lineno, frame.f_globals
@@ -111,14 +111,14 @@ def under_way() -> Iterator[tuple[str, int, dict[str, Any]]]:
 
 
 def _is_ours(code: CodeType) -> bool:
-    return _HIDDEN.get(code) is not None or _LINES.get(code) is not None
+    return _HIDDEN.get(code) is not None or _PLACES.get(code) is not None
 
 
 def _instead_of(entry: TracebackType, rest: TracebackType | None) -> TracebackType | None:
     code = entry.tb_frame.f_code
     if _HIDDEN.get(code) is not None:
         return rest
-    places = (_LINES.get(code) or {}).get(entry.tb_lineno)
+    places = (_PLACES.get(code) or {}).get(entry.tb_lasti)
     if places is None:  # of weft's own making: what it shows may be needed
         return TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     for place in reversed(places):

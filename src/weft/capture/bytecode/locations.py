@@ -23,8 +23,11 @@ def encode_locations(
     spans: Iterable[tuple[Positions, int]] = zip(
         (i.positions for i in instructions), units, strict=True
     )
-    if TABLE.merges_locations:
-        spans = _merge(spans)
+    return encode_spans(_merge(spans) if TABLE.merges_locations else spans, first_line)
+
+
+def encode_spans(spans: Iterable[tuple[Positions, int]], first_line: int) -> bytes:
+    """The table for stretches of so many code units, each with its positions."""
     out = bytearray()
     line = first_line
     for positions, size in spans:
