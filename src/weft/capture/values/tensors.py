@@ -532,10 +532,11 @@ def _in_place(target: Any) -> bool:
 
 
 def _updates_statistics(name: str, fakes: list[Any], named: dict[str, Any]) -> bool:
-    """Whether it is a batch norm in training: the only operators whose kernels write to arguments
-    that neither schema nor version tell of. Used or not, its result is computed then."""
+    """Whether it is a batch norm in training, or an observer: the only operators whose kernels
+    write to arguments without their versions telling. Used or not, the result is computed then."""
     if not name.endswith("batch_norm"):
-        return name.startswith(("batch_norm_gather", "batch_norm_update"))
+        return name.lstrip("_").startswith(
+            ("batch_norm_gather", "batch_norm_update", "fused_moving_avg_obs"))
     training = named.get("training", fakes[5] if len(fakes) > 5 else False)
     return training is True
 
