@@ -116,3 +116,43 @@ def test_recorded_warnings_are_in_the_list(given: Given) -> None:
 
     compiled = weft.compile(f, backend="eager")
     assert [compiled(X)[1] for _ in range(2)] == [1, 1]
+
+
+def test_filters_that_the_program_sets_for_a_while_do_not_break_the_graph(given: Given) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = helper(x, 1)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "level", DeprecationWarning)
+            y = helper(y, 2)
+        before = warnings.filters
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.warn("hidden")
+            y = y * len(warnings.filters)
+        assert warnings.filters is before
+        return helper(y, 2) + 1
+
+    wanted = program_of_warnings(given, f, X)
+    compiled = weft.compile(f, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert program_of_warnings(given, compiled, X) == wanted and len(wanted) == 2
+        assert torch.equal(compiled(X), f(X))
+
+
+def test_warnings_that_the_programs_filters_show_are_given_under_them(given: Given) -> None:
+    def f(x: torch.Tensor, action: str) -> list[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter(action, UserWarning)  # type: ignore[arg-type]
+            try:
+                warnings.warn("now")
+            except UserWarning as error:
+                return [x * 3, str(error)]
+        return [x * 2]
+
+    compiled = weft.compile(f, backend="eager")
+    for action in ("error", "always", "ignore", "error"):
+        seen = []
+        for function in (f, compiled):
+            found = program_of_warnings(given, lambda g=function: seen.append(g(X, action)))
+            seen.append([str(found)])
+        assert str(seen[:2]) == str(seen[2:]), action

@@ -7,7 +7,8 @@ the frame which `stacklevel` means, if that is one of the frames that are captur
     F.grid_sample(x, grid)      # warns of a default: `c7_warn_at(text, c8_UserWarning, c9_Place)`
 
 The graph breaks where the program could catch the warning as an error, where it is one now, and
-where warnings are recorded in a list, which the program may look at.
+where warnings are recorded in a list, which the program may look at. `catch_warnings` itself is
+interpreted; under filters of the program's own it is known what to ignore, and the rest breaks.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.frame import Frame, frame_places
+from weft.capture.polyfills import library
 from weft.capture.tracebacks import Place, warn_at
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NONE, python_object
+from weft.capture.values.constant import NONE, constant, python_object
 from weft.capture.values.functions import rule
 from weft.capture.values.symbolic_texts import TextValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
+
+filters_mutated: Any = vars(warnings)["_filters_mutated"]
 
 
 @final
@@ -45,6 +49,36 @@ class GivenWarning(SymbolicValue):
         emit.line(f"{emit.constant(warn_at)}({emit.value(self.text)}, {place})")
 
 
+@final
+class ChangedFilters(SymbolicValue):
+    """The program has changed the filters: C code, which has a copy, is told once that is done."""
+
+    kind = list
+
+    def replay(self, emit: Emitter) -> None:
+        """The call as a statement of the replacement."""
+        emit.line(f"{emit.constant(filters_mutated)}()")
+
+
+@rule(filters_mutated)
+def _filters_mutated(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if not _was_told(tx):
+        tx.effects.touch(ChangedFilters())
+    return NONE
+
+
+def _was_told(tx: Interpreter) -> bool:
+    return any(isinstance(changed, ChangedFilters) for changed in tx.effects.touched())
+
+
+def _has_own_filters(tx: Interpreter) -> bool:
+    """Whether the filters are other ones than when the frame began."""
+    if not _was_told(tx):
+        return False
+    filters = tx.force(tx.call_python(library.warning_filters))
+    return filters.source is None or tx.effects.changed(filters)
+
+
 @rule(warnings.warn)
 def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     frame = tx.frame
@@ -56,9 +90,14 @@ def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     places = frame_places(frame) if frame is not None else ()
     known = isinstance(text, TextValue) or type(python_object(tx, text)) is str
     plain = isinstance(category, type) and issubclass(category, Warning) and type(level) is int
-    if given or not known or not plain or max(level, 1) > len(places) or _may_be_caught(frame):
+    if given or not known or not plain or max(level, 1) > len(places):
         raise graph_break("print", "a warning")
     warning = GivenWarning(text, category, places[-max(level, 1)])
+    own = _has_own_filters(tx)
+    if own and _is_ignored(tx, warning):
+        return NONE
+    if own or _may_be_caught(frame):
+        raise graph_break("print", "a warning")
     if _is_error(warning) or _are_recorded():
         raise graph_break("print", "a warning that is an error or recorded")
     tx.effects.touch(warning)
@@ -75,6 +114,14 @@ def _may_be_caught(frame: Frame | None) -> bool:
                 return True
         frame = frame.caller
     return False
+
+
+def _is_ignored(tx: Interpreter, warning: GivenWarning) -> bool:
+    """Whether the filters say so, as the program has set them."""
+    module = warning.place.globals.get("__name__") or "<string>"
+    asked = [constant(warning.category), constant(module), constant(warning.place.line)]
+    action = tx.call_python(library.warning_action, warning.text, *asked)
+    return bool(python_object(tx, action) == "ignore")
 
 
 def _is_error(warning: GivenWarning) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -126,3 +127,18 @@ def circular_pad(input: torch.Tensor, pad: Any) -> torch.Tensor:
         if last or first:
             input = torch.cat([*last, input, *first], dim)
     return input
+
+
+def warning_filters() -> Any:
+    """The list that the program has now."""
+    return warnings.filters
+
+
+def warning_action(text: str, category: type[Warning], module: str, line: int) -> str:
+    """What the filters say that warnings.warn should do."""
+    entries: Any = warnings.filters
+    for action, message, kind, pattern, where in entries:
+        if (issubclass(category, kind) and (message is None or message.match(text))
+                and (pattern is None or pattern.match(module)) and where in (0, line)):
+            return str(action)
+    return "default"
