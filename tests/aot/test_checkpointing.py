@@ -65,10 +65,12 @@ def targets(gm: torch.fx.GraphModule) -> list[str]:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_dropout_draws_once(backend: str) -> None:
-    """The recomputation uses the forward's random numbers, and draws none."""
+    """The recomputation uses the forward's random numbers, kept as booleans, and draws none."""
     _, backward = check(Layer(p=0.5), backend)
     assert any("addmm" in t for t in targets(backward)), "the block runs again"
     assert not any("bernoulli" in t for t in targets(backward))
+    assert any(n.op == "placeholder" and n.meta["val"].dtype is torch.bool
+               for n in backward.graph.nodes)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
