@@ -39,16 +39,16 @@ def test_missing_compiler_names_the_package_to_install(monkeypatch: pytest.Monke
 
 def test_refused_source_shows_the_compilers_message() -> None:
     with pytest.raises(CompilationFailed, match="expected"):
-        compile_pool.submit("int f( {").result()
+        compile_pool.submit(["int f( {"])[0].file()
 
 
 def test_a_kernel_file_corrupted_on_disk_is_recompiled(tmp_path: Path) -> None:
     source = 'extern "C" __attribute__((visibility("default"))) int f() { return 9; }\n'
     with config.patch(cache_dir=str(tmp_path)):
-        first = compile_pool.submit(source).result()
+        first = compile_pool.submit([source])[0].file()
         first.write_bytes(b"garbage")
         compile_pool._running.clear()
-        second = compile_pool.submit(source).result()
+        second = compile_pool.submit([source])[0].file()
         assert first == second
         assert ctypes.CDLL(str(second)).f() == 9
 
@@ -58,7 +58,25 @@ def test_equal_kernels_are_compiled_once() -> None:
     from weft.codegen.cpp import source_of
 
     assert source_of(first) == source_of(second)
-    assert compile_pool.submit(source_of(first)) is compile_pool.submit(source_of(second))
+    one, other = compile_pool.submit([source_of(first), source_of(second)])
+    assert one == other
+
+
+EXPORTED = 'extern "C" __attribute__((visibility("default")))'
+
+
+def test_sources_of_one_translation_unit_are_cached_each(tmp_path: Path) -> None:
+    texts = [
+        f'#include "core.h"\nstatic int number() {{ return {i}; }}\n'
+        f"{EXPORTED} int weft_kernel() {{ return number(); }}\n" for i in range(5)
+    ]
+    with config.patch(cache_dir=str(tmp_path), compile_jobs=1):
+        started = compile_pool.submit(texts)
+        assert len({one.file().stat().st_ino for one in started}) == 1
+        started[3].file().unlink()
+        compile_pool._running.clear()
+        again = compile_pool.submit(texts)
+        assert [getattr(cpp_build.load(one.file()), one.symbol)() for one in again] == [*range(5)]
 
 
 def test_launcher_reads_views_and_refuses_wrong_counts() -> None:
@@ -77,7 +95,7 @@ def test_kernels_share_torchs_threads() -> None:
         '#include "core.h"\nextern "C" __attribute__((visibility("default"))) int f() '
         "{ return weft::omp_get_max_threads(); }\n"
     )
-    library = cpp_build.load(compile_pool.submit(source).result())
+    library = cpp_build.load(compile_pool.submit([source])[0].file())
     before = torch.get_num_threads()
     try:
         for n in (1, 3):
@@ -91,11 +109,11 @@ FORK = """
 import os, signal
 from weft.runtime.compile_pool import submit
 text = 'extern "C" __attribute__((visibility("default"))) int f() { return %d; }'
-submit(text % 1).result()
+submit([text % 1])[0].file()
 child = os.fork()
 if child == 0:
     signal.alarm(60)
-    os._exit(0 if submit(text % 2).result().exists() else 1)
+    os._exit(0 if submit([text % 2])[0].file().exists() else 1)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 

@@ -85,7 +85,7 @@ import sys
 from weft.runtime.compile_pool import submit
 source = 'extern "C" __attribute__((visibility("default"))) int f() { return 7; }\\n'
 import ctypes
-print(ctypes.CDLL(str(submit(source).result())).f())
+print(ctypes.CDLL(str(submit([source])[0].file())).f())
 """
 
 

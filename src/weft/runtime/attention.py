@@ -10,9 +10,7 @@ multiplies with MKL (see `gemm_speed.py`); chosen by `codegen/lowering/attention
 from __future__ import annotations
 
 import struct
-from concurrent.futures import Future
 from functools import cache
-from pathlib import Path
 from typing import Final, final
 
 import torch
@@ -23,7 +21,7 @@ from weft.runtime.launcher import kernel_of
 
 _SOURCE: Final = """#include "attention.h"
 extern "C" __attribute__((visibility("default")))
-int weft_attention(void* const* buffers, const int64_t* sizes) {{
+int weft_kernel(void* const* buffers, const int64_t* sizes) {{
   return weft::attention<{dimension}>(buffers, sizes);
 }}
 """
@@ -36,7 +34,7 @@ class Attention:
     """softmax(q k^T * scale + mask) v on tensors [batch, head, position, dimension]."""
 
     def __init__(self, dimension: int) -> None:
-        self._file: Future[Path] = submit(_SOURCE.format(dimension=dimension))
+        (self._object,) = submit([_SOURCE.format(dimension=dimension)])
         self._kernel: Kernel | None = None
         self.__name__ = f"attention{dimension}"
 
@@ -63,7 +61,7 @@ class Attention:
 
     def _load(self) -> Kernel:
         self._kernel = kernel_of(
-            self._file.result(), "weft_attention", buffers=_BUFFERS, sizes=_SIZES,
+            self._object.file(), self._object.symbol, buffers=_BUFFERS, sizes=_SIZES,
             name=self.__name__,
         )
         return self._kernel

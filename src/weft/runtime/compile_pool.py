@@ -3,25 +3,55 @@
 Place in the pipeline: between `codegen/cpp/` (texts) and `launcher.py` (callables). The threads
 only wait for compiler processes, so they cost nothing beside Python work that goes on meanwhile:
 
-    futures = [submit(text) for text in texts]     # starts compiling at once
-    paths = [future.result() for future in futures]
+    started = submit(texts)                        # starts compiling at once
+    files = [one.file() for one in started]        # each has a function called one.symbol
+
+Several sources make one translation unit, each in a namespace of its own: alone, half of a small
+kernel's time is the compiler's start, the headers and the linker. What is in a unit together does
+not matter to the cache, where each source's key names the file.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Final, final
 
 from weft.config import config
 from weft.runtime.cpp_build import Toolchain, toolchain
 from weft.runtime.disk_cache import DiskCache, root_directory
 
-_running: Final[dict[str, Future[Path]]] = {}
+ENTRY: Final = "weft_kernel"
+"""What a source calls the function that it exports; in the object it is `Compiling.symbol`."""
+FEWEST: Final = 2
+MOST: Final = 16
+"""Sources in one translation unit, where there are that many."""
+
+_running: Final[dict[str, Future[dict[str, Path]]]] = {}
 _lock: Final = Lock()
+
+
+@final
+@dataclass(frozen=True)
+class Compiling:
+    """A source that was handed to the compiler."""
+
+    key: str
+    _unit: Future[dict[str, Path]]
+
+    @property
+    def symbol(self) -> str:
+        """The name of its function."""
+        return _symbol(self.key)
+
+    def file(self) -> Path:
+        """The shared object with that function, when it is there; raises CompilationFailed."""
+        return self._unit.result()[self.key]
 
 
 @cache
@@ -30,32 +60,70 @@ def _pool(jobs: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(jobs, thread_name_prefix="weft-compile")
 
 
-def submit(source: str) -> Future[Path]:
-    """Start compiling `source`; the future gives the shared object's file.
-
-    Raises CompilerNotFound at once; the future raises CompilationFailed.
-    """
-    tools = toolchain()
-    key = tools.key(source)
-    place = f"{os.getpid()}:{root_directory()}/{key}"
+def submit(sources: Sequence[str]) -> list[Compiling]:
+    """Start compiling those of `sources` that are not yet compiled; raises CompilerNotFound."""
+    tools, place = toolchain(), f"{os.getpid()}:{root_directory()}/"
+    keys = {source: tools.key(source) for source in sources}
+    jobs = config.compile_jobs or os.cpu_count() or 1
     with _lock:
-        future = _running.get(place)
-        if future is None or (future.done() and not _still_there(future)):
-            jobs = config.compile_jobs or os.cpu_count() or 1
-            future = _pool(jobs, os.getpid()).submit(_build, tools, key, source, DiskCache("cpp"))
-            _running[place] = future
-    return future
+        new = {key: text for text, key in keys.items() if not _is_known(place + key, key)}
+        for unit in _units(new, jobs):
+            future = _pool(jobs, os.getpid()).submit(_build, tools, unit, DiskCache("cpp"))
+            _running.update((place + key, future) for key in unit)
+        return [Compiling(keys[source], _running[place + keys[source]]) for source in sources]
 
 
-def _still_there(future: Future[Path]) -> bool:
-    return future.exception() is None and future.result().exists()
+def _is_known(place: str, key: str) -> bool:
+    """Is it being compiled, or lies there?"""
+    future = _running.get(place)
+    if future is None or not future.done():
+        return future is not None
+    return future.exception() is None and future.result()[key].exists()
 
 
-def _build(tools: Toolchain, key: str, source: str, disk: DiskCache) -> Path:
-    """The object from the cache, or compiled under the key's lock, so that processes do not race.
-    """
-    found = disk.path(key)
-    if found is not None:
-        return found
-    with disk.lock(key):
-        return disk.appeared(key) or disk.put(key, tools.compile(source))
+def _units(sources: Mapping[str, str], jobs: int) -> list[dict[str, str]]:
+    """The sources, by key, divided into units of about the same length: as many as can be compiled
+    at once, or a multiple of that. Equal programs are divided in the same way."""
+    rounds = -(-len(sources) // (MOST * jobs))
+    count = min(rounds * jobs, -(-len(sources) // FEWEST))
+    units: list[dict[str, str]] = [{} for _ in range(count)]
+    lengths = [0] * len(units)
+    for key, text in sorted(sources.items(), key=lambda item: (-len(item[1]), item[0])):
+        shortest = lengths.index(min(lengths))
+        units[shortest][key] = text
+        lengths[shortest] += len(text)
+    return units
+
+
+def _build(tools: Toolchain, sources: Mapping[str, str], disk: DiskCache) -> dict[str, Path]:
+    """The sources' objects from the cache; those that it lacks are compiled together, under the
+    unit's lock, so that processes do not race."""
+    found = {key: disk.path(key) for key in sources}
+    if None in found.values():
+        with disk.lock(min(sources)):
+            found |= {k: disk.appeared(k) for k, file in found.items() if file is None}
+            missing = {k: sources[k] for k, file in found.items() if file is None}
+            if missing:
+                found |= disk.put_all(missing, tools.compile(_translation_unit(missing)))
+    return {key: file for key, file in found.items() if file is not None}
+
+
+def _translation_unit(sources: Mapping[str, str]) -> str:
+    """The sources, by key, in namespaces of their own, after the headers of all of them."""
+    headers: set[str] = set()
+    parts = []
+    for key, text in sources.items():
+        lines = text.split("\n")
+        headers.update(line for line in lines if _is_include(line))
+        own = "\n".join(line for line in lines if not _is_include(line))
+        parts += [f"#define {ENTRY} {_symbol(key)}", f"namespace n{key} {{", own, "}",
+                  f"#undef {ENTRY}"]
+    return "\n".join([*sorted(headers), *parts, ""])
+
+
+def _is_include(line: str) -> bool:
+    return line.startswith("#include")
+
+
+def _symbol(key: str) -> str:
+    return f"{ENTRY}_{key[:32]}"

@@ -29,6 +29,8 @@ from weft.config import config
 from weft.errors import BadValue, CompilationFailed, CompilerNotFound
 
 INCLUDE_DIRECTORY: Final = Path(__file__).parents[1] / "codegen" / "cpp" / "include"
+_LAYOUT: Final = "functions named by key"
+"""How objects are made of sources (`compile_pool.py`): part of their keys."""
 _NAMES: Final = ("g++", "clang++")
 
 _FLAGS: Final = (
@@ -111,7 +113,7 @@ class Toolchain:
 
     def key(self, source: str) -> str:
         """Content hash: source, headers, compiler, flags and processor."""
-        parts = (source, _headers_digest(), self.version, self.command, _machine_digest())
+        parts = (_LAYOUT, source, _headers_digest(), self.version, self.command, _machine_digest())
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def compile(self, source: str) -> bytes:

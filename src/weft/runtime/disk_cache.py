@@ -24,7 +24,7 @@ import random
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -96,6 +96,23 @@ class DiskCache:
         self._trim_sometimes()
         return file
 
+    def put_all(self, keys: Iterable[str], content: bytes) -> dict[str, Path]:
+        """Store the same `content` under each key: one file, where the file system has links."""
+        first, *others = keys
+        file = self.put(first, content)
+        return {first: file, **{key: self._link(file, key, content) for key in others}}
+
+    def _link(self, file: Path, key: str, content: bytes) -> Path:
+        name = self._file(key)
+        name.parent.mkdir(parents=True, exist_ok=True)
+        temporary = name.with_name(f".tmp-{os.getpid()}-{key}")
+        try:
+            os.link(file, temporary)
+        except OSError:
+            return self.put(key, content)
+        os.replace(temporary, name)
+        return name
+
     def appeared(self, key: str) -> Path | None:
         """`path` for a file that was missing a moment ago: not counted as another look-up."""
         return None if self._verified(key) is None else self._file(key)
@@ -148,12 +165,13 @@ def files() -> list[Path]:
 
 
 def _entries() -> list[tuple[float, int, Path]]:
-    """(time of use, size, file) of every cached file of every kind."""
+    """(time of use, size, file) of every cached file of every kind; names of one file share its
+    size."""
     found = []
     for file in files():
         with contextlib.suppress(OSError):
             status = file.stat()
-            found.append((status.st_mtime, status.st_size, file))
+            found.append((status.st_mtime, status.st_size // status.st_nlink, file))
     return found
 
 

@@ -59,11 +59,10 @@ from weft.codegen.loop_ir import (
     operands,
     stride,
 )
+from weft.runtime.compile_pool import ENTRY
 from weft.shapes.expr import IntExpr, symbols
 from weft.shapes.printing import c_text
 
-ENTRY: Final = "weft_kernel"
-"""The exported function: int weft_kernel(void* const* buffers, const int64_t* sizes)."""
 MOST_INLINED: Final = 4
 """Calls of a dear function, beyond which it is called and not inlined: each of hundreds of sines
 would take the compiler 20 ms, and a call costs no time beside one."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft._cpu import Kernel as CompiledKernel
-from weft.codegen.cpp.emit import ENTRY, emit
+from weft.codegen.cpp.emit import emit
 from weft.codegen.loop_ir import Kernel
 from weft.diagnostics import events
 from weft.runtime.compile_pool import submit
@@ -28,15 +28,15 @@ def compile_kernels(
     Raises CompilerNotFound without a C++ compiler.
     """
     sources = [source_of(kernel) for kernel in kernels]
-    futures = [submit(source) for source in sources]
+    started = submit(sources)
     if events.watched():
         for kernel, source in zip(kernels, sources, strict=True):
             events.record("output_code", name=kernel.name, source=_listing(kernel, source))
     with events.stage("cpp_compile"):
-        paths = [future.result() for future in futures]
+        files = [one.file() for one in started]
     return [
-        kernel_of(path, ENTRY, buffers=len(k.buffers), sizes=len(k.sizes), name=k.name)
-        for path, k in zip(paths, kernels, strict=True)
+        kernel_of(file, one.symbol, buffers=len(k.buffers), sizes=len(k.sizes), name=k.name)
+        for file, one, k in zip(files, started, kernels, strict=True)
     ]
 
 

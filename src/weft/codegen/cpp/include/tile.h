@@ -31,6 +31,15 @@ template <class T> constexpr int transpose_size = sizeof(T) == 8 ? 4 : sizeof(T)
 template <class T> constexpr int transpose_size = 0;
 #endif
 
+// One block. A function without loops around it: those would take the compiler twice as long.
+template <class T, int N>
+static __attribute__((noinline)) void transpose_block(T* to, int64_t to_step, const T* from, int64_t from_step) {
+  Block<T, N> b;
+  UNROLL for (int i = 0; i < N; ++i) b.row[i] = load_part<T, N>(from + i * from_step);
+  transpose_steps<N / 2>(b);
+  UNROLL for (int i = 0; i < N; ++i) store_part<T, N>(to + i * to_step, b.row[i]);
+}
+
 // to[r * to_step + c] = from[c * from_step + r] for r < rows, c < columns.
 template <class T>
 static __attribute__((noinline)) void transpose_tile(
@@ -42,12 +51,8 @@ static __attribute__((noinline)) void transpose_tile(
     full_columns = columns / N * N;
     typedef Word<T> U;
     for (int64_t c = 0; c < full_columns; c += N)
-      for (int64_t r = 0; r < full_rows; r += N) {
-        Block<U, N> b;
-        UNROLL for (int i = 0; i < N; ++i) b.row[i] = load_part<U, N>((const U*)from + (c + i) * from_step + r);
-        transpose_steps<N / 2>(b);
-        UNROLL for (int i = 0; i < N; ++i) store_part<U, N>((U*)to + (r + i) * to_step + c, b.row[i]);
-      }
+      for (int64_t r = 0; r < full_rows; r += N)
+        transpose_block<U, N>((U*)to + r * to_step + c, to_step, (const U*)from + c * from_step + r, from_step);
   }
   for (int64_t c = 0; c < columns; ++c)
     for (int64_t r = c < full_columns ? full_rows : 0; r < rows; ++r) to[r * to_step + c] = from[c * from_step + r];
