@@ -7,26 +7,32 @@ has a gradient; the model is in training mode, so dropout draws (the same number
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
-from benchmarks.verdicts import near
+from benchmarks.verdicts import ROOM, near
 from benchmarks.worker import as_float64, tensors
 
 TOLERANCE = 2e-3
 """Of a gradient's largest element, and a tenth of that of the largest gradient of all."""
 TELLING = 0.05
 """Eager's relative error in a gradient above which float64 is another program."""
+NUDGE = 1e-7
+"""What parameters are moved by, relatively, to see what rounding may do to a gradient."""
+NUDGES = 3
+"""Random nudges that are tried."""
 
 
 def differences(model: torch.nn.Module, kwargs: dict[str, Any], steps: int,
                 compile_model: Callable[[torch.nn.Module], Any]) -> tuple[str, str]:
-    """What is wrong in `steps` steps, as text (nothing if all is right), and what differs from
-    eager but is as near to float64."""
+    """What is wrong in `steps` steps, as text (nothing if all is right), and why what differs from
+    eager is right."""
     model = model.train()
     peer, start = copy.deepcopy(model), copy.deepcopy(model)
     compiled = compile_model(model)
@@ -38,21 +44,61 @@ def differences(model: torch.nn.Module, kwargs: dict[str, Any], steps: int,
             return "other outputs than eager", note
         texts = different(found, wanted)
         first = next((f"{name}: {text}" for name, text in texts.items()), "")
-        if texts and not are_rounding(texts, found, wanted, exact_step(start, kwargs, k + 1)):
+        reason = excuse(texts, found, wanted, start, kwargs, k + 1) if texts else ""
+        if texts and not reason:
             return first, note
-        note = note or (first and f"as near to float64 as eager: {first}")
+        note = note or (texts and f"{reason}: {first}") or ""
     return "", note
+
+
+def excuse(names: Iterable[str], found: dict[str, Any], wanted: dict[str, Any],
+           start: torch.nn.Module, kwargs: dict[str, Any], steps: int) -> str:
+    """Why results that differ from eager's after so many steps are right; nothing if they are not.
+    """
+    names = list(names)
+    if are_rounding(names, found, wanted, exact_step(start, kwargs, steps)):
+        return "as near to float64 as eager"
+    with mock.patch("torch.compiler.is_compiling", lambda: True):
+        if not different(found, last_step(copy.deepcopy(start), kwargs, steps)):
+            return "eager's answer where is_compiling() is true"
+    moved = [last_step(nudged(start, seed), kwargs, steps) for seed in range(NUDGES)]
+    if all(_distance(found[n], wanted[n]) <= ROOM * max(_distance(m[n], wanted[n]) for m in moved)
+           for n in names):
+        return "as near as eager with parameters moved by a rounding error"
+    return ""
+
+
+def nudged(model: torch.nn.Module, seed: int) -> torch.nn.Module:
+    """A copy whose parameters are off by about a float32's rounding error."""
+    moved, generator = copy.deepcopy(model), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in moved.parameters():
+            p.mul_(1 + NUDGE * torch.randn(p.shape, generator=generator).to(p))
+    return moved
+
+
+def _distance(left: Any, right: Any) -> float:
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return 0.0 if left is right else math.inf
+    if left.shape != right.shape:
+        return math.inf
+    return float((left.double() - right.double()).abs().max()) if left.numel() else 0.0
+
+
+def last_step(model: torch.nn.Module, kwargs: dict[str, Any], steps: int) -> dict[str, Any]:
+    """What the last of so many steps of the model gives."""
+    found: dict[str, Any] = {}
+    for _ in range(steps):
+        found = step(model, model, kwargs)
+    return found
 
 
 def exact_step(model: torch.nn.Module, kwargs: dict[str, Any], steps: int) -> dict[str, Any]:
     """What the last of these steps gives in float64; nothing where an operator has no float64."""
-    wide, found = as_float64(model), {}
     try:
-        for _ in range(steps):
-            found = step(wide, wide, as_float64(kwargs))
+        return last_step(as_float64(model), as_float64(kwargs), steps)
     except RuntimeError:
         return {}
-    return found
 
 
 def are_rounding(

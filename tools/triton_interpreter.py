@@ -11,14 +11,11 @@ store is compared. Library calls and symbolic sizes are not looked at.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -32,18 +29,15 @@ import torch
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-import weft
-from benchmarks.small_models import NotBuildable, build
+from tools.kernel_comparison import Report, compared_kernels, main
 from weft.aot import record_special
-from weft.codegen import recomputed, schedule, targets
+from weft.codegen import recomputed, schedule
 from weft.codegen.dtypes import to_torch
 from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import variance
 from weft.codegen.triton import prelude
 from weft.codegen.triton.emit import TritonSource
 from weft.codegen.triton.target import spell
-
-Call = Callable[..., None]
 
 _SAME_NAME = (
     "copysign", "fmod", "trunc", "rint", "floor", "ceil", "log", "log1p", "expm1", "sin", "cos",
@@ -59,31 +53,17 @@ DEVICE_FUNCTIONS: dict[str, Callable[..., Any]] = {
 """CUDA's functions, which the interpreter does not know."""
 
 
-@dataclass
-class Report:
-    """Kernels that were compared, and the names of those that differ, with how far."""
-
-    compared: set[str] = field(default_factory=set)
-    wrong: list[str] = field(default_factory=list)
-
-
 @contextmanager
-def compared_kernels(most: int) -> Iterator[Report]:
-    """Within: kernels of at most so many elements are compared, equal ones once."""
-    report, compile_kernels = Report(), targets.compile_kernels
-
-    def compiled(kernels: Sequence[Kernel], devices: Any, hints: Any) -> list[Call]:
-        made = compile_kernels(kernels, devices, hints)
-        return [_beside(k, c, report, most) for k, c in zip(kernels, made, strict=True)]
-
+def comparing(most: int) -> Iterator[Report]:
+    """Within: kernels of at most so many elements are compared, scheduled as on a GPU."""
     library = SimpleNamespace(**{n: _interpreted(f) for n, f in DEVICE_FUNCTIONS.items()})
     with (
         mock.patch.object(prelude, "libdevice", library),
-        mock.patch.object(targets, "compile_kernels", compiled),
         mock.patch.object(schedule, "is_on_gpu", lambda group: True),
         mock.patch.object(variance, "CUT_ON", {"cpu"}),
         mock.patch.object(record_special, "BIAS_APART_ON", {"cpu"}),
         mock.patch.dict(recomputed.MOST_OPERATORS, cpu=recomputed.MOST_OPERATORS["cuda"]),
+        compared_kernels(_interpret, most, sizes=False) as report,
     ):
         yield report
 
@@ -101,38 +81,8 @@ def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _beside(kernel: Kernel, call: Call, report: Report, most: int) -> Call:
-    """The compiled kernel, which at its first call is compared with its Triton text."""
-    text = str(kernel).partition("\n")[2]
-
-    def run(*arguments: Any) -> None:
-        tensors = arguments[: len(kernel.buffers)]
-        small = not kernel.sizes and sum(t.numel() for t in tensors) <= most
-        if not small or text in report.compared:
-            call(*arguments)
-            return
-        report.compared.add(text)
-        copies = _copies(tensors)
-        call(*arguments)
-        _interpret(kernel, copies)
-        report.wrong += _differences(kernel, copies, tensors)
-
-    return run
-
-
-def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies that share memory where the tensors do."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    made = []
-    for t in tensors:
-        storage = t.untyped_storage()
-        own = storages.setdefault(storage.data_ptr(), storage.clone())
-        empty = torch.empty(0, dtype=t.dtype)
-        made.append(empty.set_(own, t.storage_offset(), t.size(), t.stride()))
-    return made
-
-
-def _interpret(kernel: Kernel, buffers: Sequence[torch.Tensor]) -> None:
+def _interpret(kernel: Kernel, buffers: Sequence[Any]) -> None:
+    """The kernel's Triton text, interpreted."""
     parts, split = spell(kernel)
     memory = dict(zip([b.name for b in kernel.buffers], buffers, strict=True))
     for name, (dtype, count) in (split.partials if split is not None else {}).items():
@@ -154,48 +104,5 @@ def _module(source: TritonSource) -> ModuleType:
     return module
 
 
-def _differences(
-    kernel: Kernel, found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
-) -> Iterator[str]:
-    stored = {s.buffer for s in kernel.stores}
-    for buffer, f, w in zip(kernel.buffers, found, wanted, strict=True):
-        if buffer.name in stored:
-            try:
-                torch.testing.assert_close(f, w, rtol=1e-3, atol=1e-4, equal_nan=True)
-            except AssertionError as error:
-                yield f"{kernel.name} {buffer.name}: {' '.join(str(error).split())}\n{kernel}"
-
-
-def examine(name: str, train: bool, most: int) -> str:
-    """A line about a model, and more for each kernel that differs."""
-    try:
-        case = build(name)
-    except NotBuildable as error:
-        return f"{name}: not buildable: {str(error)[:100]}"
-    weft.reset()
-    with compared_kernels(most) as report, torch.set_grad_enabled(train):
-        output = weft.compile(case.model.train(train))(**case.kwargs)
-        losses = [t.float().square().mean() for t in output.values()
-                  if isinstance(t, torch.Tensor) and t.requires_grad] if train else []
-        if losses:
-            torch.stack(losses).sum().backward()
-    return "\n".join([
-        f"{name}: {len(report.compared)} kernels, {len(report.wrong)} differ", *report.wrong])
-
-
-def main() -> None:
-    """Examine the models named on the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("models", help="comma-separated transformers types")
-    parser.add_argument("--train", action="store_true", help="a training step")
-    parser.add_argument("--most", type=int, default=600_000, help="elements of a kernel's tensors")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    for name in options.models.split(","):
-        print(examine(name, options.train, options.most), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, "cpu", 600_000, comparing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import weft
 from tests.codegen.compiling import assert_same_strides
 from tests.codegen.random_graphs import RandomProgram
 from tests.codegen.symbolic import compiled_dynamic
+from weft.codegen import targets
 
 
 def block(x: Any, w: Any) -> Any:
@@ -73,3 +75,20 @@ def test_a_number_that_follows_from_sizes_may_be_an_input() -> None:
             x, y = torch.randn(n, 4 * h), torch.randn(n * h)
             torch.testing.assert_close(compiled(x, h, y), heads(x, h, y))
     assert weft.stats()["graphs"] <= 2
+
+
+def test_kernels_are_made_ready_for_the_quotients_of_the_call() -> None:
+    seen: dict[str, int] = {}
+    compile_kernels = targets.compile_kernels
+
+    def noting(kernels: Any, devices: Any, hints: Any) -> Any:
+        seen.update(hints)
+        return compile_kernels(kernels, devices, hints)
+
+    def heads(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x.view(x.shape[0], -1, w.shape[0]).sum(1) * w
+
+    with mock.patch.object(targets, "compile_kernels", noting):
+        compiled_dynamic(heads, [torch.randn(3, 28), torch.randn(4)], {0: {0, 1}, 1: {0}},
+                         oracle=False)
+    assert 28 // 4 in seen.values()

@@ -69,6 +69,17 @@ def test_sizes_near_each_other_share_a_form() -> None:
                 if rows % 2 and length % 4}) == 1
 
 
+def test_half_of_a_row_is_known_to_be_a_multiple() -> None:
+    i, j = loop_index("i0", ROWS), loop_index("i1", COLUMNS)
+    builder = KernelBuilder((LoopVar(i, ROWS), LoopVar(j, COLUMNS)), ())
+    half = (COLUMNS + 1) // 2
+    builder.store("out0", "f32", i * COLUMNS + j, builder.load("in0", "f32", i * COLUMNS + half))
+    kernel = builder.build("second_half")
+    (part,), _ = spell(kernel, Forms(kernel).best((128, 128)))
+    assert "    s1_16 = s1 // 16\n" in part.source.text
+    assert "tl.load(b0 + (16*i0*s1_16+8*s1_16)" in part.source.text
+
+
 def test_multiples_of_16_hold_only_where_they_are() -> None:
     forms = Forms(softmax())
     form = forms.best((33, 128))

@@ -234,6 +234,21 @@ def test_attention_with_a_broadcast_mask_stays_fused() -> None:
     assert weft.stats()["extern_calls"] <= 2
 
 
+def test_dropout_in_attention_draws_as_eager_whatever_the_masks_layout() -> None:
+    """A mask that was laid out for the fast kernel had it draw other numbers than eager's."""
+    query = rand(2, 4, 16, 16)
+    bias = rand(16, 16, 4).permute(2, 0, 1)[None].requires_grad_()
+
+    def attend(q: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, q, q, bias, dropout_p=0.1)
+
+    with weft.config.patch(fallback_random=True):
+        torch.manual_seed(0)
+        expected = attend(query)
+        torch.manual_seed(0)
+        torch.testing.assert_close(weft.compile(attend)(query), expected)
+
+
 class Images(nn.Module):
     """Convolutions of all kinds, some as products, with norms, pooling and a residual."""
 

@@ -9,11 +9,14 @@ import sys
 import pytest
 
 PROGRAM = """
+from tools.kernel_comparison import examine
+from tools.triton_interpreter import comparing
 from weft.codegen.triton import spelling
-from tools.triton_interpreter import examine
-print(examine("resnet", True, 100_000).splitlines()[0])
+def resnet():
+    return examine("resnet", "cpu", True, lambda: comparing(100_000))
+print(resnet().splitlines()[0])
 spelling._ANY_TYPE["sub"] = "{0} + {1}"
-print(examine("resnet", True, 100_000).splitlines()[0])
+print(resnet().splitlines()[0])
 """
 
 

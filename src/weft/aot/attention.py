@@ -25,6 +25,7 @@ from torch.fx.node import map_arg
 from torch.nn.attention import SDPBackend
 
 from weft._torch import DispatchMode, OpOverload, fused_attention_choice, no_modes
+from weft.config import config
 
 aten = torch.ops.aten
 
@@ -45,7 +46,8 @@ def attention(
         kernel = KERNELS.get(_choice(query, key, value, dropout_p, is_causal, scale))
         if kernel is not None:
             return kernel(query, key, value, dropout_p, is_causal, scale)
-    if attn_mask is not None and query.device.type == "cuda":
+    as_eager_draws = config.fallback_random and dropout_p > 0.0  # each kernel draws its own numbers
+    if attn_mask is not None and query.device.type == "cuda" and not as_eager_draws:
         attn_mask = _dense(attn_mask)
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa

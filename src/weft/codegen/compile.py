@@ -28,6 +28,8 @@ from weft.codegen.values import ExternCall
 from weft.codegen.wrapper import write_calls
 from weft.diagnostics import events
 from weft.runtime.generated_code import load
+from weft.shapes.expr import Expr, IntExpr, subs
+from weft.shapes.facts import Facts
 from weft.shapes.symnode import expr_of, extents
 
 
@@ -63,7 +65,7 @@ def compile_graph(graph: GraphModule) -> Artifact:
         plan = plan_memory(schedule, lowered, {g.id: k for g, k in kernels})  # lifetimes, reuse
     devices = [device_of(group) for group, _ in kernels]
     compiled = targets.compile_kernels(  # source, machine code
-        [k for _, k in kernels], devices, _likely_sizes(graph)
+        [k for _, k in kernels], devices, _likely_sizes(graph, lowered.facts)
     )
     with events.stage("codegen"):
         launchers = {g.id: (k, c) for (g, k), c in zip(kernels, compiled, strict=True)}
@@ -76,15 +78,20 @@ def compile_graph(graph: GraphModule) -> Artifact:
     )
 
 
-def _likely_sizes(graph: GraphModule) -> dict[str, int]:
-    """The values of symbolic sizes in the call that is compiled for, by name."""
-    found: dict[str, int] = {}
+def _likely_sizes(graph: GraphModule, facts: Facts | None) -> dict[str, int]:
+    """The values of symbolic sizes in the call that is compiled for, by name; also of the quotients
+    that stand for factors of sizes.
+    """
+    found: dict[IntExpr, IntExpr] = {}
     for node in graph.graph.find_nodes(op="placeholder"):
         value = node.meta["val"]
         for size in extents(value) if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt) and size.node.hint is not None:
-                found[str(expr_of(size))] = int(size.node.hint)
-    return found
+                found[expr_of(size)] = int(size.node.hint)
+    values = {size: value for size, value in found.items() if isinstance(size, Expr)}
+    for made, quotient in facts.quotients.items() if facts is not None else ():
+        found[made] = subs(quotient, values)
+    return {str(size): value for size, value in found.items() if isinstance(value, int)}
 
 
 def _build_kernels(schedule: Schedule) -> list[tuple[Group, Kernel]]:

@@ -43,6 +43,7 @@ from weft.codegen.loop_ir import (
     Store,
     operands,
 )
+from weft.codegen.triton.multiples import quotients
 from weft.codegen.triton.spelling import (
     POINTER,
     TYPE,
@@ -53,7 +54,7 @@ from weft.codegen.triton.spelling import (
 )
 from weft.codegen.triton.split import identity_value
 from weft.codegen.triton.tiling import Axis, Tiling
-from weft.shapes.expr import Expr, symbol
+from weft.shapes.expr import Expr, subs, symbol
 from weft.shapes.printing import fits_int32, triton_text
 
 HEADER: Final = """\
@@ -107,8 +108,8 @@ def emit(
     narrow: whether its sizes and indices fit in 32 bits (None: as far as their bounds tell);
     multiples: names of sizes, and the powers of two that divide them.
     """
-    source = _Emitter(kernel, tiling, name, narrow).emit()
     powers = dict(multiples)
+    source = _Emitter(kernel, tiling, name, narrow, quotients(kernel, powers)).emit()
     at = [(i, powers[str(size)]) for i, size in enumerate(kernel.sizes, source.pointers)
           if str(size) in powers]
     return replace(source, multiples=tuple(at))
@@ -120,6 +121,7 @@ class _Emitter:
     tiling: Tiling
     name: str
     narrow: bool | None = None
+    quotients: dict[Expr, Expr] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     indent: str = "    "
     eviction: str = ""
@@ -169,17 +171,20 @@ class _Emitter:
     def _prologue(self) -> Expr | int:
         """Program id to tile coordinates to loop variables; returns the number of programs."""
         wide = "" if self._narrow() else ".to(tl.int64)"
+        for size, multiple in self.quotients.items():
+            (part,) = multiple.symbols
+            self._line(f"{part} = {size} // {multiple.coeff(part)}")
         self._line(f"pid = tl.program_id(0){wide}")
         programs: Expr | int = 1
         tiled = [a for a in reversed(self.tiling.axes) if a.name != "r"]
         single = len(tiled) == 1 and not self.tiling.z_variables
         for axis in tiled:
             blocks = (axis.extent + (axis.block - 1)) // axis.block
-            tile = "pid" if single else f"(pid % {_grouped(blocks)})"
+            tile = "pid" if single else f"(pid % {self._grouped(blocks)})"
             start = tile if axis.block == 1 else f"{tile} * {axis.block}"
             self._axis(axis, f"{start} + {self._arange(axis)}")
             if not single:
-                self._line(f"pid = pid // {_grouped(blocks)}")
+                self._line(f"pid = pid // {self._grouped(blocks)}")
             programs = programs * blocks
         self._decode("pid", self.tiling.z_variables)
         for variable in self.tiling.z_variables:
@@ -209,7 +214,7 @@ class _Emitter:
         index = f"{axis.name}index"
         self._line(f"{index} = {value}")
         if axis.needs_mask:
-            self._line(f"{axis.name}mask = {index} < {triton_text(axis.extent)}")
+            self._line(f"{axis.name}mask = {index} < {self._text(axis.extent)}")
         self._decode(index, axis.variables)
 
     def _decode(self, flat: str, variables: tuple[LoopVar, ...]) -> None:
@@ -219,7 +224,7 @@ class _Emitter:
             if position == 0:
                 self._line(f"{variable.symbol} = {flat}")
                 return
-            extent = _grouped(variable.extent)
+            extent = self._grouped(variable.extent)
             self._line(f"{variable.symbol} = {flat} % {extent}")
             rest = f"{flat}_" if not flat.endswith("_") else flat
             self._line(f"{rest} = {flat} // {extent}")
@@ -270,7 +275,7 @@ class _Emitter:
         assert axis is not None
         for sink in sinks:
             self._accumulator(sink)
-        self._line(f"for rstart in range(0, {triton_text(axis.extent)}, {axis.block}):")
+        self._line(f"for rstart in range(0, {self._text(axis.extent)}, {axis.block}):")
         outer_indent, self.indent = self.indent, self.indent + "    "
         outer_names = dict(self.names)
         self._axis(axis, f"rstart + {self._arange(axis)}")
@@ -320,13 +325,13 @@ class _Emitter:
         value = self.names[node.value.id]
         if not node.wrap:
             return f"{value}.to(tl.int64)"
-        size = triton_text(node.size)
+        size = self._text(node.size)
         return f"tl.where({value} < 0, {value} + {size}, {value}).to(tl.int64)"
 
     def _check_index(self, node: Indirect) -> None:
         """An index out of range ends the kernel with a device-side assertion, as in eager."""
         name = str(node.symbol)
-        valid = f"(({name} >= 0) & ({name} < {triton_text(node.size)}))"
+        valid = f"(({name} >= 0) & ({name} < {self._text(node.size)}))"
         masks = self._masks(self.axes_of[node.id], node.mask)
         for mask in masks:
             valid = f"({valid} | ({mask} == 0))"
@@ -455,7 +460,13 @@ class _Emitter:
         """
         for axis in self.tiling.axes:
             index = _flattened(index, axis)
-        return triton_text(index).replace("weft_floor_", "p.floor_")
+        return self._text(index).replace("weft_floor_", "p.floor_")
+
+    def _text(self, value: Expr | int) -> str:
+        return triton_text(subs(value, self.quotients))
+
+    def _grouped(self, value: Expr | int) -> str:
+        return str(value) if isinstance(value, int) else f"({self._text(value)})"
 
     def _spread(self, text: str, index: Expr | int, axes: frozenset[str]) -> str:
         """An index as a tile (Triton cannot broadcast a literal)."""
@@ -562,7 +573,3 @@ def _identity(kind: str, dtype: DType) -> str:
 
 def _is_plain(expr: Expr | int) -> bool:
     return isinstance(expr, int)
-
-
-def _grouped(value: Expr | int) -> str:
-    return str(value) if isinstance(value, int) else f"({triton_text(value)})"

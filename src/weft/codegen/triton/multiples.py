@@ -1,0 +1,40 @@
+"""Parts of sizes that powers of two divide: what `emit.py` writes for the half of a row.
+
+Triton is told that `n` is a multiple of 16, but follows that through no quotient: a second half
+that starts at `(n + 1) // 2` may start anywhere, and is loaded element by element. With
+`n = 16 * n_16` the half starts at `8 * n_16`, and is loaded in whole vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
+
+from weft.codegen.loop_ir import Kernel, index_exprs
+from weft.shapes.atoms import Symbol
+from weft.shapes.expr import Expr, IntExpr, symbol, symbol_of
+
+
+def quotients(kernel: Kernel, multiples: Mapping[str, int]) -> dict[Expr, Expr]:
+    """The sizes that occur within quotients, minima and the like, each as a multiple of a variable
+    named after it.
+
+    multiples: names of sizes, and the powers of two that divide them.
+    """
+    extents = [v.extent for v in (*kernel.outer, *kernel.inner)]
+    indices = [*index_exprs(kernel.nodes), *(s.index for s in kernel.stores), *extents]
+    found: dict[Expr, Expr] = {}
+    for size in _within(indices):
+        power = multiples.get(str(size), 0)
+        if power:
+            part = symbol(f"{size}_{power}", max(0, symbol_of(size).lo // power))
+            found[size] = cast(Expr, power * part)
+    return found
+
+
+def _within(values: Iterable[IntExpr]) -> Iterator[Expr]:
+    for value in values:
+        if isinstance(value, Expr):
+            for atom in value.atoms():
+                if not isinstance(atom, Symbol):
+                    yield from sorted(atom.expr.symbols, key=str)
