@@ -164,6 +164,19 @@ def test_gradients_if_one_of_two_results_is_used(used: int, reached: list[bool])
     assert [p.grad is not None for p in model.parameters()] == reached
 
 
+@pytest.mark.usefixtures("products")
+def test_images_that_meet_no_nhwc_stay_as_they_are() -> None:
+    """Between transposed convolutions all was laid out as NHWC and back: one image more."""
+    decoder = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 16, 4, 2, 1), nn.ReLU(),
+        nn.ConvTranspose2d(16, 3, 4, 2, 1), nn.Tanh(),
+    )
+    for gm in _trained(decoder, torch.randn(2, 3, 16, 16)):
+        pointwise = [n for n in gm.graph.nodes if n.name.startswith(("relu", "threshold", "tanh"))]
+        assert pointwise
+        assert all(n.meta["val"].is_contiguous() for n in pointwise)
+
+
 def test_small_convolutions_are_left_alone() -> None:
     forward, backward = _trained(Net(), torch.randn(2, 3, 32, 32))
     for gm in (forward, backward):

@@ -16,6 +16,7 @@ the output. Values do not change.
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Sequence
 from math import prod
 from typing import Any, Final, final
@@ -88,6 +89,46 @@ def _is_suitable(node: Node, trained: bool) -> bool:
     return nhwc_is_faster(images[0].device, images[0].dtype, size, groups, trained)  # type: ignore[arg-type]
 
 
+def _meet_nhwc(graph: Graph) -> set[Node]:
+    """The images that operators of any layout combine, however indirectly, with one of a
+    convolution on NHWC."""
+    beside: dict[Node, set[Node]] = defaultdict(set)
+    waiting: list[Node] = []
+    for node in graph.nodes:
+        if node.target in (aten.convolution.default, aten.convolution_backward.default):
+            if _is_suitable(node, trained=True):
+                waiting += [node, *node.all_input_nodes]
+        elif _takes_any_layout(node):
+            images = [n for n in (node, *node.all_input_nodes) if _makes_image(n)]
+            for image in images:
+                beside[image].update(images)
+    found: set[Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in found and _makes_image(node):
+            found.add(node)
+            waiting.extend(beside[node])
+    return found
+
+
+def _makes_image(node: Node) -> bool:
+    """Whether an operator has an image among its results."""
+    value = node.meta.get("val")
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return node.op == "call_function" and any(map(_is_plain_image, values))
+
+
+def _takes_any_layout(node: Node) -> bool:
+    if node.target is operator.getitem:
+        return True
+    if not isinstance(node.target, OpOverload):
+        return False
+    name = node.target._schema.name.split("::")[1]
+    if torch.Tag.pointwise in node.target.tags or name in ANY_LAYOUT:
+        return node.kwargs.get("memory_format") is None
+    return facts(node.target).kind is Kind.VIEW and name in VIEWS
+
+
 def _is_plain_image(value: Any) -> bool:
     return (
         isinstance(value, FakeTensor)
@@ -113,6 +154,7 @@ class _Layout:
         self.traced: dict[Node, Any] = {}  # changed nodes: the metadata they were traced with
         self.restored: dict[Node, Node] = {}
         self.images: dict[Node, Node] = {}
+        self.meet_nhwc = _meet_nhwc(graph) if trained else set()
 
     def run(self) -> None:
         """The walk."""
@@ -124,14 +166,14 @@ class _Layout:
                 self._visit(node)
 
     def _visit(self, node: Node) -> None:
-        stays_nchw = self.trained and self._stays_nchw(node)
+        hands_on = node in self.meet_nhwc and self._stays_nchw(node)
         if node.target is aten.convolution.default and _is_suitable(node, self.trained):
             self._convolution(node)
         elif node.target is aten.convolution_backward.default and _is_suitable(node, self.trained):
             self._convolution_backward(node)
         elif not self.traced.keys().isdisjoint(node.all_input_nodes):
             self._follow(node)
-        if stays_nchw:
+        if hands_on:
             self._hand_on(node)
 
     # -- convolutions ----------------------------------------------------------------------------
@@ -234,8 +276,8 @@ class _Layout:
         return not _is_suitable(call, self.trained)
 
     def _hand_on(self, node: Node) -> None:
-        """What follows reads an NHWC copy: sums over images of which one lies across the others
-        cost ten times as much (the batch norms beside a grouped convolution)."""
+        """What follows reads an NHWC copy, as it meets such images: sums over images of which one
+        lies across the others cost ten times as much (batch norms beside grouped convolutions)."""
         users = list(node.users)
         self.graph.inserting_before(node.next)
         image = self._image(node)
@@ -248,19 +290,9 @@ class _Layout:
 
     def _follow(self, node: Node) -> None:
         """A node with operands in another layout."""
-        if not (self._takes_any_layout(node) and self._update(node)):
+        if not (_takes_any_layout(node) and self._update(node)):
             node.args = map_arg(node.args, self._restored)
             node.kwargs = map_arg(node.kwargs, self._restored)
-
-    def _takes_any_layout(self, node: Node) -> bool:
-        if node.target is operator.getitem:
-            return True
-        if not isinstance(node.target, OpOverload):
-            return False
-        name = node.target._schema.name.split("::")[1]
-        if torch.Tag.pointwise in node.target.tags or name in ANY_LAYOUT:
-            return node.kwargs.get("memory_format") is None
-        return facts(node.target).kind is Kind.VIEW and name in VIEWS
 
     def _update(self, node: Node) -> bool:
         """Ask for the metadata again; whether the operator accepts its operands' layouts."""
