@@ -249,6 +249,17 @@ def test_dropout_in_attention_draws_as_eager_whatever_the_masks_layout() -> None
         torch.testing.assert_close(weft.compile(attend)(query), expected)
 
 
+def test_compiling_draws_no_numbers() -> None:
+    """PyTorch has no meta kernel of it: its fake result was drawn on the device."""
+    concentration = rand(8, 41).abs() + 1
+    with weft.config.patch(fallback_random=True):
+        torch.manual_seed(0)
+        expected = torch._standard_gamma(concentration)
+        torch.manual_seed(0)
+        found = weft.compile(torch._standard_gamma)(concentration)
+    torch.testing.assert_close(found, expected)
+
+
 class Images(nn.Module):
     """Convolutions of all kinds, some as products, with norms, pooling and a residual."""
 

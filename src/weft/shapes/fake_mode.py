@@ -21,8 +21,8 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from types import CellType, FunctionType
@@ -240,8 +240,9 @@ class MemoFakeMode(FakeTensorMode):
         if func in _LIFTS and type(args[0]) is torch.Tensor and args[0].layout is torch.strided:
             return self._lifted(args[0])
         _unlogged.depth += 1
+        draws = torch.Tag.nondeterministic_seeded in func.tags
         try:
-            with without_sympy():
+            with without_sympy(), _generators_kept(args) if draws else nullcontext():
                 return super().dispatch(func, types, args, kwargs)
         finally:
             _unlogged.depth -= 1
@@ -339,6 +340,23 @@ class MemoFakeMode(FakeTensorMode):
         if len(entries) >= _LIMIT:
             entries.clear()
         entries[key] = entry
+
+
+@contextmanager
+def _generators_kept(args: Sequence[Any]) -> Iterator[None]:
+    """The generators' states afterwards are those of before: an operator without a meta kernel is
+    run by PyTorch on real tensors of zeros."""
+    devices = {a.fake_device for a in args if isinstance(a, FakeTensor)}
+    cuda = [d for d in devices if d.type == "cuda"]
+    with no_modes():
+        cpu, states = torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in cuda]
+    try:
+        yield
+    finally:
+        with no_modes():
+            torch.set_rng_state(cpu)
+            for device, state in zip(cuda, states, strict=True):
+                torch.cuda.set_rng_state(state, device)
 
 
 def _initialise(mode: FakeTensorMode) -> None:
