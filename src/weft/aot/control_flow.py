@@ -7,7 +7,7 @@ leaf that one of them made.
     a = sin(x)                           stage 0: compiled
     b = cond(p, true_fn, false_fn, (a,)) stage 1: true_fn or false_fn, each compiled
     c = cos(b).detach()                  stage 2: compiled
-    d = c.requires_grad_()               stage 3: run as it is, as changes of grad mode are
+    d = c.requires_grad_()               stage 3: run as it is, like autograd.grad and grad modes
     e = tan(d)                           stage 4: compiled
 """
 
@@ -85,9 +85,14 @@ def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
     makes_leaves = _makes_leaves(graph)
     stages: list[tuple[str, list[Node]]] = []
     for node in graph.nodes:
-        if node.op in ("placeholder", "output") or _is_module(node) or _is_result(node):
+        if node.op in ("placeholder", "output") or _is_module(node) or _is_result(node, _COND):
             continue
-        as_it_is = node in makes_leaves or _sets_mode(node)
+        if _is_result(node, torch.autograd.grad):
+            next(nodes for _, nodes in stages if node.args[0] in nodes).append(node)
+            continue
+        as_it_is = (
+            node in makes_leaves or node.target is torch.autograd.grad or _sets_mode(node)
+        )
         kind = "branch" if node.target is _COND else "as it is" if as_it_is else "plain"
         if kind != "plain" or not stages or stages[-1][0] != "plain":
             stages.append((kind, []))
@@ -107,10 +112,10 @@ def _is_module(node: Node) -> bool:
     return node.op == "get_attr" and all(u.target is _COND for u in node.users)
 
 
-def _is_result(node: Node) -> bool:
-    """`getitem(cond, i)`: part of the branch's stage."""
+def _is_result(node: Node, of: Any) -> bool:
+    """`getitem(of(…), i)`: part of that call's stage."""
     source = node.args[0] if node.args else None
-    return isinstance(source, Node) and source.target is _COND
+    return node.target is operator.getitem and isinstance(source, Node) and source.target is of
 
 
 @final
@@ -182,10 +187,12 @@ def _branch(
     assert isinstance(operands, (tuple, list))
     inputs = [n for n in operands if isinstance(n, Node)]
     given = [examples[n] for n in inputs]
-    results = _with_gradients(node.meta["example_value"], given)
     items: dict[Node, int] = {user: _index(user) for user in node.users}
-    examples.update((user, results[i]) for user, i in items.items())
-    runs = [compile_part(_side(gm, side, operands), given) for side in sides]
+    examples.update((user, user.meta["example_value"]) for user in items)
+    parts = [_side(gm, side, operands) for side in sides]
+    for part in parts:
+        part.meta["reaches_all"] = True  # the operands of the side that is not taken get zeros
+    runs = [compile_part(part, given) for part in parts]
     choice = _Choice(runs[0], runs[1], list(items.values()))
     if isinstance(predicate, Node):
         return _Stage(choice, [predicate, *inputs], list(items))
@@ -233,19 +240,3 @@ class _Choice:
     def __call__(self, predicate: Any, *operands: Any) -> list[Any]:
         results = self.on_true(*operands) if predicate else self.on_false(*operands)
         return [results[i] for i in self.items]
-
-
-def _with_gradients(results: Any, operands: list[Any]) -> Any:
-    """Examples of a branch's results: with a gradient if either side may give them one."""
-    tensors = [o for o in operands if isinstance(o, torch.Tensor)]
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
-        return results
-    return type(results)(
-        r.detach().requires_grad_() if _is_floating(r) else r for r in results
-    )
-
-
-def _is_floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and (
-        value.is_floating_point() or value.is_complex()
-    )

@@ -53,6 +53,9 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     groups = independent_groups(traced.differentiable)
     placeholders, tangents = _add_tangents(tracer, traced)
     gradients = _run_backward(tracer, traced, list(primals.values()), tangents)
+    if tracer.gm.meta.get("reaches_all"):
+        gradients = [_zeros(p, tracer) if g is None else g
+                     for p, g in zip(primals.values(), gradients, strict=True)]
     wanted = [(i, g) for i, g in zip(primals, gradients, strict=True) if g is not None]
     n_values = len(traced.values)
     for _, gradient in wanted:
@@ -109,6 +112,12 @@ def _run_backward(
     except RuntimeError as error:  # eager would raise too, but not before the backward is run
         raise Unsupported(f"the backward fails: {error}") from error
     return list(gradients)
+
+
+def _zeros(primal: torch.Tensor, tracer: Tracer) -> torch.Tensor:
+    """The gradient of what the values do not depend on, where it is not left out."""
+    with torch.no_grad(), tracer.recorder:
+        return torch.zeros_like(primal)
 
 
 @final

@@ -163,10 +163,11 @@ class Subgraph:
 
     def result(self, tx: Interpreter, node: fx.Node) -> SymbolicValue:
         """The body's value, its tensors taken from the call's outputs."""
-        for index, output in enumerate(self.outputs):
+        examples = node.meta["example_value"]
+        for index, (output, example) in enumerate(zip(self.outputs, examples, strict=True)):
             part = tx.builder.call("call_function", operator.getitem, (node, index), {},
-                                   output.example, node.meta["stack"])
-            made = wrap_result(tx, part, output.example)
+                                   example, node.meta["stack"])
+            made = wrap_result(tx, part, example)
             assert isinstance(made, TensorValue)
             self._made[id(output)] = made
         return self._replace(tx, self.value)

@@ -6,6 +6,7 @@ Place in the pipeline: see `handlers/__init__`; the functions are captured by `s
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -137,8 +138,29 @@ def _cond(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         modules.append(body.module_node(tx))
     node = tx.builder.call(
         "call_function", cond_operator, (predicate.proxy(tx), *modules, tuple(inputs)), {},
-        branches[0].examples(), tx.stack())
+        _of_either(branches[0].examples(), [n.meta["example_value"] for n in inputs]), tx.stack())
     return branches[0].result(tx, node)
+
+
+def _of_either(examples: Sequence[torch.Tensor], operands: Sequence[Any]) -> tuple[Any, ...]:
+    """Examples that autograd takes for results of all operands, not only the first branch's."""
+    tensors = [o for o in operands if isinstance(o, torch.Tensor) and o.requires_grad]
+    if not (torch.is_grad_enabled() and tensors):
+        return tuple(examples)
+    return tuple(_Chosen.apply(examples, *tensors))  # type: ignore[no-untyped-call]
+
+
+class _Chosen(torch.autograd.Function):
+    """Gradients of all operands: zeros for those that the branch does not use."""
+
+    @staticmethod
+    def forward(ctx: Any, examples: Sequence[torch.Tensor], *operands: torch.Tensor) -> Any:
+        ctx.save_for_backward(*operands)
+        return tuple(e.new_empty_strided(e.size(), e.stride()) for e in examples)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return (None, *(torch.zeros_like(o) for o in ctx.saved_tensors))
 
 
 def _check_alike(first: Subgraph, second: Subgraph) -> None:
