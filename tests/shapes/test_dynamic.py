@@ -256,6 +256,14 @@ def test_equal_sizes_that_part_are_told_apart() -> None:
     assert compilations(lambda x, y: x.sum() + y.cumsum(0), calls) <= 3
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_sizes_of_square_images_are_independent(dynamic: bool | None) -> None:
+    """Height and width get a symbol each; a second tensor of such sizes has the same two."""
+    calls = [(torch.randn(2, h, w), torch.randn(2, h, w))
+             for h, w in ((12, 12), (16, 16), (9, 13), (7, 5))]
+    assert compilations(lambda x, y: x.mean(1) + y.mean(1), calls, dynamic=dynamic) <= 2
+
+
 def test_dimension_of_size_one_with_changing_neighbour() -> None:
     """Its stride follows the neighbour's size and must not be guarded as a constant."""
     calls = [(torch.randn(1, n, 4),) for n in (8, 9, 10, 12)]

@@ -11,6 +11,7 @@ which dimensions are symbolic. Sizes get symbols; strides of a dense tensor foll
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +62,12 @@ def _is_buffer(source: Source) -> bool:
 def _sizes(
     tx: Interpreter, tensor: torch.Tensor, source: Source, ranges: Mapping[int, DimensionRange],
 ) -> list[Size]:
+    """The tensor's sizes, with symbols for those in `ranges`. Two tensors' sizes that changed alike
+    share one; one tensor's do not: images happen to be square."""
     sizes: list[Size] = list(tensor.shape)
+    alike: Counter[tuple[int, ...]] = Counter()
     for d, limits in sorted(ranges.items()):
+        alike[limits.history] += 1
         if limits.unbacked:
             least = 0 if limits.lo is None else limits.lo
             place = size_source(source, d)
@@ -73,7 +78,7 @@ def _sizes(
             size_source(source, d),
             lo=limits.lo,
             hi=limits.hi,
-            group=limits.history,
+            group=(limits.history, alike[limits.history]),
             marked=limits.marked,
             dim=limits.dim,
         )
