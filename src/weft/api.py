@@ -59,8 +59,8 @@ def compile(
     parts.
 
     fullgraph: raise `GraphBreakError` where the graph would break.
-    dynamic: True: sizes are symbolic from the start; False: always static; None: sizes that were
-        seen to change become symbolic.
+    dynamic: True: sizes, and numbers among the arguments, are symbolic from the start; False:
+        always static; None: those that were seen to change become symbolic.
     dynamic_shapes: what is known of the arguments' sizes, by parameter: `Dim`, ``Dim.AUTO``, ...;
         see `weft.Dim`. What it leaves out follows `dynamic`.
     backend: a name of `weft.list_backends()`, or any ``backend(gm, example_inputs) -> callable``.

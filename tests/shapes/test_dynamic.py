@@ -246,6 +246,16 @@ def test_marked_dimension_is_symbolic_from_the_start() -> None:
     assert weft.stats()["graphs"] == 1
 
 
+@pytest.mark.parametrize("wrap", [lambda n: n, lambda n: [n], lambda n: {"n": n}])
+def test_numbers_of_the_call_are_symbolic_from_the_start(wrap: Callable[[Any], Any]) -> None:
+    def program(x: torch.Tensor, n: Any) -> torch.Tensor:
+        return x * (n if isinstance(n, int | float) else n["n"] if isinstance(n, dict) else n[0])
+
+    x = torch.randn(4, 3)
+    for numbers in ((3, 4, 7), (0.5, 0.25, 3.5)):
+        assert compilations(program, [(x, wrap(n)) for n in numbers], dynamic=True) == 1
+
+
 def test_dynamic_false_never_makes_symbols() -> None:
     assert compilations(lambda x: x + 1, sizes(4, 5, 6), dynamic=False) == 3
 

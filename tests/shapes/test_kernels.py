@@ -417,7 +417,7 @@ def test_remainders_of_numbers_beyond_64_bits() -> None:
     def hashed(x: torch.Tensor, seed: int) -> torch.Tensor:
         return (x * (seed * 6364136223846793005 % 1000003) + (seed**3 + 1) // 7 % 1009) % 97
 
-    check(hashed, [(torch.arange(5), seed) for seed in (3, 12345, 987654321, 2**40, 0)], 2)
+    check(hashed, [(torch.arange(5), seed) for seed in (3, 12345, 987654321, 2**40, 0)])
 
 
 def test_no_size_is_open_in_a_view_of_nothing() -> None:

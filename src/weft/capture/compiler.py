@@ -205,7 +205,7 @@ class FrameCompiler:
         if found is None:
             found = self._policies[code] = DynamicPolicy(
                 self.options.dynamic, automatic=config.automatic_dynamic,
-                declared=self._declared)
+                outermost=code is self._root, declared=self._declared)
         return found
 
     def expect_symbolic(self, code: types.CodeType, name: str, dims: list[int]) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final, final
 
 Accessor = tuple[Any, ...]
 
+_ITEMS = frozenset({"dict_item", "list_item", "tuple_item"})
 _MODULE_DICTS = frozenset({"_modules", "_parameters", "_buffers"})
 
 
@@ -79,6 +80,12 @@ class Source:
     def is_fixed(self) -> bool:
         """Whether it is one certain object, whatever the call."""
         return bool(self.accessor[0] == "object")
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is an argument of the frame, or an item of one that is a container."""
+        step: str = self.accessor[0]
+        return step == "local" if self.base is None else step in _ITEMS and self.base.is_argument
 
     @property
     def is_drawn(self) -> bool:

@@ -3,8 +3,8 @@
 Place in the pipeline: capture keeps one `DynamicPolicy` per code object and asks it for each
 tensor and number that it reads from outside. With ``dynamic=None`` everything is static at first;
 at a recompile, a dimension (or a Python int or float) whose value differs from the last capture's
-becomes symbolic and stays so. ``dynamic=True`` makes all dimensions symbolic at once, ``False``
-none but marked ones.
+becomes symbolic and stays so. ``dynamic=True`` makes all dimensions symbolic at once, and the
+numbers among the arguments; ``False`` none but marked ones.
 
     policy = DynamicPolicy(None)
     policy.dimensions("x", (8, 128), {})       # {}: static
@@ -53,9 +53,11 @@ class DimensionRange:
 class DynamicPolicy:
     """What was seen at earlier captures of one code object, and what follows from it."""
 
-    def __init__(self, dynamic: bool | None, *, automatic: bool = True,
+    def __init__(self, dynamic: bool | None, *, automatic: bool = True, outermost: bool = False,
                  declared: Declarations | None = None) -> None:
+        """`outermost`: the code is the function that the user compiled."""
         self.dynamic = dynamic
+        self._of_arguments = outermost and dynamic is True
         self.declared = declared or Declarations()
         self.automatic = automatic and dynamic is not False
         self.expected: dict[str, set[int]] = {}
@@ -103,12 +105,15 @@ class DynamicPolicy:
                 ranges.pop(d, None)
         return ranges
 
-    def is_symbolic(self, name: str, value: int | float) -> bool:
-        """Whether the Python number called ``name`` has had another value at an earlier capture."""
+    def is_symbolic(self, name: str, value: int | float, *, argument: bool = False) -> bool:
+        """Whether the Python number called ``name`` has had another value at an earlier capture, or
+        is one of the call's arguments where all is symbolic from the start."""
         last = self._numbers.setdefault(name, value)
         if type(last) is not type(value) or (last != value and last == last):
             self._changed_numbers.add(name)
         self._numbers[name] = value
+        if argument and self._of_arguments and value not in (0, 1):
+            return True
         return self.automatic and name in self._changed_numbers
 
     def number_range(self, name: str, value: int | float) -> DimRange | None:

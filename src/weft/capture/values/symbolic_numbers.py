@@ -522,7 +522,8 @@ def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     if known is not None:
         return known
     said = tx.policy.number_range(source.name, obj)
-    if not tx.policy.is_symbolic(source.name, obj) and said is None:
+    changes = tx.policy.is_symbolic(source.name, obj, argument=source.is_argument)
+    if not changes and said is None:
         return None
     tx.guards.add(source, "type_is", type(obj))
     made = _float(tx, obj, source) if type(obj) is float else _integer(tx, obj, source, said)
