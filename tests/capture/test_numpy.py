@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import weft
+from tests.capture.harness import check
 
 A = np.arange(12.0).reshape(3, 4) - 5
 B = (np.arange(12).reshape(3, 4) % 5).astype(np.int32)
@@ -197,3 +198,40 @@ def test_arrays_with_their_elements_backwards_share_memory() -> None:
 def test_numpy_scalar_of_a_tensor() -> None:
     compiled = weft.compile(lambda t: np.float32(t), backend="eager")
     assert type(compiled(torch.tensor(1.5))) is np.float32
+
+
+def test_scalars_of_arrays_are_numbers_for_torch() -> None:
+    table = np.array([0.5, 2.0, 3.0])
+
+    def f(x, n):
+        made = torch.tensor([v * 2 for v in np.linspace(0.0, 1.0, 3)]), torch.as_tensor([table[0]])
+        mixed = torch.add(n, table[1]), n * table[0], table[1] - x, x == table[1], x[n.numpy()]
+        return x * table[0], x.clamp(max=table[1]), torch.full((2,), table[2]), *made, *mixed
+
+    check(f, (torch.arange(3.0), torch.tensor([2, 0, 1])), graphs=1, breaks=0)
+
+
+def test_what_torch_refuses_of_arrays_it_refuses_compiled() -> None:
+    table = np.array([0.5, 2.0])
+
+    def f(x, name):
+        try:
+            if name == "to":
+                return x.to(table)
+            return torch.add(x, table) if name == "add" else torch.maximum(x, table[0])
+        except TypeError as error:
+            return type(error)
+
+    check(f, *[(torch.ones(2), name) for name in ("to", "add", "maximum")], breaks=None)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_functions_of_numpy_give_tensors_for_tensors() -> None:
+    def f(x):
+        return np.sqrt(x), np.sign(x) + x, np.clip(x, 0, 1), x == np.ones(3)
+
+    check(f, (torch.arange(3.0),), breaks=None)
+
+
+def test_a_range_up_to_a_float_of_data_ends_the_graph() -> None:
+    check(lambda x: torch.arange(x.sum().item()), (torch.arange(3.0),), breaks=1)

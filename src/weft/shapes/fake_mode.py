@@ -398,9 +398,11 @@ def _may_specialize(func: OpOverload, error: Exception) -> bool:
 
 
 def _concrete(value: Any, mode: FakeTensorMode) -> Any:
-    """An argument with ints (guarded) in place of symbolic ones."""
+    """An argument with plain numbers (guarded) in place of symbolic ones."""
     if isinstance(value, torch.SymInt):
         return int(value)
+    if isinstance(value, torch.SymFloat):
+        return float(value)
     if isinstance(value, list | tuple):
         return [_concrete(item, mode) for item in value]
     if type(value) is not FakeTensor or not value._has_symbolic_sizes_strides:

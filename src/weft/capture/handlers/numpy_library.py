@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 import torch
 
-import weft.capture.handlers.torch_library  # noqa: F401  its rules are extended here
+import weft.capture.handlers.tensor_index
+import weft.capture.handlers.torch_library  # noqa: F401  their rules are extended here
 from weft.capture import numpy_calls
 from weft.capture.breaks import graph_break
 from weft.capture.handlers.numpy_numbers import makes_array_of_size, of_numbers
@@ -25,7 +26,8 @@ from weft.capture.values.constant import ConstantValue, evaluate, python_object
 from weft.capture.values.functions import RULES, rule
 from weft.capture.values.numpy_arrays import ArrayValue, call_numpy
 from weft.capture.values.registry import wraps
-from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.sequences import ListValue, SliceValue, TupleValue
+from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -147,7 +149,44 @@ def _or_of_array(
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if len(args) == 1 and isinstance(args[0], ArrayValue):
             return of_array(tx, args[0], kwargs)
-        return other(tx, args, kwargs)
+        return other(tx, [_with_tensors(tx, arg, _is_scalar) for arg in args], kwargs)
+
+
+def _with_tensors(
+    tx: Interpreter, value: SymbolicValue, chosen: Callable[[ArrayValue], bool]
+) -> SymbolicValue:
+    """The value, or the sequence or slice, with tensors in place of the chosen arrays."""
+    value = tx.force(value)
+    if isinstance(value, ArrayValue):
+        return value.tensor if chosen(value) else value
+    if not isinstance(value, (ListValue, TupleValue, SliceValue)):
+        return value
+    items = value.parts if isinstance(value, SliceValue) else value.all(tx)
+    changed = [_with_tensors(tx, item, chosen) for item in items]
+    if all(new is tx.force(old) for new, old in zip(changed, items, strict=True)):
+        return value
+    kind = next(k for k in (ListValue, TupleValue, SliceValue) if isinstance(value, k))
+    return kind(changed)
+
+
+def _is_scalar(array: ArrayValue) -> bool:
+    return array.scalar
+
+
+def _indexed_by_arrays(name: str) -> None:
+    """Tensors take arrays for indices."""
+    other = TENSOR_METHODS[name]
+
+    def method(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        key = _with_tensors(tx, args[0], lambda array: True)
+        found: SymbolicValue = other(tx, tensor, [key, *args[1:]], kwargs)
+        return found
+
+    TENSOR_METHODS[name] = method
+
+
+_indexed_by_arrays("__getitem__")
+_indexed_by_arrays("__setitem__")
 
 
 def _sharing(tx: Interpreter, array: ArrayValue, kwargs: Kwargs) -> SymbolicValue:

@@ -244,7 +244,8 @@ def _kinds(tx: Interpreter, value: SymbolicValue) -> set[type]:
 @rule(torch.as_tensor)
 def _as_tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     kwargs = _with_numpy_type(tx, args, kwargs)
-    if args and not isinstance(args[0], TensorValue) and _holds(tx, args[0], SymbolicNumberValue):
+    if args and not isinstance(args[0], TensorValue) and (
+            _holds(tx, args[0], SymbolicNumberValue) or _holds(tx, args[0], TensorValue)):
         return _tensor(tx, args, kwargs)
     return run(tx, "call_function", torch.as_tensor, args, kwargs)
 

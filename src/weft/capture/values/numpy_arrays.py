@@ -89,11 +89,17 @@ class ArrayValue(SymbolicValue):
 
     # -- in the graph -----------------------------------------------------------------------------
 
+    def _number(self, tx: Interpreter) -> SymbolicValue:
+        """What a torch function takes a scalar for; arrays it refuses, or converts by itself."""
+        if not self.scalar:
+            raise graph_break("unknown-operation", f"{self!r} as an argument of a torch function")
+        return run(tx, "call_method", "item", [self.tensor], {})
+
     def proxy(self, tx: Interpreter) -> Any:
-        return self.tensor.proxy(tx)
+        return self._number(tx).proxy(tx)
 
     def fake(self, tx: Interpreter) -> Any:
-        return self.tensor.example
+        return self._number(tx).fake(tx)
 
     def rebuild(self, emit: Emitter) -> str:
         text = emit.value(self.tensor)
@@ -162,7 +168,9 @@ class ArrayValue(SymbolicValue):
         if isinstance(other, SymbolicNumberValue):  # better than an artifact for each size
             raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
         if isinstance(other, TensorValue):
-            return None
+            number = self._number(tx)
+            left, right = (other, number) if reflected else (number, other)
+            return tx.binary(op, left, right)
         if not isinstance(other, (ArrayValue, ListValue, TupleValue)) and not _is_number(other):
             raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
         in_place = plain_operator(op) != op and not reflected and not self.scalar
@@ -188,19 +196,26 @@ def _is_number(value: SymbolicValue) -> bool:
 # -- calls ----------------------------------------------------------------------------------------
 
 
+_CONVERT: Final = ("array", "asarray", "ascontiguousarray", "concatenate", "dot", "hstack", "stack",
+                   "vstack", "operator.getitem", "operator.setitem")
+"""What makes arrays of tensors. Other functions call the tensors' methods, or give tensors."""
+
 def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A NumPy operation on arrays and constants, as a node of the graph."""
     if "out" in kwargs or "where" in kwargs or not numpy_calls.exists(path):
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
+    if path not in _CONVERT and any(
+            isinstance(tx.force(value), TensorValue) for value in (*args, *kwargs.values())):
+        raise graph_break("unknown-operation", f"numpy.{path} of a tensor")
     tried = _tried(tx, path, args, kwargs)
     if tried is not None and not tried.agrees:
         raise graph_break("unknown-c-function", f"numpy.{path}, of which PyTorch's version differs")
-    args = [_operand(tx, arg) for arg in args]
+    given, args = args, [_operand(tx, arg) for arg in args]
     kwargs = {name: _operand(tx, value) for name, value in kwargs.items()}
     result = run(tx, "call_function", numpy_calls.operation(path), args, kwargs)
     if tried is not None and tried.shares_memory:
         _note_copy(tx, args, result)
-    same = _returned(args, result)
+    same = _returned(given, result)
     if same is not None:
         return same
     return _conform(tx, result, MISSING if tried is None else tried.result)
@@ -226,7 +241,7 @@ def _tried(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried | No
 def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     value = tx.force(value)
     if isinstance(value, (ArrayValue, TensorValue)):
-        example = value.fake(tx)
+        example = value.tensor.example if isinstance(value, ArrayValue) else value.example
         sizes = (*example.shape, *example.stride())
         if any(type(n) is not int and not is_hinted(n) for n in sizes):
             return MISSING
@@ -269,7 +284,7 @@ def _storages(values: Iterable[Any]) -> set[int]:
 
 
 def _note_copy(tx: Interpreter, args: Args, result: SymbolicValue) -> None:
-    taken = [a.fake(tx) for a in args if isinstance(a, (ArrayValue, TensorValue))]
+    taken = [a.example for a in args if isinstance(a, TensorValue)]
     results = result.items if isinstance(result, (TupleValue, ListValue)) else [result]
     made = [one.example for one in results if isinstance(one, TensorValue)]
     if not _storages(made) <= _storages(taken):
@@ -302,6 +317,8 @@ def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
         return type(value)([_operand(tx, item) for item in value.items])
     if isinstance(value, SliceValue):
         return SliceValue([_operand(tx, part) for part in value.parts])
+    if isinstance(value, ArrayValue):
+        return value.tensor
     if isinstance(value, TensorValue):
         if value.example.requires_grad or value.example.device.type != "cpu":
             raise graph_break("unknown-operation", "a NumPy function of a tensor that is no array")
