@@ -23,27 +23,59 @@ def independent_groups(values: Mapping[int, torch.Tensor]) -> Groups:
     """The keys of `values`, those together that share saved tensors; () if all do."""
     if len(values) < 2:
         return ()
-    groups: list[tuple[set[int], set[Any]]] = []
+    search = _Search()
     for key, value in values.items():
-        keys, nodes = {key}, _saving_nodes(value.grad_fn)
-        for other in [g for g in groups if not nodes.isdisjoint(g[1])]:
-            groups.remove(other)
-            keys |= other[0]
-            nodes |= other[1]
-        groups.append((keys, nodes))
-    return tuple(frozenset(keys) for keys, _ in groups) if len(groups) > 1 else ()
+        search.add(key, value.grad_fn)
+    groups = search.groups()
+    return groups if len(groups) > 1 else ()
 
 
-def _saving_nodes(start: Any) -> set[Any]:
-    """The autograd nodes behind `start` that have saved tensors."""
-    seen: set[Any] = set()
-    waiting = [start]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting.extend(n for n, _ in node.next_functions)
-    return {n for n in seen if _saves(n)}
+class _Search:
+    """Walks what is behind each result once, however many results reach it."""
+
+    def __init__(self) -> None:
+        self._first: dict[Any, int] = {}
+        """The result from which a node was first reached."""
+        self._saving: set[Any] = set()
+        """Nodes that save tensors, or have such a node behind them."""
+        self._group: dict[int, set[int]] = {}
+
+    def add(self, key: int, start: Any) -> None:
+        self._group[key] = {key}
+        for node in self._reached(key, start):
+            behind = any(n in self._saving for n, _ in node.next_functions)
+            if behind or _saves(node):
+                self._saving.add(node)
+
+    def _reached(self, key: int, start: Any) -> list[Any]:
+        """The nodes that no other result has reached, those behind first; joins the results that
+        reach the others."""
+        reached, waiting = [], [(start, False)]
+        while waiting:
+            node, is_done = waiting.pop()
+            if is_done:
+                reached.append(node)
+            elif node is None or self._first.get(node) == key:
+                continue
+            elif node in self._first:
+                if node in self._saving:
+                    self._join(key, self._first[node])
+            else:
+                self._first[node] = key
+                waiting.append((node, True))
+                waiting.extend((n, False) for n, _ in node.next_functions)
+        return reached
+
+    def _join(self, left: int, right: int) -> None:
+        ours, theirs = self._group[left], self._group[right]
+        if ours is not theirs:
+            ours |= theirs
+            for key in theirs:
+                self._group[key] = ours
+
+    def groups(self) -> Groups:
+        """The results by what they share."""
+        return tuple(dict.fromkeys(frozenset(self._group[key]) for key in self._group))
 
 
 def _saves(node: Any) -> bool:

@@ -87,6 +87,8 @@ class GraphLowering:
     facts: Facts | None = None
     floats: dict[Expr, FloatValue] = field(default_factory=dict)
     """Floats that kernels are given, by the symbols of their bits."""
+    _returned: set[Buffer] = field(default_factory=set)
+    """The memory of outputs that are no inputs."""
     _due: DueFormulas = field(default_factory=DueFormulas)
     _count: int = 0
 
@@ -212,7 +214,11 @@ class GraphLowering:
         made: dict[int, list[Definition]] = defaultdict(list)
         known = len(self.definitions)
         for item in items:
-            self.outputs.append(self._output(item, environment))
+            output = self._output(item, environment)
+            self.outputs.append(output)
+            if isinstance(output, Value) and isinstance(output.impl, Strided):
+                buffer = output.impl.buffer
+                self._returned |= {buffer} if buffer.definition is not None else set()
             new = self.definitions[known:]
             del self.definitions[known:]
             if new:
@@ -238,7 +244,8 @@ class GraphLowering:
         if _is_formula(value):
             value.layout = dense_layout(value.shape, strides)
         placed = value.realize()
-        if _same_strides(placed.shape, placed.strides, strides) and not self._returned(placed):
+        taken = placed.buffer in self._returned  # two outputs never share memory
+        if not taken and _same_strides(placed.shape, placed.strides, strides):
             return value
         if not is_supported(value.dtype) or dense_layout(value.shape, strides) is None:
             return self._copied(value, strides)
@@ -269,13 +276,6 @@ class GraphLowering:
         (copy,) = call_aten(cx, (value, list(strides)), {}, [0], False)
         assert copy is not None
         return copy
-
-    def _returned(self, placed: Strided) -> bool:
-        """Is memory of this buffer an output already? (Two outputs never share memory.)"""
-        if placed.buffer.definition is None:
-            return False
-        earlier = (v.impl for v in self.outputs if isinstance(v, Value))
-        return any(isinstance(e, Strided) and e.buffer is placed.buffer for e in earlier)
 
     # -- buffers ---------------------------------------------------------------------------------
 
