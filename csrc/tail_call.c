@@ -56,16 +56,36 @@ static PyObject *give_next(PyObject *object)
     return arg;
 }
 
+/* What the object holds moves to another: whoever called `finish` keeps the empty one until that
+ * returns, and what the rest of the program lets go meanwhile is to be freed. */
+static PyObject *emptied(TailCall *given)
+{
+    Py_ssize_t n = Py_SIZE(given);
+    if (given->target == NULL)
+        return PyErr_SetString(PyExc_RuntimeError, "finish: it is done already"), NULL;
+    TailCall *self = PyObject_NewVar(TailCall, TailCall_Type, n);
+    if (self == NULL)
+        return NULL;
+    size_t begin = offsetof(TailCall, target), size = offsetof(TailCall, args) - begin;
+    memcpy((char *)self + begin, (char *)given + begin, size + (size_t)(n - 1) * sizeof(PyObject *));
+    memset(given->args, 0, (size_t)(n - 1) * sizeof(PyObject *));
+    given->target = given->on_miss = NULL;
+    return (PyObject *)self;
+}
+
 static PyObject *finish(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    return tail_calls_run(Py_NewRef(object));
+    if (!Py_IS_TYPE(object, TailCall_Type))
+        return Py_NewRef(object);
+    PyObject *self = emptied((TailCall *)object);
+    return self == NULL ? NULL : tail_calls_run(self);
 }
 
 static void tail_call_dealloc(PyObject *object)
 {
     TailCall *self = (TailCall *)object;
     PyTypeObject *type = Py_TYPE(object);
-    Py_DECREF(self->target);
+    Py_XDECREF(self->target);
     Py_XDECREF(self->on_miss);
     for (Py_ssize_t i = 0; i < Py_SIZE(self) - 1; i++)
         Py_XDECREF(self->args[i]);

@@ -276,3 +276,54 @@ def test_objects_with_a_finalizer_are_freed_where_their_variables_let_go():
             call(torch.ones(2), 2)
             logs.append(list(Finalized.log))
         assert logs[0] == logs[1]
+
+
+class FreedList(list):
+    def __del__(self):
+        Finalized.log.append("freed")
+
+
+def walked(x, walk):
+    iterator = walk(FreedList([1, 2]))
+    for n in iterator:
+        x = x + n
+    Finalized.log.append("behind the loop")
+    return x * len(Finalized.log), list(iterator)
+
+
+@pytest.mark.parametrize("walk", [iter, reversed])
+@pytest.mark.parametrize("inlined", [False, True])
+def test_what_an_iterator_alone_holds_is_freed_at_its_end(walk, inlined):
+    def calling(x, walk):
+        return walked(x, walk)
+
+    function = calling if inlined else walked
+    weft.reset()
+    logs = []
+    for call in (function, weft.compile(function, backend="eager")):
+        Finalized.log.clear()
+        result = call(torch.ones(2), walk)
+        logs.append((result[0].tolist(), list(Finalized.log)))
+    assert logs[0] == logs[1]
+
+
+@weft.disable
+def pause():
+    pass
+
+
+def test_an_inlined_frame_that_broke_lets_go_of_its_arguments():
+    """The caller's replacement held them until the frame was over."""
+    def inner(items, seen):
+        seen.append(weakref.ref(items[0]))
+        pause()
+        items = items[0].cos() + 1
+        pause()
+        return items + (seen[0]() is None)
+
+    def outer(x, seen):
+        return inner([x.sin()], seen) * 2
+
+    weft.reset()
+    compiled = weft.compile(outer, backend="eager")
+    assert torch.equal(compiled(torch.ones(2), []), outer(torch.ones(2), []))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft.capture import bytecode
+from weft.capture.breaks import graph_break
 from weft.capture.bytecode.liveness import live_locals
 from weft.capture.tracebacks import Place
 from weft.errors import SourceLine
@@ -230,28 +231,38 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
         return True
     if value.source is None:
         return False
-    obj = _outside_object(value)
+    obj = outside_object(value)
     if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
         return True
     return not issubclass(type(obj), _LONG_LIVED) and weakref.getweakrefcount(obj) > 0
 
 
-def _outside_object(value: SymbolicValue) -> Any:
+def outside_object(value: SymbolicValue) -> Any:
     """The object behind a value, which nothing may have looked at yet (`LazyValue`)."""
     found = getattr(value, "object", None)
     return value.real() if found is None else found
 
 
-def is_watched(value: SymbolicValue) -> bool:
+def is_watched(obj: Any) -> bool:
     """Whether something happens when an outside object is freed: a weak reference calls back, or
     the program has written a `__del__`."""
-    obj = _outside_object(value)
     cls = type(obj)
     if isinstance(getattr(cls, "__del__", None), types.FunctionType):
         return True
     return not issubclass(cls, _LONG_LIVED) and any(
         type(reference) in weakref.ProxyTypes or reference.__callback__ is not None
         for reference in weakref.getweakrefs(obj))  # a proxy has the attributes of the object
+
+
+def check_held(tx: Interpreter, value: SymbolicValue) -> None:
+    """Breaks before an iterator is made of an object that only it will hold, if something happens
+    when that is freed: the real iterator does so at its end."""
+    place = value.source
+    if place is None or place.base is not None or place.accessor[0] != "local":
+        return
+    if tx.root.code.co_varnames[place.accessor[1]].startswith(".stack") and is_watched(
+            outside_object(value)):
+        raise graph_break("unknown-operation", f"an iterator over {value!r}, which is watched")
 
 
 _LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)

@@ -134,8 +134,9 @@ def same_object(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> b
         a, b = left.constant(), right.constant()
         if _is_nan(left) and _is_nan(right):
             return _same_nan(tx, left, right)
-        if isinstance(a, (str, int, float)) and isinstance(b, type(a)) and type(a) is type(b):
-            return bool(a == b)
+        from_outside = left.source is not None or right.source is not None
+        if from_outside and isinstance(a, (str, int, float)) and type(a) is type(b):
+            return bool(a == b)  # what is guarded
         return a is b
     if _is_empty_tuple(left) and _is_empty_tuple(right):
         return True

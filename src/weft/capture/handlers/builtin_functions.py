@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.frame import check_held
 from weft.capture.values.attributes import require_special, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS, OBJECT_METHODS, BuiltinValue
@@ -68,6 +69,7 @@ def _len(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 @rule(iter)
 def _iter(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if len(args) == 1:
+        check_held(tx, args[0])
         return args[0].iter(tx)
     if not _callable(tx, args[:1], {}).constant():
         raise graph_break("unknown-operation", f"iter of {args[0]!r} and a last value")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from weft.capture.breaks import graph_break
+from weft.capture.frame import check_held
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS
@@ -409,6 +410,7 @@ def _filter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
 @constructor(reversed)
 def _reversed(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     value = args[0]
+    check_held(tx, value)
     if isinstance(value, RangeValue):
         return RangeIterator(value.range[::-1])
     if isinstance(value, SequenceValue):

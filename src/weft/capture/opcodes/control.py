@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.frame import Frame, Instruction, opcode
+from weft.capture.frame import Frame, Instruction, check_held, opcode
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import is_none
 from weft.capture.values.outside_iterators import OutsideIterator
@@ -110,7 +110,9 @@ def jump_if_false_or_pop(tx: Interpreter, frame: Frame, ins: Instruction) -> Non
 
 @opcode("GET_ITER")
 def get_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    frame.push(frame.pop().iter(tx))
+    value = frame.pop()
+    check_held(tx, value)
+    frame.push(value.iter(tx))
 
 
 @opcode("FOR_ITER")

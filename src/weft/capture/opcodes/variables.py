@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.continuation import is_continuation
-from weft.capture.frame import Frame, Instruction, is_watched, opcode
+from weft.capture.frame import Frame, Instruction, is_watched, opcode, outside_object
 from weft.capture.values.base import NULL, LazyValue, SymbolicValue
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant, evaluate
@@ -103,7 +103,8 @@ def _let_go(frame: Frame, name: str) -> None:
     if value is None or value.source is None or not is_continuation(frame.code):
         return
     others = [held for other, held in frame.locals.items() if other != name]
-    if is_watched(value) and not any(held is value for held in (*others, *frame.stack)):
+    if is_watched(outside_object(value)) and not any(
+            held is value for held in (*others, *frame.stack)):
         raise graph_break("watched-object", f"{value!r} is let go, which {name} was")
 
 

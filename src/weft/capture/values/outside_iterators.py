@@ -19,6 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
+from weft.capture.frame import is_watched
 from weft.capture.source import Source
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.capture.values.iterators import IteratorValue, advance
@@ -88,6 +89,8 @@ class OutsideIterator(IteratorValue):
         place = self.source.call(peek, f"the next item of {self.source.name}")
         tx.effects.touch(self)
         if item is _END:
+            if any(map(is_watched, gc.get_referents(self.object))):
+                raise graph_break("unknown-operation", f"the end of {self!r} over what is watched")
             tx.guards.add(place, "is", _END)
             self.over = True
             return None
