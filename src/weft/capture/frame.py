@@ -258,7 +258,7 @@ def check_held(tx: Interpreter, value: SymbolicValue) -> None:
     """Breaks before an iterator is made of an object that only it will hold, if something happens
     when that is freed: the real iterator does so at its end."""
     place = value.source
-    if place is None or place.base is not None or place.accessor[0] != "local":
+    if tx.root is None or place is None or place.base or place.accessor[0] != "local":
         return
     if tx.root.code.co_varnames[place.accessor[1]].startswith(".stack") and is_watched(
             outside_object(value)):

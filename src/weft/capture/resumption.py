@@ -29,7 +29,7 @@ from weft.capture.continuation import resume_function, run_handling
 from weft.capture.frame import Frame, frame_places, frame_variables
 from weft.capture.replacement import Emitter
 from weft.capture.tracebacks import caught, hide
-from weft.capture.user_lines import in_frames
+from weft.capture.user_lines import call_in_frames, operation_in_frames
 from weft.capture.values.base import (
     NullValue,
     SymbolicValue,
@@ -115,7 +115,7 @@ class Resumption:
 
     def _attempt(self, frame: Frame, operation: Operation) -> Callable[[], str]:
         """Emits the operation; gives the name of its value."""
-        text = self._handling(frame)(in_frames(self.emit, frame, operation.text))
+        text = self._handling(frame)(operation_in_frames(self.emit, frame, operation.text))
 
         def attempt() -> str:
             if operation.pushes or operation.branches is not None:
@@ -233,8 +233,8 @@ class Resumption:
         handling = self._handling(caller)
 
         def go(text: str) -> str:
-            rest = f"{finish}({self.emit.temporary(text)})"
-            finished = handling(in_frames(self.emit, caller, rest))
+            finished = handling(call_in_frames(
+                self.emit, caller, finish, self.emit.temporary(text)))
             name = self.emit.temporary(finished)
             self.emit.stands_for(f"{name} = {finished}", caller)
             return name

@@ -5,7 +5,8 @@ look at its callers: logging names a file and line, warnings are counted in a mo
 profiler shows the stack. So the replacement's code lies in the user's file, at the user's lines,
 and the operation of an inlined frame runs in a function that lies where that frame is::
 
-    c3_f(v[0], t0)     # def f(v_0, t0): return v_0.warning(t0), in the user's file, at that line
+    c3_f(c4_g, v[0], t0)     # def g(v_0, t0): return v_0.warning(t0), in the user's file, at that
+                             # line; called by f(function, *arguments), at the line that calls g
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from __future__ import annotations
 import builtins
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from weft import _frame
+from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.locations import encode_spans
 from weft.capture.frame import POLYFILLS
 from weft.capture.tracebacks import hide
@@ -51,19 +53,11 @@ def lying_at(code: types.CodeType, user: types.CodeType, first: int, lines: Mapp
     return code
 
 
-def in_frames(emit: Emitter, frame: Frame, text: str) -> str:
-    """The expression evaluated where the frame is, which the replacement's own frame calls: with
-    a frame for this one and for each of its callers but the outermost."""
-    at: Frame = frame
-    while at.caller is not None:
-        if not at.code.co_filename.startswith(POLYFILLS):
-            text = _at_user_line(emit, at, text)
-        at = at.caller
-    return text
-
-
-def _at_user_line(emit: Emitter, frame: Frame, text: str) -> str:
-    """The expression evaluated in a function that lies where the frame is."""
+def operation_in_frames(emit: Emitter, frame: Frame, text: str) -> str:
+    """The operation of a frame, evaluated where that is: under its callers' frames. The outermost
+    is the replacement's own."""
+    if frame.caller is None or _is_polyfill(frame):
+        return text
     text = _SLOTS.sub(r"v_\1", text)
     names = ", ".join(dict.fromkeys(
         m[2] for m in _NAMES.finditer(text) if m[2] and _is_ours(m[2])))
@@ -71,9 +65,47 @@ def _at_user_line(emit: Emitter, frame: Frame, text: str) -> str:
     exec(f"def operation({names}): return {text}", space)
     code = lying_at(space["operation"].__code__, frame.code, frame.current.line, {})
     hide(code)
-    function = types.FunctionType(code, frame.globals.original)
-    arguments = _SLOT_NAMES.sub(r"v[\1]", names)
-    return f"{emit.constant(function)}({arguments})"
+    function = emit.constant(types.FunctionType(code, frame.globals.original))
+    return call_in_frames(emit, frame.caller, function, _SLOT_NAMES.sub(r"v[\1]", names))
+
+
+def call_in_frames(emit: Emitter, frame: Frame, function: str, arguments: str) -> str:
+    """A call of a function by the frame, under its callers' frames."""
+    through: list[str] = []
+    at = frame
+    while at.caller is not None and len(through) < _MOST_FRAMES:
+        if not _is_polyfill(at):
+            through.append(emit.constant(_passing_on(at)))
+        at = at.caller
+    first, *others = [*reversed(through), function]
+    return f"{first}({', '.join(filter(None, [*others, arguments]))})"
+
+
+_MOST_FRAMES: Final = 24
+"""Callers that a recursion shows: one replacement may have a call at each of its levels."""
+
+_PASSING_ON: Final[PerCode[dict[int, types.CodeType]]] = PerCode()
+
+
+def _passing_on(frame: Frame) -> types.FunctionType:
+    """A function that lies where the frame is, and calls its first argument with the others."""
+    lines = _PASSING_ON.get(frame.code)
+    if lines is None:
+        lines = _PASSING_ON[frame.code] = {}
+    line = frame.current.line
+    code = lines.get(line)
+    if code is None:
+        code = lines[line] = lying_at(_pass_on.__code__, frame.code, line, {})
+        hide(code)
+    return types.FunctionType(code, frame.globals.original)
+
+
+def _pass_on(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _is_polyfill(frame: Frame) -> bool:
+    return frame.code.co_filename.startswith(POLYFILLS)
 
 
 def _is_ours(name: str) -> bool:
