@@ -165,6 +165,20 @@ def test_rounded_floats_lie_in_their_bounds() -> None:
                     assert made.lo <= _value(how, value, {n: i, m: j}) <= made.hi
 
 
+def test_powers_and_shifts_by_numbers_that_change_stay_symbolic() -> None:
+    def quantized(x: torch.Tensor, bits: int) -> torch.Tensor:
+        return (x * (2**bits - 1)).round() / (1 << bits)
+
+    compiled = weft.compile(quantized, backend="eager")
+    for bits in (4, 8, 6, 2, 31, 62):
+        x = torch.randn(5)
+        torch.testing.assert_close(compiled(x, bits), quantized(x, bits))
+    assert weft.stats()["graphs"] == 2
+    x = torch.randn(5)
+    with pytest.raises(ValueError, match="negative shift count"):
+        compiled(x, -1)
+
+
 def kept(x: torch.Tensor, rate: float) -> tuple[torch.Tensor, int]:
     return x[:, : int(x.shape[1] * rate)].exp(), round(rate * 10)
 

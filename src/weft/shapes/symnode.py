@@ -266,12 +266,12 @@ class SymNode:
         return self.shape_env.int_node(value)
 
     def _power(self, base: IntExpr, exponent: IntExpr) -> IntExpr | None:
-        """``base**exponent`` of a constant base, where it is a 64-bit int (asked by a guard)."""
+        """``base**exponent`` of a constant base, where it is a 64-bit int (asked by guards)."""
         if not isinstance(base, int) or base < 2 or not isinstance(exponent, Expr):
             return None
         power, largest = functions.power_of(base)
-        fits = expr.lower_bound(exponent) >= 0 and self.shape_env.truth(
-            relation.ge(largest, exponent))
+        fits = all(map(self.shape_env.truth, (relation.ge(exponent, 0),
+                                              relation.ge(largest, exponent))))
         return expr.applied(power, exponent) if fits else None
 
     def pow(self, other: SymNode) -> SymNode:
