@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import weft
+from weft.codegen.values import estimate
 from weft.errors import InternalError
 from weft.runtime.generated_code import load
 from weft.shapes.expr import applied, symbol
@@ -163,6 +164,12 @@ def test_rounded_floats_lie_in_their_bounds() -> None:
             for i in range(2, 41):
                 for j in range(1, 10):
                     assert made.lo <= _value(how, value, {n: i, m: j}) <= made.hi
+
+
+def test_a_size_is_estimated_where_its_function_has_no_value() -> None:
+    n = symbol("n", 0, 1)
+    side = rounded("int", apply("sqrt", apply("sub", 1.0, n)))
+    assert side is not None and estimate(side * n) == 64 * 64
 
 
 def test_powers_and_shifts_by_numbers_that_change_stay_symbolic() -> None:

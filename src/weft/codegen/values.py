@@ -27,6 +27,7 @@ from weft.codegen.loop_ir import KernelBuilder, Node, Scalar
 from weft.errors import SourceLine
 from weft.runtime.writes import WRITERS
 from weft.shapes.expr import IntExpr, lower_bound, subs, symbols, upper_bound
+from weft.shapes.functions import with_functions
 from weft.shapes.unbacked import Binding
 
 
@@ -56,17 +57,23 @@ def product(sizes: Sequence[IntExpr]) -> IntExpr:
 
 
 def estimate(size: IntExpr) -> int:
-    """A number of that order of magnitude, for comparisons of cost: symbols count as 64."""
+    """A number of that order of magnitude, for comparisons of cost: symbols count as 64, and so do
+    functions that only Python computes, which have no value for any guess."""
     if isinstance(size, int):
         return size
     for guess in (64, 61, 2):  # a divisor may become zero under a guess
         try:
-            value = subs(size, dict.fromkeys(symbols(size), guess))
+            value = _guessed(size, guess)
         except ZeroDivisionError:
             continue
         if isinstance(value, int):
             return value
     return 64
+
+
+def _guessed(size: IntExpr, guess: int) -> IntExpr:
+    plain = with_functions(size, lambda function: guess)
+    return subs(plain, dict.fromkeys(symbols(plain), guess))
 
 
 def contiguous_strides(shape: Sequence[IntExpr]) -> Shape:
