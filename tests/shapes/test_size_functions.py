@@ -209,6 +209,20 @@ def test_ints_of_floats_that_change_need_no_variant(
             assert weft.stats()["graphs"] <= 2
 
 
+def test_gradients_of_images_resized_by_a_factor_that_changes_need_no_variant() -> None:
+    """The rule asked for sizes that are positive whatever the factor."""
+    compiled = weft.compile(lambda x, rate: F.interpolate(x, scale_factor=rate, mode="bilinear"),
+                            backend="aot_eager")
+    for columns, rate in ((8, 1.5), (9, 1.25), (10, 0.75)):
+        x = torch.randn(1, 2, 5, columns, requires_grad=True)
+        expected = F.interpolate(x, scale_factor=rate, mode="bilinear")
+        given = compiled(x, rate)
+        torch.testing.assert_close(given, expected)
+        gradients = [torch.autograd.grad(y.exp().sum(), x) for y in (given, expected)]
+        torch.testing.assert_close(*gradients)
+    assert weft.stats()["graphs"] == 2
+
+
 def _result_or_error(program: Callable[..., Any], x: torch.Tensor, rate: float) -> Any:
     try:
         return program(x, rate)

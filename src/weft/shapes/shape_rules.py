@@ -441,19 +441,21 @@ RULES[aten.amin.default] = _extremes
 def _resized(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """`(image, sizes, ...)`: the sizes of its pixels."""
     _require(type(args[0]) is FakeTensor and not kwargs)
-    return _image(args[0], (*sizes_of(args[0])[:2], *_values(args[1])))
+    return _image(args[0], (*args[0].shape[:2], *args[1]))
 
 
 def _resized_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """`(gradient, sizes after, sizes before, ...)`: all sizes, those of batch and channels too."""
     _require(type(args[0]) is FakeTensor and not kwargs)
-    return _image(args[0], _values(args[2]))
+    return _image(args[0], args[2])
 
 
-def _image(given: FakeTensor, sizes: Sizes) -> list[Result]:
+def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
     """One that lies in memory as another does."""
-    before, strides = sizes_of(given), strides_of(given)
-    _require(len(sizes) == len(before) >= 3 and all(lower_bound(n) > 0 for n in (*before, *sizes)))
+    sizes, before, strides = _values(wanted), sizes_of(given), strides_of(given)
+    _require(len(sizes) == len(before) >= 3)
+    numbers = (*given.shape, *wanted)
+    _require(all(lower_bound(n) > 0 or _guarded(ge(n, 1), numbers) for n in (*before, *sizes)))
     if _is_row_major(before, strides):
         layout = row_major(sizes)
     else:  # GPUs turn images of few channels
