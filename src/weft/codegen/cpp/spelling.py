@@ -23,6 +23,8 @@ _MATH: Final = (
     "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "atan",
     "tanh", "erf", "sigmoid", "floor", "ceil", "trunc", "round", "copysign",
 )
+_OF_DOUBLE: Final = ("atan", "erf")
+"""What math.h has for float only."""
 _LIBRARY: Final = (
     "tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2",
     "hypot", "nextafter",
@@ -41,9 +43,9 @@ HEADER: Final[dict[str, str]] = {
 
 
 def headers_of(op: Op) -> frozenset[str]:
-    """The headers that have the C++ function of an operator; of double it is a library's."""
+    """The headers that have the C++ function of an operator; some of double are a library's."""
     found = {HEADER[op.name]} if op.name in HEADER else set()
-    return frozenset(found | {"library.h"} if op.name in _MATH and op.dtype == "f64" else found)
+    return frozenset(found | {"library.h"} if op.name in _OF_DOUBLE and op.dtype == "f64" else found)
 
 
 REDUCTION: Final = {

@@ -1,4 +1,4 @@
-// Functions of libraries: of double, and rarer ones of both types.
+// Functions of libraries: two of double, and rarer ones of both types.
 //
 // Whole vectors go through SLEEF, which is part of torch and gives eager's results, where torch exports it
 // (WEFT_SLEEF, see cpp_build.py); other vectors and scalars go lane by lane through libm.
@@ -49,17 +49,7 @@ template <class T, int L> constexpr bool in_sleef = false;
 #define WEFT_OF_DOUBLE(NAME, ULP) \
   WEFT_LIBRARY1(NAME, ULP)        \
   WEFT_FV INLINE Vec<double, L, P> NAME(Vec<double, L, P> a) { return library_##NAME(a); }
-WEFT_OF_DOUBLE(exp, _u10) WEFT_OF_DOUBLE(exp2, _u10) WEFT_OF_DOUBLE(expm1, _u10) WEFT_OF_DOUBLE(log, _u10)
-WEFT_OF_DOUBLE(log2, _u10) WEFT_OF_DOUBLE(log10, _u10) WEFT_OF_DOUBLE(log1p, _u10) WEFT_OF_DOUBLE(sin, _u10)
-WEFT_OF_DOUBLE(cos, _u10) WEFT_OF_DOUBLE(atan, _u10) WEFT_OF_DOUBLE(tanh, _u10) WEFT_OF_DOUBLE(erf, _u10)
-WEFT_FV INLINE Vec<double, L, P> sigmoid(Vec<double, L, P> x) {
-  return reciprocal(add(exp(neg(x)), splat_lane<L, P, double>(1)));
-}
-WEFT_FV INLINE Vec<double, L, P> copysign(Vec<double, L, P> a, Vec<double, L, P> b) {
-  const auto sign = splat_lane<L, P, int64_t>((int64_t)1 << 63);
-  auto of_b = and_(bits<Vec<int64_t, L, P>>(b), sign);
-  return bits<Vec<double, L, P>>(or_(bits<Vec<int64_t, L, P>>(abs(a)), of_b));
-}
+WEFT_OF_DOUBLE(atan, _u10) WEFT_OF_DOUBLE(erf, _u10)
 
 // What has no other form.
 #define WEFT_OF_BOTH1(NAME, ULP) \
