@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import weft
+from tests.codegen.compiling import check
 
 Z = torch.randn(4, 6, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
 W = torch.randn(4, 6, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
@@ -95,3 +96,14 @@ def _loss(results: Any) -> Tensor:
 
 def _list(results: Any) -> list[Any]:
     return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
+def test_views_of_complex_results_and_new_zeros_are_no_library_calls() -> None:
+    def padded(x: Tensor) -> Any:
+        f = torch.fft.rfft(x)
+        z = f.new_zeros(4, 9)
+        z[:, :5] = f[:, :5]
+        return torch.fft.irfft(z, 16), torch.fft.ifft(f[1:].mT.unsqueeze(0)).real
+
+    called = {name.split(".")[1] for name in check(padded, torch.randn(4, 16)).extern_ops}
+    assert called == {"_fft_r2c", "view_as_real", "view_as_complex", "_fft_c2r", "_fft_c2c"}

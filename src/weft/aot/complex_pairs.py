@@ -105,9 +105,11 @@ class _Splitter:
         )
 
     def _stays(self, node: Node) -> bool:
-        """Whether this is a view of complex numbers in memory."""
+        """Whether this is a view of complex numbers in memory (as an output, it is to be one)."""
         first = node.args[0]
         in_memory = isinstance(first, Node) and self.joined.get(first) is first
+        if in_memory and node.target is aten.view_as_real.default:
+            return True
         return in_memory and node.target in _IN_PLACE and _is_complex(node)
 
     def _keep(self, node: Node) -> None:
@@ -181,6 +183,7 @@ class _Splitter:
         if found is None:
             parts = self.parts[node]
             pairs = self.emit(aten.stack.default, [parts.real.value, parts.imag.value], -1)
-            made = self.emit(aten.view_as_complex.default, pairs)
-            found = self.joined[node] = self._laid_out(made, node)
+            strides = [2 * step for step in node.meta["val"].stride()]
+            pairs = restride(self.emit, pairs, (*strides, 1))
+            found = self.joined[node] = self.emit(aten.view_as_complex.default, pairs)
         return found

@@ -379,12 +379,27 @@ def _full_like(cx: Context, a: Any, number: Any, **form: Any) -> Real | Parts:
 
 @rule(aten.full.default)
 def _full(cx: Context, size: Any, number: Any, **form: Any) -> Parts:
-    form = {**form, "dtype": cx.dtype}
     number = complex(number)
-    return Parts(*(Real(cx.emit, cx.emit(aten.full.default, size, n, **form))
-                   for n in (number.real, number.imag)))
+    return Parts(*(_constant(cx, size, n, cx.dtype) for n in (number.real, number.imag)))
 
 
 @rule(aten.zeros.default)
 def _zeros(cx: Context, size: Any, **form: Any) -> Any:
-    return _full(cx, size, 0.0, **form)
+    return _full(cx, size, 0.0)
+
+
+@rule(aten.new_full.default)
+def _new_full(cx: Context, a: Any, size: Any, number: Any, **form: Any) -> Real | Parts:
+    if cx.complex_result:
+        return _full(cx, size, number)
+    return _constant(cx, size, number, cx.result.dtype)
+
+
+@rule(aten.new_zeros.default, aten.new_ones.default, aten.new_empty.default)
+def _new(cx: Context, a: Any, size: Any, **form: Any) -> Real | Parts:
+    return _new_full(cx, a, size, 1.0 if cx.op is aten.new_ones.default else 0.0)
+
+
+def _constant(cx: Context, size: Any, number: Any, dtype: torch.dtype) -> Real:
+    made = cx.emit(aten.full.default, size, number, dtype=dtype, device=cx.result.device)
+    return Real(cx.emit, made)

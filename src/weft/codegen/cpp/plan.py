@@ -18,8 +18,7 @@ from math import prod
 from typing import Final, final
 
 from weft.codegen.cpp.segments import Segment, segments, settled
-from weft.codegen.cpp.tiles import COST as TILE_COST
-from weft.codegen.cpp.tiles import Tile, choose_tile
+from weft.codegen.cpp.tiles import Tile, choose_tile, tile_cost
 from weft.codegen.dtypes import ITEM_SIZE
 from weft.codegen.loop_ir import (
     Const,
@@ -280,17 +279,28 @@ def _cost(kernel: Kernel, v: LoopVar, varying: frozenset[int], vector_bytes: int
     inner_total = max(1, prod(trips(x.extent) for x in kernel.inner))
     extent = max(1, trips(v.extent))
     waste = -(-extent // lanes) * lanes / extent
+
+    def share(inner: bool, varies: bool) -> float:
+        """How often something is done per point, times its lanes' waste."""
+        weight = 1.0 if inner or not kernel.inner else 1 / inner_total
+        if varies:
+            return weight * waste
+        return weight if v in kernel.inner and not inner else weight / extent
+
     total = 0.0
     tile = choose_tile(kernel, v, varying)
     for access in accesses(kernel):
-        weight = 1.0 if access.inner or not kernel.inner else 1 / inner_total
-        tiled = access.is_tiled(tile)
-        cost = TILE_COST if tiled else _access_cost(access, v.symbol, varying, lanes)
-        total += weight * cost * waste
+        varies = access.load < 0 or access.load in varying
+        if varies and access.is_tiled(tile):
+            cost = tile_cost(tile, v, vector_bytes)
+        else:
+            cost = _access_cost(access, v.symbol, varying, lanes) if varies else 1.0
+        total += share(access.inner, varies) * cost
     for node in kernel.nodes:
         if isinstance(node, Op):
-            weight = 1.0 if node.inner or not kernel.inner else 1 / inner_total
-            total += weight * HEAVY.get(node.name, 1) * waste / lanes
+            varies = node.id in varying
+            weight = HEAVY.get(node.name, 1)
+            total += share(node.inner, varies) * (weight / lanes if varies else weight)
     if v in kernel.inner:  # every point folds its lanes
         folds = sum(isinstance(n, Reduce) for n in kernel.nodes)
         total += 8 * folds / inner_total

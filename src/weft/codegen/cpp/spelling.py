@@ -45,7 +45,9 @@ HEADER: Final[dict[str, str]] = {
 def headers_of(op: Op) -> frozenset[str]:
     """The headers that have the C++ function of an operator; some of double are a library's."""
     found = {HEADER[op.name]} if op.name in HEADER else set()
-    return frozenset(found | {"library.h"} if op.name in _OF_DOUBLE and op.dtype == "f64" else found)
+    if op.name in _OF_DOUBLE and op.dtype == "f64":
+        found.add("library.h")
+    return frozenset(found)
 
 
 REDUCTION: Final = {

@@ -30,6 +30,8 @@ COLUMNS: Final = 64
 HEIGHTS: Final = (64, 32, 16)
 COST: Final = 0.25
 """Cost of a tiled load or store per element; 1.5 is that of a strided one."""
+LEFT_COST: Final = 2.0
+"""That of an element at the rims of a tile, where no whole block is transposed in registers."""
 
 
 @final
@@ -64,6 +66,18 @@ def choose_tile(kernel: Kernel, v: LoopVar, varying: frozenset[int]) -> Tile | N
     if height is None:
         return None
     return Tile(rows, height, width, frozenset(n.id for n in loads), frozenset(stores))
+
+
+def tile_cost(tile: Tile | None, v: LoopVar, vector_bytes: int) -> float:
+    """Cost of one of a tile's loads or stores per element, when `v` is vectorised."""
+    if tile is None:
+        return 0.0
+    block = max(1, vector_bytes // 4)
+    whole = 1.0
+    for extent in (tile.rows.extent, v.extent):
+        if isinstance(extent, int) and extent > 0:
+            whole *= extent // block * block / extent
+    return COST * whole + LEFT_COST * (1 - whole)
 
 
 def _width(kernel: Kernel, v: LoopVar) -> int:

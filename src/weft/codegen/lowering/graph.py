@@ -36,6 +36,7 @@ from weft.codegen.lowering.registry import (
 )
 from weft.codegen.lowering.repeating import should_realize
 from weft.codegen.lowering.row_padding import padded_rows
+from weft.codegen.lowering.views import VIEWS
 from weft.codegen.lowering.written_parts import use_written_parts
 from weft.codegen.values import (
     Buffer,
@@ -196,6 +197,11 @@ class GraphLowering:
                 return function(cx, *args, **keywords)
             except NotLowered:
                 pass
+        if function in VIEWS and not binds(node) and _is_bare(node, tensors):
+            made = function(cx, *args, **keywords)
+            items = made if isinstance(made, list) else [made]
+            if all(isinstance(v.impl, Strided) for v in items):
+                return made
         op: Any = node.target
         self.extern_ops.append(op.__name__ if isinstance(op, FunctionType) else str(op))
         is_tuple = isinstance(value, (list, tuple))
@@ -437,6 +443,16 @@ def _has_formula(node: Node, results: list[torch.Tensor]) -> bool:
         values = value if isinstance(value, (list, tuple)) else [value]
         tensors += [v for v in values if isinstance(v, torch.Tensor)]
     return all(_is_plain(t) for t in tensors) and len({t.device for t in tensors}) <= 1
+
+
+def _is_bare(node: Node, results: list[torch.Tensor]) -> bool:
+    """Do these tensors show their memory as it is, be their elements known to kernels or not?"""
+    tensors = [n.meta.get("val") for n in node.all_input_nodes] + results
+    return all(
+        isinstance(t, torch.Tensor) and t.layout == torch.strided and not is_supported(t.dtype)
+        and not (t.is_conj() or t.is_neg())
+        for t in tensors
+    )
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 
@@ -301,6 +301,10 @@ def split(cx: LoweringContext, x: Value, *args: Any, dim: int | None = None) -> 
         pieces.append(x.view(shape, view))
         start = start + size
     return pieces
+
+
+VIEWS: Final = frozenset({permute, transpose, t, reshape, expand, alias, slice_, select, split})
+"""The lowerings whose results are views where that is possible, whatever the elements are."""
 
 
 @lowering(aten.flip.default)
