@@ -19,6 +19,34 @@ template <class T> constexpr T greatest() {
   else return T(~lowest<T>());
 }
 
+// The lanes of one part: halves are combined until a register of 16 bytes is left, then its lanes with those behind them.
+template <class R, class T, int L> INLINE Scalar<T> fold_part(Vec<T, L, 1> x) {
+  constexpr int bytes = sizeof(Lane<T>) * L;
+  if constexpr (bytes > 16) {
+    Vec<T, L / 2, 1> low, high;
+    __builtin_memcpy(&low, &x, bytes / 2);
+    __builtin_memcpy(&high, (const char*)&x + bytes / 2, bytes / 2);
+    return fold_part<R>(R::combine(low, high));
+  } else if constexpr (bytes == 16) {
+    typedef Part<IntLike<Lane<T>>, L> I;
+    UNROLL for (int w = L / 2; w; w /= 2) {
+      I behind;
+      UNROLL for (int i = 0; i < L; ++i) behind[i] = (i + w) % L;
+      Vec<T, L, 1> y;
+      y.p[0] = shuffle(x.p[0], x.p[0], behind);
+      x = R::combine(x, y);
+    }
+    Scalar<T> r;
+    r.p[0] = x.p[0][0];
+    return r;
+  } else {
+    Scalar<T> t[L];
+    __builtin_memcpy(t, &x, sizeof(x));
+    UNROLL for (int w = L / 2; w; w /= 2)
+      UNROLL for (int i = 0; i < w; ++i) t[i] = R::combine(t[i], t[i + w]);
+    return t[0];
+  }
+}
 template <class R, class T, int L, int P> INLINE Scalar<T> fold_lanes(Vec<T, L, P> a) {
   Vec<T, L, 1> x;
   x.p[0] = a.p[0];
@@ -27,11 +55,7 @@ template <class R, class T, int L, int P> INLINE Scalar<T> fold_lanes(Vec<T, L, 
     y.p[0] = a.p[k];
     x = R::combine(x, y);
   }
-  Scalar<T> t[L];
-  __builtin_memcpy(t, &x, sizeof(x));
-  UNROLL for (int w = L / 2; w; w /= 2)
-    UNROLL for (int i = 0; i < w; ++i) t[i] = R::combine(t[i], t[i + w]);
-  return t[0];
+  return fold_part<R>(x);
 }
 
 template <class R> struct Simple {
