@@ -47,11 +47,11 @@ class Redo:
         if not tangents or not chosen:
             return gradients
         self._check(tangents)
-        given = list(inputs)
-        for i in self.mutated:
-            given[i] = given[i].clone()
         replay = nullcontext() if random is None else random.replayed()
         with torch.enable_grad(), replay:
+            given = list(inputs)
+            for i in self.mutated:
+                given[i] = given[i].clone()
             with self.autocast:
                 flat, _ = tree_flatten(self.gm.forward(*given[: self.n_inputs]))
             values = [self._value(flat, k, tangent) for k, tangent in tangents.items()]

@@ -709,3 +709,19 @@ def infinite_derivative_of_an_output_without_tangent(wrap):
     a, b = wrap(lambda x: (x * 2, x.sqrt()))(x)
     a.sum().backward()
     return [x.grad, b]
+
+
+@program
+def some_of_several_results_of_a_written_input(wrap):
+    """Its own gradient was lost where the captured graph is differentiated instead."""
+
+    def f(x, w):
+        a, b = w.sin(), torch.cat([w, w], -1)
+        x.zero_()
+        c = x * 1
+        x.lerp_(w, 0.3)
+        return a, b, c
+
+    leaf, w = XR(), XR()
+    sum(t.sum() for t in wrap(f)(leaf * 1, w)).backward()
+    return [leaf.grad, w.grad]
