@@ -463,3 +463,18 @@ def test_a_write_in_place_counts_once(backend: str, fresh: None) -> None:
     x = torch.zeros(3)
     assert compiled(x) is x
     assert x._version == 1
+
+
+def test_a_part_of_a_broadcast_tensor_is_written() -> None:
+    """Only a write to the first copy arrived."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        wide = x.expand(2, 3, 3)
+        wide[1].add_(y)
+        wide[0, 1].mul_(3)
+        return wide * 2
+
+    x, y = torch.randn(3, 3), torch.randn(3)
+    mine = x.clone()
+    torch.testing.assert_close(weft.compile(f, backend="aot_eager")(mine, y), f(x, y))
+    torch.testing.assert_close(mine, x)

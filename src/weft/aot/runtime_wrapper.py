@@ -73,6 +73,7 @@ class _Source:
             "artifact": artifact,
             "captured": captured,
             "no_grad": torch.no_grad,
+            "enable_grad": torch.enable_grad,
             "distinct": distinct_storages,
             "store": store,
             "store_silently": store_silently,
@@ -178,12 +179,14 @@ class _Source:
         items = [self._output(k, s) for k, s in enumerate(specs)]
         flat = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
         spec = self.traced.spec
-        if spec.type is tuple and all(c.is_leaf() for c in spec.children()):
-            return f"return {flat}"
-        if spec.type is list and all(c.is_leaf() for c in spec.children()):
-            return f"return list({flat})"
-        self.scope["unflatten"], self.scope["spec"] = tree_unflatten, spec
-        return f"return unflatten({flat}, spec)"
+        result = f"unflatten({flat}, spec)"
+        if spec.type in (tuple, list) and all(c.is_leaf() for c in spec.children()):
+            result = flat if spec.type is tuple else f"list({flat})"
+        else:
+            self.scope["unflatten"], self.scope["spec"] = tree_unflatten, spec
+        if not torch.is_grad_enabled() and any(s.differentiable for s in specs):
+            return f"with enable_grad(): return {result}"  # the graph leaves `no_grad` itself
+        return f"return {result}"
 
     def _output(self, k: int, spec: OutputSpec) -> str:
         if spec.kind == "constant" and isinstance(spec.value, SYMBOLIC):

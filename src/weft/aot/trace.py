@@ -50,7 +50,8 @@ class OutputSpec:
     """How one output of the captured function is made from the ATen graph's inputs and outputs.
 
     kind "value": graph output `index`; "input": the input object `index` itself; "constant":
-    `value`. `steps` are views applied to that; `detached`: autograd does not know of them.
+    `value`. `steps` are views applied to that; `detached`: autograd does not know of them;
+    `differentiable`: it does, in whatever mode the graph is called.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class OutputSpec:
     steps: tuple[ViewStep, ...] = ()
     value: Any = None
     detached: bool = False
+    differentiable: bool = False
 
 
 @final
@@ -377,8 +379,12 @@ class _Outputs:
         steps = self.tensors.alias(output).steps
         if output is owner and not steps:
             return OutputSpec(kind, index)
-        known = output.requires_grad or (output._is_view() and not owner.requires_grad)
-        return OutputSpec(kind, index, steps or (_ALIAS,), detached=not known)
+        gradient = output.requires_grad
+        if gradient and not _comes_from(output, owner):
+            raise Unsupported("a view of a view that was made without gradients")
+        known = gradient or (output._is_view() and not owner.requires_grad)
+        steps = steps or (_ALIAS,)
+        return OutputSpec(kind, index, steps, detached=not known, differentiable=gradient)
 
     def _check_gradient(self, output: torch.Tensor, owner: torch.Tensor) -> None:
         """A view made at run time gets its gradient from what it views."""
@@ -392,6 +398,21 @@ class _Outputs:
 
 
 _ALIAS = ViewStep(aten.alias.default, ())
+
+
+def _comes_from(output: torch.Tensor, owner: torch.Tensor) -> bool:
+    """Whether gradients of a view arrive at its owner: not through a view that `no_grad` made."""
+    waiting: list[Any] = [output.grad_fn]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node is owner.grad_fn or getattr(node, "variable", None) is owner:
+            return True
+        seen.add(node)
+        waiting.extend(after for after, _ in node.next_functions)
+    return False
 
 
 def _names_in_specs(specs: Sequence[OutputSpec]) -> Iterator[str]:

@@ -119,15 +119,12 @@ def _as_strided_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...
 
 @_inverse(aten.expand.default)
 def _expand_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
-    """Eager lets a broadcast tensor be written only where no element is written twice."""
-    old, new = _meta(parent).size(), _meta(child).size()
-    extra = len(new) - len(old)
-    for _ in range(extra):
-        child = emit(aten.select.int, child, 0, 0)
-    for d, (o, n) in enumerate(zip(old, new[extra:], strict=True)):
-        if o != n:
-            child = emit(aten.slice.Tensor, child, d, 0, 1)
-    return child
+    """Eager lets a broadcast tensor be written only in parts where no element is repeated: which of
+    the copies that was is not known here."""
+    size = _meta(parent).size()
+    if not certainly_equal(_meta(child).numel(), _meta(parent).numel()):
+        raise Unsupported("write to a part of a broadcast tensor")
+    return reshape(emit, child, size)
 
 
 @_inverse(aten.view.dtype)

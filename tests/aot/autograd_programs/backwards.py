@@ -725,3 +725,34 @@ def some_of_several_results_of_a_written_input(wrap):
     leaf, w = XR(), XR()
     sum(t.sum() for t in wrap(f)(leaf * 1, w)).backward()
     return [leaf.grad, w.grad]
+
+
+@program
+def view_made_without_gradients_and_a_view_of_that(wrap):
+    """The second has a gradient that arrives nowhere; it arrived at the input."""
+
+    def f(x):
+        y = x * 2
+        with torch.no_grad():
+            flat, turned = y.view(-1), x.t()
+        return y, flat.expand(2, -1), turned[0]
+
+    x = XR()
+    y, wide, part = wrap(f)(x)
+    (y.sum() + wide.sum() + part.sum()).backward()
+    return [x.grad, wide, part]
+
+
+@program
+def view_behind_a_break_without_gradients(wrap):
+    """What follows `no_grad` in the continuation was a view made without gradients."""
+
+    def f(x):
+        with torch.no_grad():
+            torch.randn(3).tolist().sort()  # breaks the graph
+        return x.unbind(0)[0], x[1:]
+
+    x = XR()
+    first, rest = wrap(f)(x)
+    (first.sum() + rest.sum()).backward()
+    return [x.grad, first, rest]
