@@ -116,6 +116,26 @@ def test_selective(what: object, backend: str) -> None:
     assert "aten.addmm.default" not in targets(backward), "its result is kept"
 
 
+def test_selective_by_functions_made_in_the_frame() -> None:
+    """It broke the graph."""
+    weights = torch.randn(4, 4, requires_grad=True)
+
+    def f(x, kept):
+        def policy(context, operator, *args, **kwargs):
+            must_save = operator is kept
+            return CheckpointPolicy.MUST_SAVE if must_save else CheckpointPolicy.MUST_RECOMPUTE
+
+        return checkpoint(lambda x: (x @ weights).sin().exp(), x, use_reentrant=False,
+                          context_fn=lambda: create_selective_checkpoint_contexts(policy)).sum()
+
+    kept = torch.ops.aten.mm.default
+    with events.collect() as seen:
+        found = weft.compile(f, backend="aot_eager", fullgraph=True)(torch.ones(3, 4), kept)
+    found.backward()
+    backward = targets([e.gm for e in seen if e.kind == "aot"][1])
+    assert backward.count("aten.mm.default") == 1, "that of the gradient: the product is kept"
+
+
 def test_functions_under_a_dispatch_mode_run_eagerly() -> None:
     """The mode sees every operator, and compiled kernels are none."""
     from torch.utils.flop_counter import FlopCounterMode

@@ -6,6 +6,7 @@ Place in the pipeline: see `handlers/__init__`; the functions are captured by `s
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from weft.capture.polyfills import attention, loops
 from weft.capture.subgraphs import Subgraph, capture_subgraph
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import FALSE, NONE, is_none
-from weft.capture.values.functions import PartialValue, rule
+from weft.capture.values.functions import FunctionValue, PartialValue, rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TensorValue
 
@@ -83,7 +84,7 @@ def _versions(tx: Interpreter) -> dict[fx.Node, int]:
 
 def _setting(tx: Interpreter, value: SymbolicValue) -> Any:
     """A setting as an argument of the node; what is no constant becomes part of the module."""
-    found = _object(value)
+    found = _object(tx, value)
     if not callable(found):
         return found
     node = tx.builder.graph.create_node("get_attr", tx.builder.add_module(_Held(found)), (), {})
@@ -103,19 +104,32 @@ class _Held(torch.nn.Module):
         return self.function(*args)
 
 
-def _object(value: SymbolicValue) -> Any:
+def _object(tx: Interpreter, value: SymbolicValue | None) -> Any:
     """A setting of checkpoint as the Python object: constants, functions, partials, lists."""
+    value = NONE if value is None else tx.force(value)
     if value.is_constant:
         return value.constant()
     found = value.real()
     if found is not MISSING:
         return found
+    if isinstance(value, FunctionValue) and value.attributes is None:
+        return _function(tx, value)
     if isinstance(value, PartialValue):
-        named = {k: _object(v) for k, v in value.keywords.items()}
-        return functools.partial(_object(value.function), *map(_object, value.args), **named)
+        named = {k: _object(tx, v) for k, v in value.keywords.items()}
+        args = [_object(tx, arg) for arg in value.args]
+        return functools.partial(_object(tx, value.function), *args, **named)
     if isinstance(value, ListValue | TupleValue):
-        return value.python_type()(map(_object, value.items))
+        return value.python_type()(_object(tx, item) for item in value.items)
     raise graph_break("checkpoint", f"one with {value!r}")
+
+
+def _function(tx: Interpreter, value: FunctionValue) -> types.FunctionType:
+    """A function that the frame made, of what its variables hold now."""
+    cells = tuple(types.CellType(_object(tx, cell.read(tx))) for cell in value.closure)
+    defaults = tuple(_object(tx, default) for default in value.defaults)
+    made = types.FunctionType(value.code, value.globals, value.name, defaults, cells)
+    made.__kwdefaults__ = {k: _object(tx, v) for k, v in value.kwdefaults.items()}
+    return made
 
 
 @rule(torch.cond, cond_operator)
