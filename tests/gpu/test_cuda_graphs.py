@@ -76,6 +76,28 @@ def test_synchronising_work_runs_without_a_graph() -> None:
     assert runner.disabled is not None
 
 
+def test_graphs_follow_the_seed_after_a_capture_that_failed() -> None:
+    """The generator was given another state, and earlier graphs went on drawing from the old."""
+    def drop(inputs: list[Any]) -> list[Any]:
+        (x,) = inputs
+        inputs.clear()
+        return [torch.nn.functional.dropout(x, 0.5)]
+
+    def synchronise(inputs: list[Any]) -> list[Any]:
+        return [drop(inputs)[0].nonzero()]
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    runners, x = [CudaGraphs(drop, device), CudaGraphs(synchronise, device)], torch.ones(99).cuda()
+    for seed in range(5):
+        torch.manual_seed(seed)
+        expected = [artifact([x])[0] for artifact in (drop, synchronise, drop)]
+        torch.manual_seed(seed)
+        found = [runner([x])[0].clone() for runner in (*runners, runners[0])]
+        torch.testing.assert_close(found, expected)
+    assert runners[1].disabled is not None
+    assert runners[0].recordings
+
+
 def test_each_size_has_its_recording() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     runner, weight = CudaGraphs(scale, device, changing=(1,)), torch.randn(1, device="cuda")

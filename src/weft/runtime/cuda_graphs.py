@@ -164,8 +164,6 @@ def _record(artifact: Artifact, inputs: list[Any]) -> tuple[torch.cuda.CUDAGraph
     """Capture one run of the artifact on a side stream, into a memory pool of its own."""
     graph = torch.cuda.CUDAGraph()
     stream = torch.cuda.Stream()
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    random_state = generator.clone_state()
     stream.wait_stream(torch.cuda.current_stream())
     try:
         with torch.cuda.stream(stream):
@@ -175,8 +173,19 @@ def _record(artifact: Artifact, inputs: list[Any]) -> tuple[torch.cuda.CUDAGraph
             finally:
                 graph.capture_end()
     except RuntimeError:
-        # A broken capture leaves the generator in capture mode: every later random op would fail.
-        generator.graphsafe_set_state(random_state)
+        _leave_capture_mode()
         raise
     torch.cuda.current_stream().wait_stream(stream)
     return graph, list(outputs)
+
+
+def _leave_capture_mode() -> None:
+    """A broken capture leaves the generator in capture mode, where every later random operator
+    fails; a capture that ends well takes it out. (Another state of the generator would do too, but
+    the graphs of before would go on drawing from the old one, whatever the program seeds.)
+    """
+    graph, counter = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        graph.capture_begin(capture_error_mode="thread_local")
+        counter.add_(1)  # an empty graph is warned of
+        graph.capture_end()
