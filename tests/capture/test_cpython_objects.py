@@ -19,8 +19,9 @@ import warnings
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
+import pytest
 import torch
 
 import weft
@@ -804,3 +805,36 @@ def test_methods_of_dict_as_attribute_access():
         return x * settings.scale + settings.calls, settings.missing
 
     check(f, (torch.ones(2), Settings(scale=2.0, once=1)), breaks=0)
+
+
+class Asked(type):
+    log: ClassVar[list[str]] = []
+
+    def __getattribute__(cls, name: str) -> Any:
+        if not name.startswith("__"):
+            Asked.log.append(name)
+        return super().__getattribute__(name)
+
+
+class Namespace(metaclass=Asked):
+    scale = 3
+
+
+def of_a_namespace(x: torch.Tensor) -> Any:
+    from scales import scale  # type: ignore[import-not-found]
+
+    return x * Namespace.scale + scale
+
+
+def test_a_metaclass_that_has_its_own_attribute_access_is_asked(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by an import from such a class in `sys.modules` (`typing.io` warns so)."""
+    monkeypatch.setitem(sys.modules, "scales", Namespace)
+    logs = []
+    for function in (of_a_namespace, weft.compile(of_a_namespace, backend="eager")):
+        for _ in range(2):
+            Asked.log.clear()
+            assert torch.equal(function(torch.ones(2)), torch.full((2,), 6.0))
+            logs.append(list(Asked.log))
+    assert logs == [["scale", "scale"]] * 4

@@ -59,10 +59,19 @@ def _is_of_torch(value: Any) -> bool:
         owner = value.__self__
         plain = owner is None or issubclass(type(owner), (type, types.ModuleType))
         home = getattr(owner if plain else type(owner), "__module__", None) or value.__module__
+    elif issubclass(kind, types.FunctionType):
+        home = value.__module__
     else:
-        named = issubclass(kind, (type, types.FunctionType))
-        home = getattr(value if named else kind, "__module__", None)
+        home = _home(value if issubclass(kind, type) else kind)
     return isinstance(home, str) and home.partition(".")[0] == "torch"
+
+
+def _home(cls: type) -> Any:
+    """The module of a class; what its metaclass does about attributes does not run."""
+    try:
+        return type.__getattribute__(cls, "__module__")
+    except AttributeError:
+        return None
 
 
 def _reaches_torch(value: Any) -> bool:

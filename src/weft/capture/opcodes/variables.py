@@ -285,9 +285,11 @@ def _is_of_torch(module: str) -> bool:
 
 
 def _check_loaded(module: str, names: tuple[str, ...]) -> None:
-    """Breaks the graph where the import would run a module."""
+    """Breaks the graph where the import would run a module, or code that stands for one."""
     if module not in sys.modules:
         raise graph_break("unknown-operation", f"the first import of {module}")
+    if names and not issubclass(type(sys.modules[module]), ModuleType):
+        raise graph_break("unknown-operation", f"an import from {module}, which is no module")
     for name in names:
         if not hasattr(sys.modules[module], name) and f"{module}.{name}" not in sys.modules:
             raise graph_break("unknown-operation", f"the first import of {module}.{name}")
@@ -313,8 +315,8 @@ def import_name(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 def import_from(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     owner = frame.stack[-1]
     module = owner.real()
-    name = f"{getattr(module, '__name__', '?')}.{ins.argval}"
-    if isinstance(module, ModuleType) and not hasattr(module, ins.argval):
+    if issubclass(type(module), ModuleType) and not hasattr(module, ins.argval):
+        name = f"{module.__name__}.{ins.argval}"
         if name not in sys.modules:
             raise tx.error(ImportError, f"cannot import name {ins.argval!r} from {module!r}")
         frame.stack.append(tx.wrap_fixed(sys.modules[name], name))

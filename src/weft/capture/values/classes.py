@@ -182,6 +182,8 @@ class ClassValue(SymbolicValue):
         special = _DESCRIPTIONS.get(name)
         if special is not None:
             return special(tx, self)
+        if isinstance(type_lookup(type(self.cls), "__getattribute__"), types.FunctionType):
+            raise graph_break("unknown-operation", f"attribute {name!r} by a metaclass's own code")
         meta = type_lookup(type(self.cls), name)
         if meta is not MISSING and is_data_descriptor(meta) and name not in self.cls.__dict__:
             return bind(tx, self, type(self.cls), name, meta)
