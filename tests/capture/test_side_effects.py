@@ -431,3 +431,38 @@ def test_a_batch_norm_whose_result_is_unused_updates_its_statistics() -> None:
         return f
 
     check(make(), (torch.randn(5, 4),), graphs=1, make=make)
+
+
+def test_hooks_of_modules_for_the_time_of_a_call() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+
+    def f(x):
+        found = {}
+        handles = [layer.register_forward_hook(
+            lambda _, args, out, name=name: found.__setitem__(name, out.sum()), always_call=True)
+            for name, layer in net.named_children()]
+        with net.register_forward_pre_hook(lambda _, args: (args[0] * 2,)):
+            y = net(x)
+        for handle in handles:
+            handle.remove()
+        return y, found, net(x), len(net[0]._forward_hooks)
+
+    check(f, (torch.randn(2, 3),), graphs=1)
+
+
+def test_hooks_of_modules_that_stay_have_numbers_of_their_own() -> None:
+    def make():
+        layer, handles = nn.Linear(3, 3), []
+        with torch.no_grad():
+            layer.weight.fill_(1.0), layer.bias.fill_(0.5)
+
+        def f(x, stay):
+            handles.append(layer.register_forward_hook(lambda _, args, out: out + len(handles)))
+            if not stay:
+                handles.pop(0).remove()
+            same = {handle.id for handle in handles} == set(layer._forward_hooks)
+            return layer(x), len(layer._forward_hooks), same
+
+        return f
+
+    check(make(), *[(X, stay) for stay in (True, True, False, True)], make=make, breaks=None)

@@ -23,6 +23,7 @@ from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     library_flags,
     logging_library,
     marked_functions,
+    module_hooks,
     optimizer_library,
     printed_output,
     python_twins,

@@ -159,8 +159,8 @@ def _make_reference(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> S
                           f"a {cls.__name__} to {target!r}")
     if watched:
         tx.watch(target)
-    if (target.is_constant and target.real() is MISSING) or not hasattr(
-            target.python_type(), "__weakref__"):
+    if (target.is_constant and target.real() is MISSING) or (
+            not target.python_type().__weakrefoffset__):
         raise graph_break("unknown-operation", f"a weak reference to {target!r}")
     if isinstance(target, ObjectValue):
         target.weakly_held = True

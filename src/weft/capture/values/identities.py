@@ -21,17 +21,23 @@ if TYPE_CHECKING:
 
 @final
 class RunTimeNumber(SymbolicValue):
-    """`function(*args)`, an int; equal to that of the same arguments only."""
+    """`function(*args)`, an int; equal to that of the same arguments only.
 
-    __slots__ = ("args", "function")
+    A `fresh` one is counted by the function and equal to no other.
+    """
+
+    __slots__ = ("args", "fresh", "function")
     kind = int
 
-    def __init__(self, function: Any, args: Args) -> None:
+    def __init__(self, function: Any, args: Args, *, fresh: bool = False) -> None:
         super().__init__()
         self.function = function
         self.args = args
+        self.fresh = fresh
 
     def _key(self, tx: Interpreter) -> tuple[Any, ...]:
+        if self.fresh:
+            return (self.function, id(self))
         things = (arg if arg.real() is MISSING else tx.identities.key(arg, arg.real())
                   for arg in self.args)
         return (self.function, *map(id, things))

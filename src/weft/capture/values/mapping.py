@@ -85,7 +85,7 @@ class DictValue(ContainerMethods):
                 value = tx.force(value)
                 self._entries[key] = (entry[0], value)
             return value
-        if self._complete or key in self._gone:
+        if self._complete or key in self._gone or key.__class__ is RunTimeKey:
             return None
         return self._read(tx, key)
 
@@ -169,7 +169,8 @@ class DictValue(ContainerMethods):
         if key.__class__ is UserKey:
             self.complete(tx)
         old = self._entries.get(key)
-        if old is None and not self._complete and key not in self._gone:
+        known = self._complete or key in self._gone or key.__class__ is RunTimeKey
+        if old is None and not known:
             self._unread.add(key)  # no guard: what was there, if anything, does not matter
             if _get(self.original, key) is not MISSING:
                 key_value = self._key_value(tx, key)
@@ -182,9 +183,10 @@ class DictValue(ContainerMethods):
         """Guards that an object is the key of an outside dictionary that it is now, or none."""
         if key.__class__ is str or self.original is None or self.source is None:
             return
-        if key.__class__ is RunTimeKey:  # a thread's number or an id may be among the keys
-            raise graph_break("unknown-operation", f"{key.number!r} as a key")
-        if key.__class__ is not UserKey:
+        if key.__class__ is RunTimeKey:
+            if not key.number.fresh:  # a thread's number or an id may be among the keys
+                raise graph_break("unknown-operation", f"{key.number!r} as a key")
+        elif key.__class__ is not UserKey:
             tx.identities.settle(self.source, self.original, key)
 
     def remove(self, tx: Interpreter, key: Any) -> SymbolicValue | None:

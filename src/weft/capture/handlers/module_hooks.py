@@ -1,0 +1,30 @@
+"""Rules for hooks that the program registers with modules.
+
+Place in the pipeline: see `handlers/__init__`. Registering and removing is Python, which capture
+interprets; but each handle takes the next number of a counter. A number that is drawn when the
+replacement runs, and only if a hook stays, is as good: it is a key that no other is equal to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.utils.hooks import RemovableHandle
+
+from weft.capture.polyfills import hooks
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.functions import rule
+from weft.capture.values.identities import RunTimeNumber
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+@rule(RemovableHandle.__init__)
+def _init_handle(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(hooks.init_handle, "__init__").call(tx, args, kwargs)
+
+
+@rule(hooks.next_handle)
+def _next_handle(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return RunTimeNumber(hooks.next_handle, [], fresh=True)
