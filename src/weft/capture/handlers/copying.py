@@ -2,6 +2,7 @@
 
 Place in the pipeline: see `handlers/__init__`. What the copy module does through `__reduce_ex__`
 is done on values directly: a new instance of the same class with the same (or copied) attributes.
+Where the program's class has a say in that, `copy._reconstruct` is interpreted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from weft.capture.values.attributes import HEAP_TYPE, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import BuiltinValue
 from weft.capture.values.classes import ClassValue, make_instance
-from weft.capture.values.constant import NONE, boolean
+from weft.capture.values.constant import NONE, boolean, constant
 from weft.capture.values.copy_memo import Memo
 from weft.capture.values.functions import BoundMethodValue, FunctionValue, rule
 from weft.capture.values.mapping import DictValue
@@ -40,6 +41,9 @@ _ATOMIC: Final = (FunctionValue, ClassValue, BuiltinValue)
 _CUSTOM: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
                   "__getnewargs__", "__getnewargs_ex__")
 
+_RECONSTRUCT: Final[Any] = vars(copy)["_reconstruct"]
+_NEW_OBJECT: Final[Any] = vars(copyreg)["__newobj__"]
+
 _ASKED: Final = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__")
 
 
@@ -53,9 +57,19 @@ def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if method is not MISSING:
             return value.method(tx, "__copy__", [], {})
         return _copy_object(tx, value, lambda part: part)
+    if isinstance(value, TensorValue):
+        return _copy_tensor(tx, value)
     if hasattr(value, "m_copy"):
         return value.m_copy(tx, [], {})  # type: ignore[no-any-return]
     raise graph_break("unknown-operation", f"copy of {value!r}")
+
+
+def _copy_tensor(tx: Interpreter, value: TensorValue) -> SymbolicValue:
+    """Another tensor of the same memory."""
+    plain = value.python_type() is torch.Tensor and not value.written
+    if not plain or value.example.requires_grad or getattr(value.original, "__dict__", None):
+        raise graph_break("unknown-operation", f"copy of {value!r}")
+    return run(tx, "call_method", "detach", [value], {})
 
 
 @rule(copy.deepcopy)
@@ -158,7 +172,7 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
     for name in _CUSTOM:  # those of nn.Module, which torch.compile may have wrapped, copy all
         found = type_lookup(value.cls, name)
         if isinstance(found, types.FunctionType) and found is not vars(torch.nn.Module).get(name):
-            raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
+            return _reconstructed(tx, value, NONE if memo is None else memo)
     _ask(tx, value, _ASKED[memo is None:])
     made = make_instance(tx, value.cls, [])
     if not isinstance(made, ObjectValue) or type(made) is not type(value):
@@ -176,6 +190,41 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
             made.set_slot(tx, name, part(slot))
     _copy_contents(tx, value, made, part)
     return made
+
+
+def _reconstructed(tx: Interpreter, value: ObjectValue, memo: SymbolicValue) -> SymbolicValue:
+    """By what the class's own methods give."""
+    own = {name for name in _CUSTOM if isinstance(type_lookup(value.cls, name), types.FunctionType)}
+    if isinstance(value, ModuleValue) or own & {"__getnewargs__", "__getnewargs_ex__"}:
+        raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
+    if "__reduce_ex__" in own:
+        parts = value.method(tx, "__reduce_ex__", [constant(4)], {})
+    elif "__reduce__" in own:
+        parts = value.method(tx, "__reduce__", [], {})
+    else:
+        parts = _reduced(tx, value, "__getstate__" in own)
+    parts = tx.force(parts)
+    if not isinstance(parts, TupleValue):  # a name: the object is its own copy
+        return value
+    return tx.wrap_fixed(_RECONSTRUCT, "_reconstruct").call(tx, [value, memo, *parts.all(tx)], {})
+
+
+def _reduced(tx: Interpreter, value: ObjectValue, has_state: bool) -> SymbolicValue:
+    """`object.__reduce_ex__` without arguments for `__new__`."""
+    if not has_state and _slots(value.cls):
+        raise graph_break("unknown-operation", f"copying a {value.cls.__name__} with slots")
+    state = value.method(tx, "__getstate__", [], {}) if has_state else value.getattr(tx, "__dict__")
+    cls = tx.wrap_fixed(value.cls, value.cls.__name__)
+    maker = tx.wrap_fixed(_NEW_OBJECT, "__newobj__")
+    items: SymbolicValue = NONE
+    pairs: SymbolicValue = NONE
+    if isinstance(value.contents, ListValue):
+        items = value.iter(tx)
+    elif isinstance(value.contents, DictValue):
+        pairs = value.method(tx, "items", [], {}).iter(tx)
+    elif value.contents is not None:
+        raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
+    return TupleValue([maker, TupleValue([cls]), state, items, pairs])
 
 
 def _ask(tx: Interpreter, value: ObjectValue, names: tuple[str, ...]) -> None:
