@@ -98,6 +98,25 @@ def test_graphs_follow_the_seed_after_a_capture_that_failed() -> None:
     assert runners[0].recordings
 
 
+def test_copies_of_inputs_keep_their_strides() -> None:
+    """Kernels are made for the strides of their inputs; a clone of an expanded tensor is dense."""
+    base = torch.arange(24.0, device="cuda")
+    layouts = [((4, 3, 2), (6, 2, 1)), ((4, 3, 2), (2, 0, 1)), ((4, 3, 2), (0, 0, 0)),
+               ((4, 3), (1, 4)), ((4, 3), (6, 2)), ((4, 3), (1, 1)), ((0, 3), (3, 1)), ((), ())]
+    for size, stride in layouts:
+        seen: list[Any] = []
+
+        def read(inputs: list[Any], seen: list[Any] = seen) -> list[Any]:
+            seen.append(inputs[0].stride())
+            return [inputs[0] + 1]
+
+        runner = CudaGraphs(read, torch.device("cuda", torch.cuda.current_device()))
+        for step in range(4):
+            x = (base * step).as_strided(size, stride)
+            torch.testing.assert_close(runner([x])[0], x + 1)
+        assert set(seen) == {stride}
+
+
 def test_each_size_has_its_recording() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     runner, weight = CudaGraphs(scale, device, changing=(1,)), torch.randn(1, device="cuda")

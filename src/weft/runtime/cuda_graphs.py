@@ -39,6 +39,31 @@ MOST_CAPTURES: Final = 8
 
 
 @final
+class InputCopy:
+    """The recording's own memory for an input that moves, with the input's strides, for which
+    kernels are made: elements that lie in one place do so here."""
+
+    def __init__(self, position: int, given: torch.Tensor) -> None:
+        self.position = position
+        steps = zip(given.shape, given.stride(), strict=True)
+        self._repeated = [d for d, (n, step) in enumerate(steps) if step == 0 and n > 1]
+        once = self._once(given)
+        self._memory = torch.empty_strided(
+            once.shape, once.stride(), dtype=given.dtype, device=given.device)
+        self.tensor = self._memory.expand(given.shape)
+        self.fill(given)
+
+    def _once(self, tensor: torch.Tensor) -> torch.Tensor:
+        for dim in self._repeated:
+            tensor = tensor.narrow(dim, 0, 1)
+        return tensor
+
+    def fill(self, given: torch.Tensor) -> None:
+        """Take over what the input has now."""
+        self._memory.copy_(self._once(given), non_blocking=True)
+
+
+@final
 @dataclass(eq=False)
 class Recording:
     """One captured graph: its input buffers, its outputs, and how many owners their storages have
@@ -48,7 +73,7 @@ class Recording:
     graph: torch.cuda.CUDAGraph
     sizes: tuple[Any, ...]
     addresses: list[int]
-    copied: list[tuple[int, torch.Tensor]]
+    copied: list[InputCopy]
     outputs: list[Any]
     idle_counts: list[int]
 
@@ -61,8 +86,8 @@ class Recording:
 
     def replay(self, inputs: list[Any]) -> list[Any]:
         """Run with these inputs; the results are aliases of the recording's own outputs."""
-        for position, buffer in self.copied:
-            buffer.copy_(inputs[position], non_blocking=True)
+        for copy in self.copied:
+            copy.fill(inputs[copy.position])
         inputs.clear()
         self.graph.replay()
         return [o.detach() if isinstance(o, torch.Tensor) else o for o in self.outputs]
@@ -99,12 +124,12 @@ class CudaGraphs:
     def _sizes(self, inputs: list[Any]) -> tuple[Any, ...]:
         """What a recording is made for: numbers among the inputs, sizes that may change."""
         numbers = [v for v in inputs if not isinstance(v, torch.Tensor)]
-        return (*numbers, *(inputs[i].shape for i in self.changing))
+        return (*numbers, *((inputs[i].shape, inputs[i].stride()) for i in self.changing))
 
     def _free_recording(self, addresses: list[int], sizes: tuple[Any, ...]) -> Recording | None:
         for recording in self.recordings:
             if recording.sizes == sizes and recording.is_free():
-                copied = {i for i, _ in recording.copied}
+                copied = {c.position for c in recording.copied}
                 moved = _differing(recording.addresses, addresses) - copied
                 if not moved:
                     return recording
@@ -119,7 +144,7 @@ class CudaGraphs:
             self.moving |= _differing(self.last_addresses, addresses)
         self.last_addresses = addresses
         moving = self.moving
-        self.recordings = [r for r in self.recordings if moving <= {i for i, _ in r.copied}]
+        self.recordings = [r for r in self.recordings if moving <= {c.position for c in r.copied}]
         same = [r for r in self.recordings if r.sizes == sizes]
         return not first and len(same) < MOST_RECORDINGS and self.captures < MOST_CAPTURES
 
@@ -129,10 +154,10 @@ class CudaGraphs:
         if any(isinstance(t, torch.Tensor) and t.device != self.device for t in inputs):
             return self._give_up("an input is not on the graph's device", inputs)
         self.captures += 1
-        copied = [(i, inputs[i].clone()) for i in sorted(self.moving)]
+        copied = [InputCopy(i, inputs[i]) for i in sorted(self.moving)]
         static = list(inputs)
-        for position, buffer in copied:
-            static[position] = buffer
+        for copy in copied:
+            static[copy.position] = copy.tensor
         try:
             graph, outputs = _record(self.artifact, static)
         except RuntimeError as error:
