@@ -22,6 +22,7 @@ What makes it safe:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -196,7 +197,7 @@ def _record(artifact: Artifact, inputs: list[Any]) -> tuple[torch.cuda.CUDAGraph
             try:
                 outputs = artifact(list(inputs))
             finally:
-                graph.capture_end()
+                _end_capture(graph)
     except RuntimeError:
         _leave_capture_mode()
         raise
@@ -209,8 +210,14 @@ def _leave_capture_mode() -> None:
     fails; a capture that ends well takes it out. (Another state of the generator would do too, but
     the graphs of before would go on drawing from the old one, whatever the program seeds.)
     """
-    graph, counter = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(torch.cuda.Stream()):
         graph.capture_begin(capture_error_mode="thread_local")
-        counter.add_(1)  # an empty graph is warned of
+        _end_capture(graph)
+
+
+def _end_capture(graph: torch.cuda.CUDAGraph) -> None:
+    """Without PyTorch's warning of an empty graph: tensors of no elements need no work."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The CUDA Graph is empty")
         graph.capture_end()
