@@ -235,3 +235,13 @@ def test_functions_of_numpy_give_tensors_for_tensors() -> None:
 
 def test_a_range_up_to_a_float_of_data_ends_the_graph() -> None:
     check(lambda x: torch.arange(x.sum().item()), (torch.arange(3.0),), breaks=1)
+
+
+def test_scalars_of_arrays_become_numbers() -> None:
+    table = np.array([0.5, 2.0, 3.0])
+
+    def f(x):
+        mean = x.numpy().mean().item()
+        return float(table[0]) * x, int(table[1]), x * mean, {"mean": mean, "top": float(table[2])}
+
+    check(f, (torch.arange(3.0),), graphs=1, breaks=0)

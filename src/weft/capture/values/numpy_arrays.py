@@ -123,7 +123,7 @@ class ArrayValue(SymbolicValue):
         if name == "__class__":
             return tx.wrap_fixed(self.python_type(), "ndarray")
         special = name.startswith("__") and type_lookup(numpy.ndarray, name) is not MISSING
-        if name in _METHODS or special:
+        if name in _METHODS or special or (self.scalar and name in _CONVERSIONS):
             return BoundBuiltin(self, name)
         if hasattr(self.python_type(), name):
             raise graph_break("unknown-operation", f"attribute {name!r} of an array")
@@ -137,11 +137,16 @@ class ArrayValue(SymbolicValue):
             return call_numpy(tx, f"operator.{name.strip('_')}", [self], {})
         if name.startswith("__") and name.strip("_") in _DUNDERS:
             return tx.binary(_DUNDERS[name.strip("_")], self, args[0])
+        if self.scalar and name in _CONVERSIONS and not args and not kwargs:
+            number, wanted = self._number(tx), _CONVERSIONS[name]
+            return number if wanted is None else tx.call_python(wanted, number)
         raise graph_break("data-dependent-value", f"{name}() of an array")
 
     # -- operations -------------------------------------------------------------------------------
 
     def truth(self, tx: Interpreter) -> bool:
+        if self.scalar:
+            return self.tensor.truth(tx)
         raise graph_break("data-dependent-branch", "a branch on an array")
 
     def length(self, tx: Interpreter) -> int:
@@ -180,6 +185,11 @@ class ArrayValue(SymbolicValue):
             return self
         return call_numpy(tx, f"operator.{plain_operator(op)}", [left, right], {})
 
+
+_CONVERSIONS: Final = {
+    "item": None, "tolist": None, "__index__": None, "__float__": float, "__int__": int,
+}
+"""Of scalars: the plain number, of another type if one is given."""
 
 _UNARY: Final = ("__neg__", "__pos__", "__invert__", "__abs__")
 _DUNDERS: Final = {
