@@ -227,7 +227,8 @@ IMAGE: Final[dict[str, Step]] = {
     "transposed": lambda m, x: x.transpose(2, 3).contiguous(),
     "channels_last": lambda m, x: x.contiguous(memory_format=torch.channels_last) + x.shape[2],
     "softmax": lambda m, x: x.flatten(2).softmax(-1).unflatten(2, x.shape[2:]),
-    "shuffled": lambda m, x: F.pixel_shuffle(x, 2).repeat(1, 4, 1, 1),
+    "shuffled": lambda m, x:  # eager has no gradient of what is empty
+        F.pixel_shuffle(x, 2).repeat(1, 4, 1, 1) if x.numel() else x.repeat(1, 1, 2, 2),
     "adaptive": lambda m, x: F.adaptive_avg_pool2d(x, (3, 2)),
     "ramp": lambda m, x: x * torch.linspace(0, 1, x.shape[3]),
     "rolled": lambda m, x: x.roll(1, 2) + x.amax(3, keepdim=True),
