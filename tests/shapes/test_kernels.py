@@ -258,6 +258,9 @@ WITH_NUMBERS: dict[str, Callable[[torch.Tensor, torch.Tensor, float], Any]] = {
     "compared": lambda x, y, t: torch.where(x > t, x, t),
     "half": lambda x, y, t: x.half() * t,
     "of a size": lambda x, y, t: x * (t / y.shape[-1] ** 0.5),
+    "layer norm": lambda x, y, t: F.layer_norm(x, (4,), eps=abs(t)).relu(),
+    "group norm": lambda x, y, t: F.group_norm(x, 2, y[0], eps=abs(t)) * y,
+    "batch norm": lambda x, y, t: F.batch_norm(x, x[0], y[0], eps=abs(t)) + y,
 }
 
 

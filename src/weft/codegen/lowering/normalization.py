@@ -14,6 +14,7 @@ import torch
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.reductions import mean_value, reduce_value
 from weft.codegen.lowering.registry import (
+    NUMBER_OPERATORS,
     LoweringContext,
     NotLowered,
     is_channels_last,
@@ -94,15 +95,17 @@ def _normalized(
 ) -> tuple[Value, Value, Value]:
     """((x - mean) * rstd, mean, rstd), statistics with kept dimensions."""
     spread, average = variance(cx, x, axes, 0.0, True, False, wide)
-    inverse = cx.pointwise(
-        lambda b, v: b.op("rsqrt", b.op("add", v, b.const(eps, v.dtype))),
-        spread, dtype=wide, shape=spread.shape,
-    )
+    inverse = _inverse_deviation(cx, spread, eps, wide)
 
     def body(b: Emitter, u: Node, m: Node, r: Node) -> Node:
         return b.op("mul", b.op("sub", u, m), r)
 
     return cx.pointwise(body, x, average, inverse, dtype=wide, shape=x.shape), average, inverse
+
+
+def _inverse_deviation(cx: LoweringContext, spread: Value, eps: float, wide: torch.dtype) -> Value:
+    return cx.pointwise(lambda b, v, e: b.op("rsqrt", b.op("add", v, e)), spread, eps,
+                        dtype=wide, shape=spread.shape)
 
 
 def _affine(
@@ -176,10 +179,7 @@ def _group_norm_of_channels(
         return b.op("add", v, b.op("mul", distance, distance))
 
     spread = cx.pointwise(deviation, *parts, mean, dtype=wide, shape=grouped)
-    inverse = cx.pointwise(
-        lambda b, v: b.op("rsqrt", b.op("add", v, b.const(eps, v.dtype))),
-        mean_value(cx, spread, (2,), True, wide), dtype=wide, shape=mean.shape,
-    )
+    inverse = _inverse_deviation(cx, mean_value(cx, spread, (2,), True, wide), eps, wide)
     columns: Shape = (1, groups, c // groups)
     gain, lift = (v and v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias))
     factor = _affine(cx, cx.pointwise(lambda b, r: r, inverse, dtype=wide, shape=grouped), gain,
@@ -208,16 +208,20 @@ def batch_norm_inference(
         for v in (weight, bias, mean, var)
     ]
 
-    def body(b: Emitter, u: Node, m: Node, v: Node) -> Node:
-        inverse = b.op("rsqrt", b.op("add", v, b.const(eps, v.dtype)))
-        return b.op("mul", b.op("sub", u, m), inverse)
+    def body(b: Emitter, u: Node, m: Node, v: Node, e: Node) -> Node:
+        return b.op("mul", b.op("sub", u, m), b.op("rsqrt", b.op("add", v, e)))
 
     assert operands[2] is not None and operands[3] is not None
-    scaled = cx.pointwise(body, x, operands[2], operands[3], dtype=wide, shape=x.shape, cost=4)
+    scaled = cx.pointwise(body, x, operands[2], operands[3], eps, dtype=wide, shape=x.shape, cost=4)
     affine = _affine(cx, scaled, operands[0], operands[1], wide)
     result = cx.pointwise(lambda b, u: u, affine, compute=wide, cost=0)
     unused = zip(cx.shapes[1:], cx.dtypes[1:], strict=True)  # statistics, empty in inference
     return [result, *(cx.lazy(s, d, lambda em, index: em.const(0, "f32")) for s, d in unused)]
+
+
+NUMBER_OPERATORS.update((
+    aten.native_layer_norm.default, aten.native_group_norm.default,
+    aten._native_batch_norm_legit_no_training.default))
 
 
 @lowering(aten.native_dropout.default)
