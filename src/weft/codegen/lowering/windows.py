@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, final
 
 import torch
@@ -58,12 +58,23 @@ def average_pool(
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Value:
     windows = _windows(cx, x, kernel, stride, padding, 1, ceil_mode)
-    fixed = divisor_override or windows.fixed_count(count_include_pad)
+    return _averages(cx, x, windows, divisor_override, count_include_pad)
+
+
+@lowering(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+def adaptive_average_pool(cx: LoweringContext, x: Value, output: Any) -> Value:
+    return _averages(cx, x, _adaptive_windows(cx, x, cx.shape), None, True)
+
+
+def _averages(
+    cx: LoweringContext, x: Value, windows: Windows, divisor: int | None, with_padding: bool
+) -> Value:
+    fixed = divisor or windows.fixed_count(with_padding)
 
     def divided(em: Emitter, total: Node, index: Index) -> Node:
         if fixed:
             return em.op("div", total, em.const(fixed, total.dtype))
-        return em.op("div", total, windows.count(em, index, total.dtype, count_include_pad))
+        return em.op("div", total, windows.count(em, index, total.dtype, with_padding))
 
     def formula(em: Emitter, index: Index) -> Node:
         total = None
@@ -87,7 +98,16 @@ def max_pool(
     cx: LoweringContext, x: Value, kernel: Any, stride: Any = None, padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False,
 ) -> list[Value]:
-    windows = _windows(cx, x, kernel, stride, padding, dilation, ceil_mode)
+    return _largest(cx, x, _windows(cx, x, kernel, stride, padding, dilation, ceil_mode))
+
+
+@lowering(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
+def adaptive_max_pool(cx: LoweringContext, x: Value, output: Any) -> list[Value]:
+    return _largest(cx, x, _adaptive_windows(cx, x, cx.shapes[0]))
+
+
+def _largest(cx: LoweringContext, x: Value, windows: Windows) -> list[Value]:
+    """The largest elements, and their positions."""
     cx.share(x)
     if not windows.is_small:
         best = windows.collapsed(
@@ -162,13 +182,26 @@ def average_pool_backward(
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Value:
     windows = _windows(cx, x, kernel, stride, padding, 1, ceil_mode)
-    fixed = divisor_override or windows.fixed_count(count_include_pad)
+    return _average_gradient(cx, gradient, x, windows, divisor_override, count_include_pad)
+
+
+@lowering(aten._adaptive_avg_pool2d_backward.default)
+def adaptive_average_pool_backward(cx: LoweringContext, gradient: Value, x: Value) -> Value:
+    windows = _adaptive_windows(cx, x, gradient.shape)
+    return _average_gradient(cx, gradient, x, windows, None, True)
+
+
+def _average_gradient(
+    cx: LoweringContext, gradient: Value, x: Value, windows: Windows, divisor: int | None,
+    with_padding: bool,
+) -> Value:
+    fixed = divisor or windows.fixed_count(with_padding)
     shares = cx.share(gradient)
     if not fixed:
 
         def share(em: Emitter, index: Index) -> Node:
             value = gradient.at(em, index)
-            count = windows.count(em, index, value.dtype, count_include_pad)
+            count = windows.count(em, index, value.dtype, with_padding)
             return em.op("div", value, count)
 
         shares = cx.lazy(gradient.shape, to_torch(x.scalar), share, 4, 1)
@@ -192,8 +225,24 @@ def max_pool_backward(
     cx: LoweringContext, gradient: Value, x: Value, kernel: Any, stride: Any, padding: Any,
     dilation: Any, ceil_mode: bool, indices: Value,
 ) -> Value:
-    """Each element asks the windows that it lies in whether it was the largest."""
     windows = _windows(cx, x, kernel, stride, padding, dilation, ceil_mode)
+    return _largest_gradient(cx, gradient, windows, indices)
+
+
+@lowering(aten.adaptive_max_pool2d_backward.default, aten.adaptive_max_pool3d_backward.default)
+def adaptive_max_pool_backward(
+    cx: LoweringContext, gradient: Value, x: Value, indices: Value
+) -> Value:
+    windows = _adaptive_windows(cx, x, gradient.shape)
+    if windows.shared:
+        raise NotLowered("windows that share elements, which ATen asks one by one")
+    return _largest_gradient(cx, gradient, windows, indices)
+
+
+def _largest_gradient(
+    cx: LoweringContext, gradient: Value, windows: Windows, indices: Value
+) -> Value:
+    """Each element asks the windows that it lies in whether it was the largest."""
 
     def formula(em: Emitter, index: Index) -> Node:
         here = em.index(flatten_index(index[-windows.rank :], windows.sizes))
@@ -218,7 +267,8 @@ def max_pool_backward(
 class Windows:
     """Windows over the last dimensions of images, which have these `sizes`: window `n` has elements
     n * stride - padding + tap * dilation, taps counting to `kernel`. Are some `cut` at the far end,
-    beyond the padding?"""
+    beyond the padding? Adaptive ones begin and end where `shared` windows divide the image evenly;
+    `kernel` is then the longest of them."""
 
     sizes: Shape
     kernel: tuple[int, ...]
@@ -226,6 +276,7 @@ class Windows:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     cut: bool
+    shared: tuple[int, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -236,7 +287,15 @@ class Windows:
         return math.prod(self.kernel) <= LARGEST_WRITTEN_OUT
 
     def position(self, d: int, window: IntExpr, tap: IntExpr) -> IntExpr:
+        if self.shared:
+            return window * self.sizes[d] // self.shared[d] + tap
         return window * self.stride[d] - self.padding[d] + tap * self.dilation[d]
+
+    def end(self, d: int, window: IntExpr) -> IntExpr:
+        """The first position that surely lies outside."""
+        if self.shared:
+            return ((window + 1) * self.sizes[d] + self.shared[d] - 1) // self.shared[d]
+        return self.sizes[d]
 
     def element(
         self, em: Emitter, x: Value, index: Index, taps: Index, outside: float
@@ -246,7 +305,8 @@ class Windows:
         front, own = index[: -self.rank], enumerate(index[-self.rank :])
         at = [self.position(d, window, taps[d]) for d, window in own]
         inside = em.within(
-            (at[d], self.sizes[d]) for d in range(self.rank) if self.padding[d] or self.cut
+            (at[d], self.end(d, index[d - self.rank]))
+            for d in range(self.rank) if self.padding[d] or self.cut
         )
         return x.at_or(em, [*front, *at], inside, outside), inside
 
@@ -267,6 +327,10 @@ class Windows:
         """The elements of the window at `index` inside the image, or with its padding."""
         total = em.const(1, dtype)
         for d, window in enumerate(index[-self.rank :]):
+            if self.shared:
+                length = em.index(self.end(d, window) - self.position(d, window, 0))
+                total = em.op("mul", total, em.cast(length, dtype))
+                continue
             margin = self.padding[d] if with_padding else 0
             places = (self.position(d, window, tap) + margin for tap in range(self.kernel[d]))
             tests = [em.within([(place, self.sizes[d] + 2 * margin)]) for place in places]
@@ -306,6 +370,11 @@ class Windows:
 
     def _covering(self, d: int, position: IntExpr, count: IntExpr) -> Iterator[list[Place]]:
         """The same along one dimension: window and count first, then other places to be checked."""
+        if self.shared:  # at most two, as there are no more windows than elements
+            first = position * self.shared[d] // self.sizes[d]
+            yield [(first, count)]
+            yield [(first + 1, count), (position - self.position(d, first + 1, 0), self.sizes[d])]
+            return
         kernel, stride, gap = self.kernel[d], self.stride[d], self.dilation[d]
         at = position + self.padding[d]
         if gap > 1:
@@ -324,6 +393,8 @@ class Windows:
         """
         each = zip(self.kernel, self.stride, self.dilation, strict=True)
         covering = math.prod(k if gap > 1 else -(-k // s) for k, s, gap in each)
+        if self.shared:
+            covering = 2**self.rank
         if covering > (most or LARGEST_WRITTEN_OUT):
             raise NotLowered("elements of too many windows")
         step, length = self.stride[-1], self.sizes[-1]
@@ -365,6 +436,21 @@ class Windows:
                      origins=cx.origins)
         )
         return made
+
+
+def _adaptive_windows(cx: LoweringContext, x: Value, results: Shape) -> Windows:
+    """Windows that divide the image as evenly as possible among the results; some may share rows.
+    """
+    rank = 3 if "pool3d" in str(cx.target) else 2
+    pairs = [(n, s) for n, s in zip(x.shape[-rank:], results[-rank:], strict=True)
+             if isinstance(n, int) and isinstance(s, int) and s <= n]
+    if len(pairs) < rank:
+        raise NotLowered("windows of unknown size, or more of them than elements")
+    if all(n % s == 0 for n, s in pairs):
+        return _windows(cx, x, [n // s for n, s in pairs], None, 0, 1, False)
+    longest = [max(-(-(i + 1) * n // s) - i * n // s for i in range(s)) for n, s in pairs]
+    windows = _windows(cx, x, longest, 1, 0, 1, True)
+    return replace(windows, shared=tuple(s for _, s in pairs))
 
 
 def _windows(
