@@ -93,6 +93,16 @@ def test_images_resized_by_a_factor_that_keeps_their_size() -> None:
     assert graphs(resized, (1.1, 1.2, 1.21, 1.22), "inductor") == 2
 
 
+def test_a_float_that_meets_a_symbolic_size_in_the_operator() -> None:
+    """`label_smoothing / n_classes` was computed with what stood for the number."""
+    compiled = weft.compile(lambda x, y, p: F.cross_entropy(x, y, label_smoothing=p),
+                            backend="aot_eager", dynamic=True)
+    for classes, p in ((5, 0.1), (7, 0.3), (4, 0.2)):
+        x, y = torch.randn(3, classes), torch.arange(3)
+        torch.testing.assert_close(compiled(x, y, p), F.cross_entropy(x, y, label_smoothing=p))
+    assert weft.stats()["graphs"] == 1
+
+
 def test_a_float_that_one_operator_hands_on_and_the_backward_of_another_computes_with() -> None:
     """That of celu divides by it as a float32: it was taken for a constant there."""
 

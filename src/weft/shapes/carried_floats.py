@@ -37,6 +37,7 @@ class CarriedFloats:
     def __init__(self) -> None:
         self._marks: dict[object, float] = {}
         self._meanings: dict[float, FloatValue] = {}
+        self._marked: dict[float, FloatValue] = {}
 
     def __bool__(self) -> bool:
         return bool(self._meanings)
@@ -47,6 +48,7 @@ class CarriedFloats:
         if known is None:
             known = self._computed(value) or beside(hint, len(self._marks))
             self._marks[value] = known
+            self._marked[known] = value
         return known
 
     def _computed(self, value: FloatValue) -> float | None:
@@ -73,6 +75,10 @@ class CarriedFloats:
     def meaning(self, number: float) -> FloatValue | None:
         """What a number stands for that C++ hands on."""
         return self._meanings.get(number)
+
+    def operand(self, number: float) -> FloatValue:
+        """What C++ means with a number that it computes with a symbolic size: `mark / s0`."""
+        return self._meanings.get(number, self._marked.get(number, number))
 
 
 def beside(number: float, n: int) -> float:
