@@ -6,8 +6,9 @@
  * frame, all in C; on a miss `on_miss` is asked, with the hook off. Everything else goes on to the
  * evaluator that was there before: other threads, generators and coroutines, class bodies, frames being
  * traced, and code that is to be skipped. The body of a module (an import, `exec`) runs with the hook
- * off until it ends: what an import calls is not worth compiling. While a frame evaluator is installed CPython does
- * not inline Python calls, so it is taken out as soon as no thread needs it.
+ * off until it ends: what an import calls is not worth compiling; so does a recursion from some depth
+ * on. While a frame evaluator is installed CPython does not inline Python calls (each is nested in C,
+ * which has less room), so it is taken out as soon as no thread needs it.
  */
 #include "weft_frame.h"
 
@@ -159,7 +160,7 @@ static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
     if (thread_hook.on_miss == NULL || thread_hook.paused || thread_hook.forced_eager || throwing ||
         code == NULL || thread_is_traced(state))
         return pass_on(state, frame, throwing);
-    if (is_module_body(code))
+    if (is_module_body(code) || is_deep_in_c(state))
         return pass_on_unhooked(state, frame);
     if (!is_plain_call(frame, code))
         return pass_on(state, frame, throwing);

@@ -82,6 +82,18 @@ static inline int *frames_left(PyThreadState *state)
 #endif
 }
 
+/* Whether calls in C are nested so deeply that Python's own, which a frame evaluator makes calls in C,
+ * had better not be. 3.11 counts only frames. */
+static inline bool is_deep_in_c(PyThreadState *state)
+{
+#if WEFT_PY312
+    return state->c_recursion_remaining < 600;
+#else
+    (void)state;
+    return false;
+#endif
+}
+
 /* What the compiler itself calls has these frames besides, however deep the program is. */
 static inline void begin_ours(PyThreadState *state)
 {

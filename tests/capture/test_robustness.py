@@ -145,6 +145,27 @@ def test_a_recursion_through_handlers_is_no_deeper_than_eager() -> None:
     assert 0 < calls_until_the_limit(compiled) <= 4 * eager
 
 
+def depth_below(n: int, seen: list[int]) -> int:
+    seen.append(n)
+    return 0 if n == 0 else 1 + depth_below(n - 1, seen)
+
+
+def test_a_deep_recursion_behind_a_graph_break_has_the_room_that_eager_has() -> None:
+    """From Python 3.12 on calls nested in C have a limit of their own, and hooked frames are."""
+    def program(x: torch.Tensor, n: int) -> torch.Tensor:
+        y = x + 1
+        print(end="")
+        return y + depth_below(n, [])
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        found = weft.compile(program, backend="eager")(X, 12_000)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert torch.equal(found, X + 1 + 12_000)
+
+
 def test_variants_that_end_at_the_recursion_limit_are_forgotten() -> None:
     """There no key of a dictionary is compared (`reset` crashed) and no callback of a weak
     reference runs (code at the same address got another function's variant)."""
