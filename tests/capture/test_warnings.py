@@ -156,3 +156,19 @@ def test_warnings_that_the_programs_filters_show_are_given_under_them(given: Giv
             found = program_of_warnings(given, lambda g=function: seen.append(g(X, action)))
             seen.append([str(found)])
         assert str(seen[:2]) == str(seen[2:]), action
+
+
+def test_operators_warn_under_the_filters_that_the_program_sets(given: Given) -> None:
+    def f(x: torch.Tensor, hidden: bool) -> torch.Tensor:
+        if not hidden:
+            return torch.range(0, 2) + x
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = torch.range(0, 2)
+        return y + x
+
+    compiled = weft.compile(f, backend="eager")
+    for _ in range(2):
+        assert program_of_warnings(given, compiled, X, True) == []
+    assert program_of_warnings(given, compiled, X, False) != []
+    assert weft.stats()["graph_breaks"] == 0

@@ -203,6 +203,8 @@ class Interpreter:
         """Tensors made inside that keep their gradients, and the steps that said so."""
         self.copied_views: list[Any] = []
         """Arrays that in NumPy share memory with others (`values/numpy_arrays`)."""
+        self.ignored_warnings: list[Any] = []
+        """What filters of the program's own ignored (`ignored_warnings`)."""
 
     # -- frames -----------------------------------------------------------------------------------
 
@@ -470,6 +472,7 @@ class Interpreter:
         self._generators.clear()
         self.retained.clear()
         self.copied_views.clear()
+        self.ignored_warnings.clear()
         self.numbers.clear()
         self.leaves.clear()
         self.freed.clear()

@@ -38,6 +38,7 @@ from weft.capture.continuation import original_position
 from weft.capture.device_modes import mode_changes
 from weft.capture.frame import frame_places
 from weft.capture.graph import GraphInput
+from weft.capture.ignored_warnings import ignoring
 from weft.capture.reruns import kept_random
 from weft.capture.source import Source
 from weft.capture.tracebacks import Place, stand_for
@@ -245,7 +246,11 @@ class Emitter:
             arguments = "inputs" if done else listed
             done = ["del inputs"] if done else []
         call = f"{results}= graph({arguments})" if results else f"graph({arguments})"
-        return [*before, *self._guarded_call(call), *done]
+        lines = self._guarded_call(call)
+        if self.tx.ignored_warnings:
+            region = f"{self.constant(ignoring)}({self.constant(tuple(self.tx.ignored_warnings))})"
+            lines = [f"with {region}:", *(f"    {line}" for line in lines)]
+        return [*before, *lines, *done]
 
     def _done_with(self, inputs: list[GraphInput]) -> list[str]:
         """Lets go of the frame's own variables that only the graph reads: what follows may last

@@ -9,6 +9,7 @@ the frame which `stacklevel` means, if that is one of the frames that are captur
 The graph breaks where the program could catch the warning as an error, where it is one now, and
 where warnings are recorded in a list, which the program may look at. `catch_warnings` itself is
 interpreted; under filters of the program's own it is known what to ignore, and the rest breaks.
+Operators may warn too: the graph runs under what such filters ignore (`ignored_warnings`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.frame import Frame, frame_places
+from weft.capture.ignored_warnings import filters_mutated
 from weft.capture.polyfills import library
 from weft.capture.tracebacks import Place, warn_at
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.replacement import Emitter
 
-filters_mutated: Any = vars(warnings)["_filters_mutated"]
 
 
 @final
@@ -64,6 +65,12 @@ class ChangedFilters(SymbolicValue):
 def _filters_mutated(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if not _was_told(tx):
         tx.effects.touch(ChangedFilters())
+    filters = python_object(tx, tx.call_python(library.warning_filters))
+    if not isinstance(filters, list):
+        raise graph_break("print", "filters of warnings that are not known")
+    known = [*warnings.filters, *tx.ignored_warnings]
+    tx.ignored_warnings += [entry for entry in filters if entry[0] == "ignore"
+                            and entry not in known]
     return NONE
 
 

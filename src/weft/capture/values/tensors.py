@@ -28,6 +28,7 @@ from weft._torch import (
 from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.device_modes import ignores
 from weft.capture.guards import tensor_guard
+from weft.capture.ignored_warnings import ignoring
 from weft.capture.operations import plain_operator
 from weft.capture.source import Source
 from weft.capture.values.attributes import bind
@@ -355,7 +356,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
     named_fakes = {name: value.fake(tx) for name, value in kwargs.items()}
-    result, by_python, changed = _evaluated(tx, op, target, fakes, named_fakes)
+    with ignoring(tx.ignored_warnings):
+        result, by_python, changed = _evaluated(tx, op, target, fakes, named_fakes)
     given = (*args, *kwargs.values())
     same = next((a for a in given if isinstance(a, TensorValue) and a.example is result), None)
     if same is not None and not changed and not _in_place(target):
