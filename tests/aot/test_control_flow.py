@@ -115,3 +115,17 @@ def test_backward_inside_a_graph_with_cond():
         torch.testing.assert_close(step(x), wanted.detach())
         torch.testing.assert_close(taken.weight.grad, gradient)
         assert not other.weight.grad.any()  # as torch.cond's own
+
+
+def test_a_view_that_is_written_without_gradients():
+    """Asking whether it is a leaf raised."""
+
+    def f(x):
+        y = x[1:]
+        y.zero_()
+        return y
+
+    x = torch.ones(3, 3, requires_grad=True) * 2
+    with torch.no_grad():
+        weft.compile(f, backend="aot_eager", fullgraph=True)(x)
+    assert x[1:].sum() == 0

@@ -40,18 +40,14 @@ def has_stages(gm: GraphModule) -> bool:
 
 def _makes_leaves(graph: Graph) -> set[Node]:
     """The nodes that make leaves which the graph returns."""
-    returned = {n for n in graph.output_node().all_input_nodes if _is_made_leaf(n)}
+    returned = set(graph.output_node().all_input_nodes)
     return {
         n for n in graph.nodes
-        if (n.target == "requires_grad_" and not returned.isdisjoint((n, n.args[0])))
-        or (n in returned and not n.all_input_nodes)
+        if (n.target == "requires_grad_" and not returned.isdisjoint((n, n.args[0]))
+            and n.args[0].meta["example_value"].is_leaf)
+        or (n.op == "call_function" and n in returned and not n.all_input_nodes
+            and getattr(n.meta.get("example_value"), "requires_grad", False))
     }
-
-
-def _is_made_leaf(node: Node) -> bool:
-    value = node.meta.get("example_value")
-    return (node.op != "placeholder" and isinstance(value, torch.Tensor)
-            and value.requires_grad and value.is_leaf)
 
 
 def _sets_mode(node: Node) -> bool:

@@ -101,7 +101,7 @@ class _Source:
                 *self._symbols(),
                 *self._run(),
                 *self._mutate(),
-                self._return(),
+                *self._return(),
             ]
         )
 
@@ -174,19 +174,23 @@ class _Source:
             lines.append(f"store{'_silently' * silently}([{targets}], [{values}])")
         return lines
 
-    def _return(self) -> str:
-        specs = self.traced.outputs
-        items = [self._output(k, s) for k, s in enumerate(specs)]
+    def _return(self) -> list[str]:
+        lines: list[str] = []
+        items = []
+        for k, output in enumerate(self.traced.outputs):
+            item = self._output(k, output)
+            if output.mode == "no_grad" or (output.mode and not torch.is_grad_enabled()):
+                lines.append(f"with {output.mode}(): result{k} = {item}")  # as the graph did
+                item = f"result{k}"
+            items.append(item)
         flat = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
         spec = self.traced.spec
-        result = f"unflatten({flat}, spec)"
-        if spec.type in (tuple, list) and all(c.is_leaf() for c in spec.children()):
-            result = flat if spec.type is tuple else f"list({flat})"
-        else:
-            self.scope["unflatten"], self.scope["spec"] = tree_unflatten, spec
-        if not torch.is_grad_enabled() and any(s.differentiable for s in specs):
-            return f"with enable_grad(): return {result}"  # the graph leaves `no_grad` itself
-        return f"return {result}"
+        if spec.type is tuple and all(c.is_leaf() for c in spec.children()):
+            return [*lines, f"return {flat}"]
+        if spec.type is list and all(c.is_leaf() for c in spec.children()):
+            return [*lines, f"return list({flat})"]
+        self.scope["unflatten"], self.scope["spec"] = tree_unflatten, spec
+        return [*lines, f"return unflatten({flat}, spec)"]
 
     def _output(self, k: int, spec: OutputSpec) -> str:
         if spec.kind == "constant" and isinstance(spec.value, SYMBOLIC):

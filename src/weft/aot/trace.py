@@ -50,8 +50,8 @@ class OutputSpec:
     """How one output of the captured function is made from the ATen graph's inputs and outputs.
 
     kind "value": graph output `index`; "input": the input object `index` itself; "constant":
-    `value`. `steps` are views applied to that; `detached`: autograd does not know of them;
-    `differentiable`: it does, in whatever mode the graph is called.
+    `value`. `steps` are views applied to that, under the gradient mode `mode` if it matters;
+    `detached`: autograd does not know of them.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class OutputSpec:
     steps: tuple[ViewStep, ...] = ()
     value: Any = None
     detached: bool = False
-    differentiable: bool = False
+    mode: str = ""
 
 
 @final
@@ -360,7 +360,8 @@ class _Outputs:
         alias = self.tensors.alias(output)
         source = alias.base.source
         seen = None if source is None else self.tracer.inputs[source]
-        if output.requires_grad and output.is_leaf and output is not seen:
+        known = output is seen or not output.requires_grad or _has_no_history(output)
+        if not known and output.is_leaf:
             raise Unsupported("an output that the graph makes a leaf")
         if source is not None and seen is not None:
             self._check_gradient(output, seen)
@@ -379,12 +380,14 @@ class _Outputs:
         steps = self.tensors.alias(output).steps
         if output is owner and not steps:
             return OutputSpec(kind, index)
-        gradient = output.requires_grad
-        if gradient and not _comes_from(output, owner):
+        mode = ""
+        if output.requires_grad:
+            mode = "no_grad" if _has_no_history(output) else "enable_grad"
+        if mode == "enable_grad" and not _comes_from(output, owner):
             raise Unsupported("a view of a view that was made without gradients")
-        known = gradient or (output._is_view() and not owner.requires_grad)
+        known = output.requires_grad or (output._is_view() and not owner.requires_grad)
         steps = steps or (_ALIAS,)
-        return OutputSpec(kind, index, steps, detached=not known, differentiable=gradient)
+        return OutputSpec(kind, index, steps, detached=not known, mode=mode)
 
     def _check_gradient(self, output: torch.Tensor, owner: torch.Tensor) -> None:
         """A view made at run time gets its gradient from what it views."""
@@ -398,6 +401,17 @@ class _Outputs:
 
 
 _ALIAS = ViewStep(aten.alias.default, ())
+
+
+def _has_no_history(view: torch.Tensor) -> bool:
+    """Whether `no_grad` made a view of what has a gradient; autograd refuses to say whether it is a
+    leaf if that was written since."""
+    if not (view.requires_grad and view._is_view()):
+        return False
+    try:
+        return view.is_leaf
+    except RuntimeError:
+        return True
 
 
 def _comes_from(output: torch.Tensor, owner: torch.Tensor) -> bool:
