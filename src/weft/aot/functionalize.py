@@ -21,6 +21,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.ambient import default_dtype
+from weft.aot.drawn_again import bernoulli_again, generator_state, saves_memory
 from weft.aot.evaluate import Evaluator, Result
 from weft.aot.nodes import add_node
 from weft.aot.operators import draws_numbers
@@ -83,6 +84,7 @@ class Functionalizer:
         self._aliases: dict[int, Alias] = {}
         self._once: dict[Any, Node] = {}
         self._draws: dict[tuple[OpOverload, bytes], Node] = {}
+        self._states: dict[Node, Node] = {}
 
     # -- the graph ---------------------------------------------------------------------------------
 
@@ -126,7 +128,19 @@ class Functionalizer:
         found = self._draws.get(draw)  # also in a backward that the program asks for
         if found is None:
             found = self._draws[draw] = self.append_known(op, args, kwargs, value)
+        elif self.runs_again() and saves_memory(found):
+            size = list(found.meta["val"].size())
+            return self.emit(bernoulli_again, self._state_before(found), size, found.args[1])
         return found
+
+    def _state_before(self, drawn: Node) -> Node:
+        """The state of the generator before a draw of the forward."""
+        if drawn not in self._states:
+            args = drawn.args[:1]
+            meta = {**drawn.meta, "val": self.evaluator.run(generator_state, args, {}).value}
+            with self.graph.inserting_before(drawn):
+                self._states[drawn] = add_node(self.graph, generator_state, args, {}, meta)
+        return self._states[drawn]
 
     def runs_again(self) -> bool:
         """Whether activation checkpointing runs the forward again."""

@@ -72,8 +72,8 @@ def _bernoulli(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[
         rec.mutation(facts(op), (drawn, *args[1:]), kwargs)
         return args[0]
     bits = rec.emit(aten.empty_like.default, rec.node(drawn), dtype=torch.bool)
-    kwargs = {**facts(op).defaults_from(len(args)), **kwargs}
-    bits = rec.emit(aten.bernoulli.p, bits, *args[1:], **kwargs)
+    p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    bits = rec.emit(aten.bernoulli.p, bits, p, **{k: v for k, v in kwargs.items() if k != "p"})
     rec.tensors.write(drawn, rec.emit(aten._to_copy.default, bits, dtype=live.dtype))
     return args[0]
 
