@@ -412,8 +412,11 @@ class Windows:
 
     def value(self, cx: LoweringContext, formula: Any, result: int) -> Value:
         area = math.prod(self.kernel) if self.is_small else 1
-        return cx.lazy(cx.shapes[result], cx.dtypes[result], formula, 4 * area, area,
+        made = cx.lazy(cx.shapes[result], cx.dtypes[result], formula, 4 * area, area,
                        cx.layouts[result])
+        if self.shared and result == 0:
+            made.realize()  # a reader in another shape (cat of flattened ones) divides at each tap
+        return made
 
     def collapsed(
         self, cx: LoweringContext, kind: str, dtype: DType,
