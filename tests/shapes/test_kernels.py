@@ -423,6 +423,13 @@ def test_remainders_of_numbers_beyond_64_bits() -> None:
     check(hashed, [(torch.arange(5), seed) for seed in (3, 12345, 987654321, 2**40, 0)])
 
 
+def test_a_view_by_strides_starts_at_a_symbolic_offset() -> None:
+    def last_rows(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).as_strided((2, 4), (4, 1), x.shape[0] // 3 * 4).exp()
+
+    check(last_rows, [(torch.randn(n, 4),) for n in (6, 9, 12)])
+
+
 def test_no_size_is_open_in_a_view_of_nothing() -> None:
     """Eager raises: any size would do."""
 

@@ -352,7 +352,8 @@ def as_strided(
     if x.realize().strides != contiguous_strides(x.shape):
         x = cx.lazy(x.shape, x.dtype, x.at, 0, 1)
     memory = x.realize()
-    made = Strided(memory.buffer, tuple(size), tuple(strides), memory.offset + (offset or 0))
+    start = memory.offset if offset is None else memory.offset + offset
+    made = Strided(memory.buffer, tuple(size), tuple(strides), start)
     return Value(cx.shape, x.dtype, made, x.device, x.owner)
 
 
