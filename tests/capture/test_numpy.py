@@ -245,3 +245,16 @@ def test_scalars_of_arrays_become_numbers() -> None:
         return float(table[0]) * x, int(table[1]), x * mean, {"mean": mean, "top": float(table[2])}
 
     check(f, (torch.arange(3.0),), graphs=1, breaks=0)
+
+
+def test_a_slice_bounded_by_a_scalar_of_data_ends_the_graph() -> None:
+    starts = np.array([1, 3])
+
+    def f(x):
+        mask = np.zeros(6, dtype=bool)
+        for i in starts:
+            mask[i : i + 2] = True
+        return x + torch.from_numpy(mask)
+
+    compiled = weft.compile(f)
+    assert torch.equal(compiled(torch.ones(6)), f(torch.ones(6)))

@@ -326,7 +326,7 @@ def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     if isinstance(value, (TupleValue, ListValue)):
         return type(value)([_operand(tx, item) for item in value.items])
     if isinstance(value, SliceValue):
-        return SliceValue([_operand(tx, part) for part in value.parts])
+        return SliceValue([_bound(tx, tx.force(part)) for part in value.parts])
     if isinstance(value, ArrayValue):
         return value.tensor
     if isinstance(value, TensorValue):
@@ -347,6 +347,14 @@ def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
         named: Kwargs = {"dtype": constant(dtype)}
         return run(tx, "call_function", torch.tensor, [constant(value.value.item())], named)
     return value
+
+
+def _bound(tx: Interpreter, part: SymbolicValue) -> SymbolicValue:
+    """A bound of a slice: a plain number."""
+    if isinstance(part, ArrayValue):
+        raise graph_break("data-dependent-value", "a slice bounded by a NumPy scalar")
+    number = isinstance(part, ConstantValue) and isinstance(part.value, numpy.integer)
+    return constant(part.constant().item()) if number else _operand(tx, part)
 
 
 # -- arrays from outside --------------------------------------------------------------------------
