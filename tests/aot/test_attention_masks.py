@@ -28,8 +28,21 @@ def from_input(query: torch.Tensor) -> torch.Tensor:
     return query.sum() * torch.zeros(6, 6) == 0
 
 
+def filled(query: torch.Tensor) -> torch.Tensor:
+    mask = torch.zeros(6, 6)
+    mask.masked_fill_(torch.ones(6, 6, dtype=torch.bool).triu(1), -float("inf"))
+    return mask
+
+
+def filled_in_part(query: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(6, 6, dtype=torch.bool)
+    mask[:, 4:] = False
+    return mask
+
+
 @pytest.mark.parametrize(
-    ("mask", "dropped"), [(all_true, True), (causal, False), (random, False), (from_input, False)]
+    ("mask", "dropped"), [(all_true, True), (causal, False), (random, False), (from_input, False),
+                          (filled, False), (filled_in_part, False)]
 )
 def test_masks(mask: Callable[[torch.Tensor], torch.Tensor], dropped: bool) -> None:
     seen: list[bool] = []

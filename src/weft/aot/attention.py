@@ -15,7 +15,7 @@ Grouped-query calls and other devices go the ordinary way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -177,7 +177,24 @@ def _constant_nodes(root: Node) -> list[Node] | None:
         if len(found) > LARGEST_CONSTANT:
             return None
         stack.extend(node.all_input_nodes)
-    return sorted(found)
+    return None if _are_written(found) else sorted(found)
+
+
+def _are_written(nodes: Iterable[Node]) -> bool:
+    """Whether an operator writes to the memory of one of them: `mask.masked_fill_(...)`."""
+    nodes = list(nodes)
+    memory = {_memory(node) for node in nodes} - {None}
+    return any(
+        (node.meta.get("effect") or str(node.target).endswith("_"))
+        and any(given in nodes or _memory(given) in memory for given in node.all_input_nodes)
+        for node in nodes[0].graph.nodes)
+
+
+def _memory(node: Node) -> int | None:
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return int(value.untyped_storage()._cdata)
 
 
 def _evaluate(node: Node, values: dict[Node, Any]) -> Any:
