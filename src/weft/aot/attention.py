@@ -182,12 +182,16 @@ def _constant_nodes(root: Node) -> list[Node] | None:
 
 def _are_written(nodes: Iterable[Node]) -> bool:
     """Whether an operator writes to the memory of one of them: `mask.masked_fill_(...)`."""
-    nodes = list(nodes)
-    memory = {_memory(node) for node in nodes} - {None}
-    return any(
-        (node.meta.get("effect") or str(node.target).endswith("_"))
-        and any(given in nodes or _memory(given) in memory for given in node.all_input_nodes)
-        for node in nodes[0].graph.nodes)
+    waiting = list(nodes)
+    seen, memory = set(waiting), {_memory(node) for node in waiting} - {None}
+    while waiting:
+        for user in waiting.pop().users:
+            if user.meta.get("effect") or str(user.target).endswith("_"):
+                return True
+            if user not in seen and _memory(user) in memory:  # a view
+                seen.add(user)
+                waiting.append(user)
+    return False
 
 
 def _memory(node: Node) -> int | None:
