@@ -79,8 +79,8 @@ class Config:
 
     # -- numerics --------------------------------------------------------------------------------
     fallback_random: bool = _knob(
-        False, "Accepted for programs that ask for it: random operators always call ATen, "
-        "bit-equal to eager under one seed.", group="numerics")
+        False, "Attention with dropout takes eager's kernel also where another is faster; other "
+        "random operators always call ATen, bit-equal to eager under one seed.", group="numerics")
     emulate_precision_casts: bool = _knob(
         False, "Round to the low-precision dtype after every operator, as eager does.",
         group="numerics", cache_key=True)
