@@ -78,6 +78,15 @@ def test_decisions_hold_wherever_the_facts_hold(learned: list, asked: list) -> N
         assert facts.decide(condition) is not False
 
 
+def test_equalities_joined_by_and_are_kept_in_the_symbols_of_inputs() -> None:
+    """Learned part by part as the facts saw them, they named the quotient of ``k % 2 == 0``."""
+    facts = Facts()
+    facts.learn(rel.eq(K % 2, 0))
+    facts.learn(rel.and_(rel.eq(K + M, 0), rel.eq(N, 0)))
+    assert ex.symbols(facts.simplify(N + M + K)) <= set(SYMBOLS)
+    assert facts.simplify(M) in (M, -K)
+
+
 @settings(max_examples=100, deadline=None)
 @given(CONDITIONS)
 def test_negation_is_the_complement(condition: rel.Condition) -> None:

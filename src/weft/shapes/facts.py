@@ -213,23 +213,31 @@ class Facts:
 
     def learn(self, condition: Condition) -> None:
         """Take the condition as true from now on. Learning what is excluded is an error."""
+        if isinstance(condition, Junction) and condition.kind == "and":
+            for part in condition.parts:
+                self.learn(part)
+        elif self._learn_viewed(condition):
+            self._learn_equality_of_inputs(condition)
+
+    def _learn_viewed(self, condition: Condition) -> bool:
+        """`learn` what may speak of narrower symbols and quotients; whether it was news."""
         viewed = rewrite(condition, self.view)
         if viewed is False:
             raise ValueError(f"{condition!r} contradicts what is known")
         if isinstance(viewed, bool):
-            return
+            return False
         if isinstance(viewed, Junction):
             self._learn_junction(viewed)
         else:
             _LEARN[viewed.kind](self, viewed)
-            self._learn_equality_of_inputs(condition)
         self._decided.clear()
         self._signs.clear()
+        return True
 
     def _learn_junction(self, condition: Junction) -> None:
         if condition.kind == "and":
             for part in condition.parts:
-                self.learn(part)
+                self._learn_viewed(part)
         else:
             self._known.add(condition)
 
@@ -258,9 +266,9 @@ class Facts:
             self._replace(variable, value)
             self._keep_multiple(variable, value)
             if isinstance(limits.hi, int) and limits.hi < INF and symbols(value) - {variable}:
-                self.learn(relation(GE, limits.hi - value))
+                self._learn_viewed(relation(GE, limits.hi - value))
             if lower_bound(value) < limits.lo:
-                self.learn(relation(GE, value - limits.lo))
+                self._learn_viewed(relation(GE, value - limits.lo))
             return
         solved = _solve(fact.expr)
         if solved is None:
@@ -270,12 +278,13 @@ class Facts:
         variable, value = solved
         limits = symbol_of(variable)
         self._replace(variable, value)
-        self.learn(relation(EQ, subs(fact.expr, {variable: value})))  # the division's remainder
+        # The division's remainder:
+        self._learn_viewed(relation(EQ, subs(fact.expr, {variable: value})))
         # What was known of the variable's range now holds for what it equals.
         if limits.lo > -INF:
-            self.learn(relation(GE, value - limits.lo))
+            self._learn_viewed(relation(GE, value - limits.lo))
         if not isinstance(limits.hi, int) or limits.hi < INF:
-            self.learn(relation(GE, limits.hi - value))
+            self._learn_viewed(relation(GE, limits.hi - value))
 
     def _as_multiple(self, expr: Expr) -> tuple[Expr, IntExpr] | None:
         """For ``(a * symbol + b) % k == 0``, ``a`` prime to ``k``: the symbol and ``k * q + c``."""
@@ -340,7 +349,7 @@ class Facts:
             self._at_least_zero.append(fact.expr)
             dividend = _bound_of_dividend(fact.expr)
             if dividend is not None:
-                self.learn(relation(GE, dividend))
+                self._learn_viewed(relation(GE, dividend))
 
     def _replace(self, variable: Expr, value: IntExpr) -> None:
         """From now on view ``variable`` as ``value``."""
