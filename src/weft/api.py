@@ -55,14 +55,14 @@ def compile(
 ) -> Any:
     """`model` (a function, method, `nn.Module` or other callable), compiled at its first call.
 
-    Without `model`, a decorator. What cannot be captured runs as plain Python between the compiled
-    parts.
+    Without `model`, returns a decorator. What cannot be captured runs as plain Python between the
+    compiled parts.
 
     fullgraph: raise `GraphBreakError` where the graph would break.
     dynamic: True: sizes, and numbers among the arguments, are symbolic from the start; False:
-        always static; None: those that were seen to change become symbolic.
+        they are always static; None: those that changed between calls become symbolic.
     dynamic_shapes: what is known of the arguments' sizes, by parameter: `Dim`, ``Dim.AUTO``, ...;
-        see `weft.Dim`. What it leaves out follows `dynamic`.
+        see `weft.Dim`. Arguments that it does not mention follow `dynamic`.
     backend: a name of `weft.list_backends()`, or any ``backend(gm, example_inputs) -> callable``.
     mode: "default"; "reduce-overhead" (CUDA graphs); "max-autotune" (candidates measured, and
         CUDA graphs); "max-autotune-no-cudagraphs". CUDA graphs have no effect on CPUs.
@@ -84,7 +84,7 @@ def compile(
 def _checked_options(
     fullgraph: bool, dynamic: bool | None, mode: str | None, options: Mapping[str, Any] | None
 ) -> CompileOptions:
-    """The arguments of `compile`, each checked."""
+    """The `CompileOptions` of `compile`'s arguments; raises if one of them is not valid."""
     if not isinstance(fullgraph, bool):
         raise BadValue(f"fullgraph must be True or False, got {fullgraph!r}")
     if not (dynamic is None or isinstance(dynamic, bool)):
@@ -98,7 +98,8 @@ def _checked_options(
 
 
 def _resolved(backend: str | Backend) -> Backend:
-    """The backend of a name; a user's callable with its errors told apart from weft's."""
+    """The backend of that name, or the user's callable; errors of the latter become
+    BackendError."""
     chosen = backends.resolve(backend)
     if isinstance(backend, str):
         return chosen
@@ -134,9 +135,11 @@ def _compile(model: Any, options: CompileOptions, backend: Backend, disable: boo
 
 
 def _compile_callable(fn: Any, options: CompileOptions, backend: Backend) -> Any:
-    """Functions and methods as they are; other callables through a Python function.
+    """The compiled form of a callable other than a module.
 
-    Generators and coroutines are left to the interpreter: their frames are suspended and resumed.
+    Functions and methods are compiled directly, other callables through a Python function that
+    calls them. Generators and coroutines are returned as they are: the interpreter suspends and
+    resumes their frames.
     """
     fn = capture.original_function(fn)
     options = _with_shapes(fn, options)
@@ -213,7 +216,7 @@ def optimize(backend: str | Backend = _DEFAULT_BACKEND, **settings: Any) -> Call
 
 
 def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanation]:
-    """`weft.explain(fn)(*args)` compiles `fn` afresh, runs it, and tells what happened."""
+    """`weft.explain(fn)(*args)` compiles `fn` anew, runs it, and returns what happened."""
     if not callable(fn):
         raise NotCallable(fn, "weft.explain")
 
@@ -227,7 +230,8 @@ def explain(fn: Callable[..., Any], **settings: Any) -> Callable[..., Explanatio
 
 
 def stats() -> dict[str, Any]:
-    """Counters of this process since the start or `reset`: see `diagnostics.statistics`."""
+    """The counters of this process since its start or the last `reset`; see
+    `diagnostics.statistics`."""
     return statistics.snapshot(cache_entries=capture.cache_entries())
 
 

@@ -322,13 +322,14 @@ def _outside(x):
 
 def test_frames_without_tensors_are_not_captured():
     from weft.capture.skips import may_hold_tensors
+    from weft.capture.source import FrameState
 
     code, names = _plain_python.__code__, globals()
-    assert not may_hold_tensors(code, [3], (), names)
-    assert may_hold_tensors(code, [X], (), names)
-    assert may_hold_tensors(code, [[1, X]], (), names)
-    assert may_hold_tensors(toy.__code__, [torch.nn.ReLU()], (), names)
-    assert may_hold_tensors(test_nonzero_breaks.__code__, [], (), {"check": torch.relu})
+    assert not may_hold_tensors(FrameState(code, [3], (), names))
+    assert may_hold_tensors(FrameState(code, [X], (), names))
+    assert may_hold_tensors(FrameState(code, [[1, X]], (), names))
+    assert may_hold_tensors(FrameState(toy.__code__, [torch.nn.ReLU()], (), names))
+    assert may_hold_tensors(FrameState(test_nonzero_breaks.__code__, [], (), {"check": torch.relu}))
 
 
 def test_a_generator_that_is_left_cleans_up():

@@ -55,6 +55,7 @@ from weft.capture.reruns import changes_inputs, may_refuse_data, reporter
 from weft.capture.resumption import Resumption
 from weft.capture.shape_guards import add_shape_guards
 from weft.capture.skips import is_skipped_code, may_hold_tensors
+from weft.capture.source import FrameState
 from weft.capture.state import no_saved_tensor_hooks
 from weft.capture.values.data_numbers import note_checks
 from weft.capture.values.input_tests import add_input_tests
@@ -77,19 +78,23 @@ _S = TypeVar("_S", bound=Signal)
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 _MAX_SKIPS: Final = 3
-"""Failed captures of a code object (the program raised, ...) after which it is left alone."""
+"""After so many failed captures (the program raised, ...) a code object is left to Python."""
 
 _MAX_RAISING_VARIANTS: Final = 3
+"""How many calls that raise become variants of their code."""
 _MAX_RAISES: Final = 24
-"""Captures of calls that raise: those kept as variants, and those after which no more are tried."""
+"""After so many calls that raise, no more are captured."""
 
 _MAX_HANDLERS: Final = 12
-"""Exception handlers that may lie around each other in a replacement (Python takes 20 blocks)."""
+"""How many exception handlers of a replacement may be nested (Python allows 20 blocks)."""
 
 
 def _may_rerun(graph: fx.Graph, code: types.CodeType) -> bool:
-    """Whether the frame is run as it is when its graph raises. A continuation lets go of its
-    arguments, unless its graph could refuse them."""
+    """Whether the frame can be run eagerly from its start if its graph raises.
+
+    A continuation is not, unless its graph could raise because of its inputs' data: it should free
+    its arguments early.
+    """
     return not changes_inputs(graph) and (not is_continuation(code) or may_refuse_data(graph))
 
 
@@ -103,8 +108,8 @@ class FrameCompiler:
         self.options = options
         self.backend = backend
         self.every_frame = every_frame
-        """To try capture out: nested frames are replaced also if there is nothing to compile in
-        them, and no limit is warned of."""
+        """For tests of capture: also compiles nested frames that have nothing to compile in them,
+        and does not warn of limits."""
         self.is_skipped = is_skipped
         self.on_error = on_error
         self._codes: PerCode[types.CodeType] = PerCode()
@@ -118,47 +123,50 @@ class FrameCompiler:
     # -- entry points -----------------------------------------------------------------------------
 
     def root(self, function: types.FunctionType) -> Any:
-        """The compiled form of the function that the user gave, which `dynamic_shapes` is about."""
+        """The compiled form of the function that the user gave to `weft.compile`."""
         self._root = function.__code__
         return self.compiled(function)
 
     def compiled(self, function: types.FunctionType) -> Any:
-        """The compiled form of a function: nothing is captured before its first call."""
+        """The compiled form of a function; its first call captures it."""
         return _frame.CompiledFunction(function, self.on_miss)
 
     def on_miss(
         self, compiled: Any, function: types.FunctionType, code: types.CodeType,
         locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any],
     ) -> Any:
-        """A new entry for this frame, or None to run it eagerly."""
+        """Return an entry for this frame, or None to run it eagerly.
+
+        `compiled` is the compiled function that was called, or None for a frame that it called.
+        """
+        state = FrameState(code, locals, cells, globals)
         if current_stance() != "default":
-            return self._refuse(compiled, code, locals, cells, globals)
+            return self._refuse(compiled, state)
         if compiled is None and runs_checkpoint(code):
             return eager_entry()
         if compiled is None and self.is_skipped(code):
             _frame.skip(code)
             return None
-        if compiled is None and not self.every_frame and not may_hold_tensors(
-                code, locals, cells, globals):
+        if compiled is None and not self.every_frame and not may_hold_tensors(state):
             self._note_skip(code, always=False)
             return None
         with compiling(), self.options.scope():
-            made_meanwhile = fitting_entry(code, locals, cells, globals)
-            if made_meanwhile is not None or _frame.is_settled(code):
-                return made_meanwhile
-            if self._over_limit(code, locals, cells, globals):
+            made_by_another_thread = fitting_entry(state)
+            if made_by_another_thread is not None or _frame.is_settled(code):
+                return made_by_another_thread
+            if self._reaches_limit(state):
                 return None
-            entry = self._entry(code, locals, cells, globals, compiled is not None)
-            if entry is not None:  # here, not where C gets it: the next thread may look before
+            entry = self._compile_or_skip(state, outermost=compiled is not None)
+            if entry is not None:  # under the lock: the next thread looks for it at once
                 _frame.add_entry(code, entry)
             return entry
 
-    def _entry(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
-               globals: dict[str, Any], outermost: bool) -> Any:
-        """The new entry; None, and a note of it, where there can be none."""
+    def _compile_or_skip(self, state: FrameState, *, outermost: bool) -> Any:
+        """Return the new entry; if the frame cannot be compiled, record why and return None."""
+        code = state.code
         try:
             with traced(), events.stage("capture"), no_saved_tensor_hooks():
-                return self._compile(code, locals, cells, globals, outermost)
+                return self._compile(state, outermost=outermost)
         except SkipFrame as skip:
             events.record("skip", code=code, reason=skip.reason)
             if skip.counts:
@@ -175,23 +183,23 @@ class FrameCompiler:
             self._note_skip(code, always=False)
         return None
 
-    def _refuse(self, compiled: Any, code: types.CodeType, locals: list[Any],
-                cells: tuple[Any, ...], globals: dict[str, Any]) -> None:
-        """A stance forbids to compile: the call runs eagerly, or fails."""
-        known = _frame.entries(code)
+    def _refuse(self, compiled: Any, state: FrameState) -> None:
+        """A stance forbids compiling: let the call run eagerly, or raise RecompileError."""
+        known = _frame.entries(state.code)
         if current_stance() == "fail_on_recompile" and (known or compiled is not None):
-            raise RecompileError(code.co_qualname, recompile_reasons(known, locals, cells, globals))
+            raise RecompileError(state.code.co_qualname, recompile_reasons(known, state))
 
     def compiled_copy(self, function: types.FunctionType) -> Any:
-        """The compiled form of a function of the program, on this compilation's copy of its code.
-        """
+        """The compiled form of a function of the program, with this compilation's copy of its
+        code."""
         copy = types.FunctionType(self.own_code(function.__code__), function.__globals__,
                                   function.__name__, function.__defaults__, function.__closure__)
         copy.__kwdefaults__ = function.__kwdefaults__
         return self.compiled(copy)
 
     def own_code(self, code: types.CodeType) -> types.CodeType:
-        """This compilation's copy of a library's code, to hang continuations' entries on."""
+        """This compilation's copy of a code object: the entries of its continuations belong to the
+        copy."""
         if is_continuation(code):
             return code
         found = self._codes.get(code)
@@ -200,7 +208,7 @@ class FrameCompiler:
         return found
 
     def policy(self, code: types.CodeType) -> DynamicPolicy:
-        """What is known of the code's sizes from earlier captures."""
+        """Which sizes of the code are symbolic, as earlier captures taught."""
         found = self._policies.get(code)
         if found is None:
             found = self._policies[code] = DynamicPolicy(
@@ -209,7 +217,7 @@ class FrameCompiler:
         return found
 
     def expect_symbolic(self, code: types.CodeType, name: str, dims: list[int]) -> None:
-        """A continuation's argument has symbolic sizes in the frame that calls it."""
+        """Make some dimensions of a continuation's argument symbolic, as they are in its caller."""
         if dims:
             self.policy(code).expected.setdefault(name, set()).update(dims)
 
@@ -222,7 +230,8 @@ class FrameCompiler:
             _frame.freeze(code)  # until `weft.reset()`
 
     def _note_raise(self, code: types.CodeType, raised: ObservedException) -> None:
-        """A call that raises is compiled up to there, a few times; it leaves room for others."""
+        """Count a captured call that raises; raise SkipFrame once enough of them became
+        variants."""
         count = self._raises[code] = (self._raises.get(code) or 0) + 1
         events.record("skip", code=code, reason=str(raised), stack=raised.stack)
         if count >= _MAX_RAISES:
@@ -230,13 +239,13 @@ class FrameCompiler:
         if count > _MAX_RAISING_VARIANTS:
             raise SkipFrame(str(raised), counts=False)
 
-    def _over_limit(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
-                    globals: dict[str, Any]) -> bool:
-        """Tells why earlier variants do not fit; True when there are too many of them."""
+    def _reaches_limit(self, state: FrameState) -> bool:
+        """Whether the code has too many variants for one more; records why none of them fits."""
+        code = state.code
         known = _frame.entries(code)
         if not known:
             return False
-        changes = changes_since(known, locals, cells, globals)
+        changes = changes_since(known, state)
         limit = self._reached_limit(len(known))
         if limit is not None:
             stop_compiling(code, changes, limit, warn=not self.every_frame)
@@ -247,15 +256,21 @@ class FrameCompiler:
         return False
 
     def _reached_limit(self, n_known: int) -> str | None:
-        """The setting that forbids a further variant of code that has so many."""
+        """The name of the setting that forbids another variant of code with `n_known` variants, or
+        None."""
         if n_known >= config.cache_size_limit:
             return "cache_size_limit"
         return "recompile_limit" if self._n_recompiles >= config.recompile_limit else None
 
     # -- one frame --------------------------------------------------------------------------------
 
-    def _compile(self, code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
-                 globals: dict[str, Any], outermost: bool) -> Any:
+    def _compile(self, state: FrameState, *, outermost: bool) -> Any:
+        """Return a new entry for the frame.
+
+        A first attempt may keep values that depend on tensors' data in the graph; if it fails
+        because of them, a second one breaks the graph there.
+        """
+        code = state.code
         if not only_devices() or are_functorch_transforms_active():
             raise SkipFrame("called under a torch function mode or transform")
         if forward_ad_level() >= 0:
@@ -265,36 +280,37 @@ class FrameCompiler:
         if needs_frame(code):
             raise SkipFrame("looks into its own frame", always=True)
         if self.options.dynamic_shapes is not None and code is self._root:
-            self._declared.read(self.options.dynamic_shapes, code, locals)
+            self._declared.read(self.options.dynamic_shapes, code, state.locals)
         if config.data_dependent and not self.policy(code).breaks_on_data:
-            attempt = Attempt(self, code, locals, cells, globals, data_dependent=True)
+            attempt = Attempt(self, state, data_dependent=True)
             try:
-                return self._variant(attempt, outermost)
+                return self._entry_of(attempt, outermost=outermost)
             except (UserError, GraphBreakError):
                 raise
-            except Exception as error:  # of what depends on data, or it comes again
+            except Exception as error:  # if its cause is another, the second attempt raises it too
                 if not attempt.met_data:
                     raise
                 self.policy(code).breaks_on_data = True
                 events.record("perf", text=f"{code.co_qualname}: captured again with breaks at "
                               f"what depends on data: {type(error).__name__}: {error}")
-        attempt = Attempt(self, code, locals, cells, globals, data_dependent=False)
-        return self._variant(attempt, outermost)
+        attempt = Attempt(self, state, data_dependent=False)
+        return self._entry_of(attempt, outermost=outermost)
 
-    def _variant(self, attempt: Attempt, outermost: bool) -> Any:
-        """The entry that an attempt gives."""
-        state = _frame.global_state()
+    def _entry_of(self, attempt: Attempt, *, outermost: bool) -> Any:
+        """Run an attempt and return its entry."""
+        modes = _frame.global_state()
         with modes_set_aside() as attempt.devices:
-            return self._entry_of(attempt, state, outermost)
+            try:
+                return self._build_entry(attempt, modes, outermost=outermost)
+            finally:
+                attempt.forget()
 
-    def _entry_of(self, attempt: Attempt, state: Any, outermost: bool) -> Any:
-        try:
-            return self._finished(attempt, state, outermost)
-        finally:
-            attempt.forget()
+    def _build_entry(self, attempt: Attempt, modes: Any, *, outermost: bool) -> Any:
+        """The steps of a capture: interpret, compile the graph, write the replacement and guards.
 
-    def _finished(self, attempt: Attempt, state: Any, outermost: bool) -> Any:
-        code, globals = attempt.code, attempt.globals
+        `modes` is PyTorch's global state when the frame was entered.
+        """
+        code, globals = attempt.state.code, attempt.state.globals
         tx, emit, signal = attempt.interpret()
         raised = attempt.raised
         if raised is not None:
@@ -311,7 +327,7 @@ class FrameCompiler:
             tx.guard_aliases()
             add_shape_guards(tx)
             add_input_tests(tx)
-            nodes, tree_checks, n_slots = tx.guards.lower(state)
+            nodes, tree_checks, n_slots = tx.guards.lower(modes)
             tree = _frame.GuardTree(nodes, tree_checks, n_slots)
         needs_hook = signal is not None or raised is not None
         entry = _frame.Entry(tree, replacement, globals, needs_hook, emit.on_error is not None)
@@ -323,7 +339,8 @@ class FrameCompiler:
 
     def _graph(self, tx: Interpreter, emit: Emitter, code: types.CodeType
                ) -> tuple[Callable[..., Any] | None, list[GraphInput]]:
-        """The backend's callable for the captured graph; None when there is nothing to run."""
+        """The backend's callable for the captured graph and the graph's inputs; None for the
+        callable if the graph has nothing to run."""
         if not tx.builder.n_calls and not emit.outputs:
             return None, []
         module, inputs = tx.builder.finish(emit.outputs)
@@ -341,32 +358,30 @@ class FrameCompiler:
 
 @final
 class Attempt:
-    """Interprets one frame until it is captured whole or up to its graph break."""
+    """Interprets one frame, again and again, until its graph ends where it can end."""
 
-    def __init__(self, compiler: FrameCompiler, code: types.CodeType, locals: list[Any],
-                 cells: tuple[Any, ...], globals: dict[str, Any], *, data_dependent: bool
+    def __init__(self, compiler: FrameCompiler, state: FrameState, *, data_dependent: bool
                  ) -> None:
         self.compiler = compiler
+        self.state = state
         self.data_dependent = data_dependent
         self._shapes: ShapeContext | None = None
         self._tried: list[Interpreter] = []
         self.raised: ObservedException | None = None
-        """What the program raised out of the frame."""
+        """The exception with which the program left the frame, if it did."""
         self._raises_at = -1
         self.devices: tuple[str, ...] = ()
-        """Default devices that are set where the frame is called."""
-        self.code = code
-        self.locals = locals
-        self.cells = cells
-        self.globals = globals
+        """The default devices that were set when the frame was called."""
 
     def interpret(self) -> tuple[Interpreter, Emitter, GraphBreak | None]:
-        """The interpreter at its end, the emitted replacement, and the break if there was one."""
+        """The interpreter at its end, the emitted replacement, and the graph break if there was
+        one."""
         break_at = -1
         reason: GraphBreak | None = None
         while True:
-            policy = self.compiler.policy(self.code)
-            tx = Interpreter(self.code, self.globals, FakeContext(), policy, break_at=break_at,
+            code = self.state.code
+            policy = self.compiler.policy(code)
+            tx = Interpreter(code, self.state.globals, FakeContext(), policy, break_at=break_at,
                              data_dependent=self.data_dependent)
             self._shapes = tx.shapes
             self._tried.append(tx)
@@ -374,7 +389,7 @@ class Attempt:
             tx.compiled_copy = self.compiler.compiled_copy
             tx.expect_symbolic = self.compiler.expect_symbolic
             enter_devices(tx, self.devices)
-            frame = tx.root_frame(self.locals, self.cells)
+            frame = tx.root_frame(self.state.locals, self.state.cells)
             emit = Emitter(tx)
             try:
                 self._finish(tx, emit, frame)
@@ -382,16 +397,16 @@ class Attempt:
             except StartOver:
                 continue
             except Restart as restart:
-                if self._relies(tx, restart.reason):
+                if self._can_avoid(tx, restart.reason):
                     break_at, reason, self.raised = -1, None, None
                     continue
-                reason = _detached(restart.reason)
+                reason = _without_traceback(restart.reason)
                 self._report(reason)
                 break_at = restart.step
             except ObservedException as error:
                 if self.raised is not None:
                     raise
-                self.raised, reason = _detached(error), None
+                self.raised, reason = _without_traceback(error), None
                 break_at = self._raises_at = tx.raised_at(error)
             except BreakHere as here:
                 outer = self._break(tx, emit, here, reason)
@@ -400,17 +415,17 @@ class Attempt:
                 break_at = outer
 
     def forget(self) -> None:
-        """Lets go of the program's objects."""
+        """Drop the references to the program's objects."""
         for tx in self._tried:
             tx.forget()
 
     @property
     def met_data(self) -> bool:
-        """Whether the last interpretation kept something in the graph that depends on data."""
+        """Whether the last interpretation put something into the graph that depends on data."""
         return self._shapes is not None and bool(self._shapes.unbacked_symbols.exist)
 
     def _finish(self, tx: Interpreter, emit: Emitter, frame: Any) -> None:
-        """The whole frame was captured: return its value."""
+        """End the replacement of a frame that was captured to its end: return its value."""
         value = tx.run_root(frame)
         try:
             restore_modes(emit, tx)
@@ -421,23 +436,26 @@ class Attempt:
             if signal.step < 0:
                 raise SkipFrame("the result or an effect cannot be rebuilt") from None
             raise Restart(signal.step, signal) from None
-        if _checks_in_vain(tx):
+        if _has_unrecoverable_checks(tx):
             raise Restart(tx.checked_at[0], graph_break(
                 "data-dependent-branch", "a branch that may raise, in a graph that writes inputs"))
         earlier = tx.ends_earlier(emit)
         if earlier is not None:
             raise earlier
 
-    def _relies(self, tx: Interpreter, reason: GraphBreak) -> bool:
-        """Whether the graph need not end there, if contents of small inputs are guarded, or since
-        it may not."""
-        must = breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph)
-        if must and reason.kind.id == "varying-argument":
+    def _can_avoid(self, tx: Interpreter, reason: GraphBreak) -> bool:
+        """Whether another interpretation can get past the break; prepares `tx.policy` for it.
+
+        It can if the contents of small inputs are guarded, or (with `fullgraph`) if numbers that
+        keep changing are fixed.
+        """
+        forbidden = breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph)
+        if forbidden and reason.kind.id == "varying-argument":
             tx.policy.fixes_all = True
             return True
         if not config.data_dependent:
             return False
-        return rely_on(tx, reason, always=must)
+        return rely_on(tx, reason, always=forbidden)
 
     def _report(self, reason: GraphBreak) -> None:
         if breaks_are_errors(reason.error_mode, self.compiler.options.fullgraph):
@@ -446,13 +464,16 @@ class Attempt:
 
     def _break(self, tx: Interpreter, emit: Emitter, here: BreakHere, reason: GraphBreak | None
                ) -> int | None:
-        """Emits the break; the step of an instruction further out when that is impossible."""
+        """Emit the break and its continuations, and return None.
+
+        If the graph cannot end at this instruction, return the step where to try next, in a caller.
+        """
         frame = here.frame
-        if _checks_in_vain(tx):
+        if _has_unrecoverable_checks(tx):
             return tx.checked_at[0]
-        nested = _too_nested(frame)
-        if nested is not None:
-            return _outward(nested, graph_break("recursion", "too many nested handlers"))
+        deep = _frame_over_handler_limit(frame)
+        if deep is not None:
+            return _outward(deep, graph_break("recursion", "too many nested handlers"))
         try:
             if tx.end_state_changed:
                 raise graph_break("state", "a break inside of a transform")
@@ -474,42 +495,48 @@ class Attempt:
         return None
 
 
-def _checks_in_vain(tx: Interpreter) -> bool:
-    """Whether the graph tests conditions whose failure only the eager program can tell about, and
-    cannot be followed by it."""
+def _has_unrecoverable_checks(tx: Interpreter) -> bool:
+    """Whether the graph checks assumptions about data but changes its inputs: if a check fails,
+    the frame cannot be run eagerly from its start any more."""
     note_checks(tx, partial(number_node, tx))
     return bool(tx.checked_at) and changes_inputs(tx.builder.graph)
 
 
-def _detached(error: _S) -> _S:
-    """The signal without its traceback, whose frames would keep the program's objects alive until
-    the garbage collector comes: they lead back to the one that holds it."""
+def _without_traceback(error: _S) -> _S:
+    """The signal without its traceback, whose frames refer to the interpreter and so would keep the
+    program's objects alive until the next garbage collection."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
-def _too_nested(frame: Frame) -> Frame | None:
-    """The outermost of the frames that lie under too many exception handlers of their own and of
-    their callers: the replacement has a block for each. Of a recursion, the first call again: the
-    pieces of one level serve all of them."""
+def _frame_over_handler_limit(frame: Frame) -> Frame | None:
+    """The outermost frame that, with its callers, lies inside more than `_MAX_HANDLERS` exception
+    handlers, or None: the replacement would need a `try` block for each.
+
+    In a recursion, it is the first frame whose code also runs further out: a break there gives
+    continuations that serve all levels.
+    """
     chain = [frame]
     while (caller := chain[-1].caller) is not None:
         chain.append(caller)
-    protected = 0
+    n_handlers = 0
     codes: set[types.CodeType] = set()
-    again: Frame | None = None
+    recursive: Frame | None = None
     for place in reversed(chain):
-        protected += place.program.handler_of(place.current.index) is not None
-        if again is None and place.code in codes:
-            again = place
-        if protected > _MAX_HANDLERS:
-            return again or place
+        n_handlers += place.program.handler_of(place.current.index) is not None
+        if recursive is None and place.code in codes:
+            recursive = place
+        if n_handlers > _MAX_HANDLERS:
+            return recursive or place
         codes.add(place.code)
     return None
 
 
 def _outward(frame: Any, failure: Exception) -> int:
-    """The step of the nearest caller where the graph can end instead."""
+    """The step of the nearest caller where the graph can end instead.
+
+    Raises SkipFrame if there is none.
+    """
     while frame.caller is not None:
         inner_resumable = frame.resumable
         frame = frame.caller

@@ -38,7 +38,7 @@ opcode = registrar(OPCODES)
 
 @final
 class Instruction:
-    """One instruction: its handler, its argument in every form, and where it is."""
+    """A decoded instruction: its handler, its operands, and its line."""
 
     __slots__ = ("arg", "argval", "flags", "handler", "index", "line", "name", "offset", "place",
                  "target")
@@ -53,7 +53,7 @@ class Instruction:
         self.line = line
         self.target = -1 if raw.target is None else raw.target.index
         self.place: SourceLine | None = None
-        """The user's line, made when first asked for."""
+        """The user's line; made when first needed."""
         self.handler = OPCODES.get(raw.opname, unknown_opcode)
 
 
@@ -65,7 +65,7 @@ def unknown_opcode(tx: Interpreter, frame: Frame, ins: Instruction) -> Any:
 @final
 @dataclass(slots=True)
 class Protected:
-    """A row of the exception table, in instruction indices; `end` is the last one."""
+    """An entry of the exception table, in instruction indices; `end` is inclusive."""
 
     start: int
     end: int
@@ -76,7 +76,7 @@ class Protected:
 
 @final
 class Program:
-    """A code object, decoded."""
+    """A decoded code object."""
 
     __slots__ = ("by_offset", "file", "instructions", "protected")
 
@@ -91,7 +91,7 @@ class Program:
         ]
 
     def handler_of(self, index: int) -> Protected | None:
-        """The row that protects the instruction."""
+        """The entry of the exception table that protects the instruction, or None."""
         return next((row for row in self.protected if row.start <= index <= row.end), None)
 
 
@@ -108,7 +108,7 @@ _programs: bytecode.PerCode[Program] = bytecode.PerCode()
 
 
 def decode(code: types.CodeType) -> Program:
-    """The program of a code object; kept as long as the code lives."""
+    """The program of a code object; cached for as long as the code lives."""
     found = _programs.get(code)
     if found is None:
         found = _programs[code] = Program(code)
@@ -117,7 +117,7 @@ def decode(code: types.CodeType) -> Program:
 
 @final
 class Frame:
-    """A function call under interpretation."""
+    """The state of one Python function call under interpretation."""
 
     __slots__ = ("_callers", "caller", "cells", "code", "current", "function", "generator",
                  "globals", "handled", "kw_names", "last_offset", "locals", "pc", "program",
@@ -137,15 +137,16 @@ class Frame:
         self._callers: tuple[SourceLine, ...] | None = None
         self.pc = 0
         self.step = 0
-        """The step of the instruction under way."""
+        """The interpreter's step count at the current instruction."""
         self.current: Instruction = self.program.instructions[0]
         self.kw_names: tuple[str, ...] = ()
         self.last_offset = -1
-        """What the last instruction took the frame back to, if it raises again what was raised."""
+        """The offset that a re-raise restored as the place of the exception, else -1."""
         self.handled: list[SymbolicValue | None] = []
-        """Exceptions being handled, outermost first (what a bare `raise` raises)."""
+        """The exceptions being handled, outermost first; a bare `raise` raises the last one."""
         self.resumable = False
-        """Whether the caller's instruction is done once this frame's result is on its stack."""
+        """Whether the caller's instruction is complete once this frame's result is pushed on its
+        stack."""
         self.generator: Any = None
         self.function: Any = None
 
@@ -164,7 +165,7 @@ class Frame:
         return values
 
     def handled_exception(self) -> SymbolicValue | None:
-        """What `sys.exception()` gives: the exception being handled here, or in a caller."""
+        """The exception being handled here or in a caller, as `sys.exception()` gives it."""
         frame: Frame | None = self
         while frame is not None:
             if frame.handled:
@@ -174,19 +175,19 @@ class Frame:
 
     @property
     def last_line(self) -> int:
-        """The line that the frame is at, for tracebacks."""
+        """The line that tracebacks show for the frame."""
         back = self.program.by_offset.get(self.last_offset)
         return self.current.line if back is None else self.program.instructions[back].line
 
     def where(self) -> SourceLine:
-        """The line under way."""
+        """The line of the current instruction."""
         ins = self.current
         if ins.place is None:
             ins.place = SourceLine(self.program.file, ins.line, self.code.co_qualname)
         return ins.place
 
     def lines(self) -> tuple[SourceLine, ...]:
-        """The lines under way in the callers and here, outermost first."""
+        """The current lines of the callers and of this frame, outermost first."""
         caller = self.caller
         if caller is None:
             return (self.where(),)
@@ -196,7 +197,7 @@ class Frame:
 
 
 def frame_places(frame: Frame) -> tuple[Place, ...]:
-    """Where the frame and its callers are, outermost first."""
+    """The current places of the frame and its callers, outermost first."""
     places: list[Place] = []
     at: Frame | None = frame
     while at is not None:
@@ -208,12 +209,15 @@ def frame_places(frame: Frame) -> tuple[Place, ...]:
 
 
 POLYFILLS: Final = str(Path(__file__).parent / "polyfills")
-"""Where the functions are whose frames eager does not have."""
+"""The folder of the polyfills: their frames do not exist in eager execution."""
 
 
 def frame_variables(frame: Frame, code: types.CodeType, offset: int) -> list[str]:
-    """Names of the frame's bound variables that its code may still read from `offset` on, and of
-    those that do something when they are freed: they live as long as the frame."""
+    """The bound variables that a continuation at `offset` needs.
+
+    These are the variables that the code may still read, and those whose object does something when
+    it is freed and so must live as long as the frame.
+    """
     live = live_locals(code, offset)
     names = dict.fromkeys(
         n for n in (*code.co_varnames, *code.co_cellvars)
@@ -222,8 +226,12 @@ def frame_variables(frame: Frame, code: types.CodeType, offset: int) -> list[str
 
 
 def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> bool:
-    """Whether an object looks like one that holds a resource (a lock, a temporary directory), or
-    is referred to weakly: perhaps by what the break will make of the values it uses."""
+    """Whether freeing an object may have an effect that the program sees.
+
+    It may if the object looks like one that holds a resource (a lock, a temporary directory) or if
+    it is referred to weakly; `used` are the values of the operation at the break, which may refer
+    to it.
+    """
     if value is None:
         return False
     weakly_held = getattr(value, "weakly_held", None)
@@ -238,14 +246,14 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
 
 
 def outside_object(value: SymbolicValue) -> Any:
-    """The object behind a value, which nothing may have looked at yet (`LazyValue`)."""
+    """The real object of a value from outside the frame, also of a `LazyValue`."""
     found = getattr(value, "object", None)
     return value.real() if found is None else found
 
 
 def is_watched(obj: Any) -> bool:
-    """Whether something happens when an outside object is freed: a weak reference calls back, or
-    the program has written a `__del__`."""
+    """Whether freeing an outside object has an effect: a weak reference with a callback, or a
+    `__del__` written in Python."""
     cls = type(obj)
     if isinstance(getattr(cls, "__del__", None), types.FunctionType):
         return True
@@ -255,8 +263,8 @@ def is_watched(obj: Any) -> bool:
 
 
 def check_held(tx: Interpreter, value: SymbolicValue) -> None:
-    """Breaks before an iterator is made of an object that only it will hold, if something happens
-    when that is freed: the real iterator does so at its end."""
+    """Break the graph before an iterator becomes the only holder of a watched object: the real
+    iterator frees it at its end."""
     place = value.source
     if tx.root is None or place is None or place.base or place.accessor[0] != "local":
         return
@@ -266,4 +274,4 @@ def check_held(tx: Interpreter, value: SymbolicValue) -> None:
 
 
 _LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)
-"""What weak references are made to for other reasons; a tensor is to be freed early."""
+"""Types whose weak references say nothing; tensors should be freed early."""

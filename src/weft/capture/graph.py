@@ -28,13 +28,14 @@ from weft.errors import SourceLine
 _INVALID: Final = re.compile(r"[^0-9a-zA-Z_]+")
 
 _IMPURE: Final = frozenset({set_grad_enabled, operator.setitem})
-"""Targets kept though nothing uses their result (in-place methods are told by their name)."""
+"""Functions that are kept even if nothing uses their result (in-place methods are recognized by
+their name)."""
 
 
 @final
 @dataclass(slots=True)
 class GraphInput:
-    """A placeholder: where its value comes from, and the value seen while capturing."""
+    """A placeholder: where its value comes from, and the value in the captured call."""
 
     source: Source
     node: fx.Node
@@ -42,7 +43,7 @@ class GraphInput:
 
 
 class GraphBuilder:
-    """Collects nodes; knows nothing of Python values."""
+    """Collects the graph's nodes; knows nothing of Python values."""
 
     def __init__(self) -> None:
         self.graph = fx.Graph()
@@ -56,19 +57,19 @@ class GraphBuilder:
         self.has_subgraphs = False
 
     def local(self, node: fx.Node) -> fx.Node:
-        """The node itself; one of a closed subgraph cannot be used any more."""
+        """The node itself; breaks the graph for a node of a subgraph that is already closed."""
         if node.graph is not self.graph:
             raise graph_break("unknown-operation", "a tensor that left its subgraph")
         return node
 
     def add_module(self, module: fx.GraphModule) -> str:
-        """Keeps a subgraph's module; gives its name."""
+        """Keep a subgraph's module and return its name."""
         name = f"subgraph_{len(list(self.holder.children()))}"
         self.holder.add_module(name, module)
         return name
 
     def placeholder(self, source: Source, fake: Any, example: Any) -> fx.Node:
-        """A new input, placed after the earlier ones and before all calls."""
+        """Add an input after the earlier ones and before all calls."""
         name = _INVALID.sub("_", source.name).strip("_") or "input"
         if name == "self":
             name = "self_"  # fx takes that for the module
@@ -82,7 +83,7 @@ class GraphBuilder:
         return node
 
     def keep(self, node: fx.Node) -> None:
-        """An input that sizes are computed of: it is one even if no node takes it."""
+        """Keep an input even if no node uses it: sizes are computed from it."""
         self._kept.add(node)
 
     def _after_placeholders(self) -> Any:
@@ -95,7 +96,7 @@ class GraphBuilder:
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Any,
         stack: tuple[SourceLine, ...],
     ) -> fx.Node:
-        """Records one call; `example` is its result on fakes."""
+        """Record one call; `example` is its result on fake tensors."""
         if self.has_subgraphs:
             fx.node.map_arg((args, kwargs), self.local)
         node = self.graph.create_node(op, target, args, kwargs)
@@ -105,7 +106,7 @@ class GraphBuilder:
         return node
 
     def finish(self, outputs: list[fx.Node]) -> tuple[fx.GraphModule, list[GraphInput]]:
-        """Adds the output, drops what is unused, and gives the module and its inputs in order."""
+        """Add the outputs, drop unused nodes, and return the module and its inputs in order."""
         self.graph.output(tuple(outputs))
         drop_unused(self.graph)
         self.is_finished = True
@@ -118,21 +119,21 @@ class GraphBuilder:
 
 
 def drop_unused(graph: fx.Graph) -> None:
-    """Removes calls without users and without effects, last first."""
+    """Remove calls without users and without effects, last first."""
     for node in reversed(graph.nodes):
         if not node.users and node.op in ("call_function", "call_method") and not _has_effect(node):
             graph.erase_node(node)
 
 
 def version_of(value: object) -> int:
-    """How often a tensor was written; 0 where nobody counts."""
+    """How often a tensor was written; 0 if that is not counted."""
     if not isinstance(value, torch.Tensor) or value.is_inference():
         return 0
     return value._version
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether the call, or a subgraph that it runs, moves a random generator on."""
+    """Whether the call, or a subgraph that it runs, draws from a random generator."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if draws_by_name(name) or getattr(node.target, "runs_unseen_code", False):
         return True
@@ -143,14 +144,14 @@ def draws(node: fx.Node) -> bool:
 
 @cache
 def draws_by_name(name: str) -> bool:
-    """Whether a function of that name moves a random generator on."""
+    """Whether an operator of that name draws from a random generator."""
     packet = getattr(torch.ops.aten, name, None)
     overloads = packet.overloads() if packet is not None else ()
     return any(torch.Tag.nondeterministic_seeded in getattr(packet, o).tags for o in overloads)
 
 
 def _has_effect(node: fx.Node) -> bool:
-    """Whether dropping the call could be noticed; in doubt it could."""
+    """Whether dropping the call could be noticed; True if in doubt."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if node.target in _IMPURE or "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True

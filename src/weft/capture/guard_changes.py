@@ -1,7 +1,7 @@
-"""A failing guard as a `Change`: the place in the user's words, old and new value, what avoids it.
+"""Why a guard failed: the place in the user's words, old and new value, and what avoids it.
 
-Place in the pipeline: beside the compiler, at misses only; nothing here runs on a hit. Each kind of
-guard has one row of `_KINDS`::
+Place in the pipeline: beside the compiler; runs at misses only. `_KINDS` has one function for each
+kind of guard::
 
     change_of(guard, 13)            # 'n' was 12, now 13
 """
@@ -17,17 +17,20 @@ from weft.capture.guards import Guard, short, tensor_guard
 from weft.capture.state import readable_modes
 from weft.diagnostics.changes import Change
 
-Told = tuple[str, str, str, str]
+Difference = tuple[str, str, str, str]
 """Aspect, old value, new value, hint."""
 
 
 def change_of(guard: Guard, actual: Any, found: bool = True) -> Change:
-    """What changed, given what is there now."""
+    """The change that made a guard fail.
+
+    `actual` is what is at the guard's source now; `found` is False if nothing is.
+    """
     if found:
-        told = _KINDS.get(guard.kind, _any)(guard, actual)
+        difference = _KINDS.get(guard.kind, _any)(guard, actual)
     else:
-        told = ("value", _expected(guard), "gone", "keep what the program reads in place")
-    aspect, old, new, hint = told
+        difference = ("value", _expected(guard), "gone", "keep what the program reads in place")
+    aspect, old, new, hint = difference
     source = "" if guard.source is None else str(guard.source)
     line = str(guard.stack[-1]) if guard.stack else ""
     return Change(str(guard), source, aspect, old, new, line, hint)
@@ -37,7 +40,7 @@ def _expected(guard: Guard) -> str:
     return short(guard.args[0]) if guard.args else "there"
 
 
-def _any(guard: Guard, actual: Any) -> Told:
+def _any(guard: Guard, actual: Any) -> Difference:
     return "value", "such that " + str(guard), short(actual), "keep it as it was"
 
 
@@ -57,7 +60,7 @@ _TENSOR_HINTS: Final = {
 }
 
 
-def _tensor(guard: Guard, actual: Any) -> Told:
+def _tensor(guard: Guard, actual: Any) -> Difference:
     if not isinstance(actual, torch.Tensor):
         return "value", "a tensor", short(actual), "pass a tensor each time"
     for aspect, old, new in _fields(guard, actual):
@@ -77,7 +80,7 @@ def _fields(guard: Guard, actual: torch.Tensor) -> Iterator[tuple[str, Any, Any]
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Equality of a field; None stands for any size or stride."""
+    """Whether two values of a field are equal; None in the old one matches any size or stride."""
     if not isinstance(old, tuple) or not isinstance(new, tuple) or len(old) != len(new):
         return bool(old == new)
     return all(a is None or a == b for a, b in zip(old, new, strict=True))
@@ -92,14 +95,14 @@ def _plain(value: Any) -> str:
 # -- Python values --------------------------------------------------------------------------------
 
 
-def _equal(guard: Guard, actual: Any) -> Told:
+def _equal(guard: Guard, actual: Any) -> Difference:
     number = type(actual) in (int, float) and type(guard.args[0]) in (int, float)
     hint = ("pass it as a tensor, or let weft make it symbolic (weft.compile(dynamic=True))"
             if number else "each value is compiled once: keep the number of values small")
     return "value", short(guard.args[0]), short(actual), hint
 
 
-def _identical(guard: Guard, actual: Any) -> Told:
+def _identical(guard: Guard, actual: Any) -> Difference:
     kind = "function" if callable(actual) else "object"
     return ("value", short(guard.args[0]), _other(actual, guard.args[0]),
             f"make the {kind} once, outside of what is called again and again")
@@ -110,23 +113,23 @@ def _other(actual: Any, old: Any) -> str:
     return f"another {text}" if text == short(old) else text
 
 
-def _length(guard: Guard, actual: Any) -> Told:
+def _length(guard: Guard, actual: Any) -> Difference:
     length = str(len(actual)) if hasattr(type(actual), "__len__") else short(actual)
     return ("length", str(guard.args[0]), length,
             "pass one number of items (each number is compiled once)")
 
 
-def _keys(guard: Guard, actual: Any) -> Told:
+def _keys(guard: Guard, actual: Any) -> Difference:
     keys = short(list(actual)) if isinstance(actual, dict) else short(actual)
     return "keys", short(list(guard.args[0])), keys, "pass the same keys in the same order"
 
 
-def _new_key(guard: Guard, actual: Any) -> Told:
+def _new_key(guard: Guard, actual: Any) -> Difference:
     return ("keys", f"without {guard.args[0]!r}", f"{guard.args[0]!r} among them",
             "set it before the first call")
 
 
-def _type(guard: Guard, actual: Any) -> Told:
+def _type(guard: Guard, actual: Any) -> Difference:
     return ("type", short(guard.args[0]), _other(type(actual), guard.args[0]),
             "pass values of one type (each type is compiled once)")
 
@@ -134,7 +137,7 @@ def _type(guard: Guard, actual: Any) -> Told:
 # -- checks of the whole frame --------------------------------------------------------------------
 
 
-def _modes(guard: Guard, actual: Any) -> Told:
+def _modes(guard: Guard, actual: Any) -> Difference:
     before, now = guard.args[0], readable_modes()
     changed = [name for name, value in before.items() if now.get(name) != value]
     if not changed:
@@ -144,26 +147,26 @@ def _modes(guard: Guard, actual: Any) -> Told:
             "call under the same modes (each combination is compiled once)")
 
 
-def _sizes(guard: Guard, actual: Any) -> Told:
+def _sizes(guard: Guard, actual: Any) -> Difference:
     return ("size condition", str(guard.args[0]), "",
             "each side of the condition is compiled once")
 
 
-def _data(guard: Guard, actual: Any) -> Told:
+def _data(guard: Guard, actual: Any) -> Difference:
     return "data", str(guard.args[0]), "", "each way of the branch is compiled once"
 
 
-def _distinct(guard: Guard, actual: Any) -> Told:
+def _distinct(guard: Guard, actual: Any) -> Difference:
     return (", ".join(guard.args), "different objects", "partly the same object",
             "pass the same object twice always or never")
 
 
-def _absent(guard: Guard, actual: Any) -> Told:
+def _absent(guard: Guard, actual: Any) -> Difference:
     key, owner = guard.args
     return "keys", f"{owner} without {key}", f"{key} among them", "set it before the first call"
 
 
-def _functions(guard: Guard, actual: Any) -> Told:
+def _functions(guard: Guard, actual: Any) -> Difference:
     for function, *before in guard.args:
         now = (function.__code__, function.__defaults__, function.__kwdefaults__)
         for name, old, new in zip(("code", "defaults", "defaults"), before, now, strict=True):
@@ -173,12 +176,12 @@ def _functions(guard: Guard, actual: Any) -> Told:
     return "defaults", "a function's", "others", "change functions before the first call"
 
 
-def _same_object(guard: Guard, actual: Any) -> Told:
+def _same_object(guard: Guard, actual: Any) -> Difference:
     return ("value", "the same object as another argument", "another object",
             "pass the same object twice always or never")
 
 
-_KINDS: Final[dict[str, Callable[[Guard, Any], Told]]] = {
+_KINDS: Final[dict[str, Callable[[Guard, Any], Difference]]] = {
     "tensor": _tensor,
     "eq": _equal,
     "is": _identical,

@@ -44,7 +44,7 @@ def _default_text(guard: Guard) -> str:
 
 
 def short(value: Any) -> str:
-    """An object for messages, in at most 60 characters."""
+    """A text of at most 60 characters for an object in messages."""
     if isinstance(value, type):
         return value.__qualname__
     text = describe(value)
@@ -84,7 +84,7 @@ def _itself(obj: Any) -> Any:
 
 @final
 class GuardSet:
-    """The guards of one capture, each once."""
+    """The guards of one capture, without duplicates."""
 
     def __init__(self, tree: SourceTree) -> None:
         self.tree = tree
@@ -97,7 +97,7 @@ class GuardSet:
         self._functions: dict[int, tuple[FunctionType, Any, Any, Any]] = {}
 
     def add(self, source: Source, kind: str, *args: Any) -> None:
-        """Require a check of `source`; the same check twice is one."""
+        """Require that `source` passes a check; the same check is added once."""
         key = (kind, *map(_key, args))
         if key in source.checks or _implied(source, kind):
             return
@@ -105,25 +105,25 @@ class GuardSet:
         self.all.append(Guard(source, kind, args, self.stack()))
 
     def alike(self, source: Source, obj: Any, key: Callable[[Any], Any] = repr) -> None:
-        """Require an object of the same type and with the same `key`: equal objects may differ
-        (`Decimal("1.0") == Decimal("1.00")`, `{1} == {True}`)."""
+        """Require an object of the same type with the same `key`, for objects whose equality
+        ignores a difference (`Decimal("1.0") == Decimal("1.00")`, `{1} == {True}`)."""
         expected = key(obj)
         self.add(source, "type_is", type(obj))
         self.add(source, "py", lambda other: key(other) == expected)
 
     def identity(self, source: Source | None, obj: object) -> None:
-        """Require that this very object is found there, if it comes from outside."""
+        """Require that the source holds this very object, unless it is made inside or fixed."""
         if source is not None and not source.is_fixed:
             self.add(source, "is", obj)
 
     def function(self, obj: FunctionType) -> None:
-        """Require that the function, which is guarded itself, keeps its code and its defaults."""
+        """Require that a function, guarded by identity already, keeps its code and its defaults."""
         name = str(obj.__globals__.get("__name__"))
         if not is_library(name) and not name.startswith("weft."):
             self._functions[id(obj)] = (obj, obj.__code__, obj.__defaults__, obj.__kwdefaults__)
 
     def seen(self, cls: type, name: str) -> bool:
-        """Whether a class's attribute was asked about before."""
+        """Whether this was called before for the class's attribute."""
         known = (id(cls), name) in self._seen
         self._seen.add((id(cls), name))
         return known
@@ -139,13 +139,15 @@ class GuardSet:
         self.all.append(Guard(None, "distinct", tuple(map(str, sources)), self.stack()))
 
     def all_different(self, sources: Sequence[Source]) -> None:
-        """Require that the sources' objects are pairwise different, unless other guards say so."""
+        """As `distinct`, unless other guards already fix which objects these are."""
         if not all(map(_is_fixed, sources)):
             self.distinct(sources)
 
     def absent(self, key: Source, owner: Source, *, weakly: bool) -> None:
-        """Require that an object is none of the keys of a dictionary, or items of a set; `weakly`:
-        nor a weak reference to it."""
+        """Require that an object is not a key of a dictionary or an item of a set.
+
+        `weakly`: it is a weak reference to the object that must not be there.
+        """
         at, place = key.collect(), owner.collect()
         kept = weakref.ref if weakly else _itself
         self._distinct.append(("shape", lambda v: kept(v[at]) not in v[place], len(self.all)))
@@ -157,7 +159,8 @@ class GuardSet:
             self._same.append((first, second))
 
     def _attach_same(self) -> None:
-        """Puts each identity check on the source that the walk reaches later."""
+        """Add each "same object" check to that source of the pair which the guard walk reaches
+        later."""
         order: dict[int, int] = {}
         for root in self.tree.roots():
             _number(root, order)
@@ -167,7 +170,8 @@ class GuardSet:
             self.add(second, "same_as_slot", first.collect())
 
     def _outside_forward_ad(self) -> None:
-        """No level of forward-mode AD is active, whose tensors carry tangents unseen."""
+        """Require that no level of forward-mode AD is active: tangents are invisible to other
+        guards."""
         module = forward_ad.__dict__
         self.add(self.tree.object(module, "torch.autograd.forward_ad").dict_item("_current_level"),
                  "eq", -1)
@@ -178,22 +182,29 @@ class GuardSet:
             self._distinct.append(("functions", tuple(row[0] for row in kept), len(self.all)))
             self.all.append(Guard(None, "functions", kept, ()))
 
-    def shape(self, test: Any, told: Any, line: SourceLine | None) -> None:
-        """Require a condition on collected sizes: a postfix program, or a callable of the list."""
-        self._of_slots("shape", test, told, line)
+    def shape(self, test: Any, text: Any, line: SourceLine | None) -> None:
+        """Require a condition on the collected sizes.
+
+        `test` is a postfix program, or a callable of the collected list; `text` is for messages.
+        """
+        self._add_condition("shape", test, text, line)
 
     def data(self, test: Any, sources: Sequence[Source], line: SourceLine | None) -> None:
-        """Require what a test (`values/input_tests.py`) says of the objects at some sources."""
+        """Require that a test (`values/input_tests.py`) holds for the objects at some sources."""
         slots = [source.collect() for source in sources]
-        self._of_slots("data", lambda v: test.holds(*[v[slot] for slot in slots]), test, line)
+        self._add_condition("data", lambda v: test.holds(*[v[slot] for slot in slots]), test, line)
 
-    def _of_slots(self, kind: str, test: Any, told: Any, line: SourceLine | None) -> None:
-        """A check of the whole list of collected values."""
+    def _add_condition(self, kind: str, test: Any, text: Any, line: SourceLine | None
+                       ) -> None:
+        """Add a check of the whole list of collected values."""
         self._distinct.append(("shape", test, len(self.all)))
-        self.all.append(Guard(None, kind, (told,), () if line is None else (line,)))
+        self.all.append(Guard(None, kind, (text,), () if line is None else (line,)))
 
     def lower(self, modes: Any = None) -> tuple[tuple[Any, ...], tuple[Any, ...], int]:
-        """`(nodes, tree_checks, n_slots)` for `GuardTree`; `modes` as when the frame began."""
+        """`(nodes, tree_checks, n_slots)`, the arguments of the C extension's `GuardTree`.
+
+        `modes` is PyTorch's global state when the frame was entered.
+        """
         self._attach_same()
         self._outside_forward_ad()
         self._attach_functions()
@@ -208,7 +219,7 @@ class GuardSet:
 
 
 def _is_fixed(source: Source) -> bool:
-    """Whether the guards pin the source's object."""
+    """Whether guards already require one particular object at the source."""
     if source.is_fixed:
         return True
     return any(key[0] in ("is", "eq") for key in source.checks)
@@ -221,7 +232,7 @@ def _number(source: Source, order: dict[int, int]) -> None:
 
 
 def _implied(source: Source, kind: str) -> bool:
-    """Whether an identity or equality check on the source already says it all."""
+    """Whether another check on the source already implies one of this kind."""
     return kind == "type_is" and any(key[0] in ("is", "eq", "tensor") for key in source.checks)
 
 
@@ -247,7 +258,7 @@ _ORDER = {"is": 0, "type_is": 1, "eq": 2, "tensor": 2, "len": 3, "dict_keys": 3,
 
 
 def tensor_guard(value: torch.Tensor) -> tuple[Any, ...]:
-    """The arguments of the `tensor` check for `value`, everything static."""
+    """The arguments of a `tensor` check that accepts only tensors exactly like `value`."""
     device = value.device
     strided = value.layout is torch.strided
     return (

@@ -13,7 +13,7 @@ from typing import Any, Final, final
 from weft import _frame
 from weft.capture.guard_changes import change_of
 from weft.capture.guards import Guard, GuardSet
-from weft.capture.source import Source
+from weft.capture.source import FrameState, Source
 from weft.capture.values.base import MISSING
 from weft.config import config
 from weft.diagnostics import events
@@ -34,47 +34,43 @@ class Variant:
         """Keeps the guards with the function that they guard."""
         replacement.__weft_variant__ = Variant(guards.all)
 
-    def change(self, guard_id: Any, locals: list[Any], cells: tuple[Any, ...],
-               globals: dict[str, Any]) -> Change:
-        """Why it does not fit a frame."""
+    def change(self, guard_id: Any, state: FrameState) -> Change:
+        """Why the guard of this number fails for a frame."""
         if not isinstance(guard_id, int) or not 0 <= guard_id < len(self.guards):
             return Change("", "", "a value that was read", "there", "gone", "",
                           "keep what the program reads in place")
         guard = self.guards[guard_id]
         if guard.source is None:
             return change_of(guard, None)
-        actual = read(guard.source, locals, cells, globals)
+        actual = read(guard.source, state)
         return change_of(guard, actual, actual is not MISSING)
 
 
-def fitting_entry(code: types.CodeType, locals: list[Any], cells: tuple[Any, ...],
-                  globals: dict[str, Any]) -> Any:
-    """The entry of the code whose guards hold for a frame, or None."""
-    for entry in _frame.entries(code):
-        here = entry.globals is None or entry.globals is globals
-        if here and entry.guards.check(locals, cells, globals) is not None:
+def fitting_entry(state: FrameState) -> Any:
+    """The first entry of the frame's code whose guards hold for the frame, or None."""
+    for entry in _frame.entries(state.code):
+        same_globals = entry.globals is None or entry.globals is state.globals
+        if same_globals and entry.guards.check(*state[1:]) is not None:
             return entry
     return None
 
 
-def changes_since(entries: list[Any], locals: list[Any], cells: tuple[Any, ...],
-                  globals: dict[str, Any]) -> list[Change]:
-    """For each earlier variant, the first guard that fails; the same change once."""
+def changes_since(entries: list[Any], state: FrameState) -> list[Change]:
+    """What the first failing guard of each earlier variant says; equal changes once."""
     changes = []
     for entry in entries:
         variant = getattr(entry.fn, "__weft_variant__", None)
         if variant is None:
             continue
-        guard_id = entry.guards.explain(locals, cells, globals)
+        guard_id = entry.guards.explain(*state[1:])
         if guard_id is not None:
-            changes.append(variant.change(guard_id, locals, cells, globals))
+            changes.append(variant.change(guard_id, state))
     return list(dict.fromkeys(changes))
 
 
-def recompile_reasons(entries: list[Any], locals: list[Any], cells: tuple[Any, ...],
-                      globals: dict[str, Any]) -> list[str]:
-    """What changed, a sentence each."""
-    return summary(changes_since(entries, locals, cells, globals))
+def recompile_reasons(entries: list[Any], state: FrameState) -> list[str]:
+    """What changed since the earlier variants, one sentence for each change."""
+    return summary(changes_since(entries, state))
 
 
 def note_recompile(code: types.CodeType, changes: list[Change]) -> None:
@@ -113,13 +109,13 @@ _READERS: Final[dict[str, Reader]] = {
 }
 
 
-def read(source: Source, locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any]) -> Any:
+def read(source: Source, state: FrameState) -> Any:
     """The value of a source in a frame, or MISSING."""
     kind, *operand = source.accessor
     if source.base is None:
-        roots = {"local": locals, "cell_object": cells}
+        roots = {"local": state.locals, "cell_object": state.cells}
         return operand[0] if kind == "object" else roots[kind][operand[0]]
-    base = read(source.base, locals, cells, globals)
+    base = read(source.base, state)
     if base is MISSING:
         return MISSING
     try:

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import torch
 
+from weft.capture.source import FrameState
+
 _STANDARD: Final = f"{sysconfig.get_paths()['stdlib']}{os.sep}"
 _TESTS: Final = f"{_STANDARD}test{os.sep}"
 _SITE: Final = f"{sysconfig.get_paths()['purelib']}{os.sep}"
@@ -28,18 +30,16 @@ def is_standard_library(code: types.CodeType) -> bool:
     return file.startswith(_STANDARD) and not file.startswith((_SITE, _TESTS))
 
 
-def may_hold_tensors(
-    code: types.CodeType, locals: list[Any], cells: tuple[Any, ...], globals: dict[str, Any]
-) -> bool:
-    """Whether the frame could compute with tensors itself: something it can reach is of torch.
+def may_hold_tensors(state: FrameState) -> bool:
+    """Whether the frame itself can reach an object of torch: a tensor, a module, a function.
 
-    (The functions that it calls are frames of their own.)
+    The functions that it calls do not count: they are frames of their own.
     """
-    if any(_reaches_torch(value) for value in locals):
+    if any(_reaches_torch(value) for value in state.locals):
         return True
-    if any(_is_of_torch(globals[name]) for name in code.co_names if name in globals):
-        return True
-    return any(_reaches_torch(_contents(cell)) for cell in cells)
+    read = (state.globals[name] for name in state.code.co_names if name in state.globals)
+    return any(map(_is_of_torch, read)) or any(
+        _reaches_torch(_contents(cell)) for cell in state.cells)
 
 
 def _contents(cell: Any) -> Any:

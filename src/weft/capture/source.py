@@ -1,9 +1,9 @@
 """Sources: where a value of the user's program comes from.
 
-Place in the pipeline: the bottom of capture. A `Source` is one step (an accessor of the guard
-tree) from its base, so the sources of a capture *are* the guard tree: each carries the checks on
-its value and, when the replacement needs the value, a collect slot. `str(source)` is what the user
-would write::
+Place in the pipeline: the bottom of capture. A `Source` is one step (an accessor of the guard tree)
+from its base, so the sources of a capture *are* the guard tree: each carries the checks on its
+value and, if the replacement needs the value, a slot of the list that the guards collect.
+`str(source)` is what the user would write::
 
     root = SourceTree()
     eps = root.local(0, "self").attribute("norm").attribute("eps")
@@ -16,7 +16,7 @@ import sys
 import types
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 Accessor = tuple[Any, ...]
 
@@ -24,9 +24,19 @@ _ITEMS = frozenset({"dict_item", "list_item", "tuple_item"})
 _MODULE_DICTS = frozenset({"_modules", "_parameters", "_buffers"})
 
 
+class FrameState(NamedTuple):
+    """A real frame as it is entered: what `Source`s without a base are read from."""
+
+    code: types.CodeType
+    locals: list[Any]
+    cells: tuple[Any, ...]
+    globals: dict[str, Any]
+
+
 @final
 class Source:
-    """One place: `accessor` applied to the value of `base` (None: to the frame)."""
+    """One place in the program's data: `accessor` applied to the value of `base` (None: the
+    frame)."""
 
     __slots__ = ("_children", "accessor", "base", "checks", "name", "slot", "tree")
 
@@ -41,7 +51,7 @@ class Source:
         self._children: dict[Any, Source] = {}
 
     def child(self, accessor: Accessor, key: Any, name: str) -> Source:
-        """The source one step further, the same object for the same step."""
+        """The source one step further; the same object for the same `key`."""
         found = self._children.get(key)
         if found is None:
             found = self._children[key] = Source(self.tree, self, accessor, name)
@@ -78,24 +88,25 @@ class Source:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is one certain object, whatever the call."""
+        """Whether the source is one particular object, the same in every call."""
         return bool(self.accessor[0] == "object")
 
     @property
     def is_argument(self) -> bool:
-        """Whether it is an argument of the frame, or an item of one that is a container."""
+        """Whether the source is an argument of the frame, or an item of a container that is one."""
         step: str = self.accessor[0]
         return step == "local" if self.base is None else step in _ITEMS and self.base.is_argument
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the replacement fills the place: no guard can look at it."""
+        """Whether the replacement itself fills the slot (a random number), so that no guard can
+        check it."""
         return self.accessor == ("drawn",)
 
     # -- use --------------------------------------------------------------------------------------
 
     def collect(self) -> int:
-        """The slot of the collected list where the replacement finds this value."""
+        """The slot of the collected list in which the replacement finds the value."""
         if self.slot < 0:
             self.slot = self.tree.new_slot()
         return self.slot
@@ -118,7 +129,7 @@ class Source:
 
 @final
 class SourceTree:
-    """The roots: what a frame can reach, and the slots handed out so far."""
+    """The root sources of a frame, and the number of slots in use."""
 
     def __init__(self) -> None:
         self.n_slots = 0
@@ -143,16 +154,16 @@ class SourceTree:
         return self._root(("cell_object", index), ("cell_object", index), name)
 
     def object(self, value: Any, name: str) -> Source:
-        """A fixed object: a module's globals, a class found while capturing."""
+        """A fixed object, such as a module's globals or a class found while capturing."""
         self._kept.append(value)
         return self._root(("object", value), ("object", id(value)), name)
 
     def drawn(self, name: str) -> Source:
-        """A place that the replacement fills itself, before it calls the graph."""
+        """A place that the replacement fills before it calls the graph."""
         return self._root(("drawn",), ("drawn", len(self._roots)), name)
 
     def roots(self) -> Iterator[Source]:
-        """The fixed objects last: what differs between calls is looked at first."""
+        """The root sources, fixed objects last: what differs between calls is checked first."""
         return iter(sorted(self._roots.values(), key=lambda source: source.is_fixed))
 
 
@@ -163,15 +174,15 @@ _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type(Ellipsi
 _NAMESPACE: Final = vars(types.ModuleType)["__dict__"].__get__
 
 _LONG: Final = 1_000
-"""Bits of the longest numbers that are written out."""
+"""Longest integer, in bits, that messages write out."""
 
 
 _SHOWN: Final = 20
-"""Items of a sequence that are written out."""
+"""How many items of a sequence messages write out."""
 
 
 def describe(obj: Any, depth: int = 5) -> str:
-    """The object for messages; runs none of the program's code."""
+    """A short text for an object in messages; runs none of the program's code."""
     for kind in (list, tuple):
         if issubclass(type(obj), kind):  # one may hold itself
             items = islice(kind.__iter__(obj), _SHOWN if depth else 0)
@@ -193,8 +204,8 @@ _LIBRARY: Final = frozenset({"torch", *sys.stdlib_module_names})
 
 
 def is_library(module: object) -> bool:
-    """Whether a module of that name is part of torch or of the standard library, which are taken to
-    be fixed."""
+    """Whether a module of that name is part of torch or of the standard library: those are assumed
+    not to change."""
     return str(module).partition(".")[0] in _LIBRARY
 
 
