@@ -1,7 +1,7 @@
 """Graph breaks: the registry of reasons, and the signals that end or restart an interpretation.
 
-Place in the pipeline: beside the interpreter. Everything that capture meets and does not know ends
-in `graph_break(id, detail)`; the id is stable, its explanation and hint are in `BREAKS`::
+Place in the pipeline: beside the interpreter. Whatever capture cannot handle ends in
+`graph_break(id, detail)`; ids are stable, and `BREAKS` has an explanation and a hint for each::
 
     raise graph_break("data-dependent-branch", "if on a tensor")
 """
@@ -18,7 +18,7 @@ from weft.stances import error_mode
 @final
 @dataclass(frozen=True, slots=True)
 class BreakKind:
-    """Why a graph ends, for people."""
+    """A reason for graph breaks, explained for users."""
 
     id: str
     explanation: str
@@ -88,30 +88,30 @@ BREAKS: Final[dict[str, BreakKind]] = {kind.id: kind for kind in _KINDS}
 
 
 class Signal(Exception):
-    """Base of what ends an interpretation early; never seen by users."""
+    """Base class of what ends an interpretation early; users never see it."""
 
 
 @final
 class GraphBreak(Signal):
-    """What the current instruction does cannot be captured."""
+    """The current instruction cannot be captured."""
 
     def __init__(self, kind: BreakKind, detail: str, about: tuple[Any, ...] = ()) -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
         self.about = about
-        """The graph's nodes whose data would have been needed."""
+        """Graph nodes whose data would be needed to go on."""
         self.stack: tuple[SourceLine, ...] = ()
         self.step = -1
         self.error_mode = error_mode()
         self.in_library = True
-        """Whether all frames from the innermost to here are the standard library's."""
+        """Whether all frames from the innermost to this one belong to the standard library."""
         self.outward = True
-        """Whether the next frame outwards is the first that could end the graph."""
+        """Whether the graph can end in a caller only, not in the current frame."""
 
     @property
     def leaves_rest(self) -> bool:
-        """Whether all frames go on as plain Python."""
+        """Whether the rest of all frames runs as plain Python."""
         return self.kind.id == "watched-object"
 
     @property
@@ -121,7 +121,7 @@ class GraphBreak(Signal):
 
 @final
 class Restart(Signal):
-    """Interpret again, ending the graph at the given step."""
+    """Interpret again, and end the graph at the given step."""
 
     def __init__(self, step: int, reason: GraphBreak) -> None:
         super().__init__(str(reason))
@@ -131,13 +131,16 @@ class Restart(Signal):
 
 @final
 class StartOver(Signal):
-    """Interpret again: what is known of the program has changed meanwhile."""
+    """Interpret again: something is known now that was not known at the start."""
 
 
 @final
 class SkipFrame(Signal):
-    """Run the frame eagerly; `always` when no other call of this code could do better, `counts`
-    when it is one of the failures after which the code is left alone."""
+    """Run the frame eagerly.
+
+    always: no other call of this code could be captured. counts: it is one of the failures after
+    which the code is left to Python.
+    """
 
     def __init__(self, reason: str, *, always: bool = False, counts: bool = True) -> None:
         super().__init__(reason)
@@ -154,16 +157,17 @@ class ObservedException(Signal):
         super().__init__()
         self.value = value
         self.stack: tuple[SourceLine, ...] = ()
-        """Where it was raised, when capture raised it on the program's behalf."""
+        """Where it was raised, if an operation that capture evaluated raised it."""
         self.again = again
-        """Whether the frame raises what it was handling: its traceback shows the frame already."""
+        """Whether it is a re-raise: its traceback has an entry for the frame already."""
         self.linked = again
-        """Whether the exception's context is what it is to be."""
+        """Whether the exception's `__context__` is set."""
 
     def __str__(self) -> str:
         return f"the program raised {self.value!r}"
 
 
 def graph_break(id: str, detail: str, *about: Any) -> GraphBreak:
-    """The signal of a graph break of a registered kind; `about`: nodes whose data is needed."""
+    """The signal of a graph break of a registered kind; `about` are the graph nodes whose data is
+    needed."""
     return GraphBreak(BREAKS[id], detail, about)

@@ -1,21 +1,21 @@
-"""Continuations: a function that runs the rest of a frame.
+"""Continuations: functions that run the rest of a frame.
 
-Where capture meets something that it cannot capture, it ends the graph, lets Python do the
-offending operation, and goes on in a *continuation* made from the rest of the byte code::
+Where capture meets something that it cannot capture, it ends the graph, lets Python do that
+operation, and goes on in a *continuation* made from the rest of the byte code::
 
     def f(x):                         def f_resumed(stack0, y):
-        y = x.relu()                      # stack0 is what g() gave
+        y = x.relu()                      # stack0 is what g() returned
         return y + g()        ->          return y + stack0
                # break ^
 
-Its parameters are the live stack items from bottom to top, then the live locals, then the cells.
-A prologue puts them where the original frame had them and jumps to the resume point; only what can
-still be reached is kept, with its lines, its exception handlers and its loops. Code and function
-are ordinary: a continuation is itself captured, guarded, cached, and broken again.
+The parameters are the live stack items from bottom to top, then the live locals, then the cells. A
+prologue puts them where the original frame had them and jumps to the resume point. Only reachable
+instructions are copied, with their lines, exception handlers and loops. Code and function are
+ordinary: a continuation is itself captured, guarded, cached, and broken again.
 
-`resume_function` is the whole interface. Continuations are cached on the code they come from, and
-one made from another continuation is made from the original code, so that the same place in the
-source always leads to the same code object, which carries the compiled entries.
+`resume_function` is the whole interface. Continuations are cached on the code that they come from.
+One made from another continuation is made from the original code, so the same place in the source
+always leads to the same code object, which carries the compiled entries.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ _ARGUMENT_FLAGS: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 class CannotResumeError(ValueError):
-    """The state asked for cannot be restored; `str(error)` says why."""
+    """The requested state cannot be restored; `str(error)` says why."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The shape of a frame's state at a resume point: the cache key beside the code."""
+    """The shape of a frame's state at a resume point; with the code, the cache key."""
 
     offset: int
     stack: str
     locals_present: tuple[str, ...]
     cells: tuple[str, ...]
     suspended: bool = False
-    """Whether the code is a generator's, resumed where a `yield` gives what it was sent."""
+    """Whether the code is a generator's, to be resumed behind a `yield`."""
     given: bool = False
-    """Whether the arguments come as one iterator, so that no caller holds them."""
+    """Whether the arguments come in one iterator, so that no caller refers to them."""
 
 
 @final
@@ -98,13 +98,13 @@ def resume_function(
     cells: Sequence[str] = (), *, globals: dict[str, Any],
     closure: tuple[CellType, ...] | None = None, name: str | None = None, given: bool = False,
 ) -> FunctionType:
-    """The function that goes on in `code` at the instruction at byte `offset`.
+    """The function that continues `code` at the instruction at byte `offset`.
 
-    It is called with positional arguments only: the stack items from bottom to top (`stack` names
-    their kinds; "n" and "l" take no argument; a number means that many values), the values of
-    `locals_present` in that order, then the cell objects of `cells` in that order. Locals in
-    neither list are unbound. `closure` is that of the function `code` belongs to. If it is to be
-    `given` its arguments, it is called with one iterator over them: the only place where they are.
+    It takes positional arguments only: the stack items from bottom to top (`stack` names their
+    kinds; "n" and "l" take no argument; a number means that many values), the values of
+    `locals_present` in that order, then the cell objects of `cells` in that order. Other locals are
+    unbound. `closure` is that of the function that `code` belongs to. With `given`, the function
+    takes one iterator over the arguments instead, so that its caller does not hold them.
 
     Raises CannotResumeError if the frame cannot be resumed there.
     """
@@ -121,17 +121,18 @@ def resume_generator(
     code: CodeType, offset: int, stack: str, locals_present: Sequence[str], cells: Sequence[str], *,
     globals: dict[str, Any], closure: tuple[CellType, ...] | None,
 ) -> FunctionType:
-    """The function that makes a generator suspended behind the `yield` that precedes `offset`.
+    """The function that makes a generator suspended behind the `yield` before `offset`.
 
-    Arguments as for `resume_function`. The generator it gives is to be sent None once: it then
-    waits where the original did, under that one's exception handlers.
+    Arguments as for `resume_function`. Send None to the generator once: it then waits where the
+    original did, under the original's exception handlers.
     """
     state = _State(offset, stack, tuple(locals_present), tuple(cells), suspended=True)
     return FunctionType(resume_code(code, state), globals, code.co_name, None, closure)
 
 
 def original_position(code: CodeType, offset: int) -> tuple[CodeType, int]:
-    """The place in the user's code of a place in a continuation (itself for other code)."""
+    """The place in the user's code that a place in a continuation comes from; for other code the
+    same place."""
     origin = _ORIGINS.get(code)
     root = origin.code() if origin is not None else None
     if origin is None or root is None or offset not in origin.offsets:
@@ -151,7 +152,7 @@ def _original(code: CodeType, state: _State) -> tuple[CodeType, _State]:
 
 
 def resume_code(code: CodeType, state: _State) -> CodeType:
-    """The continuation's code object, made once for each shape of state."""
+    """The continuation's code object; cached by code and state."""
     known = _CONTINUATIONS.get(code)
     if known is None:
         known = _CONTINUATIONS[code] = {}
@@ -195,7 +196,7 @@ def _build(code: CodeType, state: _State) -> CodeType:
 
 
 def _check(code: CodeType, body: Bytecode, state: _State) -> None:
-    """Refuse what would crash the interpreter or silently change the program's meaning."""
+    """Refuse a state that would crash the interpreter or silently change the program's meaning."""
     if code.co_flags & _GENERATOR_FLAGS and not state.suspended:
         raise CannotResumeError(f"{code.co_qualname} is a generator or coroutine")
     if not code.co_flags & inspect.CO_OPTIMIZED:
@@ -224,7 +225,8 @@ class _Slots:
     """The continuation's local slots: its parameters first, then the original's other variables.
 
     `super()` without arguments looks for its object in slot 0 of the frame, so code that may call
-    it keeps its first parameter there, under its name; what is passed there is moved away.
+    it keeps its first parameter there, under its name; an argument that is passed in slot 0 is
+    moved away.
     """
 
     def __init__(self, code: CodeType, state: _State) -> None:
@@ -265,7 +267,8 @@ class _Slots:
 
 
 def _stack_name(position: int, others: Sequence[str]) -> str:
-    """A name for a stack item: in the prologue of a continuation its own items have such names."""
+    """A name for a stack item that differs from `others`: a continuation of a continuation has such
+    names already."""
     name = f".stack{position}"
     while name in others:
         name = f".{name}"
@@ -275,7 +278,8 @@ def _stack_name(position: int, others: Sequence[str]) -> str:
 def _prologue(
     code: CodeType, state: _State, slots: _Slots, start: Instruction
 ) -> list[Instruction]:
-    """What restores the state: free variables, then the stack, then locals and cells."""
+    """The instructions that restore the state: free variables, then the stack, then locals and
+    cells."""
     prologue = _Prologue(code, state, slots, start)
     prologue.begin()
     prologue.push_stack()
@@ -286,7 +290,7 @@ def _prologue(
 
 @final
 class _Prologue:
-    """The instructions of a prologue, in the order of their writing."""
+    """Writes the instructions of a prologue, in order."""
 
     def __init__(self, code: CodeType, state: _State, slots: _Slots, start: Instruction) -> None:
         self.code = code
@@ -299,7 +303,8 @@ class _Prologue:
         self.out.append(_make(opname, arg, None, self.start.positions))
 
     def take(self, parameter: int) -> None:
-        """Pushes a parameter and clears its slot: it lives no longer than the original's value."""
+        """Push a parameter and clear its slot, so that it lives no longer than the original's
+        value."""
         if "LOAD_FAST_AND_CLEAR" in OPMAP:
             self.emit("LOAD_FAST_AND_CLEAR", parameter)
         else:
@@ -348,7 +353,7 @@ class _Prologue:
             self.emit("STORE_FAST", slots.of[name])
 
     def go_on(self) -> None:
-        """What the instruction at the resume point expects besides."""
+        """Push what else the instruction at the resume point expects."""
         pending = _pending_keywords(self.code, self.start)
         if pending is not None:
             self.emit("KW_NAMES", pending.arg)
@@ -358,7 +363,7 @@ class _Prologue:
 
 
 def _waiting(code: CodeType, start: Instruction) -> list[Instruction]:
-    """The `yield` before a resume point and the RESUME that is there."""
+    """The `yield` before a resume point and the RESUME after it."""
     return disassemble(code).instructions[start.index - 1 : start.index + 1]
 
 
@@ -366,7 +371,8 @@ def _protect_waiting(
     body: Bytecode, start: Instruction, prologue: list[Instruction],
     copies: dict[int, list[Instruction]],
 ) -> list[ExceptionEntry]:
-    """What is thrown into a generator that waits in its prologue goes to the original's handler."""
+    """The exception entry that takes what is thrown into a generator waiting in its prologue to the
+    original's handler."""
     row = body.handler_of(start)
     if row is None:
         return []
@@ -375,7 +381,8 @@ def _protect_waiting(
 
 
 def _pending_keywords(code: CodeType, start: Instruction) -> Instruction | None:
-    """KW_NAMES sets a register that the CALL after it reads: resuming between sets it again."""
+    """The KW_NAMES whose CALL comes after the resume point, or None: it sets a register, which the
+    prologue must set again."""
     if "KW_NAMES" not in OPMAP or start.opname not in ("PRECALL", "CALL"):
         return None
     before = disassemble(code).instructions[: start.index]
@@ -405,7 +412,8 @@ def _reachable(body: Bytecode, start: Instruction) -> set[int]:
 
 
 def _copy_body(body: Bytecode, kept: set[int], slots: _Slots) -> dict[int, list[Instruction]]:
-    """Index → its copy with the new slots (two for a pair whose slots no longer fit in one)."""
+    """Index → copies of the instruction with the new slots (two if a pair of slots no longer fits
+    in one)."""
     copies = {index: _copy(body.instructions[index], slots) for index in kept}
     for index, copy in copies.items():
         target = body.instructions[index].target
@@ -432,7 +440,8 @@ def _copy(instruction: Instruction, slots: _Slots) -> list[Instruction]:
 
 
 def _load_or_store(instruction: Instruction, opname: str, slot: int, slots: _Slots) -> Instruction:
-    """From 3.12 on LOAD_FAST does not check that its slot is bound: where that is not sure, do."""
+    """The instruction for another slot; if that may be unbound, with a check, which LOAD_FAST lacks
+    since 3.12."""
     if opname == "LOAD_FAST" and slot in slots.unsure and "LOAD_FAST_CHECK" in OPMAP:
         opname = "LOAD_FAST_CHECK"
     return replace(instruction, opcode=OPMAP[opname], opname=opname, arg=slot)
@@ -448,7 +457,8 @@ _PAIR_PARTS: Final = {
 def _copy_exceptions(
     body: Bytecode, kept: set[int], copies: dict[int, list[Instruction]]
 ) -> list[ExceptionEntry]:
-    """The entries that still protect something. Order is kept, so what is left is contiguous."""
+    """The exception entries that still protect something. Order is preserved, so the rest is
+    contiguous."""
     entries = []
     for entry in body.exceptions:
         inside = [n for n in range(entry.start.index, entry.end.index + 1) if n in kept]
@@ -488,7 +498,7 @@ def _handle(error: BaseException, operation: Callable[[], Any]) -> Any:
 
 
 def _handling_from() -> int:
-    """Where `_handle` has just begun to handle."""
+    """The offset in `_handle` at which the exception has just become the handled one."""
     body = disassemble(_handle.__code__).instructions
     return next(body[i.index + 1].offset for i in body if i.opname == "PUSH_EXC_INFO")
 

@@ -1,11 +1,11 @@
 """The symbolic interpreter: evaluates byte code on symbolic values and records tensor calls.
 
-Place in the pipeline: the heart of capture. `run` drives one frame; calls of Python functions
-drive nested frames (inlining). The interpreter is deterministic and counts its steps, so that a
-graph break is found in one interpretation and emitted in the next, at the same step (contract 2)::
+Place in the pipeline: the heart of capture. `run` interprets one frame; calls of Python functions
+run nested frames (inlining). The interpreter is deterministic and counts its steps, so a graph
+break that one interpretation finds is emitted by the next one, at the same step (contract 2)::
 
-    tx = Interpreter(function, code, locals, cells, globals, break_at=None)
-    result = tx.run_root()
+    tx = Interpreter(code, globals, FakeContext(), policy, break_at=-1)
+    result = tx.run_root(tx.root_frame(locals, cells))
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ Args = list[SymbolicValue]
 Kwargs = dict[str, SymbolicValue]
 
 _IDLE_STEPS: Final = 300_000
-"""Instructions without a tensor operation after which a frame is left to Python."""
+"""After so many instructions without a tensor operation a frame is left to Python."""
 
 _STEPS_PER_CALL: Final = 2_000
-"""Instructions more for every tensor operation."""
+"""How many more instructions each tensor operation allows."""
 
 
 @final
 class BreakHere(Exception):
-    """The step at which this interpretation was told to end the graph."""
+    """The interpretation reached the step at which it should end the graph."""
 
     def __init__(self, frame: Frame) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class BreakHere(Exception):
 
 @final
 class Interpreter:
-    """One interpretation of one root frame, with all that it inlines."""
+    """One interpretation of a root frame and of all that it inlines."""
 
     def __init__(
         self, code: types.CodeType, globals: dict[str, Any], fakes: FakeContext,
@@ -84,13 +84,13 @@ class Interpreter:
         self.fakes = fakes
         self.policy = policy
         self.break_at = break_at
-        # What comes of it.
+        # The results of the interpretation.
         self.tree = SourceTree()
         self.guards = GuardSet(self.tree)
         self.guards.stack = self.stack
         self.identities = IdentityGuards(self.guards)
         self.builder: Any = GraphBuilder()
-        """Where calls are recorded: the graph, or for a while a subgraph."""
+        """Where calls are recorded: the graph, or the subgraph under construction."""
         self.effects = SideEffects()
         self.shapes = self._shape_context(data_dependent)
         self._init_progress()
@@ -98,10 +98,10 @@ class Interpreter:
         self._init_data()
         self._init_modes()
         self._init_gradients()
-        # What the compiler gives.
+        # Functions that the compiler sets.
         self.compiled_copy: Callable[[types.FunctionType], Any] = lambda function: function
         self.own_code: Callable[[types.CodeType], types.CodeType] = lambda code: code
-        """Gives the code object to make continuations from."""
+        """Returns the code object that continuations are made from."""
         self.expect_symbolic: Callable[[types.CodeType, str, list[int]], None] = (
             lambda code, name, dims: None)
 
@@ -120,20 +120,20 @@ class Interpreter:
         return shapes
 
     def _init_progress(self) -> None:
-        """Where the interpretation is, and how far it may go."""
+        """Where the interpretation is, and its limits."""
         self.step = 0
         self.depth = 0
         self.frame: Frame | None = None
         self.root: Frame | None = None
         self.direct_call = False
-        """Set by call opcodes: the frame about to be made is resumable."""
+        """Set by call opcodes: the next frame is resumable."""
         self._step_limit = config.step_limit
         self._pause_at = self._stop_at = self.break_at if self.break_at >= 0 else _IDLE_STEPS
         self._watch = Watch()
         self._depth_limit = config.inline_depth_limit
 
     def _init_values(self) -> None:
-        """The values that stand for objects, and what the program made."""
+        """Which values stand for which objects, and what the program made."""
         self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
         self._forgotten: list[Any] = []
         self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
@@ -143,73 +143,75 @@ class Interpreter:
         self.number_nodes: dict[Any, Any] = {}
         """Graph nodes of symbolic numbers, by expression."""
         self.draws: list[Any] = []
-        """What the program draws from Python's and NumPy's random generators, in order."""
+        """Draws from Python's and NumPy's random generators, in order."""
         self.made_classes: dict[type, SymbolicValue] = {}
-        """Models of the classes made inside, and how to make them (`values/made_classes.py`)."""
+        """Models of the classes that the program made, and their recipes
+        (`values/made_classes.py`)."""
         self.class_attributes: dict[type, Any] = {}
-        """What the program wrote to classes (`values/attributes.py`)."""
+        """Attributes that the program set on classes (`values/attributes.py`)."""
         self.overriding = False
-        """Whether there is a tensor whose class has a `__torch_function__` of its own."""
+        """Whether a tensor's class has its own `__torch_function__`."""
         self.subclasses_off = 0
-        """How often `__torch_function__` of classes was switched off."""
+        """How many nested blocks disable the classes' `__torch_function__`."""
 
     def _init_data(self) -> None:
-        """What is known of tensors' data, and what the graph tests of it."""
+        """What is known about tensors' data, and what the graph checks about it."""
         self.data_places: dict[str, Any] = {}
-        """Where the graph has the values of unbacked symbols (`values/data_numbers.py`)."""
+        """Graph nodes that hold the values of unbacked symbols (`values/data_numbers.py`)."""
         self.n_checked = 0
-        """How many of the context's conditions on data are tested in the graph."""
+        """How many of the shape context's conditions on data the graph checks so far."""
         self.checked_at: list[int] = []
         """The steps of branches that became checks in the graph."""
         self.expected_at: Counter[Hashable] = Counter()
-        """How often branches were expected to go one way, by code and instruction (and turn)."""
+        """How often each branch was expected to go one way, by code, instruction and loop turn."""
         self.turns = 0
-        """How often `for` loops went on."""
+        """How many turns `for` loops have made."""
         self.relied_on: set[Source] = set()
         """Tensors whose contents are guarded (`values/known_data.py`)."""
         self.input_tests: dict[Any, InputTest] = {}
-        """What branches asked of the inputs' data, by node."""
+        """Conditions of branches on the inputs' data, by graph node."""
         self.follows: dict[Any, bool] = {}
-        """Which graph nodes are computed from those alone, as far as it was asked."""
+        """Whether a graph node depends on inputs alone, for the nodes examined so far."""
 
     def _init_modes(self) -> None:
-        """Global modes: as they are now, and as the program leaves them."""
+        """Global modes: at the start, and as the program changes them."""
         self.state = GlobalState()
         self.function_modes: list[SymbolicValue] = []
-        """Torch function modes: default devices set outside (`device_modes.py`), then those that
-        the program entered, innermost last."""
+        """Active torch function modes, innermost last: default devices set outside
+        (`device_modes.py`), then those that the program entered."""
         self.outer_modes: list[SymbolicValue] = []
         self.end_modes: list[SymbolicValue] = []
-        """The torch function modes when the interpretation began, and when it ended."""
+        """The torch function modes at the start and at the end of the interpretation."""
         self.inference_starts: list[Restart] = []
-        """For each step that set inference mode: how the graph ends before it. While it does not,
-        it runs without gradients there."""
+        """For each step that sets inference mode, the restart that ends the graph before it. Until
+        then the region is captured without gradients."""
         self.end_changes: tuple[list[Step], list[Step]] = ([], [])
-        """The modes that the program left changed: what puts them back, and what changes them."""
+        """For the modes that the program changed: calls that undo the changes, and calls that redo
+        them."""
         self.end_error_mode = self.state.error_mode
         self.end_state_changed = False
         self.end_inference = False
-        """Whether the program is in an inference mode of its own at the end."""
+        """Whether the program ends inside an inference mode that it entered."""
 
     def _init_gradients(self) -> None:
-        """What the program did to the fakes' autograd graph."""
+        """What the program did to the fake tensors' autograd graph."""
         self.leaves: dict[int, Any] = {}
-        """Tensors where gradients end, by the id of their fakes."""
+        """Leaf tensors, by the id of their fakes."""
         self.replaced: dict[int, int] = {}
-        """The step at which outside tensors' `.data` was set, by the id of what stands for them."""
+        """The step that set an outside tensor's `.data`, by the id of its value."""
         self.freed: dict[int, Any] = {}
-        """Nodes of the fakes' autograd graph that a backward has gone through, by id."""
+        """Nodes of the fakes' autograd graph that a backward pass has freed, by id."""
         self.retained: list[tuple[Any, int]] = []
-        """Tensors made inside that keep their gradients, and the steps that said so."""
+        """Tensors made inside on which `retain_grad` was called, and the steps that did."""
         self.copied_views: list[Any] = []
-        """Arrays that in NumPy share memory with others (`values/numpy_arrays`)."""
+        """Arrays that share memory with others in NumPy but not here (`values/numpy_arrays`)."""
         self.ignored_warnings: list[Any] = []
-        """What filters of the program's own ignored (`ignored_warnings`)."""
+        """Warning filters of the program that ignore warnings (`ignored_warnings`)."""
 
     # -- frames -----------------------------------------------------------------------------------
 
     def run(self, frame: Frame) -> SymbolicValue:
-        """Interprets until the frame returns (or its generator yields)."""
+        """Interpret a frame until it returns, or until its generator yields."""
         checkpoint()
         outer, self.frame = self.frame, frame
         if self.depth > self._depth_limit:
@@ -247,13 +249,14 @@ class Interpreter:
                 return result  # type: ignore[no-any-return]
 
     def tick(self) -> None:
-        """Counts one turn of a loop that a single instruction makes."""
+        """Count one turn of a loop that a single instruction makes."""
         self.step += 1
         if self.step > self._pause_at:
             self._go_on()
 
     def _stop(self, frame: Frame) -> None:
-        """The step to break at was reached, or many steps; or there is something to watch."""
+        """End the graph at the requested step; otherwise check watched objects and the step
+        limits."""
         if self.step == self.break_at:
             raise BreakHere(frame)
         if self._watch:
@@ -262,8 +265,7 @@ class Interpreter:
             self._go_on()
 
     def watch(self, value: SymbolicValue) -> None:
-        """Something is to happen when the object, made inside, is freed: the graph is to end
-        before it is let go."""
+        """End the graph before this object, made inside, is freed: freeing it has an effect."""
         self._watch.add(value)
         self._stop_at = 0
 
@@ -276,7 +278,7 @@ class Interpreter:
         self._watch.step = frame.step
 
     def _go_on(self) -> None:
-        """After many steps: going on is only worth it for tensors, and not without end."""
+        """Raise SkipFrame if the frame took too many instructions for its tensor operations."""
         worthwhile = _IDLE_STEPS + _STEPS_PER_CALL * self.builder.n_calls
         if self.step >= min(worthwhile, self._step_limit):
             raise SkipFrame("too many instructions", always=True)
@@ -284,7 +286,10 @@ class Interpreter:
         self._stop_at = 0 if self._watch else self._pause_at
 
     def _note_break(self, signal: GraphBreak, frame: Frame) -> None:
-        """Attributes a break to the innermost instruction that a continuation can follow."""
+        """Attribute a break to the innermost instruction that a continuation can follow. R # An
+        inner frame whose caller cannot take its result as is, or one of the standard library #
+        (threads ==> # An inner frame whose caller cannot take its result as is, or one of the
+        standard library # (threads"""
         if self.step > self._step_limit:
             raise SkipFrame("too many instructions", always=True)
         if signal.step < 0:
@@ -297,7 +302,7 @@ class Interpreter:
         signal.outward = signal.leaves_rest or signal.in_library or not frame.resumable
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:
-        """Goes on at the exception's handler in this frame, or raises it to the caller."""
+        """Continue at the exception's handler in this frame, or raise to the caller."""
         self._raised_at.setdefault(id(error.value), (error.value, resumable_step(frame)))
         if not error.linked:
             link_context(self, error.value, frame.handled_exception())
@@ -316,33 +321,35 @@ class Interpreter:
         frame.pc = row.target
 
     def breaking_step(self) -> int:
-        """The step under way, or that of the nearest caller where the graph can end."""
+        """The current step, or that of the nearest caller where the graph can end."""
         return -1 if self.frame is None else resumable_step(self.frame)
 
     def note_check(self) -> None:
-        """The branch under way became a check in the graph."""
+        """Record that the current branch became a check in the graph."""
         self.checked_at.append(self.breaking_step())
 
     def note_expectation(self) -> None:
-        """The answer to a question about data became a check: before all that relies on it."""
+        """Record that a decision on data became a check; emit it before the nodes that rely on
+        it."""
         self.note_check()
-        if not self.shapes.expects:  # else the operator's node comes first
+        if not self.shapes.expects:  # otherwise the operator's own node comes first
             note_checks(self, partial(number_node, self))
 
     def mode_node(self, function: Any, *args: Any) -> None:
-        """The graph calls what sets a mode; it counts as no operator."""
+        """Record a call that sets a mode; it does not count as an operator."""
         node = self.builder.call("call_function", function, args, {}, None, self.stack())
         node.meta["effect"] = True
         self.builder.n_calls -= 1
 
     def note_inference(self) -> None:
-        """The instruction under way sets inference mode."""
+        """Record that the current instruction sets inference mode."""
         signal = self.graph_break("state", "tensors that inference mode made")
         signal.stack = self.stack()
         self.inference_starts.append(Restart(self.breaking_step(), signal))
 
     def ends_earlier(self, emit: Any) -> Restart | None:
-        """Where the graph must end instead, for reasons that only its end shows."""
+        """The restart that ends the graph earlier, for reasons that only show at its end, or
+        None."""
         left = self._left_generator(emit)
         if left is not None:
             return Restart(left, self.graph_break(
@@ -358,19 +365,21 @@ class Interpreter:
         return self._early_inference(emit.outputs)
 
     def _early_inference(self, outputs: Iterable[Any]) -> Restart | None:
-        """Where the graph must end before inference mode is set: the rest of the program is in that
-        mode, or gets tensors made there."""
+        """The restart that ends the graph before inference mode is set, or None.
+
+        It is needed if the rest of the program runs in that mode or receives tensors made there.
+        """
         shown = [node.meta["example_value"] for node in outputs]
         leaves = self.end_inference or any(
             isinstance(one, torch.Tensor) and one.is_inference() for one in shown)
         return self.inference_starts[0] if self.inference_starts and leaves else None
 
     def raised_at(self, error: ObservedException) -> int:
-        """The step at which an exception was first raised, as far in as a continuation can go."""
+        """The step that first raised an exception, as far inside as a continuation can resume."""
         return self._raised_at[id(error.value)][1]
 
     def inline(self, frame: Frame) -> SymbolicValue:
-        """Runs a callee's frame; its result may be a generator."""
+        """Run a callee's frame; its result may be a generator."""
         return self.run(frame)
 
     # -- errors and breaks ------------------------------------------------------------------------
@@ -380,8 +389,10 @@ class Interpreter:
         return GraphBreak(BREAKS[id], detail)
 
     def error(self, kind: type[BaseException], *args: Any, **fields: Any) -> ObservedException:
-        """The signal to raise where the program would raise; `fields` are attributes that the C
-        code sets."""
+        """The signal that the program raises an exception of this class.
+
+        `fields` are attributes that CPython's C code sets on it.
+        """
         made = new_exception(kind, [self.wrap_new(a) for a in args])
         made.fields.update({name: self.wrap_new(field) for name, field in fields.items()})
         signal = ObservedException(made)
@@ -389,19 +400,19 @@ class Interpreter:
         return signal
 
     def stack(self) -> tuple[SourceLine, ...]:
-        """The lines under way, outermost first."""
+        """The current lines of the program, outermost first."""
         return self.frame.lines() if self.frame is not None else ()
 
     # -- wrapping ---------------------------------------------------------------------------------
 
     def force(self, value: SymbolicValue) -> SymbolicValue:
-        """The value itself; an unread one is looked at (and guarded) now."""
+        """The value itself; an unread one is wrapped, and guarded, now."""
         if value.__class__ is LazyValue:
             return self.wrap(value.object, value.source)
         return value
 
     def wrap(self, obj: Any, source: Source | None) -> SymbolicValue:
-        """The value of an object that exists outside; guards what makes it so."""
+        """The value of an object from outside the frame; adds the guards that it needs."""
         key = id(obj)
         known = self._wrapped.get(key)
         if known is not None:
@@ -424,7 +435,8 @@ class Interpreter:
         return value
 
     def _share(self, owner: Any, namespace: DictValue) -> None:
-        """The object's `__dict__` may be reached in other ways too: a variable may hold it."""
+        """Make an object's `__dict__` one value, however the program reaches it (`vars(x)` in a
+        variable)."""
         original = namespace.original
         if original is None or namespace.source is None:
             return
@@ -436,37 +448,42 @@ class Interpreter:
             self._same(known[1], namespace.source)
 
     def wrap_symbolic_number(self, obj: Any, source: Source | None) -> SymbolicValue | None:
-        """The value of an int or float from outside that changes between calls, else None."""
+        """A symbolic value for an outside int or float that changes between calls, or None."""
         return wrap_number(self, obj, source)
 
     def line(self) -> SourceLine | None:
-        """The user's line being interpreted."""
+        """The current line of the program."""
         return None if self.frame is None else self.frame.where()
 
     def remember(self, obj: Any, value: SymbolicValue) -> None:
-        """From now on `obj` is `value`."""
+        """Let `value` stand for `obj` from now on."""
         self._wrapped[id(obj)] = (obj, value)
 
     def note_generator(self, value: Any) -> None:
-        """A generator was made by the call under way."""
+        """Record that the current call made a generator."""
         if self.frame is not None:
             self._generators.append((value, resumable_step(self.frame)))
 
     def _left_generator(self, emit: Any) -> int | None:
-        """The step that made a generator which waits in a `try` and is not needed any more: what
-        runs when it is freed is nothing that capture could do."""
+        """The step that made a generator which is dropped while it waits in a `try`, or None.
+
+        Freeing it runs its `finally` blocks, which capture cannot do.
+        """
         return next((step for value, step in self._generators
                      if value.acts_when_left and not emit.has(value)), None)
 
     def _early_retained(self, emit: Any) -> int | None:
-        """The step of a `retain_grad` that must be done before the rest of the graph is recorded:
-        the program keeps the tensor, and gradients will come to it through that rest."""
+        """The step of a `retain_grad` that must run before the rest of the graph, or None.
+
+        This is so if the program keeps the tensor and its gradient comes through that rest.
+        """
         return next((step for value, step in self.retained
                      if emit.has(value) and "grad" not in value.written
                      and value.proxy(self).users), None)
 
     def forget(self) -> None:
-        """Lets go of the program's objects: what refers to them here is freed much later."""
+        """Drop the references to the program's objects: the interpreter itself is freed much
+        later."""
         self._wrapped.clear()
         self._raised_at.clear()
         self._generators.clear()
@@ -486,20 +503,20 @@ class Interpreter:
             self.root.stack.clear()
 
     def has_changed(self, *objects: Any) -> bool:
-        """Whether the program has changed one of the outside objects meanwhile."""
+        """Whether the program has changed one of these outside objects."""
         return any(value.real() is obj for value in self.effects.touched() for obj in objects)
 
     def is_known(self, obj: Any) -> bool:
-        """Whether the object was read before."""
+        """Whether the object was wrapped before."""
         return id(obj) in self._wrapped
 
     def mistook(self, obj: Any) -> None:
-        """`obj` is no longer what `remember` said, but itself."""
+        """Undo `remember`: the object stands for itself again."""
         self._wrapped.pop(id(obj), None)
         self._forgotten.append(obj)
 
     def _same(self, value: SymbolicValue, source: Source) -> None:
-        """The object known as `value` was reached another way: it must be the same next time."""
+        """Guard that `source` holds the object that `value` stands for, as it did in this call."""
         obj = value.real()
         if any(key[0] == "is" for key in source.checks):
             return
@@ -513,11 +530,12 @@ class Interpreter:
         self.guards.same(value.source, source)
 
     def wrap_new(self, obj: Any) -> SymbolicValue:
-        """The value of an object that the capture made itself (no source, no guard)."""
+        """The value of an object that capture made itself: no source, no guards."""
         return wrapper_of(type(obj))(self, obj, None)
 
     def wrap_fixed(self, obj: Any, name: str) -> SymbolicValue:
-        """The value of an object that is part of the program text: a class's function, a module."""
+        """The value of an object that is part of the program's text, such as a module or a
+        method."""
         return self.wrap(obj, self.tree.object(obj, name))
 
     def globals_of(self, namespace: dict[str, Any]) -> DictValue:
@@ -532,7 +550,7 @@ class Interpreter:
         return value
 
     def guard_aliases(self) -> None:
-        """A changed object must not be one of the others that were read, by another name."""
+        """Guard that no changed object is also one of the others that were read."""
         self.identities.finish()
         changed = [v for v in self.effects.touched() if v.source is not None]
         for kind in {identity_kind(v) for v in changed} - {types.CellType}:
@@ -551,7 +569,7 @@ class Interpreter:
         return function.call(self, args, kwargs or {})
 
     def call_python(self, function: Callable[..., Any], *args: SymbolicValue) -> SymbolicValue:
-        """Calls a real Python function (a polyfill) by interpreting it."""
+        """Call a real Python function (a polyfill) by interpreting it."""
         return self.wrap_fixed(function, function.__name__).call(self, list(args), {})
 
     def binary(self, op: str, left: SymbolicValue, right: SymbolicValue) -> SymbolicValue:
@@ -571,7 +589,7 @@ class Interpreter:
         return list(self.force(value).iterate(self))
 
     def listed(self, value: SymbolicValue) -> list[SymbolicValue]:
-        """`list(value)`: CPython asks a class how many items to expect, and runs its code."""
+        """`list(value)`, which asks the class for a length hint and so may run its code."""
         value = self.force(value)
         if not gives_length(value):
             return self.unpack(value)
@@ -580,7 +598,7 @@ class Interpreter:
         return list(drain(self, iterator))
 
     def constants(self, values: Iterable[SymbolicValue]) -> list[Any] | None:
-        """The Python objects of the values if all are constant."""
+        """The Python objects of the values if all are constant, else None."""
         objects = []
         for value in values:
             if not value.is_constant:
@@ -591,7 +609,7 @@ class Interpreter:
     # -- the root ---------------------------------------------------------------------------------
 
     def root_frame(self, locals: list[Any], cells: tuple[Any, ...]) -> Frame:
-        """The frame of the code being captured, its variables unread."""
+        """The frame of the captured code, with its variables not yet read."""
         code = self.code
         values: dict[str, SymbolicValue] = {}
         boxes: dict[str, CellValue] = {}
@@ -606,7 +624,7 @@ class Interpreter:
         return self.root
 
     def run_root(self, frame: Frame) -> SymbolicValue:
-        """Interprets the root; graph breaks become restarts."""
+        """Interpret the root frame; graph breaks become restarts."""
         with self.state.saved():
             try:
                 return self.run(frame)
@@ -621,7 +639,7 @@ class Interpreter:
 
 
 def resumable_step(frame: Frame) -> int:
-    """The step under way in the innermost frame whose callers can all be resumed."""
+    """The current step of the innermost frame whose callers can all be resumed."""
     step = frame.step
     inner: Frame | None = frame
     while inner is not None and inner.caller is not None:
@@ -632,7 +650,7 @@ def resumable_step(frame: Frame) -> int:
 
 
 def owner_source(value: SymbolicValue) -> Source:
-    """The source of the object that a dictionary of attributes belongs to, else the value's."""
+    """The value's source; for a `__dict__` the source of the object that owns it."""
     source = value.source
     assert source is not None
     if source.accessor[0] == "instance_dict" and source.base is not None:
@@ -641,8 +659,11 @@ def owner_source(value: SymbolicValue) -> Source:
 
 
 def identity_kind(value: SymbolicValue) -> Any:
-    """What an object could be confused with: objects of its type, dictionaries of attributes of
-    their owners' (known by name only, so any)."""
+    """What an object could be confused with: objects of its type.
+
+    A `__dict__` is confused with those of objects of its owner's type, since its source names the
+    owner.
+    """
     assert value.source is not None
     if value.source.accessor[0] == "instance_dict":
         return getattr(value, "owner_type", dict)
@@ -650,7 +671,7 @@ def identity_kind(value: SymbolicValue) -> Any:
 
 
 def _is_own(source: Source) -> bool:
-    """Whether the place is private to its object, as nn.Module's `_parameters` are."""
+    """Whether only its owner refers to the object, as with nn.Module's `_parameters`."""
     parent = source.base
     return (parent is not None and parent.accessor[0] == "instance_dict"
             and str(source.accessor[-1]).startswith("_"))

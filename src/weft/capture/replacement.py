@@ -1,14 +1,14 @@
 """The replacement function: what runs instead of a captured frame (contract 2).
 
 Place in the pipeline: the end of capture. An `Emitter` turns values into Python expressions and
-collects the statements of `def replacement(v)`, `v` being the list collected by the guards::
+collects the statements of `def replacement(v)`, where `v` is the list that the guards collected::
 
     emit = Emitter(tx)
     emit.line(f"return {emit.value(result)}")
-    replacement = emit.build("f", graph_callable)
+    replacement, text = emit.finish(graph_callable, inputs, code)
 
-Each object is rebuilt once, so identity and aliasing are kept; what exists outside is read from
-`v`.
+Each object is rebuilt once, so identity and aliasing are preserved; objects from outside are read
+from `v`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @final
 class Emitter:
-    """Writes the body of a replacement."""
+    """Writes the body of a replacement function."""
 
     def __init__(self, tx: Interpreter) -> None:
         self.tx = tx
@@ -68,13 +68,14 @@ class Emitter:
         self._depth = 0
         self._unfilled: deque[Callable[[], None]] = deque()
         self.places: dict[str, tuple[Place, ...]] = {}
-        """Which frames of the program a line stands for in tracebacks."""
+        """For a line, the frames of the program that tracebacks show instead of it."""
         self.settled: set[int] = set()
-        """The values whose side effects are emitted (their ids)."""
+        """Ids of the values whose side effects are emitted."""
         self.goes_on = False
-        """Whether the program goes on after a graph break."""
+        """Whether continuations follow the graph."""
         self.on_error: Callable[[Exception], None] | None = None
-        """Set when the frame can be run instead if the graph raises: told if it then does not."""
+        """Set if the frame runs eagerly when the graph raises; called if the eager run then does
+        not raise."""
 
     # -- expressions ------------------------------------------------------------------------------
 
@@ -97,15 +98,15 @@ class Emitter:
         return text
 
     def has(self, value: SymbolicValue) -> bool:
-        """Whether the value's object is made or passed on."""
+        """Whether the value's object appears in the replacement."""
         return id(value) in self._names
 
     def later(self, fill: Callable[[], None]) -> None:
-        """Fills a container once everything that is being built has a name: cycles close."""
+        """Fill a container after everything under construction has a name, so that cycles work."""
         self._unfilled.append(fill)
 
     def fill(self) -> None:
-        """Emits what `later` was told."""
+        """Run what was passed to `later`."""
         while self._unfilled:
             self._unfilled.popleft()()
 
@@ -119,8 +120,8 @@ class Emitter:
         return f"v[{source.collect()}]"
 
     def constant(self, obj: Any) -> str:
-        """A closure variable of the replacement that holds the object."""
-        made = self._made(obj) if self.tx.made_classes else None
+        """The closure variable of the replacement that holds the object."""
+        made = self._made_inside(obj) if self.tx.made_classes else None
         if made is not None:
             return made
         name = self._constant_names.get(id(obj))
@@ -133,8 +134,9 @@ class Emitter:
             self.constants[name] = obj
         return name
 
-    def _made(self, obj: Any) -> str | None:
-        """An expression for a class made inside, or a member of such an enumeration."""
+    def _made_inside(self, obj: Any) -> str | None:
+        """An expression for a class that the program made or for a member of such an enum, else
+        None."""
         recipe = self.tx.made_classes.get(obj) if isinstance(obj, type) else None
         if recipe is not None:
             return self.value(recipe)
@@ -150,8 +152,8 @@ class Emitter:
         return None
 
     def filled(self, value: SymbolicValue) -> str:
-        """An expression for an object that has its items by then: an iterator only goes where
-        there are some."""
+        """An expression for an object that already holds its items: an iterator only advances over
+        items that exist."""
         text = self.value(value)
         self.fill()
         self.tx.effects.settle(value, self)
@@ -171,24 +173,24 @@ class Emitter:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Indents the lines of a compound statement."""
+        """Indent the lines emitted inside, as the body of a compound statement."""
         self.line(head)
         first = len(self.lines)
         yield
         self.lines[first:] = [f"    {line}" for line in self.lines[first:]] or ["    pass"]
 
     def temporary(self, text: str) -> str:
-        """Names the value of an expression."""
+        """Assign an expression to a new variable and return its name."""
         name = f"t{next(self._temporaries)}"
         self.line(f"{name} = {text}")
         return name
 
     def stands_for(self, line: str, frame: Frame) -> None:
-        """In tracebacks the line is shown as the frame and its callers."""
+        """Show the frame and its callers in tracebacks in place of the line."""
         self.places[line] = frame_places(frame)
 
     def bind(self, value: SymbolicValue, text: str) -> str:
-        """Names the object of a value, before its parts refer to it."""
+        """Name the object of a value before its parts are emitted, since they may refer to it."""
         name = self.temporary(text)
         self._names[id(value)] = name
         self._kept.append(value)
@@ -198,7 +200,7 @@ class Emitter:
 
     def finish(self, graph: Callable[..., Any] | None, inputs: list[GraphInput],
                code: types.CodeType) -> tuple[Callable[[list[Any]], Any], str]:
-        """The function that stands for the code, and its source; call the graph first, then the
+        """The replacement function of the code, and its source: first the graph call, then the
         emitted lines."""
         early = [] if graph is None else self.tx.effects.early_lines(self)
         body = [*draw_lines(self), *early, *self._graph_call(graph, inputs), *self.lines]
@@ -214,7 +216,10 @@ class Emitter:
 
     def _function(self, graph: Callable[..., Any] | None, text: str, user: types.CodeType
                   ) -> Callable[[list[Any]], Any]:
-        """The function of the text, with the user's globals; what those might hide is given."""
+        """Compile the text into a function with the user's globals.
+
+        Builtins that it uses are passed in, because the user's globals may shadow them.
+        """
         given = {name: _BUILTINS[name] for name in set(_WORD.findall(text)) & _BUILTINS.keys()}
         head, rest = text.split("\n", 1)
         namespace: dict[str, Any] = {}
@@ -237,7 +242,7 @@ class Emitter:
             return []
         read = _read([item.source.collect() for item in inputs])
         arguments = ", ".join(read)
-        done = self._done_with(inputs)
+        done = self._release_inputs(inputs)
         results = "".join(f"out{i}, " for i in range(len(self.outputs)))
         before: list[str] = []
         if getattr(graph, "boxed", False):
@@ -252,9 +257,9 @@ class Emitter:
             lines = [f"with {region}:", *(f"    {line}" for line in lines)]
         return [*before, *lines, *done]
 
-    def _done_with(self, inputs: list[GraphInput]) -> list[str]:
-        """Lets go of the frame's own variables that only the graph reads: what follows may last
-        long, and eager would have freed them."""
+    def _release_inputs(self, inputs: list[GraphInput]) -> list[str]:
+        """Statements that drop variables of the frame that only the graph reads: what follows may
+        run long, and eager would have freed them."""
         if not self.goes_on:
             return []
         text = "\n".join(self.lines)
@@ -263,7 +268,7 @@ class Emitter:
         return [f"{' = '.join(unused)} = None"] if unused and "*v[" not in text else []
 
     def _guarded_call(self, call: str) -> list[str]:
-        """The call of the graph, with what is to be done if it raises."""
+        """The call of the graph, in the `try` blocks that handle its errors."""
         lines = [call]
         if any(map(_changes_modes, self.tx.builder.graph.nodes)):
             restore = self.constant(self.tx.state.restore)
@@ -286,17 +291,17 @@ _WORD: Final = re.compile(r"\b[A-Za-z]\w*")
 _BUILTINS: Final = {"math": math} | {
     name: value for name, value in vars(builtins).items()
     if not (name.startswith("_") or iskeyword(name))}
-"""What the text of a replacement may call by name."""
+"""Names that the text of a replacement may use."""
 
 _PART_OF_CLASS: Final = (type(vars(namedtuple("_", "x"))["x"]),)
-"""Types of objects that belong to the one class that they were made for."""
+"""Types whose instances belong to one class, such as a named tuple's field getters."""
 
 _SLICED: Final = 8
-"""Slots in a row that are read at once: a model's parameters."""
+"""At least so many adjacent slots are read as one slice (a model's parameters)."""
 
 
 def _read(slots: list[int]) -> list[str]:
-    """Expressions for the values in some slots, as arguments of a call."""
+    """Argument expressions that read some slots."""
     texts: list[str] = []
     for _, row in itertools.groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
         run = [slot for _, slot in row]
@@ -306,7 +311,7 @@ def _read(slots: list[int]) -> list[str]:
 
 
 def _as_list(texts: list[str]) -> str:
-    """A new list of these arguments; a slice is one already."""
+    """An expression for a new list of these arguments."""
     only = texts[0] if len(texts) == 1 else ""
     return only[1:] if only.startswith("*") else f"[{', '.join(texts)}]"
 
@@ -315,7 +320,7 @@ _VARIABLE: Final = re.compile(r"(?<![\w.'\"])(?:t|out)\d+\b")
 
 
 def drop_dead_names(lines: list[str]) -> list[str]:
-    """Deletes variables behind their last use, where no block makes that uncertain."""
+    """Delete variables after their last use, if that use is not inside a block."""
     last: dict[str, int] = {}
     for index, line in enumerate(lines):
         for name in _VARIABLE.findall(line):
@@ -335,7 +340,7 @@ def drop_dead_names(lines: list[str]) -> list[str]:
 
 
 def _targets(line: str) -> str:
-    """What a line of a replacement assigns to."""
+    """The left side of an assignment, or ""."""
     return line.partition("=")[0] if re.match(r"(\w+, )*\w+,? ?= ", line) else ""
 
 
@@ -348,8 +353,8 @@ def _handler(kind: str, lines: list[str]) -> list[str]:
 
 
 def _is_variable(source: Source) -> bool:
-    """Whether the frame alone holds the value, as far as can be told: a variable, or an item of a
-    tuple that is one."""
+    """Whether, as far as can be told, only the frame holds the value: a variable, or an item of a
+    tuple in one."""
     place: Source | None = source
     while place is not None and place.accessor[0] == "tuple_item":
         place = place.base
@@ -357,12 +362,12 @@ def _is_variable(source: Source) -> bool:
 
 
 def _changes_modes(node: fx.Node) -> bool:
-    """Whether the node sets a global mode, which must not stay so when a later node raises."""
+    """Whether the node sets a global mode, which must be undone if a later node raises."""
     return bool(node.meta.get("effect")) and not node.all_input_nodes
 
 
 def restore_modes(emit: Emitter, tx: Interpreter) -> None:
-    """Leaves the modes as the program left them (the graph ends as it began); error mode too."""
+    """Undo the program's mode changes at the end of the graph, and emit them after it."""
     if tx.end_error_mode is not tx.state.error_mode:
         emit.line(f"{emit.constant(set_error_mode)}({tx.end_error_mode})")
     undo, redo = tx.end_changes

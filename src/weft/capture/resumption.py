@@ -1,14 +1,16 @@
 """What follows a graph break: the operation in plain Python, then the continuations.
 
-Place in the pipeline: called by the compiler when an interpretation ended at a break. The frame
-that broke does its operation; it and each caller go on in a continuation, innermost first::
+Place in the pipeline: called by the compiler when an interpretation ends at a break. The
+replacement runs the operation of the frame that broke; then that frame and each of its callers
+continue in a continuation, innermost first::
 
     t0 = print(v[0])                       # the operation
     t1 = f_inner_resumed(t0, x)            # the rest of the inner frame
     return tail_call(f_resumed, t1)        # the rest of the outer one
 
-The last one is not called but told to whoever called the replacement: a loop that breaks in each
-iteration needs no more stack than one that does not, and its tensors are freed on the way.
+The replacement does not call the last one: it returns it, for its caller to call. So a loop that
+breaks in each iteration needs no more stack than one that does not, and its tensors are freed on
+the way.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ hide(run_handling.__code__)
 @final
 @dataclass(slots=True)
 class Step:
-    """What one frame still does, in two parts that emit statements: `attempt` may raise into the
-    frame's exception handler and gives the name of its result; `resume` goes on with that."""
+    """What one frame still does. `attempt` emits statements that may raise into the frame's
+    exception handler, and returns the name of their result; `resume` emits what follows with that
+    result."""
 
     attempt: Callable[[], str]
     resume: Callable[[str], str]
@@ -60,7 +63,7 @@ class Step:
 
 @final
 class Resumption:
-    """Emits everything from a break on."""
+    """Emits everything that follows a break."""
 
     def __init__(self, tx: Interpreter, emit: Emitter, make: MakeContinuation) -> None:
         self.tx = tx
@@ -68,8 +71,11 @@ class Resumption:
         self.make = make
 
     def write(self, frame: Frame, *, raises: bool = False) -> None:
-        """The operation of `frame`, then the rest of it and of its callers; `raises`: it is known
-        to raise, so that the rest of the frame is left to Python, which knows its lines."""
+        """Emit the operation of `frame`, then the rest of it and of its callers.
+
+        raises: the operation is known to raise; the rest of the frame is left to Python, whose
+        tracebacks have the right lines.
+        """
         self.emit.goes_on = True
         eager = raises or not can_translate(frame.current.name)
         step = self._eager(frame) if eager else self._operation(frame)
@@ -81,7 +87,7 @@ class Resumption:
         self.emit.line(f"return {step.resume(step.attempt())}")
 
     def _operation(self, frame: Frame) -> Step:
-        """The operation of the broken frame, then its continuation."""
+        """The operation of the frame that broke, then its continuation."""
         ins = frame.current
         operation = TRANSLATORS[ins.name](self.emit, frame, ins)
         stack = frame.stack[: len(frame.stack) - operation.taken]
@@ -93,10 +99,10 @@ class Resumption:
 
     def _eager(self, frame: Frame) -> Step:
         """The instruction and the rest of the frame as a continuation that is not compiled: for an
-        instruction that raises, or that is not known as Python."""
+        instruction that raises, or one without a translator."""
         call = self._continuation(frame, frame.current.index, frame.stack, "", eager=True)
-        go = self._going(frame)
-        return Step(lambda: "", lambda _: go(call("")))
+        run = self._tail_caller(frame)
+        return Step(lambda: "", lambda _: run(call("")))
 
     def _plain(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         index = frame.current.index + 1
@@ -104,17 +110,17 @@ class Resumption:
         if operation.null:
             suffix = f"v{NULL_ITEM}" if TABLE.null_above_callable else f"{NULL_ITEM}v"
         call = self._continuation(frame, index, stack, suffix)
-        go = self._going(frame)
+        run = self._tail_caller(frame)
 
         def resume(result: str) -> str:
             several = operation.pushes > 1
             parts = [f"{result}[{n}]" for n in range(operation.pushes)] if several else [result]
-            return go(call(*parts[: operation.pushes]))
+            return run(call(*parts[: operation.pushes]))
 
         return Step(self._attempt(frame, operation), resume)
 
     def _attempt(self, frame: Frame, operation: Operation) -> Callable[[], str]:
-        """Emits the operation; gives the name of its value."""
+        """A function that emits the operation and returns the name of its value."""
         text = self._handling(frame)(operation_in_frames(self.emit, frame, operation.text))
 
         def attempt() -> str:
@@ -129,8 +135,9 @@ class Resumption:
         return attempt
 
     def _handling(self, frame: Frame | None) -> Callable[[str], str]:
-        """Turns an expression into one that is evaluated while the exception is handled that the
-        frame handles: code that it calls may ask for that, and what it raises refers to it."""
+        """A function that wraps an expression so that it is evaluated while the frame's current
+        exception is being handled: code that it calls may ask for it, and errors that it raises
+        refer to it."""
         error = None if frame is None else frame.handled_exception()
         if error is None:
             return lambda text: text
@@ -140,11 +147,11 @@ class Resumption:
     def _branch(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         assert operation.branches is not None
         yes, no = (self._side(frame, stack, branch) for branch in operation.branches)
-        go = self._going(frame)
+        run = self._tail_caller(frame)
 
         def resume(value: str) -> str:
             test = operation.test.format(value)
-            return go(f"{yes(value)} if {test} else {no(value)}")
+            return run(f"{yes(value)} if {test} else {no(value)}")
 
         return Step(self._attempt(frame, operation), resume)
 
@@ -155,21 +162,24 @@ class Resumption:
         return call if branch.pushes else lambda value: call()
 
     def _link(self, frame: Frame, inner: Step) -> Step:
-        """The caller's step: all that the inner frame still does, then the rest of the caller."""
+        """The step of a caller: all that the inner frame still does, then the rest of the
+        caller."""
         call = self._continuation(frame, frame.current.index + 1, frame.stack, "v")
-        go = self._going(frame)
-        return Step(lambda: inner.resume(inner.attempt()), lambda result: go(call(result)))
+        run = self._tail_caller(frame)
+        return Step(lambda: inner.resume(inner.attempt()), lambda result: run(call(result)))
 
     def _protected(self, frame: Frame, step: Step) -> Step:
-        """What the step attempts, under the exception handler of the frame's instruction: an error
-        is kept, and after the `try` (so that it is not being handled any more) goes on where
-        the handler begins."""
+        """The step inside a `try` with the frame's exception handler.
+
+        An error is stored, and the handler's continuation runs after the `try`, when the
+        replacement itself no longer handles the error.
+        """
         row = frame.program.handler_of(frame.current.index)
         if row is None:
             return step
         suffix = "l" * row.lasti + "v"
         handle = self._continuation(frame, row.target, frame.stack[: row.depth], suffix)
-        go = self._going(frame)
+        run = self._tail_caller(frame)
         emit = self.emit
         raised = ""
 
@@ -186,7 +196,7 @@ class Resumption:
         def resume(result: str) -> str:
             name = emit.temporary("None")
             with emit.block(f"if {raised}:"):
-                emit.line(f"{name} = {go(handle(f'{raised}.pop()'))}")
+                emit.line(f"{name} = {run(handle(f'{raised}.pop()'))}")
             with emit.block("else:"):
                 emit.line(f"{name} = {step.resume(result)}")
             return name
@@ -197,9 +207,12 @@ class Resumption:
         self, frame: Frame, index: int, stack: list[SymbolicValue], suffix: str, *,
         eager: bool = False,
     ) -> Callable[..., str]:
-        """The tail call of the rest of `frame`, given the texts of what is pushed; `suffix` is the
-        stack kinds of that: "" for nothing, "v" for a value, "lv" for an exception at a handler
-        that wants to know the raising instruction."""
+        """A function that returns the tail call of the rest of `frame`, given the expressions that
+        are pushed on its stack.
+
+        `suffix` has the stack kinds of those: "" for nothing, "v" for a value, "lv" for an
+        exception at a handler that needs the offset of the raising instruction.
+        """
         if frame.generator is not None:
             raise graph_break("unknown-operation", "a break inside a generator")
         code = self.tx.own_code(frame.code)
@@ -223,23 +236,23 @@ class Resumption:
 
         return call
 
-    def _going(self, frame: Frame) -> Callable[[str], str]:
-        """Emits what goes on with the tail call of a continuation of the frame: the outermost
-        one's is what the replacement returns, an inner one's is run."""
+    def _tail_caller(self, frame: Frame) -> Callable[[str], str]:
+        """A function that emits the continuation's tail call: the replacement returns the outermost
+        frame's, and runs those of inner frames."""
         caller = frame.caller
         if caller is None:
             return self.emit.temporary
         finish = self.emit.constant(_frame.finish)
         handling = self._handling(caller)
 
-        def go(text: str) -> str:
+        def run(text: str) -> str:
             finished = handling(call_in_frames(
                 self.emit, caller, finish, self.emit.temporary(text)))
             name = self.emit.temporary(finished)
             self.emit.stands_for(f"{name} = {finished}", caller)
             return name
 
-        return go
+        return run
 
     def _callable(
         self, frame: Frame, code: types.CodeType, offset: int, shape: str, plain: list[str],
@@ -269,7 +282,7 @@ class Resumption:
         return self.emit.temporary(text)
 
     def _expect_sizes(self, code: types.CodeType, values: list[SymbolicValue | None]) -> None:
-        """What has a symbolic size here has one in the rest of the frame too."""
+        """Make sizes that are symbolic here symbolic in the continuation too."""
         for name, value in zip(code.co_varnames, values, strict=False):
             fake = value.fake(self.tx) if isinstance(value, TensorValue) else None
             if fake is not None:

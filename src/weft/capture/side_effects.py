@@ -1,8 +1,8 @@
 """Side effects: which outside objects the program changed, in the order of their first change.
 
-Place in the pipeline: filled by the mutable value families, replayed by the replacement after the
-graph. What is kept is the final state of each object (its families know how to write it back), so
-an object changed a hundred times is written once, and one restored to what it was not at all.
+Place in the pipeline: filled by the values of mutable objects, replayed by the replacement after
+the graph. Only the final state of each object is written back, so an object that was changed a
+hundred times is written once, and one that has its old state again not at all.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Replayable(Protocol):
-    """A value of an outside object that can write its changes back."""
+    """The value of an outside object that can emit its changes."""
 
     def replay(self, emit: Emitter) -> None: ...
 
 
 @final
 class SideEffects:
-    """The journal of one interpretation."""
+    """The changes of one interpretation."""
 
     def __init__(self) -> None:
         self._touched: dict[int, Any] = {}
@@ -30,7 +30,7 @@ class SideEffects:
         self._forgotten: list[Any] = []
 
     def touch(self, value: Replayable) -> None:
-        """The object behind `value` was changed."""
+        """Record that the object behind `value` was changed."""
         self.n_touches += 1
         self._touched.setdefault(id(value), value)
 
@@ -43,24 +43,25 @@ class SideEffects:
         return id(value) in self._touched
 
     def forget_gradient(self, tensor: Any) -> None:
-        """The program drops a gradient from before the frame, which nothing has read."""
+        """Record that the program drops a gradient from before the frame that nothing has read."""
         self._forgotten.append(tensor)
 
     def early_lines(self, emit: Emitter) -> list[str]:
-        """What is done ahead of the graph: eager would have that memory for new gradients."""
+        """Statements before the graph: dropped gradients free memory for the new ones, as in
+        eager."""
         return [f"{emit.value(tensor)}.grad = None" for tensor in self._forgotten]
 
     def __len__(self) -> int:
         return len(self._touched)
 
     def replay(self, emit: Emitter) -> None:
-        """Emits the statements that make the changes visible."""
+        """Emit the statements that make all changes visible."""
         for value in list(self._touched.values()):
             self.settle(value, emit)
 
     def settle(self, value: SymbolicValue, emit: Emitter) -> None:
-        """Emits the changes of one object, if there are any: once, and ahead of the others' if
-        what is made of it next looks at them."""
+        """Emit the changes of one object, unless that was done: early, if the next statement reads
+        it."""
         changed = self._touched.get(id(value))
         if changed is not None and id(value) not in emit.settled:
             emit.settled.add(id(value))
