@@ -1,7 +1,7 @@
-"""How many arguments C functions and types take, and under which names.
+"""Which arguments C functions and types accept: how many, and under which names.
 
-Place in the pipeline: asked before a rule of `handlers/` is applied. A call that does not fit is
-Python's to refuse, with its own words: the graph ends there::
+Place in the pipeline: consulted before a rule of `handlers/` is applied. A call that does not fit
+raises a TypeError, whose text is Python's own: the graph ends there and Python makes the call::
 
     fits(enumerate, 1, ["start"])     # True
     fits(enumerate, 1, ["begin"])     # False
@@ -21,7 +21,7 @@ from typing import Any, Final, final
 @final
 @dataclass(frozen=True, slots=True)
 class Arity:
-    """What a callable accepts."""
+    """The arguments that a callable accepts."""
 
     least: int
     most: float
@@ -80,13 +80,13 @@ _HOMES: Final = ("builtins", "itertools", "functools", "_functools", "operator",
 
 
 def fits(function: Any, count: int, names: Collection[str]) -> bool:
-    """Whether a call with so many positional arguments, and these by name, is accepted as far as
-    is known."""
+    """Whether the function accepts `count` positional arguments and these keywords; True if
+    unknown."""
     return _accepts(arity_of(function), count, names)
 
 
 def method_fits(kind: type, name: str, count: int, names: Collection[str]) -> bool:
-    """The same for a method of a C type, whose first argument does not count."""
+    """As `fits`, for a method of a C type; the object itself is not counted."""
     return _accepts(_arity_of_method(kind, name), count, names)
 
 
@@ -105,7 +105,7 @@ def _accepts(arity: Arity | None, count: int, names: Collection[str]) -> bool:
 
 @functools.cache
 def arity_of(function: Any) -> Arity | None:
-    """What a C function of Python's own libraries accepts; None: that is not known."""
+    """The arguments that a C function of Python's own libraries accepts, or None if unknown."""
     stub = _STUBS.get(function)
     if stub is None and getattr(function, "__module__", None) not in _HOMES:
         return None

@@ -34,7 +34,7 @@ C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType,
 
 
 def type_lookup(cls: type, name: str) -> Any:
-    """What the class or one of its bases defines under `name`, unbound; or MISSING."""
+    """What the class or one of its bases defines as `name`, unbound, or MISSING."""
     if cls.__mro__ is None:
         raise graph_break("unknown-value", "a class that is being made")
     for base in cls.__mro__:
@@ -44,19 +44,19 @@ def type_lookup(cls: type, name: str) -> Any:
 
 
 def gives_length(value: SymbolicValue) -> bool:
-    """Whether code of the program says how many items there are."""
+    """Whether the number of items comes from a `__len__` or `__length_hint__` written in Python."""
     found = (type_lookup(value.python_type(), name) for name in ("__len__", "__length_hint__"))
     return any(isinstance(one, types.FunctionType) for one in found)
 
 
 def is_iterable(tx: Interpreter, value: SymbolicValue) -> bool:
-    """Whether `iter(value)` can be asked for at all."""
+    """Whether the value's class supports `iter(value)`."""
     kind = tx.force(value).python_type()
     return any(type_lookup(kind, name) is not MISSING for name in ("__iter__", "__getitem__"))
 
 
 def is_data_descriptor(attribute: Any) -> bool:
-    """Whether the descriptor wins over the instance dictionary."""
+    """Whether the descriptor takes precedence over the instance dictionary."""
     kind = type(attribute)
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
@@ -65,10 +65,10 @@ _GUARDED = (types.FunctionType, staticmethod, classmethod, property, type)
 
 
 def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> None:
-    """Notices when a class's function is replaced, or an attribute in front of it appears.
+    """Guard that the class attribute found under `name` stays the same function.
 
-    Classes of torch and the standard library are taken to be fixed, but for what layers compute.
-    Data has its own guards.
+    Classes of torch and the standard library are assumed not to change, except for what layers
+    compute. Class attributes that are data have guards of their own.
     """
     if tx.guards.seen(cls, name):
         return
@@ -90,7 +90,7 @@ def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> No
 
 
 def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> SymbolicValue:
-    """The value of a class attribute that is no descriptor; data is guarded, code is not."""
+    """The value of a class attribute that is not a descriptor; data is guarded, code is not."""
     if isinstance(attribute, (types.FunctionType, type)):
         return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
     owner = next(base for base in cls.__mro__ if name in base.__dict__)
@@ -104,7 +104,7 @@ def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> Symbol
 
 @final
 class ClassAttributes:
-    """What the program wrote to the attributes of one class."""
+    """The attributes that the program set on one class."""
 
     source = None
 
@@ -119,7 +119,8 @@ class ClassAttributes:
 
 
 def write_class_attribute(tx: Interpreter, cls: type, name: str, value: SymbolicValue) -> None:
-    """`cls.name = value`, where that is data before and after: nothing else depends on it."""
+    """`cls.name = value`, where the attribute is data before and after: nothing else depends on
+    it."""
     if cls in tx.made_classes:
         SET_MADE[0](tx, cls, name, value)
         return
@@ -144,7 +145,7 @@ HEAP_TYPE: Final = 1 << 9
 
 
 def written_attribute(tx: Interpreter, cls: type, name: str) -> SymbolicValue | None:
-    """The attribute as the program wrote it, if a class that comes first does not define it."""
+    """The attribute as the program wrote it, unless a class earlier in the MRO defines it."""
     if not tx.class_attributes:
         return None
     for base in cls.__mro__:
@@ -167,7 +168,7 @@ binder = registrar(BINDERS)
 
 def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute: Any
          ) -> SymbolicValue:
-    """`owner.name` where the class defines `attribute`."""
+    """`owner.name`, where the class defines it as `attribute`: what its `__get__` returns."""
     guard_attribute(tx, cls, name, attribute)
     getter = type_lookup(type(attribute), "__get__")
     kind = property if getter is property.__get__ else type(attribute)  # its subclasses too
@@ -203,7 +204,8 @@ def _bind_class_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: s
 
 def bound_class_method(tx: Interpreter, owner: SymbolicValue, attribute: Any, name: str
                        ) -> SymbolicValue:
-    """What a `classmethod` gives for the class `owner`; up to Python 3.12 it asks what it wraps."""
+    """What a `classmethod` gives for the class `owner`; up to Python 3.12 it binds what it
+    wraps."""
     inner = attribute.__func__
     function = tx.wrap_fixed(inner, name)
     getter = type_lookup(type(inner), "__get__") if TABLE.version < (3, 13) else MISSING
@@ -218,11 +220,12 @@ def bound_class_method(tx: Interpreter, owner: SymbolicValue, attribute: Any, na
 
 
 class _Owner:
-    """What properties are tried on: stands for any class of the program."""
+    """A stand-in for any class of the program, to try properties on."""
 
 
 def property_error(tx: Interpreter, cls: type, use: Callable[[Any], Any]) -> ObservedException:
-    """What using a part that a property lacks raises: Python's own words, which name the class."""
+    """The error of using a part that a property lacks, in Python's own words, with the class's
+    name."""
     try:
         use(_Owner())
     except AttributeError as error:
@@ -277,7 +280,7 @@ def _bind_c_method(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, 
 
 
 def _of_member(tx: Interpreter, member: ConstantValue, name: str) -> SymbolicValue | None:
-    """A method or property that the program's enumeration has; None for what `enum` gives it."""
+    """A method or property that the program's enum class defines itself, or None."""
     cls = type(member.value)
     attribute = type_lookup(cls, name)
     if not isinstance(attribute, _GUARDED) or getattr(attribute, "__module__", "") == "enum":
@@ -300,7 +303,7 @@ _WITHOUT: Final[dict[str, Callable[[Any], Any]]] = {
 
 @functools.cache
 def refusal(kind: str, name: str) -> str:
-    """What Python says when an object of a class of that name lacks the special method."""
+    """Python's error message for an object whose class lacks the special method."""
     try:
         _WITHOUT[name](type(kind, (), {})())
     except (TypeError, KeyError) as error:
@@ -309,7 +312,7 @@ def refusal(kind: str, name: str) -> str:
 
 
 def require_special(tx: Interpreter, value: SymbolicValue, name: str) -> None:
-    """Raises the program's TypeError if the value's class lacks the special method."""
+    """Raise the program's TypeError if the value's class lacks the special method."""
     kind = value.python_type()
     if type_lookup(kind, name) is MISSING:
         raise tx.error(TypeError, refusal(kind.__name__, name))

@@ -1,13 +1,14 @@
 """`SymbolicValue`: what the interpreter's stack and variables hold instead of Python objects.
 
-Place in the pipeline: the root of `values/`; one family of values a file, found through `registry`.
-The default of every operation is a graph break, so that a family states only what it knows::
+Place in the pipeline: the root of `values/`, which has one file for each family of values, found
+through `registry`. Every operation breaks the graph by default, so a family defines only the
+operations that it supports::
 
     value.getattr(tx, "shape").getitem(tx, constant(0))
 
-`tx` is the interpreter (type `Interpreter`, named `tx` in all of `values/`): the way to call,
-raise, guard and record side effects. `rebuild` gives the Python expression that makes the real
-object in the replacement function.
+`tx` is the interpreter (type `Interpreter`, named `tx` in all of `values/`): it calls, raises,
+guards and records side effects. `rebuild` returns the Python expression that makes the real object
+in the replacement function.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Kwargs = dict[str, "SymbolicValue"]
 
 
 class SymbolicValue:
-    """A Python object known at capture time by what can be done with it."""
+    """Stands for a Python object; its methods are the operations on the object."""
 
     __slots__ = ("source",)
 
@@ -62,11 +63,11 @@ class SymbolicValue:
         raise graph_break("unknown-value", f"{self!r} where a constant is needed")
 
     def real(self) -> Any:
-        """The existing Python object behind the value, or `MISSING` when there is none."""
+        """The existing Python object behind the value, or `MISSING` if there is none."""
         return MISSING
 
     def dict_key(self, tx: Interpreter) -> Any:
-        """A hashable that compares as the object does."""
+        """A hashable object that compares as the real one does, to look it up in dictionaries."""
         raise graph_break("unknown-operation", f"hash of {self!r}")
 
     # -- what can be done with it -----------------------------------------------------------------
@@ -120,29 +121,29 @@ class SymbolicValue:
         raise graph_break("unknown-operation", f"iteration over {self!r}")
 
     def next(self, tx: Interpreter) -> SymbolicValue | None:
-        """`next(self)`, None at the end."""
+        """`next(self)`, or None at the end."""
         raise graph_break("unknown-operation", f"next of {self!r}")
 
     def iterate(self, tx: Interpreter) -> Iterable[SymbolicValue]:
-        """The items of `iter(self)`, one after the other."""
+        """The items of `iter(self)`, one at a time."""
         yield from drain(tx, self.iter(tx))
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
-        """`self op other` (or `other op self`), or None when the type has no rule."""
+        """`self op other` (reflected: `other op self`), or None if the type does not define it."""
         return None
 
     # -- what becomes of it -----------------------------------------------------------------------
 
     def proxy(self, tx: Interpreter) -> Any:
-        """The argument of a graph node that stands for the value."""
+        """What stands for the value in the arguments of a graph node."""
         raise graph_break("unknown-value", f"{self!r} as an argument of a tensor operation")
 
     def fake(self, tx: Interpreter) -> Any:
-        """The object to run a torch function with: a fake tensor, or the constant."""
+        """What torch functions are run on while capturing: a fake tensor, or the constant."""
         raise graph_break("unknown-value", f"{self!r} as an argument of a tensor operation")
 
     def rebuild(self, emit: Emitter) -> str:
-        """A Python expression for the object (without a source; sources are collected)."""
+        """A Python expression that makes the object; used for values without a source."""
         raise graph_break("unknown-value", f"{self!r} is alive at a graph break or escapes")
 
     def __repr__(self) -> str:
@@ -150,7 +151,7 @@ class SymbolicValue:
 
 
 def drain(tx: Interpreter, iterator: SymbolicValue) -> Iterator[SymbolicValue]:
-    """What is left of an iterator."""
+    """The remaining items of an iterator."""
     while (item := iterator.next(tx)) is not None:
         tx.tick()
         yield item
@@ -165,7 +166,7 @@ MISSING = _Missing()
 
 
 class OutsideObject(SymbolicValue):
-    """An object from outside that stays what it is."""
+    """An object from outside that capture never changes."""
 
     __slots__ = ("object",)
 
@@ -184,7 +185,8 @@ class OutsideObject(SymbolicValue):
 
 
 class LazyValue(SymbolicValue):
-    """A frame's argument or container's item that nobody has looked at: no guard yet."""
+    """An argument of the frame, or an item of a container, that was not read yet: it has no
+    guard."""
 
     __slots__ = ("object",)
 
@@ -206,8 +208,9 @@ NULL = NullValue()
 
 
 class HandledMarker(SymbolicValue):
-    """What PUSH_EXC_INFO leaves below a handler's items, where CPython saves the exception handled
-    before. A continuation that starts above it is given `exception` for it (stack kind "e")."""
+    """What PUSH_EXC_INFO leaves below a handler's items, where CPython saves the exception that was
+    being handled before. A continuation takes `exception` as an argument for it (stack kind
+    "e")."""
 
     __slots__ = ("active", "exception")
 
@@ -219,7 +222,8 @@ class HandledMarker(SymbolicValue):
 
 
 def stack_kinds(stack: list[SymbolicValue]) -> str:
-    """The kinds of stack items as `continuation.resume_function` wants them."""
+    """The kinds of the stack items, one letter each, as `continuation.resume_function` takes
+    them."""
     return "".join(map(_kind, stack))
 
 
@@ -230,7 +234,7 @@ def _kind(value: SymbolicValue) -> str:
 
 
 def stack_arguments(emit: Emitter, stack: list[SymbolicValue]) -> list[str]:
-    """Expressions for the arguments that stand for them."""
+    """Expressions for the continuation's arguments that hold the stack items."""
     texts = []
     for value in stack:
         if isinstance(value, HandledMarker):

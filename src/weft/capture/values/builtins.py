@@ -1,7 +1,7 @@
 """C functions: builtins, methods of C types, torch functions.
 
-Place in the pipeline: a value family. A C function has a rule (`handlers/`), is a graph operation,
-is pure and run on constants, or breaks the graph.
+Place in the pipeline: a value family. A C function either has a rule (`handlers/`), or is a graph
+operation, or is pure and run on constants; otherwise it breaks the graph.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KINDS: Final = (types.BuiltinFunctionType, types.MethodDescriptorType, types.Wr
 
 @final
 class BuiltinValue(SymbolicValue):
-    """A function written in C (or one treated as if it were: a torch function)."""
+    """A function written in C, or a torch function that is treated like one."""
 
     __slots__ = ("function",)
 
@@ -95,7 +95,8 @@ class BuiltinValue(SymbolicValue):
         return self._on_constants(tx, args, kwargs)
 
     def _read_by_descriptor(self, args: Args) -> str | None:
-        """The attribute that a call of a C descriptor's `__get__` reads (`inspect` has such)."""
+        """The attribute that a call of a C descriptor's `__get__` reads, as `inspect` makes such
+        calls."""
         descriptor = getattr(self.function, "__self__", None)
         if (not isinstance(self.function, types.MethodWrapperType) or not args
                 or self.function.__name__ != "__get__" or not isinstance(descriptor, _SLOTS)):
@@ -106,7 +107,7 @@ class BuiltinValue(SymbolicValue):
 
     def _method_of_object(self, tx: Interpreter, value: SymbolicValue, args: Args, kwargs: Kwargs
                           ) -> SymbolicValue:
-        """`d.get` kept in a variable, then called."""
+        """A call of a bound method that was stored in a variable: `get = d.get; get(k)`."""
         name = self.function.__name__
         if type(value).method is not SymbolicValue.method:
             return value.method(tx, name, args, kwargs)
@@ -117,7 +118,7 @@ class BuiltinValue(SymbolicValue):
 
     def _method_of_type(self, tx: Interpreter, owner: type, args: Args, kwargs: Kwargs
                         ) -> SymbolicValue:
-        """`dict.get(d, k)`: a method taken from its class."""
+        """A call of a method through its class: `dict.get(d, k)`."""
         name = self.function.__name__
         target = args[0]
         if owner is object and name in OBJECT_METHODS:
@@ -204,8 +205,10 @@ def method_of_subclass(
 
 @wraps(*_KINDS)
 def wrap_builtin(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    """A C function from outside: always the same object next time, or the same method of whatever
-    object it is bound to (`items.append` kept in a variable is a new object each time)."""
+    """A C function from outside, guarded by identity.
+
+    Bound methods are new objects each time (`items.append`): the owner and the method are guarded.
+    """
     if source is not None and not source.is_fixed:
         method = _bound_method(tx, obj, source)
         if method is not None:

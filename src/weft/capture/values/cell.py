@@ -1,7 +1,6 @@
-"""Cells: the variables that functions share with the functions made inside them.
+"""Cells: variables that a function shares with the functions defined inside it.
 
-Place in the pipeline: held by frames and function values; never on the stack as such, except in
-`LOAD_CLOSURE`.
+Place in the pipeline: held by frames and function values; on the stack only for `LOAD_CLOSURE`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 @final
 class CellValue(SymbolicValue):
-    """One cell; `contents` is None while the variable is unbound."""
+    """A cell; `contents` is None while the variable is unbound."""
 
     __slots__ = ("cell", "contents")
     kind = types.CellType
@@ -51,19 +50,19 @@ class CellValue(SymbolicValue):
         return self.cell
 
     def read(self, tx: Interpreter) -> SymbolicValue | None:
-        """The contents, looked at; None when unbound."""
+        """The contents, guarded; None if unbound."""
         if self.contents is not None and self.contents.__class__ is LazyValue:
             self.contents = tx.force(self.contents)
         return self.contents
 
     def write(self, tx: Interpreter, value: SymbolicValue | None) -> None:
-        """Binds (or with None unbinds) the variable."""
+        """Bind the variable, or unbind it with None."""
         self.contents = value
         if self.source is not None:
             tx.effects.touch(self)
 
     def replay(self, emit: Emitter) -> None:
-        """Writes the final contents to the real cell."""
+        """Write the final contents to the real cell."""
         target = emit.value(self)
         if self.contents is None:
             emit.line(f"del {target}.cell_contents")

@@ -1,4 +1,4 @@
-"""Classes: calling one makes an instance; attributes are looked up along its bases.
+"""Classes: calls make instances, attributes are looked up along the MRO.
 
 Place in the pipeline: a value family. Constructors of C types are in `CONSTRUCTORS` (see
 `handlers/`); classes written in Python are instantiated by interpreting `__new__` and `__init__`.
@@ -63,7 +63,7 @@ _DTYPES: Final[dict[type, torch.dtype]] = {
 
 @final
 class ClassValue(SymbolicValue):
-    """A class that exists outside."""
+    """A class from outside."""
 
     __slots__ = ("cls",)
     is_constant = True
@@ -116,7 +116,7 @@ class ClassValue(SymbolicValue):
         return self.instantiate(tx, args, kwargs)
 
     def instantiate(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        """`type.__call__`: `__new__`, then `__init__` if an instance came out."""
+        """`type.__call__`: `__new__`, then `__init__` if that returned an instance."""
         if issubclass(self.cls, enum.Enum):
             return self._enum_member(tx, args, kwargs)
         if is_wrapper(self.cls):
@@ -136,8 +136,11 @@ class ClassValue(SymbolicValue):
         return tx.wrap_new(evaluate(tx, lambda: self.cls(*objects)))
 
     def _found_member(self, tx: Interpreter, args: Args) -> SymbolicValue:
-        """The member that the program's `_missing_` finds for a value that is none's. Else Python
-        says what is wrong, which is the context of an error that it raises itself."""
+        """The enum member that the program's `_missing_` returns for a value without one.
+
+        If it returns none, Python raises the ValueError; it is the context of an error that
+        `_missing_` raises.
+        """
         with suppress(ObservedException):
             found = tx.force(self.getattr(tx, "_missing_").call(tx, args, {}))
             if found.is_constant and isinstance(found.constant(), self.cls):
@@ -239,7 +242,8 @@ class ClassValue(SymbolicValue):
 
     def _by_metaclass(self, tx: Interpreter, name: str, *args: SymbolicValue
                       ) -> SymbolicValue | None:
-        """What a special method of the program's metaclass gives, if it has one."""
+        """The result of the metaclass's special method, if a metaclass of the program defines it,
+        or None."""
         hook = type_lookup(type(self.cls), name)
         if not isinstance(hook, types.FunctionType) or issubclass(self.cls, enum.Enum):
             return None
@@ -298,27 +302,27 @@ def _is_member(cls: type[enum.Enum], value: Any, *others: Any) -> bool:
 
 
 def decides_on_subclasses(cls: type) -> bool:
-    """Whether an abstract class asks code of the program which classes derive from it."""
+    """Whether an abstract class has a `__subclasshook__` (or the like) written by the program."""
     return (type_lookup(cls, "__subclasses__") is not MISSING
             or _is_written_by_user(type_lookup(cls, "__subclasshook__")))
 
 
 def _is_written_by_user(method: Any) -> bool:
-    """Whether a class method is Python code that is not the standard library's."""
+    """Whether a class method is Python code outside the standard library."""
     function = getattr(method, "__func__", None)
     return isinstance(function, types.FunctionType) and function.__module__ not in (
         "typing", "typing_extensions", "collections.abc", "_collections_abc", "ctypes")
 
 
 def holds_made_class(tx: Interpreter, value: SymbolicValue) -> bool:
-    """Whether the value is a class made inside, or a tuple with one."""
+    """Whether the value is a class made inside, or a tuple that holds one."""
     if isinstance(value, TupleValue):
         return any(holds_made_class(tx, item) for item in value.all(tx))
     return isinstance(value, ClassValue) and value.cls in tx.made_classes
 
 
 def no_arguments_for_new(tx: Interpreter, cls: type) -> None:
-    """Raises what `object.__new__` with arguments raises, if it does."""
+    """Raise the TypeError that `object.__new__` raises for arguments, if it does."""
     if type_lookup(cls, "__new__") is not object.__new__:
         raise tx.error(TypeError, "object.__new__() takes exactly one argument (the type to "
                                   "instantiate)")
@@ -327,7 +331,7 @@ def no_arguments_for_new(tx: Interpreter, cls: type) -> None:
 
 
 def no_arguments_for_init(tx: Interpreter, cls: type) -> None:
-    """Raises what `object.__init__` with arguments raises, if it does."""
+    """Raise the TypeError that `object.__init__` raises for arguments, if it does."""
     if type_lookup(cls, "__init__") is not vars(object)["__init__"]:
         raise tx.error(TypeError, "object.__init__() takes exactly one argument (the instance to "
                                   "initialize)")
@@ -344,7 +348,7 @@ _NOT_INSTANTIATED: Final = 1 << 7
 
 
 def _call_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """`type.__call__`, reached through `super()` in a metaclass."""
+    """`type.__call__`, called through `super()` in a metaclass."""
     if not isinstance(args[0], ClassValue):
         raise graph_break("unknown-operation", f"type.__call__ of {args[0]!r}")
     return args[0].instantiate(tx, args[1:], kwargs)
@@ -358,7 +362,7 @@ def _mro(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _subclasses(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """The classes that derive from it now, which is guarded (registries that look for them)."""
+    """`cls.__subclasses__()`, guarded: registries use it."""
     cls = args[0].constant()
     if any(cls in made.__mro__ for made in tx.made_classes):
         raise graph_break("unknown-operation", "subclasses of which some are made inside")
@@ -374,7 +378,7 @@ EXTERNAL_METHODS[(type, "__subclasses__")] = _subclasses
 
 
 def make_instance(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
-    """What the C-level `__new__` of the class makes."""
+    """What the C-level `__new__` of the class returns."""
     if issubclass(cls, BaseException):
         return ExceptionValue(cls, args)
     for family in FRESH:

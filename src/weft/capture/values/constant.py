@@ -1,7 +1,8 @@
-"""Constants: values that the capture knows entirely and that never change.
+"""Constants: immutable objects whose value capture knows.
 
-Place in the pipeline: the commonest family. Numbers, strings, None, dtypes, devices, enum members:
-operations on constants are evaluated by Python itself. Guarded by equality (or identity).
+Place in the pipeline: the most common family: numbers, strings, None, dtypes, devices, enum
+members. Python itself evaluates operations on constants; outside ones are guarded by equality or
+identity.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ConstantValue(SymbolicValue):
 
     @property
     def is_nan(self) -> bool:
-        """Whether it is a number that equals nothing."""
+        """Whether it is a NaN: it equals nothing, so identity counts."""
         return type(self.value) is float and self.value != self.value
 
     def python_type(self) -> type:
@@ -138,7 +139,7 @@ class ConstantValue(SymbolicValue):
 
 
 def _is_interned(text: str) -> bool:
-    """Whether a literal of the text is the same object wherever it is written."""
+    """Whether all literals with this text are one object."""
     return text.isascii() and (len(text) < 2 or text.replace("_", "a").isalnum())
 
 
@@ -200,7 +201,7 @@ class ConstantMethod(SymbolicValue):
         return tx.wrap_new(result)
 
     def _object(self, tx: Interpreter, value: SymbolicValue) -> Any:
-        """The Python object of an argument; what an iterator gives, to a method that takes all."""
+        """The Python object of an argument; for an iterator, a copy of its items."""
         obj = python_object(tx, value)
         if obj is not MISSING or (type(self.owner.value), self.name) not in _TAKE_ALL:
             return obj
@@ -213,7 +214,7 @@ class ConstantMethod(SymbolicValue):
 
 
 def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:
-    """Runs Python on constants; what it raises, the program raises."""
+    """Run Python code on constants; an exception becomes the program's."""
     try:
         return thunk()
     except Signal:
@@ -230,13 +231,13 @@ def evaluate(tx: Interpreter, thunk: Callable[[], Any]) -> Any:
 
 
 def _is_plain(obj: Any) -> bool:
-    """Whether an argument of an exception can be made a value."""
+    """Whether an exception's argument can be made a value."""
     return isinstance(obj, (*_LITERALS, type)) or (
         type(obj) in (tuple, list) and all(map(_is_plain, obj)))
 
 
 def python_object(tx: Interpreter, value: SymbolicValue) -> Any:
-    """The (copied) Python object of a value made of constants, or `MISSING`."""
+    """A copy of the Python object that a value of constants stands for, or `MISSING`."""
     value = tx.force(value)
     if value.is_constant:
         return value.constant()

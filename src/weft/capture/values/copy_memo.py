@@ -1,7 +1,7 @@
-"""The memo of a `copy.deepcopy`: what was copied so far.
+"""The memo of a `copy.deepcopy`: which objects were copied, and their copies.
 
 Place in the pipeline: under `handlers/copying`. To the program it is a dictionary from the `id` of
-objects to their copies, handed to `__deepcopy__` methods and by them to `copy.deepcopy` again::
+objects to their copies. `__deepcopy__` methods receive it and pass it to `copy.deepcopy`::
 
     def __deepcopy__(self, memo):
         memo[id(self)] = new = Node()
@@ -26,7 +26,7 @@ _UNDER_WAY: Final = SymbolicValue()
 
 @final
 class Memo(DictValue):
-    """The program's own entries are the dictionary's; the others are found by value."""
+    """Holds copies by value; entries that the program adds are in its dictionary."""
 
     __slots__ = ("_copies",)
 
@@ -35,18 +35,17 @@ class Memo(DictValue):
         self._copies: dict[int, Entry] = {}
 
     def begin(self, value: SymbolicValue) -> None:
-        """The value's parts are copied before there is a copy (tuples)."""
+        """Record that the parts of a value (a tuple) are copied before the value itself."""
         self._copies[id(value)] = value, _UNDER_WAY
 
     def add(self, tx: Interpreter, value: SymbolicValue, copy: SymbolicValue) -> None:
-        """From now on `copy` stands for the value. In later calls too the value is another object
-        than all others here."""
+        """Record the copy of a value; a guard keeps its object different from the other keys."""
         self._copies[id(value)] = value, copy
         if value.real() is not MISSING:
             tx.identities.key(value, value.real())
 
     def copy_of(self, tx: Interpreter, value: SymbolicValue) -> SymbolicValue | None:
-        """The copy that there is already."""
+        """The copy that was made of the value, or None."""
         known = self._copies.get(id(value))
         if known is None:
             obj = value.real()

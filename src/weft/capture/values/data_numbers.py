@@ -1,14 +1,15 @@
-"""Numbers and sizes that only the running program knows, kept in the graph.
+"""Numbers and sizes that depend on tensors' data, kept in the graph.
 
-Place in the pipeline: beside tensors and symbolic numbers. An operation's result may bring
-*unbacked* symbols (`shapes/unbacked.py`): `note_symbols` remembers which graph node gives their
-values, so that later arithmetic, arguments and returned numbers can be computed from it::
+Place in the pipeline: beside tensors and symbolic numbers. The result of an operation may have
+*unbacked* symbols (`shapes/unbacked.py`). `note_symbols` records which graph node holds their
+values, so that later arithmetic, arguments and results can be computed from it::
 
     n = mask.sum().item()       # node item; SymbolicNumberValue u0
     y = x[:n] * n               # getitem(x, slice(None, item)); mul(getitem, item)
     return y, n                 # the graph returns both
 
-What operators require of such numbers (`x[mask] + y` has equal sizes) becomes a check in the graph.
+What operators require of such numbers (`x[mask] + y` needs equal sizes) becomes a check in the
+graph.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ Number = Callable[[Any], Any]
 
 
 def note_symbols(tx: Interpreter, node: fx.Node, result: Any) -> None:
-    """Remember where the symbols that an operation brought are found in its result."""
+    """Record where an operation's result holds the symbols that it introduced."""
     for binding in bindings(tx.shapes.unbacked_symbols.take_fresh(), result):
         tx.data_places[binding.name] = (node, binding)
 
 
 def read_symbol(tx: Interpreter, name: str) -> fx.Node:
-    """The graph node with the value of an unbacked symbol."""
+    """The graph node that computes the value of an unbacked symbol."""
     place = tx.data_places.get(name)
     if place is None:
         raise graph_break("data-dependent-value", f"a number inside of an operator ({name})")
@@ -77,7 +78,7 @@ _FLOAT_COMPARE: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def condition_node(tx: Interpreter, condition: AnyCondition, number: Number) -> Any:
-    """The graph node (or bool) of a condition."""
+    """The graph node of a condition, or a bool if it is known."""
     if isinstance(condition, bool):
         return condition
     if isinstance(condition, Relation):
@@ -108,7 +109,7 @@ def _apply(tx: Interpreter, function: Callable[..., Any], *args: Any) -> Any:
 
 
 def note_checks(tx: Interpreter, number: Number) -> None:
-    """Put what operators required of data since the last call into the graph."""
+    """Add checks to the graph for what operators required of data since the last call."""
     asserts = tx.shapes.asserts
     while tx.n_checked < len(asserts):
         one = asserts[tx.n_checked]
@@ -124,7 +125,7 @@ def add_check(
     tx: Interpreter, condition: AnyCondition, message: str, number: Number,
     error: type[Exception] = RuntimeError,
 ) -> None:
-    """A call that raises where the condition does not hold."""
+    """Add a call to the graph that raises unless the condition holds."""
     test = condition_node(tx, condition, number)
     node = tx.builder.call("call_function", HOLDS[error], (test, message), {}, None, tx.stack())
     node.meta["effect"] = True

@@ -1,7 +1,7 @@
 """collections.deque.
 
-Place in the pipeline: a value family, a list with two ends and perhaps a greatest length. A changed
-outside deque is written back whole.
+Place in the pipeline: a value family: a list with two ends and an optional maximal length. A
+changed outside deque is written back as a whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @final
 class DequeValue(GrowingValue):
-    """A deque; `maxlen` is None or the length at which it drops items from the other end."""
+    """A deque; `maxlen` is its maximal length, or None."""
 
     __slots__ = ("assigned", "changes", "maxlen")
     kind = deque
@@ -205,7 +205,7 @@ class DequeValue(GrowingValue):
 
 @final
 class DequeIterator(IteratorValue):
-    """Over a live deque; ends with an error if it was changed since."""
+    """An iterator over a live deque; raises if the deque was changed."""
 
     __slots__ = ("changes", "end", "position", "sequence")
     kind: type = type(iter(deque()))

@@ -71,7 +71,7 @@ def _is_abstract(tx: Interpreter, part: SymbolicValue) -> bool:
 
 @final
 class PropertyChange(SymbolicValue):
-    """`a_property.setter`, ..."""
+    """`a_property.setter`, `.getter` or `.deleter`."""
 
     __slots__ = ("index", "owner")
 

@@ -1,4 +1,4 @@
-"""Exceptions: instances of exception classes that the interpreted program makes, raises, catches.
+"""Exceptions that the interpreted program makes, raises and catches.
 
 Place in the pipeline: a value family; `ObservedException` carries one through the interpreter.
 """
@@ -65,14 +65,14 @@ class ExceptionValue(ObjectValue):
         return found
 
     def set_link(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        """Sets one of them; an exception with a cause shows no context."""
+        """Set one of them; setting a cause suppresses the context."""
         self.known[name] = value
         self._note_written(tx, name)
         if name == "__cause__":
             self.set_link(tx, "__suppress_context__", boolean(True))
 
     def set_field(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        """Sets an attribute that the C type has."""
+        """Set an attribute of the C type."""
         self.fields[name] = value
         self._note_written(tx, name)
 
@@ -91,7 +91,7 @@ class ExceptionValue(ObjectValue):
         return self.traceback
 
     def passed(self, tx: Interpreter, frame: Frame) -> None:
-        """It was raised in the frame, or out of what the frame called."""
+        """Record that the exception was raised in the frame or passed through it."""
         rest = self.traceback
         if rest is None:
             assert self.source is not None
@@ -107,7 +107,7 @@ class ExceptionValue(ObjectValue):
 
     def initialise(self, tx: Interpreter, args: list[SymbolicValue],
                    kwargs: dict[str, SymbolicValue]) -> None:
-        """`BaseException.__init__`, or what a builtin exception has of its own."""
+        """`BaseException.__init__`, or the one of a builtin exception class."""
         if issubclass(self.cls, BaseExceptionGroup):
             self._take_group(tx, args, kwargs)
             return
@@ -125,7 +125,7 @@ class ExceptionValue(ObjectValue):
 
     def _take_group(self, tx: Interpreter, args: list[SymbolicValue],
                     kwargs: dict[str, SymbolicValue]) -> None:
-        """What `BaseExceptionGroup.__new__` makes of a message and exceptions."""
+        """Set the fields that `BaseExceptionGroup.__new__` makes from its arguments."""
         own = _has_own_init(self.cls) or type_lookup(self.cls, "__new__") is not _GROUP_NEW
         plain = (len(args) == 2 and not (kwargs or own) and self.source is None
                  and args[0].python_type() is str and args[1].python_type() in (list, tuple))
@@ -137,7 +137,7 @@ class ExceptionValue(ObjectValue):
         self.group = {"message": args[0], "exceptions": TupleValue(members)}
 
     def group_text(self, tx: Interpreter) -> str:
-        """`str` of a group."""
+        """`str` of an exception group."""
         count = self.group["exceptions"].length(tx)
         plural = "s" if count > 1 else ""
         return f"{self.group['message'].constant()} ({count} sub-exception{plural})"
@@ -160,7 +160,8 @@ class ExceptionValue(ObjectValue):
         return super().slot_attribute(tx, name)
 
     def _field(self, tx: Interpreter, name: str) -> SymbolicValue:
-        """What the C constructor makes of the arguments: `ImportError("text").msg`."""
+        """An attribute that the C constructor sets from the arguments:
+        `ImportError("text").msg`."""
         objects = [python_object(tx, arg) for arg in self.args]
         if MISSING in objects or _has_own_init(self.cls):
             raise graph_break("unknown-operation", f"{name} of a {self.cls.__name__}")
@@ -193,7 +194,7 @@ class ExceptionValue(ObjectValue):
         self._write_links(emit, emit.value(self))
 
     def _has_outer_context(self) -> bool:
-        """Whether its context is what the caller handles."""
+        """Whether its context is the exception that the caller of the frame handles."""
         return self.raised_first if self.source is not None else self.traceback is not NONE
 
     def _adopt(self, emit: Emitter, target: str) -> None:
@@ -256,7 +257,7 @@ def _has_own_init(cls: type) -> bool:
 
 @functools.cache
 def _fields(cls: type) -> frozenset[str]:
-    """Attributes of builtin exceptions that their arguments set."""
+    """The attributes of builtin exceptions that their arguments set."""
     kinds = (types.MemberDescriptorType, types.GetSetDescriptorType)
     return frozenset(
         name for base in cls.__mro__ if base.__module__ == "builtins"
@@ -265,13 +266,13 @@ def _fields(cls: type) -> frozenset[str]:
 
 
 def _is_plain_field(cls: type, name: str, attribute: Any) -> bool:
-    """Whether such an attribute just keeps what it is set to."""
+    """Whether setting the attribute just stores the value."""
     return (isinstance(attribute, types.MemberDescriptorType) and name in _fields(cls)
             and not issubclass(cls, _COMPLEX))
 
 
 def _may_be(name: str, value: SymbolicValue) -> bool:
-    """Whether the C type lets an attribute have the value; if not, Python says why."""
+    """Whether the C type accepts the value for an attribute; if not, Python raises the error."""
     if name in ("__cause__", "__context__"):
         return is_none(value) or is_exception(value)
     if name == "__traceback__":
@@ -281,7 +282,7 @@ def _may_be(name: str, value: SymbolicValue) -> bool:
 
 @final
 class TracebackValue(SymbolicValue):
-    """The traceback of an exception that passed a frame of the captured code."""
+    """The traceback of an exception that passed frames of the captured code."""
 
     __slots__ = ("frame", "line", "offset", "rest")
     kind = types.TracebackType
@@ -311,19 +312,19 @@ class TracebackValue(SymbolicValue):
 
 
 def note_passed(tx: Interpreter, value: SymbolicValue, frame: Frame) -> None:
-    """A raised exception has a traceback, with the frames that it passed."""
+    """Add a frame to the traceback of a raised exception."""
     if isinstance(value, ExceptionValue) and not frame.code.co_filename.startswith(POLYFILLS):
         value.passed(tx, frame)
 
 
 def traceback_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """What `__exit__` is given."""
+    """The traceback that `__exit__` receives."""
     return value.now_traceback(tx) if isinstance(value, ExceptionValue) else NONE
 
 
 def adopt(error: BaseException) -> None:
-    """Makes what the caller of a replacement handles the context of an exception that was raised
-    in it."""
+    """Set the context of an exception that a replacement raises: what the caller of the replacement
+    handles."""
     handled = sys.exc_info()[1]
     if handled is None or handled is error:
         return
@@ -343,7 +344,7 @@ def _handled_outside(exc_info: Any) -> Any:
 
 
 def nothing_handled_outside(tx: Interpreter) -> None:
-    """Requires that the frame is not called while an exception is handled."""
+    """Guard that the frame is not called while an exception is being handled."""
     handled = sys.exc_info()[1]
     if isinstance(handled, Exception) and not isinstance(handled, Signal):
         raise graph_break("unknown-operation", "the exception that is handled outside")
@@ -352,7 +353,7 @@ def nothing_handled_outside(tx: Interpreter) -> None:
 
 
 def read_attribute(tx: Interpreter, owner: SymbolicValue, name: str) -> SymbolicValue:
-    """`owner.name`; an AttributeError says what was read of what."""
+    """`owner.name`; an AttributeError gets its `name` and `obj` set."""
     try:
         return owner.getattr(tx, name)
     except ObservedException as error:
@@ -361,7 +362,7 @@ def read_attribute(tx: Interpreter, owner: SymbolicValue, name: str) -> Symbolic
 
 
 def name_attribute(tx: Interpreter, value: SymbolicValue, owner: SymbolicValue, name: str) -> None:
-    """Writes into an AttributeError what was read of what, if nothing says so yet."""
+    """Set `name` and `obj` of an AttributeError, unless they are set."""
     if not isinstance(value, ExceptionValue) or AttributeError not in value.cls.__mro__:
         return
     if value.source is not None:
@@ -374,12 +375,12 @@ def name_attribute(tx: Interpreter, value: SymbolicValue, owner: SymbolicValue, 
 
 
 def new_exception(cls: type[BaseException], args: list[SymbolicValue]) -> ExceptionValue:
-    """An exception made by the capture on the program's behalf."""
+    """An exception that capture makes on the program's behalf."""
     return ExceptionValue(cls, args)
 
 
 def stop_iteration_error(tx: Interpreter, error: SymbolicValue) -> SymbolicValue:
-    """What leaves a generator when its body raises StopIteration (PEP 479)."""
+    """The RuntimeError that leaves a generator whose body raises StopIteration (PEP 479)."""
     if not issubclass(error.python_type(), StopIteration):
         return error
     made = new_exception(RuntimeError, [tx.wrap_new("generator raised StopIteration")])
@@ -389,7 +390,7 @@ def stop_iteration_error(tx: Interpreter, error: SymbolicValue) -> SymbolicValue
 
 
 def link_context(tx: Interpreter, value: SymbolicValue, handled: SymbolicValue | None) -> None:
-    """An exception raised while another one is handled has that one as its context."""
+    """Set the context of an exception to the one that is being handled."""
     if not isinstance(value, ExceptionValue):
         return
     value.raised_first = handled is None
@@ -400,7 +401,7 @@ def link_context(tx: Interpreter, value: SymbolicValue, handled: SymbolicValue |
 
 
 def _forget_context(tx: Interpreter, link: ExceptionValue, value: ExceptionValue) -> None:
-    """What has `value` as its context, from `link` on, has none now: there are no cycles."""
+    """Remove the link to `value` from a chain of contexts: chains have no cycles."""
     seen: set[int] = set()
     while id(link) not in seen:
         seen.add(id(link))

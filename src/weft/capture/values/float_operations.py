@@ -1,9 +1,9 @@
-"""Operations that make a symbolic float, of which some have no value everywhere.
+"""Operations that make a symbolic float, some of which are not defined for all numbers.
 
 Place in the pipeline: under `symbolic_numbers` and `math_functions`. Before a power or an
-exponential becomes part of a formula, a guard asks that it has a value (`shapes/float_domains.py`):
-a later call whose numbers lie elsewhere is captured anew, where the operation raises as the
-program expects it::
+exponential becomes part of a formula, a guard requires that it is defined
+(`shapes/float_domains.py`). A later call with other numbers is captured again; there the operation
+raises, as the program expects::
 
     math.exp(rate)      # the guard: is_real(lambda: math.exp(r0))
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def float_operation(tx: Interpreter, op: str, *numbers: Any) -> SymbolicValue | None:
-    """The symbolic result; None where there is none in this call (a guard says so)."""
+    """The symbolic result, or None if the operation is not defined for the numbers of this call."""
     if not _has_value(tx, op, numbers):
         return None
     call = _floor_division if op == "floordiv" else float_call(op)
@@ -44,7 +44,7 @@ def _has_value(tx: Interpreter, op: str, numbers: tuple[Any, ...]) -> bool:
 
 
 def _floor_division(number: Any, divisor: Any) -> Any:
-    """A whole number of sizes where it is one for certain."""
+    """The integer quotient of sizes, if the division is known to be exact."""
     whole = rounded_down(apply("truediv", number_of(number), number_of(divisor)))
     if not isinstance(whole, Expr):
         return float_call("floordiv")(number, divisor)

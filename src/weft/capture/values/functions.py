@@ -1,7 +1,7 @@
 """Python functions and methods: calls are inlined by interpreting their byte code.
 
-Place in the pipeline: a value family. A function from outside and one made inside are the same
-class; single functions with a rule of their own are found in `RULES` (see `handlers/`)::
+Place in the pipeline: a value family. Functions from outside and functions made inside are of one
+class; functions with a rule of their own are in `RULES` (see `handlers/`)::
 
     @rule(torch.is_grad_enabled)
     def _(tx, args, kwargs): ...
@@ -57,7 +57,7 @@ MARKED: list[Callable[[Any], Rule | None]] = []
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
-    """Register what a call of these functions means."""
+    """Register what a call of these functions does."""
 
     def register(handler: Rule) -> Rule:
         for function in functions:
@@ -132,7 +132,7 @@ class FunctionValue(SymbolicValue):
         return self.inline(tx, args, kwargs)
 
     def inline(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        """Interprets the function's own code, whatever rule it may have."""
+        """Interpret the function's code, even if it has a rule."""
         direct, tx.direct_call = tx.direct_call, False
         if self.code.co_flags & _ASYNC:
             raise graph_break("unknown-operation", f"the asynchronous function {self.name}")
@@ -156,7 +156,7 @@ class FunctionValue(SymbolicValue):
         return frame
 
     def bind(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> dict[str, SymbolicValue]:
-        """Arguments to variables, as CPython does."""
+        """The variables that the arguments are bound to, as CPython binds them."""
         code = self.code
         names = code.co_varnames
         n_args, n_kwonly = code.co_argcount, code.co_kwonlyargcount
@@ -177,7 +177,7 @@ class FunctionValue(SymbolicValue):
         return bound
 
     def _refusal(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> GraphBreak:
-        """Raises Python's own TypeError for these arguments."""
+        """Raise Python's own TypeError for these arguments."""
         code = self.code
         empty = code.replace(co_code=_EMPTY.co_code, co_consts=_EMPTY.co_consts,
                              co_exceptiontable=b"", co_flags=code.co_flags & _SIGNATURE_FLAGS)
@@ -281,7 +281,7 @@ class FunctionValue(SymbolicValue):
         self._dict(tx).setitem(tx, constant(name), value)
 
     def replay(self, emit: Emitter) -> None:
-        """Writes what was set of the description of an outside function."""
+        """Write back the attributes that were set on an outside function."""
         target = emit.value(self)
         for name, value in self.described.items():
             emit.line(f"{target}.{name} = {emit.value(value)}")
@@ -307,7 +307,7 @@ class FunctionValue(SymbolicValue):
 
 
 def _docstring(code: types.CodeType) -> str | None:
-    """The docstring that a function of the code starts with."""
+    """The docstring of a function with this code."""
     first = code.co_consts[0] if code.co_consts else None  # None there if there is no docstring
     return first if isinstance(first, str) else None
 
@@ -443,7 +443,7 @@ class PartialValue(SymbolicValue):
 
 @wraps(types.FunctionType)
 def wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    """A function reached from outside: the same function next time, or at least the same code."""
+    """A function from outside, guarded by identity or at least by its code."""
     if source is None:
         source = tx.tree.object(obj, obj.__qualname__)
     fixed = source.is_fixed or _guard_function(tx, obj, source)
@@ -468,7 +468,7 @@ def wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicV
 
 
 def _guard_function(tx: Interpreter, obj: Any, source: Source) -> bool:
-    """Guards the function itself or, where a new one is made for each call, its code."""
+    """Guard the function itself or, if each call makes a new one, its code."""
     if not _is_made_anew(obj, source):
         tx.guards.add(source, "is", obj)
         return True
@@ -478,7 +478,7 @@ def _guard_function(tx: Interpreter, obj: Any, source: Source) -> bool:
 
 
 def _is_made_anew(obj: types.FunctionType, source: Source) -> bool:
-    """Whether the function was made by another one and is that one's variable."""
+    """Whether the function was made by the function that holds it in a variable."""
     kept = source.accessor[0] in ("dict_item", "attr") and source.accessor[1] != "cell_contents"
     nested = obj.__code__.co_flags & inspect.CO_NESTED
     return not kept and bool(nested or obj.__closure__ or obj.__defaults__ or obj.__kwdefaults__)

@@ -1,7 +1,6 @@
 """Generators made inside: suspended frames, resumed when the program asks for the next item.
 
-Place in the pipeline: a value family; `next`, `send`, `throw`, `close` and `yield from` go through
-it.
+Place in the pipeline: a value family; `next`, `send`, `throw`, `close` and `yield from` use it.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class GeneratorValue(MethodTable):
         return self.resume(tx, NONE)
 
     def resume(self, tx: Interpreter, sent: SymbolicValue) -> SymbolicValue | None:
-        """The next item; None when the generator returned (see `result`)."""
+        """The next item; None if the generator returned (see `result`)."""
         if self.running:
             raise tx.error(ValueError, "generator already executing")
         if self.done:
@@ -99,8 +98,10 @@ class GeneratorValue(MethodTable):
         return None
 
     def throw(self, tx: Interpreter, error: ObservedException) -> SymbolicValue | None:
-        """Raises at the `yield` where the generator is suspended, or in the iterator that it
-        yields from; the next item, None when the generator returned."""
+        """Raise at the `yield` where the generator waits, or in the iterator that it yields from.
+
+        Returns the next item, or None if the generator returned.
+        """
         if self.running:
             raise tx.error(ValueError, "generator already executing")
         if self.done or not self.started:
@@ -133,8 +134,8 @@ class GeneratorValue(MethodTable):
         return self._run(tx)
 
     def _inner_raised(self, tx: Interpreter, error: ObservedException) -> SymbolicValue | None:
-        """What came out of the iterator of a `yield from`: its return value is that of the
-        expression (from 3.12 on, byte code sees to that)."""
+        """Handle what came out of the iterator of a `yield from`: the return value is the value of
+        the expression (since 3.12, byte code does that)."""
         frame = self.frame
         stopped = issubclass(error.value.python_type(), StopIteration)
         if TABLE.version == (3, 11):
@@ -148,14 +149,14 @@ class GeneratorValue(MethodTable):
         return self._throw_here(tx, error)
 
     def _yields_from(self) -> SymbolicValue | None:
-        """The iterator of the `yield from` that it waits in."""
+        """The iterator of the `yield from` in which the generator waits, or None."""
         resumed = self.frame.program.instructions[self.frame.pc]
         within = resumed.name == "RESUME" and resumed.arg & 3 == _IN_YIELD_FROM
         return self.frame.stack[-1] if within else None
 
     @property
     def acts_when_left(self) -> bool:
-        """Whether something would run if nobody went on with it: it waits in a `try` or `with`."""
+        """Whether closing the generator runs code: it waits in a `try` or `with`."""
         if self.done or not self.started:
             return False
         program = self.frame.program
@@ -165,8 +166,11 @@ class GeneratorValue(MethodTable):
         return not self._passes_on(row.target)
 
     def _passes_on(self, at: int) -> bool:
-        """Whether the handler there only compares GeneratorExit with errors of builtins, as
-        `except IndexError`, and raises it again, out of the generator."""
+        """Whether the handler at `at` passes GeneratorExit on without running other code.
+
+        Such a handler only compares it with builtin errors, as `except IndexError` does, and raises
+        it again.
+        """
         program = self.frame.program
         instructions = program.instructions
         if instructions[at].name == "CALL_INTRINSIC_1":
@@ -190,7 +194,7 @@ class GeneratorValue(MethodTable):
         return row is None or self._passes_on(row.target)
 
     def _is_error(self, name: str) -> bool:
-        """Whether a global name means one of Python's own errors."""
+        """Whether a global name means one of Python's builtin errors."""
         kind = getattr(builtins, name, None)
         known = isinstance(kind, type) and issubclass(kind, Exception)
         return known and name not in self.frame.globals.original
@@ -209,7 +213,7 @@ class GeneratorValue(MethodTable):
         return self._rebuild_suspended(emit)
 
     def _rebuild_unstarted(self, emit: Emitter) -> str:
-        """A call of its function with the arguments as they were bound."""
+        """A call of the generator's function with the bound arguments."""
         code, variables = self.frame.code, self.frame.locals
         names = iter(code.co_varnames)
         parts = [emit.value(variables[name]) for name in islice(names, code.co_argcount)]
@@ -229,7 +233,7 @@ class GeneratorValue(MethodTable):
         return name
 
     def _rebuild_suspended(self, emit: Emitter) -> str:
-        """A generator made of the rest of the code, brought to where this one waits."""
+        """A generator made from the rest of the code, run to the point where this one waits."""
         frame, code = self.frame, self.frame.code
         offset = frame.program.instructions[frame.pc].offset
         names = frame_variables(frame, code, offset)
@@ -261,7 +265,7 @@ class GeneratorValue(MethodTable):
     # -- methods ----------------------------------------------------------------------------------
 
     def or_stop(self, item: SymbolicValue | None) -> SymbolicValue:
-        """The item, or the StopIteration of the return value."""
+        """The item; if it is None, the StopIteration with the return value is raised."""
         if item is not None:
             return item
         values = [] if is_none(self.result) else [self.result]
@@ -295,7 +299,8 @@ class GeneratorValue(MethodTable):
 
 
 def _leaving(tx: Interpreter, error: ObservedException) -> ObservedException:
-    """What leaves a generator's frame: no StopIteration (from 3.12 on, byte code sees to that)."""
+    """The error that leaves a generator's frame; never a StopIteration (since 3.12, byte code does
+    that)."""
     if TABLE.version != (3, 11) or not issubclass(error.value.python_type(), StopIteration):
         return error
     raised = ObservedException(stop_iteration_error(tx, error.value))
@@ -305,8 +310,11 @@ def _leaving(tx: Interpreter, error: ObservedException) -> ObservedException:
 
 def throw_into(tx: Interpreter, inner: SymbolicValue, error: ObservedException
                ) -> SymbolicValue | None:
-    """Hands an exception on to the iterator of a `yield from`: its next item; None where the
-    exception is to be raised outside of it. What it raises comes out, StopIteration too."""
+    """Throw an exception into the iterator of a `yield from` and return its next item.
+
+    Returns None if the exception should be raised outside of it. Errors of the iterator,
+    StopIteration too, propagate.
+    """
     closes = issubclass(error.value.python_type(), GeneratorExit)
     if isinstance(inner, GeneratorValue) and not closes:
         return inner.or_stop(inner.throw(tx, error))
@@ -325,7 +333,7 @@ def throw_into(tx: Interpreter, inner: SymbolicValue, error: ObservedException
 
 
 def next_or_stop(tx: Interpreter, iterator: SymbolicValue) -> SymbolicValue:
-    """The next item; at the end, the StopIteration that the iterator raises."""
+    """The next item; at the end, the iterator's StopIteration is raised."""
     if isinstance(iterator, GeneratorValue):
         return iterator.or_stop(iterator.next(tx))
     if isinstance(iterator, ObjectValue):
@@ -374,7 +382,7 @@ GENERATOR.append(GeneratorValue)
 
 
 def _itself(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """`iter(generator)` of one from outside."""
+    """`iter(generator)` of a generator from outside."""
     return args[0]
 
 

@@ -1,6 +1,6 @@
 """operator.itemgetter, attrgetter and methodcaller.
 
-Place in the pipeline: a value family; a call does what the Python equivalent in the library's
+Place in the pipeline: a value family; a call does what the equivalent Python code in the library's
 documentation does.
 """
 
@@ -84,7 +84,7 @@ def _make_getter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symb
 
 @wraps(*_KINDS)
 def _wrap_getter(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    """One from outside is fixed: it cannot be changed, only replaced."""
+    """One from outside is guarded by identity: it cannot be changed, only replaced."""
     tx.guards.identity(source, obj)
     kind, args = obj.__reduce__()
     if isinstance(kind, functools.partial):  # a methodcaller with keywords

@@ -1,7 +1,7 @@
-"""What depends on the run and not on the program: `id` of an object, the thread's number.
+"""Numbers that differ from run to run: the `id` of an object, the number of the thread.
 
-Place in the pipeline: a value family. Such a value can be compared, be a key and be returned; what
-it is only the replacement knows::
+Place in the pipeline: a value family. Such a number can be compared, used as a key and returned;
+only the replacement knows its value::
 
     id(made_here)        # replacement: id(t0)
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @final
 class RunTimeNumber(SymbolicValue):
-    """`function(*args)`, an int; equal to that of the same arguments only.
+    """`function(*args)`, an int that equals only that of the same arguments.
 
-    A `fresh` one is counted by the function and equal to no other.
+    A `fresh` one comes from a counter and equals no other.
     """
 
     __slots__ = ("args", "fresh", "function")
@@ -65,7 +65,7 @@ class RunTimeNumber(SymbolicValue):
 
 @final
 class RunTimeKey:
-    """Stands for such a number as a dictionary key."""
+    """Stands for a `RunTimeNumber` as a dictionary key."""
 
     __slots__ = ("key", "number")
 

@@ -1,10 +1,11 @@
-"""Branches on data that follows from the inputs alone: a guard asks again before the graph runs.
+"""Branches on data that depends on the inputs alone: a guard tests the condition before the graph
+runs.
 
-Place in the pipeline: beside `known_data.py`. `if mask.all()` of a mask from outside need not end
-the graph: what leads from the inputs to the answer is run once while capturing, and again, as a
-guard, at each call. One artifact serves all contents (and sizes) with the same answers::
+Place in the pipeline: beside `known_data.py`. `if mask.all()` on a mask from outside need not break
+the graph. The nodes from the inputs to the condition are run once while capturing, and again, as a
+guard, in each call. One artifact serves all contents (and sizes) with the same answers::
 
-    outcome(tx, node)        # True, False; None: that cannot be asked of the inputs
+    outcome(tx, node)        # True, False; None: the condition needs more than the inputs
     add_input_tests(tx)      # at the end: the guards
 """
 
@@ -36,7 +37,7 @@ _MOST_ELEMENTS: Final = 1 << 16
 @final
 @dataclass(frozen=True, slots=True)
 class InputTest:
-    """What a branch asked, as a function of inputs; how it was answered, and where."""
+    """The condition of a branch as a function of inputs, and its outcome in this call."""
 
     ask: fx.GraphModule
     sources: tuple[Source, ...]
@@ -48,7 +49,7 @@ class InputTest:
         return f"the branch on {', '.join(map(str, self.sources))} is {self.answer}"
 
     def holds(self, *values: Any) -> bool:
-        """Whether these inputs get the same answer."""
+        """Whether the condition has the same outcome for these inputs."""
         with no_modes(), torch.no_grad():
             given = [_copied(v) for v in values] if self.writes else values
             try:
@@ -62,7 +63,7 @@ def _copied(value: Any) -> Any:
 
 
 def outcome(tx: Interpreter, node: Any) -> bool | None:
-    """The truth of a node's result for this call and all calls that the guards accept."""
+    """The truth of a node's result, in this call and in all calls that the guards accept."""
     if node in tx.input_tests:
         return tx.input_tests[node].answer
     if not config.data_dependent or not tx.policy.may_test_inputs:
@@ -87,9 +88,11 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
 
 
 def _is_cheap(given: GraphInput) -> bool:
-    """Whether reading the input at every call costs little and mostly gives the same answer: masks,
-    indices, and what the program keeps (flags, grids of times, noise schedules), parameters aside.
-    What is computed goes either way all the time: break."""
+    """Whether testing the input in every call costs little and mostly gives the same outcome.
+
+    This holds for masks and indices, and for what the program keeps between calls (flags, time
+    grids, noise schedules) except parameters. Computed data goes either way: break the graph.
+    """
     example = given.example
     if not isinstance(example, torch.Tensor):
         return isinstance(example, int | float)
@@ -110,7 +113,7 @@ def _is_kept(source: Source) -> bool:
 
 
 def _function(inputs: list[GraphInput], steps: list[fx.Node], result: fx.Node) -> fx.GraphModule:
-    """The steps as a graph of their own."""
+    """The steps as a graph module."""
     graph = fx.Graph()
     made = {given.node: graph.placeholder(given.node.name) for given in inputs}
     for step in steps:
@@ -122,7 +125,7 @@ def _function(inputs: list[GraphInput], steps: list[fx.Node], result: fx.Node) -
 
 
 def add_input_tests(tx: Interpreter) -> None:
-    """Guards that the branches of this capture go the same way."""
+    """Add the guards that the branches of this capture go the same way."""
     tx.policy.note_input_tests(len(tx.input_tests))
     for test in tx.input_tests.values():
         tx.guards.data(test, test.sources, test.line)

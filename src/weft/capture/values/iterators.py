@@ -1,7 +1,7 @@
-"""Iterators: over sequences, and those of the builtins (zip, map, enumerate, ...).
+"""Iterators over sequences, and those that Python generators of capture drive.
 
-Place in the pipeline: a value family. An iterator yields values one at a time, as the program asks,
-so that side effects of a lazily mapped function happen in order.
+Place in the pipeline: a value family. An iterator yields one value at a time, when the program asks
+for it, so side effects of lazily called functions happen in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class IteratorValue(MethodTable):
-    """What iterators share: the methods that a program may call by name."""
+    """The methods that all iterators have."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class IteratorValue(MethodTable):
 
 @final
 class ItemsIterator(IteratorValue):
-    """Over a live sequence: items added while iterating are seen, until the end was met."""
+    """An iterator over a live sequence: it sees items that are added, until it has ended."""
 
     __slots__ = ("position", "sequence")
 
@@ -72,14 +72,14 @@ class ItemsIterator(IteratorValue):
 
 
 def advance(emit: Emitter, name: str, n: int) -> None:
-    """Emits `n` steps of an iterator."""
+    """Emit `n` steps of an iterator."""
     with emit.block(f"for _ in range({n}):"):
         emit.line(f"next({name})")
 
 
 @final
 class LazyIterator(IteratorValue):
-    """Driven by a Python generator over values; `kind` is the type the program sees."""
+    """An iterator driven by a Python generator of values; the program sees the type `kind`."""
 
     __slots__ = ("kind", "produce", "pure", "started")
 
@@ -113,7 +113,7 @@ class LazyIterator(IteratorValue):
 
 
 def _listed(tx: Interpreter, iterator: Iterator[Any]) -> SymbolicValue:
-    """An iterator over constants that a call made."""
+    """An iterator over the constants that a call returned."""
     items = list(iterator)
     return LazyIterator(type(iterator), lambda: map(tx.wrap_new, items), True)
 

@@ -1,9 +1,9 @@
-"""Data that capture knows: what a program computes from constants and from guarded contents.
+"""Data that capture knows: what follows from constants and from guarded contents.
 
 Place in the pipeline: beside tensors and data-dependent numbers. `torch.tensor([2]).tolist()` is
 the same in every call; so is what follows from a small integer tensor whose content is guarded
-(`shapes/contents.py`). Such values are computed when they are asked for, by running the nodes that
-they follow from on the real tensors::
+(`shapes/contents.py`). Such values are computed on demand, by running the nodes that lead to them
+on the real tensors::
 
     known(tx, tensor)            # a real tensor, or None
     rely_on(tx, reason)          # True: after a graph break, interpret again, with more guards
@@ -34,7 +34,8 @@ _MOST_ELEMENTS: Final = 1 << 22
 
 
 def known(tx: Interpreter, node: fx.Node) -> Any:
-    """The real value of a node's result at this point of the program; None where it is data."""
+    """The real value of a node's result at this point of the program, or None if it is not
+    known."""
     if node.graph is not tx.builder.graph or not _follows(node, tx.follows):
         return None
     steps = steps_of(tx, node)
@@ -47,7 +48,7 @@ def known(tx: Interpreter, node: fx.Node) -> Any:
 
 
 def known_fake(tx: Interpreter, fake: torch.Tensor) -> Any:
-    """As `known`, of the tensor that a fake stands for."""
+    """As `known`, for the tensor that a fake stands for."""
     for node in reversed(tx.builder.graph.nodes):
         if node.meta.get("example_value") is fake:
             return known(tx, node)
@@ -55,8 +56,8 @@ def known_fake(tx: Interpreter, fake: torch.Tensor) -> Any:
 
 
 def rely_on(tx: Interpreter, reason: GraphBreak, *, always: bool) -> bool:
-    """Whether the graph need not end, now that contents of more inputs are guarded."""
-    nodes = list(_asked(tx, reason))
+    """Guard the contents of more inputs; True if the graph need not end because of that."""
+    nodes = list(_needed_nodes(tx, reason))
     needed: dict[str, GraphInput] = {}
     for node in nodes:
         steps = steps_of(tx, node) if node.graph is tx.builder.graph else None
@@ -75,8 +76,8 @@ def rely_on(tx: Interpreter, reason: GraphBreak, *, always: bool) -> bool:
     return True
 
 
-def _asked(tx: Interpreter, reason: GraphBreak) -> Iterator[fx.Node]:
-    """The nodes whose values would have been needed."""
+def _needed_nodes(tx: Interpreter, reason: GraphBreak) -> Iterator[fx.Node]:
+    """The nodes whose values the break needed."""
     error: BaseException | None = reason
     while error is not None:
         if isinstance(error, GraphBreak):
@@ -88,7 +89,8 @@ def _asked(tx: Interpreter, reason: GraphBreak) -> Iterator[fx.Node]:
 
 
 def _is_symbol(node: fx.Node) -> bool:
-    """A size of the call: what follows from it may stay symbolic (`size_tensors.py`)."""
+    """Whether the node is a size of the call: what follows from it may stay symbolic
+    (`size_tensors.py`)."""
     return isinstance(node.meta.get("example_value"), torch.SymInt)
 
 
@@ -105,7 +107,7 @@ def _is_known(node: fx.Node) -> bool:
 
 
 def _follows(node: fx.Node, memo: dict[fx.Node, bool]) -> bool:
-    """Whether a node is computed from known inputs alone (what was written later aside)."""
+    """Whether a node is computed from known inputs alone (apart from later writes)."""
     waiting = [node]
     while waiting:
         one = waiting[-1]
@@ -120,7 +122,7 @@ def _follows(node: fx.Node, memo: dict[fx.Node, bool]) -> bool:
 
 
 def steps_of(tx: Interpreter, node: fx.Node) -> list[fx.Node] | None:
-    """What must be run for a value as it is now, in order; None where that is not possible."""
+    """The nodes to run for the current value of a node, in order, or None if they cannot be run."""
     needed, storages = {node}, set(_storages(node))
     steps: list[fx.Node] = []
     for step in reversed(tx.builder.graph.nodes):
@@ -149,7 +151,7 @@ def _storages(node: fx.Node) -> list[int]:
 
 
 def can_run(node: fx.Node) -> bool:
-    """Whether running the node gives what the program will compute, and does nothing else."""
+    """Whether running the node now gives what the program will compute, without side effects."""
     if node.op == "placeholder":
         return True
     example = node.meta.get("example_value")
@@ -163,7 +165,7 @@ def can_run(node: fx.Node) -> bool:
 
 
 def _elements(fake: torch.Tensor) -> int:
-    """The number of elements, sizes that depend on data aside."""
+    """The number of elements, without sizes that depend on data."""
     return math.prod(n for n in fake.shape if type(n) is int)
 
 
@@ -176,7 +178,7 @@ def inputs_of(tx: Interpreter, steps: list[fx.Node]) -> list[GraphInput]:
 
 
 def run_steps(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
-    """The values of the steps' results, behind the last of them."""
+    """Run the steps; their results after the last of them."""
     values = {given.node: _own(given.example) for given in inputs_of(tx, steps)}
     with no_modes(), torch.no_grad():
         for step in steps:
@@ -192,7 +194,8 @@ def _own(example: Any) -> Any:
 
 
 def _check_modes(made: Any, example: Any) -> None:
-    """Modes of the program (autocast, a default device) must not have made something else of it."""
+    """Check that the program's modes (autocast, a default device) did not change a result's
+    type."""
     if isinstance(made, torch.Tensor) and isinstance(example, torch.Tensor):
         same = made.dtype is example.dtype and made.device == example.device
         if not same or made.dim() != example.dim():

@@ -1,8 +1,8 @@
-"""Iterators over iterators: zip, enumerate, map, filter, chain, islice and their like.
+"""Iterators over iterators: zip, enumerate, map, filter, chain, islice and so on.
 
-Place in the pipeline: a value family. Each holds what CPython's object of that type holds, so that
-one alive at a graph break is rebuilt as it is: `enumerate(iter(items), 2)` after two steps. What
-they iterate over and the functions they call are evaluated when the program asks for an item.
+Place in the pipeline: a value family. Each has the same state as CPython's object of that type, so
+one that is alive at a graph break is rebuilt in its state: `enumerate(iter(items), 2)` after two
+steps. Sources and functions are evaluated when the program asks for an item.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class Rebuilt(IteratorValue):
-    """An iterator that a call of its type makes as it stands."""
+    """An iterator that a call of its type rebuilds in its current state."""
 
     __slots__ = ()
     kind: type
 
     def arguments(self, emit: Emitter) -> list[str]:
-        """The arguments that make it."""
+        """The arguments of that call."""
         raise NotImplementedError
 
     def rebuild(self, emit: Emitter) -> str:
@@ -39,7 +39,7 @@ class Rebuilt(IteratorValue):
 
 
 class Parallel(Rebuilt):
-    """Takes an item of each of several iterators at once."""
+    """Takes an item from each of several iterators at once."""
 
     __slots__ = ("sources",)
 
@@ -48,7 +48,7 @@ class Parallel(Rebuilt):
         self.sources = sources
 
     def items(self, tx: Interpreter) -> list[SymbolicValue] | None:
-        """One item of each; None when the first of them ends."""
+        """One item of each source; None when the first of them ends."""
         items: list[SymbolicValue] = []
         for source in self.sources:
             item = source.next(tx)
@@ -59,7 +59,7 @@ class Parallel(Rebuilt):
         return items
 
     def ended(self, tx: Interpreter, index: int) -> None:
-        """A source had no more."""
+        """Called when the source at `index` has ended."""
 
     def arguments(self, emit: Emitter) -> list[str]:
         return [emit.value(source) for source in self.sources]
@@ -190,7 +190,7 @@ class StarmapIterator(Rebuilt):
 
 @final
 class ChainIterator(Rebuilt):
-    """`itertools.chain`: the iterator under way, and one over those that follow."""
+    """`itertools.chain`: the current iterator, and an iterator over the following ones."""
 
     __slots__ = ("active", "others")
     kind = itertools.chain
@@ -243,7 +243,7 @@ class CountIterator(Rebuilt):
 
 @final
 class RepeatIterator(Rebuilt):
-    """`itertools.repeat(item, left)`; `left` is None without end."""
+    """`itertools.repeat(item, left)`; `left` is the number of items left, or None."""
 
     __slots__ = ("item", "left")
     kind = itertools.repeat
@@ -266,7 +266,7 @@ class RepeatIterator(Rebuilt):
 
 @final
 class SliceIterator(Rebuilt):
-    """`itertools.islice`: how many items to pass over first, how many may be read, the step."""
+    """`itertools.islice`: how many items to skip next, how many may still be read, and the step."""
 
     __slots__ = ("left", "skip", "source_", "step")
     kind = itertools.islice
@@ -306,7 +306,8 @@ class SliceIterator(Rebuilt):
 
 @final
 class CycleIterator(Rebuilt):
-    """`itertools.cycle`: what was seen, and where in it; the source is None after its end."""
+    """`itertools.cycle`: the saved items and the position in them; the source is None after its
+    end."""
 
     __slots__ = ("position", "seen", "source_")
     kind = itertools.cycle
@@ -341,8 +342,8 @@ class CycleIterator(Rebuilt):
 
 @final
 class PoolIterator(Rebuilt):
-    """product, permutations, combinations: CPython's own iterator, over values, which reads what
-    it is given when it is made."""
+    """product, permutations, combinations: CPython's own iterator, run over values; it reads its
+    arguments when it is made."""
 
     __slots__ = ("iterator", "kind", "numbers", "pools", "taken")
 

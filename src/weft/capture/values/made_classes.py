@@ -1,9 +1,10 @@
 """Classes made inside the captured code: `class` statements, `type(...)`, `namedtuple(...)`.
 
-Place in the pipeline: above `classes`. The body is interpreted; then a real class, the *model*, is
-made of stand-ins for what the body bound: functions with empty cells, objects without contents.
-Attribute lookup works on the model as on any class, and each stand-in is known to the interpreter
-(`tx.remember`) as the value it stands for. A class that escapes is made again by the replacement::
+Place in the pipeline: above `classes`. The class body is interpreted; then a real class, the
+*model*, is made of stand-ins for what the body defined: functions with empty cells, objects without
+contents. Attribute lookup works on the model as on any class, and the interpreter knows each
+stand-in (`tx.remember`) as the value that it stands for. If the class escapes, the replacement
+makes it again::
 
     class Local:                          # model: type("Local", (), {"f": <stand-in>})
         def f(self): return x             # replacement: t0 = type("Local", (), {"f": t1})
@@ -47,7 +48,7 @@ _METACLASSES: Final = (type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Fun
 
 @final
 class MadeClass(SymbolicValue):
-    """How to make the class of a model again."""
+    """The recipe that makes the class of a model again."""
 
     __slots__ = ("bases", "late", "metaclass", "model", "name", "namespace")
 
@@ -81,13 +82,14 @@ class MadeClass(SymbolicValue):
 
 
 def _early(emit: Emitter, name: str, value: SymbolicValue) -> str:
-    """The value of an attribute; `__slots__` has to be whole when the class is made."""
+    """The expression of a class attribute; `__slots__` must be complete when the class is made."""
     slots = python_object(emit.tx, value) if name == "__slots__" else MISSING
     return emit.value(value) if slots is MISSING else emit.constant(slots)
 
 
 def _write_marks(emit: Emitter, value: SymbolicValue) -> None:
-    """Constant attributes of functions, which metaclasses look at: `__isabstractmethod__`."""
+    """Emit constant attributes of functions that metaclasses read, such as
+    `__isabstractmethod__`."""
     for part in value.parts if isinstance(value, DescriptorValue) else [value]:
         if isinstance(part, FunctionValue) and part.attributes is not None:
             for key, item in part.attributes.pairs(emit.tx):
@@ -98,7 +100,8 @@ def _write_marks(emit: Emitter, value: SymbolicValue) -> None:
 
 @final
 class ProcessedClass(SymbolicValue):
-    """A class that `function` made of constants, or of another made class: a dataclass."""
+    """A class that `function` (such as `dataclass`) made from constants or from another made
+    class."""
 
     __slots__ = ("arguments", "function", "in_place", "named")
 
@@ -126,7 +129,7 @@ class ProcessedClass(SymbolicValue):
 
 def new_class(metaclass: type, name: str, bases: tuple[type, ...],
               items: tuple[tuple[str, Any], ...]) -> Any:
-    """Makes a class as a `class` statement does."""
+    """Make a class as a `class` statement does."""
     namespace: Any = metaclass.__prepare__(name, bases)
     for key, value in items:
         namespace[key] = value
@@ -156,13 +159,13 @@ def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _has_duplicates(body: Program) -> bool:
-    """Whether the body of a class writes one of its names in several places."""
+    """Whether the class body assigns one of its names more than once."""
     stored = [ins.argval for ins in body.instructions if ins.name == "STORE_NAME"]
     return len(stored) != len(set(stored))
 
 
 def _metaclass(bases: Args, kwargs: Kwargs) -> type:
-    """The most derived metaclass; one that runs code of the program is left to Python."""
+    """The most derived metaclass; breaks the graph if that runs code of the program."""
     if not all(isinstance(base, ClassValue) for base in bases) or kwargs.keys() - {"metaclass"}:
         raise graph_break("unknown-operation", "a class with these bases or arguments")
     kinds = [type(base.constant()) for base in bases]
@@ -225,7 +228,7 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
 
 
 def register(tx: Interpreter, model: Any, recipe: SymbolicValue) -> ClassValue:
-    """From now on the model stands for what the recipe makes."""
+    """Let the model stand for what the recipe makes."""
     tx.made_classes[model] = recipe
     return ClassValue(model)
 
@@ -259,7 +262,7 @@ SET_MADE.append(set_attribute)
 
 
 def stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
-    """A real object for a model; the interpreter knows it as the value."""
+    """A real object for use in a model, which the interpreter knows as the value."""
     value = tx.force(value)
     if value.is_constant:
         return value.constant()
@@ -336,7 +339,7 @@ _process: Any = vars(dataclasses)["_process_class"]
 
 @rule(_process)
 def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """`@dataclass` on a class made inside: the real decorator, on the model."""
+    """`@dataclass` on a class made inside: the real decorator is applied to the model."""
     target, *options = args
     recipe = tx.made_classes.get(target.constant()) if target.is_constant else None
     chosen = [python_object(tx, option) for option in options]
@@ -353,7 +356,7 @@ def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(collections.namedtuple)
 def _namedtuple(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A new class; its module is that of the frame under way."""
+    """A new named tuple class, whose module is that of the current frame."""
     objects = [python_object(tx, arg) for arg in args]
     named = {name: python_object(tx, value) for name, value in kwargs.items()}
     if MISSING in (*objects, *named.values()):

@@ -1,9 +1,8 @@
 """Dictionaries (also OrderedDict, defaultdict, Counter, mapping proxies) and their views.
 
 Place in the pipeline: a value family, and the storage of attributes and globals: an object's
-`__dict__` and a module's globals are `DictValue`s too. An outside dictionary is read key by key,
-each key guarded when asked for; only iteration and `len` guard all keys. Changes are written back
-key by key.
+`__dict__` and a module's globals are `DictValue`s too. An outside dictionary is read, and guarded,
+one key at a time; only iteration and `len` guard all keys. Changes are written back key by key.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Entry = tuple[SymbolicValue, SymbolicValue]
 
 
 class DictValue(ContainerMethods):
-    """A dictionary: entries known so far over the outside dictionary, if there is one."""
+    """A dictionary: the entries known so far, over the outside dictionary if there is one."""
 
     __slots__ = ("_complete", "_entries", "_gone", "_unread", "attributes", "cls", "factory",
                  "is_namespace", "keys_guarded", "original", "owner_type", "removals", "reordered",
@@ -74,7 +73,7 @@ class DictValue(ContainerMethods):
     # -- reading ----------------------------------------------------------------------------------
 
     def lookup(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
-        """The value under a Python key, guarded; None when absent (guarded too)."""
+        """The value under a Python key, or None; either is guarded."""
         self._settle(tx, key)
         if key.__class__ is UserKey and not self._complete:
             self.complete(tx)  # not to be compared with real keys again when the guards run
@@ -108,11 +107,12 @@ class DictValue(ContainerMethods):
         tx.guards.add(self.source, "missing_key", key)
 
     def _is_of_library(self) -> bool:
-        """Whether these are the globals of a module that nobody gives a `len` of its own."""
+        """Whether these are the globals of a library module, which nobody adds a global `len`
+        to."""
         return is_library(self.original.get("__name__", ""))
 
     def guard_keys(self, tx: Interpreter) -> None:
-        """Requires that the outside dictionary keeps exactly its keys and their order."""
+        """Guard that the outside dictionary keeps its keys and their order."""
         if self.source is not None and not self.keys_guarded and self.original is not None:
             self.keys_guarded = True
             if isinstance(self.original, OrderedDict) and len(self.original) > 1:
@@ -130,7 +130,7 @@ class DictValue(ContainerMethods):
         return self._entries
 
     def _merge(self, tx: Interpreter) -> None:
-        """The outside entries in their order, then the new ones."""
+        """All entries: the outside ones in their order, then the new ones."""
         assert self.source is not None
         known, self._entries = self._entries, {}
         for key, obj in _items(self.original):
@@ -164,7 +164,7 @@ class DictValue(ContainerMethods):
 
     def store(self, tx: Interpreter, key: Any, key_value: SymbolicValue, value: SymbolicValue
               ) -> None:
-        """Sets a key."""
+        """Set a key."""
         self._settle(tx, key)
         if key.__class__ is UserKey:
             self.complete(tx)
@@ -180,7 +180,7 @@ class DictValue(ContainerMethods):
         self._changed(tx, key)
 
     def _settle(self, tx: Interpreter, key: Any) -> None:
-        """Guards that an object is the key of an outside dictionary that it is now, or none."""
+        """Guard that a key object is, or is not, a key of the outside dictionary."""
         if key.__class__ is str or self.original is None or self.source is None:
             return
         if key.__class__ is RunTimeKey:
@@ -190,7 +190,7 @@ class DictValue(ContainerMethods):
             tx.identities.settle(self.source, self.original, key)
 
     def remove(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
-        """Deletes a key; gives what was there."""
+        """Delete a key and return its value."""
         old = self.lookup(tx, key)
         if old is not None:
             del self._entries[key]
@@ -205,7 +205,7 @@ class DictValue(ContainerMethods):
             tx.effects.touch(self)
 
     def clear(self, tx: Interpreter) -> None:
-        """Deletes all keys."""
+        """Delete all keys."""
         for key in list(self.complete(tx)):
             self.remove(tx, key)
         self.reordered = True
@@ -246,7 +246,7 @@ class DictValue(ContainerMethods):
             emit.line(f"{target}[{key}] = {value}")
 
     def _unchanged(self, key: Any, value: SymbolicValue) -> bool:
-        """Whether the key again holds the very object that it held before."""
+        """Whether the key holds the same object as before the frame."""
         old = _get(self.original, key)
         if old is MISSING or key in self._unread:
             return False
@@ -274,7 +274,7 @@ class DictValue(ContainerMethods):
             emit.line(f"{name}.{attribute} = {emit.value(value)}")
 
     def fill(self, emit: Emitter, statement: str) -> None:
-        """Emits a statement for each key and value."""
+        """Emit a statement for each key and value."""
         for entry_key, (key, value) in list(self.complete(emit.tx).items()):
             if entry_key.__class__ is UserKey:
                 entry_key.check()
@@ -482,20 +482,20 @@ class DictValue(ContainerMethods):
 
 
 def key_error(tx: Interpreter, key: SymbolicValue) -> ObservedException:
-    """What a lookup of a missing key raises."""
+    """The KeyError of a lookup of a missing key."""
     error = tx.error(KeyError)
     error.value.args = [key]
     return error
 
 
 def _has_own_iter(value: SymbolicValue) -> bool:
-    """Whether a subclass of dict decides itself what its items are."""
+    """Whether a subclass of dict overrides iteration."""
     kind = value.python_type()
     return issubclass(kind, dict) and isinstance(kind.__iter__, types.FunctionType)
 
 
 def is_mapping_object(value: SymbolicValue) -> bool:
-    """Whether the value is a user's object with a `keys` method."""
+    """Whether the value is an instance of a class of the program with a `keys` method."""
     return hasattr(value.python_type(), "keys")
 
 
@@ -507,7 +507,7 @@ def _get(mapping: Any, key: Any) -> Any:
 
 @final
 class DictIterator(IteratorValue):
-    """Over a view; notices when the dictionary changes its size meanwhile."""
+    """An iterator over a view; raises if the dictionary changes its size."""
 
     __slots__ = ("keys", "position", "removals", "view")
 
@@ -576,11 +576,11 @@ class DictView(ContainerMethods):
         return type(getattr({}, self.what)())
 
     def items_now(self, tx: Interpreter) -> list[SymbolicValue]:
-        """What the view shows."""
+        """The items of the view."""
         return [self.shown(tx, key) for key in list(self.owner.complete(tx))]
 
     def shown(self, tx: Interpreter, key: Any) -> SymbolicValue:
-        """What the view shows for one key."""
+        """The item of the view for one key."""
         if self.what == "keys":
             return self.owner.complete(tx)[key][0]
         value = self.owner.lookup(tx, key)
@@ -611,7 +611,8 @@ class DictView(ContainerMethods):
         return found is not None and tx.equal(found, item.at(tx, 1))
 
     def _compare(self, tx: Interpreter, op: str, other: SymbolicValue) -> SymbolicValue | None:
-        """As sets compare; what is looked up is hashed, what it is compared with is not."""
+        """Compare as sets do: items to look up are hashed, those that they are compared with are
+        not."""
         if not issubclass(other.python_type(), _LIKE_SETS):
             return None
         small, large = (other, self) if op in ("gt", "ge") else (self, other)
@@ -646,7 +647,7 @@ class DictView(ContainerMethods):
 
 @final
 class ProxyValue(MethodTable):
-    """A mapping proxy; what it shows is `contents`, which the program may change meanwhile."""
+    """A mapping proxy of `contents`, which the program may change."""
 
     __slots__ = ("contents", "original")
     kind = types.MappingProxyType
@@ -708,7 +709,7 @@ def _wrap_proxy(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
 
 
 def _shown_by(proxy: types.MappingProxyType[Any, Any]) -> Any:
-    """The mapping itself."""
+    """The mapping behind the proxy."""
     return gc.get_referents(proxy)[0]
 
 
@@ -737,7 +738,7 @@ def _typed_keys(mapping: OrderedDict[Any, Any]) -> list[tuple[type, Any]]:
 
 
 def _items(mapping: Any) -> Iterable[tuple[Any, Any]]:
-    """The items, whatever a subclass makes of `items`."""
+    """The items of a dict, even if a subclass overrides `items`."""
     if isinstance(mapping, OrderedDict):
         try:
             return list(OrderedDict.items(mapping))

@@ -1,10 +1,10 @@
 """Functions of the module `math` on sizes and numbers that change between calls.
 
-Place in the pipeline: beside `symbolic_numbers`, asked by `builtins` for each call of a C
+Place in the pipeline: beside `symbolic_numbers`; called by `builtins` for each call of a C
 function::
 
     math.sqrt(x.shape[0])       # stays symbolic: the float math.sqrt(s0)
-    math.gcd(h, w)              # an int that no algebra is done on
+    math.gcd(h, w)              # an opaque symbolic int
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OF_FLOATS: Final[Mapping[Any, str]] = {
 
 def math_of_number(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
                    ) -> SymbolicValue | None:
-    """`math.sqrt(x.shape[0])` and the like, which stay symbolic; None for other calls."""
+    """The symbolic result of `math.sqrt(x.shape[0])` and the like; None for other calls."""
     numbers = [operand(arg) for arg in args]
     symbolic = [n for n in numbers if isinstance(n, torch.SymInt | torch.SymFloat)]
     if kwargs or not symbolic or None in numbers:
@@ -76,7 +76,7 @@ def _rounded(tx: Interpreter, function: Any, value: SymbolicValue, number: Any
 
 def _of_naturals(tx: Interpreter, function: IntFunction, numbers: list[Any]
                  ) -> SymbolicValue | None:
-    """Of ints that are certainly not negative: for others these functions may raise."""
+    """The result for ints that are known to be non-negative: for others the function may raise."""
     whole = all(type(n) is int or isinstance(n, torch.SymInt) for n in numbers)
     if not whole or any(lower_bound(expr_of(n)) < 0 for n in numbers):
         return None

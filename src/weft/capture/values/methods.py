@@ -1,7 +1,7 @@
 """Methods of C types, written as Python methods named `m_<name>`.
 
-Place in the pipeline: base class of the families that stand for C types (list, dict, set, tensor
-iterators). `value.append` is then a bound method value, and `value.append(x)` a direct call::
+Place in the pipeline: base class of the families that stand for C types (list, dict, set,
+iterators). `value.append(x)` calls the method directly; `value.append` alone is a `BoundBuiltin`::
 
     def m_append(self, tx, args, kwargs): ...
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MethodTable(SymbolicValue):
-    """A value whose methods are `m_…` functions of its class."""
+    """A value whose methods are the `m_...` functions of its class."""
 
     __slots__ = ()
 
@@ -49,8 +49,7 @@ class MethodTable(SymbolicValue):
 
 
 class ContainerMethods(MethodTable):
-    """What containers share: the methods that a program may call by name for `len(x)`, `iter(x)`
-    and `item in x`."""
+    """The methods that every container has: `__len__`, `__iter__`, `__contains__`."""
 
     __slots__ = ()
 
@@ -65,7 +64,8 @@ class ContainerMethods(MethodTable):
 
 
 def _name_in_errors(kind: type) -> str:
-    """Types made in C (without a heap type's flag) are named with their module: `torch.Size`."""
+    """The name of a type in Python's error messages: static C types include their module
+    (`torch.Size`)."""
     plain = kind.__module__ == "builtins" or kind.__flags__ & _HEAP_TYPE
     return kind.__name__ if plain else f"{kind.__module__}.{kind.__name__}"
 
@@ -75,7 +75,7 @@ _HEAP_TYPE: Final = 1 << 9
 
 @final
 class BoundBuiltin(SymbolicValue):
-    """`owner.name` where the method is a rule of the owner's family."""
+    """`owner.name`, a bound method that is implemented by the owner's value family."""
 
     __slots__ = ("name", "owner")
     kind: type = type([].append)

@@ -1,8 +1,8 @@
 """nn.Module instances and Python module objects.
 
-Place in the pipeline: value families. Attributes of an nn.Module are found in its instance
-dictionary, then in `_parameters`, `_buffers`, `_modules`; a call goes straight to `forward` while
-no hook exists.
+Place in the pipeline: value families. Attributes of an nn.Module are looked up in its instance
+dictionary, then in `_parameters`, `_buffers`, `_modules`. While there are no hooks, a call goes
+straight to `forward`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ModuleValue(ObjectValue):
     __slots__ = ()
 
     def store(self, tx: Interpreter, name: str) -> DictValue | None:
-        """One of the dictionaries that hold parameters, buffers and modules."""
+        """One of the dictionaries of parameters, buffers and modules."""
         found = self.attributes.lookup(tx, name)
         return found if isinstance(found, DictValue) else None
 
@@ -155,7 +155,8 @@ class PythonModuleValue(SymbolicValue):
         return tx.wrap(obj, tx.tree.object(self.module, self._name()).attribute(name))
 
     def _described(self, name: str, method: str) -> tuple[Any, types.FunctionType] | None:
-        """The attribute of a module's own class that is a descriptor with that method, and it."""
+        """An attribute of the module's own class that is a descriptor with that method, and the
+        method."""
         cls = type(self.module)
         attribute = MISSING if cls is types.ModuleType else type_lookup(cls, name)
         found = MISSING if attribute is MISSING else type_lookup(type(attribute), method)

@@ -1,11 +1,12 @@
 """Named tuples: of `collections.namedtuple`, `typing.NamedTuple` and `torch.return_types`.
 
-Place in the pipeline: a value family; tuples with fields and a class of their own::
+Place in the pipeline: a value family; tuples with field names and a class, which may override
+methods::
 
     class Moments(NamedTuple):
         mean: Tensor
         var: Tensor
-        def __add__(self, other): ...       # the program's, in place of the tuple's
+        def __add__(self, other): ...       # overrides tuple's
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class NamedTupleValue(TupleValue):
         return class_attribute(tx, self, self.cls, name)
 
     def _refuse_own(self, *names: str) -> None:
-        """Leaves what the program does in place of the tuple's to Python."""
+        """Break the graph at methods of tuple that the program overrides."""
         for name in names:
             if overridden(self.cls, name):
                 raise graph_break("unknown-operation", f"{name} of a {self.cls.__name__}")
@@ -148,7 +149,8 @@ def struct_fields(cls: type) -> tuple[str, ...]:
 
 
 def class_attribute(tx: Interpreter, owner: SymbolicValue, cls: type, name: str) -> SymbolicValue:
-    """An attribute that a value's class defines; set by `objects` (which is higher up)."""
+    """The value of an attribute that the class defines; `objects`, which is higher up, sets this
+    function."""
     return CLASS_ATTRIBUTE[0](tx, owner, cls, name)  # type: ignore[no-any-return]
 
 

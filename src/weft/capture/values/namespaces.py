@@ -1,6 +1,6 @@
-"""types.SimpleNamespace: an object that is nothing but its attributes.
+"""types.SimpleNamespace: an object that has attributes and nothing else.
 
-Place in the pipeline: rules for the constructor and the methods that are written in C.
+Place in the pipeline: rules for its constructor and for the methods written in C.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """NumPy arrays: they are tensors in the graph.
 
-Place in the pipeline: a value family over the tensor family. An outside array is the tensor that
-shares its memory (so that writing to it is seen); methods, operators and functions become nodes
-of `numpy_calls`; what leaves the graph becomes an array again. Types of results, and what is a
-scalar, NumPy itself is asked for when capturing.
+Place in the pipeline: a value family over the tensor family. An outside array becomes the tensor
+that shares its memory (so that writes to it are seen). Methods, operators and functions become
+nodes of `numpy_calls`, and results become arrays again. Result types, and which results are
+scalars, are found by running NumPy itself while capturing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ATTRIBUTES: Final[dict[str, Any]] = {
 
 @final
 class ArrayValue(SymbolicValue):
-    """An ndarray, or (`scalar`) a NumPy scalar whose value depends on data."""
+    """An ndarray or, if `scalar`, a NumPy scalar whose value depends on data."""
 
     __slots__ = ("original", "scalar", "tensor")
 
@@ -90,7 +90,8 @@ class ArrayValue(SymbolicValue):
     # -- in the graph -----------------------------------------------------------------------------
 
     def _number(self, tx: Interpreter) -> SymbolicValue:
-        """What a torch function takes a scalar for; arrays it refuses, or converts by itself."""
+        """What torch functions take instead of a NumPy scalar; they refuse or convert arrays
+        themselves."""
         if not self.scalar:
             raise graph_break("unknown-operation", f"{self!r} as an argument of a torch function")
         return run(tx, "call_method", "item", [self.tensor], {})
@@ -211,7 +212,7 @@ _CONVERT: Final = ("array", "asarray", "ascontiguousarray", "concatenate", "dot"
 """What makes arrays of tensors. Other functions call the tensors' methods, or give tensors."""
 
 def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A NumPy operation on arrays and constants, as a node of the graph."""
+    """Record a NumPy operation on arrays and constants as a node of the graph."""
     if "out" in kwargs or "where" in kwargs or not numpy_calls.exists(path):
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
     if path not in _CONVERT and any(
@@ -232,7 +233,8 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
 
 
 def _returned(args: Args, result: SymbolicValue) -> SymbolicValue | None:
-    """The argument that is itself the result: of `asarray`, and of in-place operations."""
+    """The argument that the operation returns itself, such as `asarray` and in-place operations
+    do."""
     arrays = [a for a in args if isinstance(a, ArrayValue) and not a.scalar]
     if not isinstance(result, TensorValue):
         return None
@@ -240,7 +242,7 @@ def _returned(args: Args, result: SymbolicValue) -> SymbolicValue | None:
 
 
 def _tried(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried | None:
-    """What NumPy itself does with such arguments; None if that cannot be tried."""
+    """What NumPy itself does with such arguments, or None if that cannot be tried."""
     objects = [_stand_in(tx, arg) for arg in args]
     named = {name: _stand_in(tx, value) for name, value in kwargs.items()}
     if any(o is MISSING for o in (*objects, *named.values())):
@@ -269,7 +271,7 @@ def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
 
 @final
 class CopiedView:
-    """What in NumPy is a view, and in the graph a copy: an array with its elements backwards."""
+    """A result that is a view in NumPy and a copy in the graph, such as a reversed array."""
 
     def __init__(self, step: int, taken: list[torch.Tensor], made: list[torch.Tensor]) -> None:
         self.step = step
@@ -280,7 +282,8 @@ class CopiedView:
         return [version_of(one) for one in (*self._taken, *self._made)]
 
     def shows(self, tx: Interpreter, emit: Emitter) -> bool:
-        """Whether one of the two was written to, or both are there after the graph."""
+        """Whether the difference can be noticed: one of the two was written to, or both outlive the
+        graph."""
         if self._now() != self._versions:
             return True
         left = _storages(node.meta.get("example_value") for node in emit.outputs)
@@ -302,7 +305,7 @@ def _note_copy(tx: Interpreter, args: Args, result: SymbolicValue) -> None:
 
 
 def _conform(tx: Interpreter, value: SymbolicValue, model: Any) -> SymbolicValue:
-    """The operation's result as arrays and scalars, of NumPy's types where those are known."""
+    """The operation's result as arrays and scalars, with NumPy's types if those are known."""
     if isinstance(value, TensorValue):
         if isinstance(model, Blank):
             wanted = numpy_calls.torch_dtype(model.dtype)
@@ -321,7 +324,7 @@ def _conform(tx: Interpreter, value: SymbolicValue, model: Any) -> SymbolicValue
 
 
 def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """An argument as a node can take it: NumPy's types and scalars become torch's."""
+    """An argument as graph nodes take it: NumPy's types and scalars become torch's."""
     value = tx.force(value)
     if isinstance(value, (TupleValue, ListValue)):
         return type(value)([_operand(tx, item) for item in value.items])
@@ -350,7 +353,7 @@ def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
 
 
 def _bound(tx: Interpreter, part: SymbolicValue) -> SymbolicValue:
-    """A bound of a slice: a plain number."""
+    """A bound of a slice, as a plain number."""
     if isinstance(part, ArrayValue):
         raise graph_break("data-dependent-value", "a slice bounded by a NumPy scalar")
     number = isinstance(part, ConstantValue) and isinstance(part.value, numpy.integer)

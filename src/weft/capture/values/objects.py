@@ -1,8 +1,8 @@
 """Instances of Python classes, made outside or inside.
 
-Place in the pipeline: the family of everything that has no family of its own. Attributes are read
-one by one from the instance dictionary (a `DictValue`) and the class; an instance of a class
-derived from list, dict, ... has its items in `contents`. Changes are journalled and written back.
+Place in the pipeline: the family of all objects without another one. Attributes are read one by one
+from the instance dictionary (a `DictValue`) and the class; an instance of a class derived from
+list, dict, ... has its items in `contents`. Changes are recorded and written back.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LIBRARY = ("torch", "weft")
 
 
 def instance_dict(obj: Any) -> dict[str, Any] | None:
-    """The object's attributes, without running code of its class."""
+    """The object's `__dict__`, read without running code of its class."""
     reader = threading.local if issubclass(type(obj), threading.local) else object
     try:
         found = reader.__getattribute__(obj, "__dict__")
@@ -64,13 +64,14 @@ def instance_dict(obj: Any) -> dict[str, Any] | None:
 
 
 def _is_slot(attribute: Any) -> bool:
-    """Whether the descriptor is of `__slots__` of a Python class; C types may refuse values."""
+    """Whether the descriptor belongs to `__slots__` of a Python class; those of C types may refuse
+    values."""
     return (isinstance(attribute, types.MemberDescriptorType)
             and "__slots__" in vars(attribute.__objclass__))
 
 
 def has_slot(obj: Any, name: str) -> bool:
-    """Whether a `__slots__` member is set, without running code of its class."""
+    """Whether a `__slots__` member is set, found without running code of the object's class."""
     try:
         object.__getattribute__(obj, name)
     except AttributeError:
@@ -135,13 +136,13 @@ class ObjectValue(SymbolicValue):
     # -- attributes -------------------------------------------------------------------------------
 
     def _defined(self, tx: Interpreter, name: str) -> Any:
-        """What the class defines under a name, guarded: nothing may appear in front of it."""
+        """What the class defines under a name, guarded."""
         found = type_lookup(self.cls, name)
         guard_attribute(tx, self.cls, name, found)
         return found
 
     def _hook(self, tx: Interpreter, name: str) -> Any:
-        """A special method of attribute access, if the program's class has its own."""
+        """A special method of attribute access that the program's class overrides, or None."""
         hook = self._defined(tx, name)
         if isinstance(hook, types.FunctionType) or hook is MISSING:
             return hook
@@ -201,7 +202,7 @@ class ObjectValue(SymbolicValue):
 
     def missing_attribute(self, tx: Interpreter, name: str, error: ObservedException
                           ) -> SymbolicValue:
-        """What `__getattr__` gives, if the class has one."""
+        """The result of `__getattr__`; raises `error` if the class has none."""
         hook = self._hook(tx, "__getattr__")
         if hook is MISSING:
             raise error
@@ -251,18 +252,18 @@ class ObjectValue(SymbolicValue):
             self.attributes.store(tx, name, constant(name), value)
 
     def use_namespace(self, value: SymbolicValue) -> None:
-        """From now on the attributes are the items of another dictionary."""
+        """Make another dictionary the object's `__dict__`."""
         found = attributes_of(value)
         if found is None:
             raise graph_break("unknown-operation", f"{value!r} as attributes of {self!r}")
         self.attributes, self.namespace = found, value
 
     def _no_place(self, tx: Interpreter, name: str) -> ObservedException:
-        """What setting or deleting an attribute raises where there is no dictionary."""
+        """The error of setting or deleting an attribute of an object without a dictionary."""
         return self._error_of(tx, name, lambda it: object.__setattr__(it, name, None))
 
     def _error_of(self, tx: Interpreter, name: str, use: Callable[[Any], Any]) -> ObservedException:
-        """The AttributeError of an object without contents, which each Python words differently."""
+        """The AttributeError of an object without contents, in the words of the Python version."""
         try:
             use(object.__new__(self.cls))
         except AttributeError as error:
@@ -289,7 +290,7 @@ class ObjectValue(SymbolicValue):
             tx.wrap_fixed(setter, name).call(tx, [descriptor, self, value], {})
 
     def set_slot(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        """Writes a `__slots__` member."""
+        """Write a `__slots__` member."""
         self.slots[name] = value
         self.slots_written[name] = None
         if self.source is not None:
@@ -333,7 +334,7 @@ class ObjectValue(SymbolicValue):
     # -- protocols --------------------------------------------------------------------------------
 
     def special(self, tx: Interpreter, name: str) -> SymbolicValue | None:
-        """The bound special method, looked up on the class; None when there is none."""
+        """The bound special method, looked up on the class, or None."""
         attribute = type_lookup(self.cls, name)
         if attribute is MISSING or attribute is None:
             return None
@@ -374,7 +375,7 @@ class ObjectValue(SymbolicValue):
         return self._special(tx, "__getitem__", key)
 
     def missing_key(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
-        """`dict.__getitem__` of an instance of a subclass of dict."""
+        """`dict.__getitem__` of an instance of a subclass of dict, for a missing key."""
         contents = self.contents
         assert isinstance(contents, DictValue)
         hook = self._defined(tx, "__missing__")
@@ -507,7 +508,8 @@ class ObjectValue(SymbolicValue):
 
 
 def attributes_of(value: SymbolicValue) -> DictValue | None:
-    """The items of what may be set as an object's `__dict__`: a dictionary, also of a subclass."""
+    """The items of an object that is assigned to `__dict__`: a dictionary or an instance of a
+    subclass."""
     found = value.contents if isinstance(value, ObjectValue) else value
     return found if isinstance(found, DictValue) else None
 
@@ -527,23 +529,23 @@ _CONTAINERS: tuple[type, ...] = (OrderedDict, defaultdict, dict, list, set)
 
 
 def _is_identity(cls: type, hasher: Any) -> bool:
-    """Whether a library's hash and equality are those of the object's identity."""
+    """Whether a library class's hash and equality are those of `object`."""
     home = str(hasher.__module__).partition(".")[0]
     return home in _LIBRARY and type_lookup(cls, "__eq__") is object.__eq__
 
 
 def _is_c_made(cls: type) -> bool:
-    """Whether a base written in C, other than the containers, has to make the instances."""
+    """Whether a C base other than the containers must create the instances."""
     return isinstance(type_lookup(cls, "__new__"), types.BuiltinFunctionType)
 
 
 def _c_base(cls: type) -> type:
-    """The C type whose `__new__` makes instances of the class."""
+    """The C type whose `__new__` creates instances of the class."""
     return next((base for base in _CONTAINERS if issubclass(cls, base)), object)
 
 
 def checked_text(tx: Interpreter, name: str, value: SymbolicValue) -> SymbolicValue:
-    """What the special method `name` gave, which has to be a string."""
+    """The string that the special method `name` returned; raises TypeError if it is none."""
     kind = tx.force(value).python_type()
     if not issubclass(kind, str):
         raise tx.error(TypeError, f"{name} returned non-string (type {kind.__name__})")
@@ -551,7 +553,7 @@ def checked_text(tx: Interpreter, name: str, value: SymbolicValue) -> SymbolicVa
 
 
 def new_object(cls: type) -> ObjectValue:
-    """`object.__new__(cls)`, or the container's."""
+    """`object.__new__(cls)`, or that of the class's container base."""
     value = ObjectValue(cls)
     base = _c_base(cls)
     if base is list:

@@ -1,8 +1,8 @@
-"""Iterators that exist outside: in the rest of a loop that a graph break cut, above all.
+"""Iterators from outside, most often of a loop that a graph break has split.
 
-Place in the pipeline: a value family. What an iterator over a list, tuple, range or dictionary will
-give next can be seen without taking it: guards look at it, and the replacement takes it. So a
-loop's head does not end a graph, and one variant serves all items of a kind::
+Place in the pipeline: a value family. The next items of an iterator over a list, tuple, range or
+dictionary can be read without advancing it: guards look at them, and the replacement advances it.
+So a loop's head does not end a graph, and one variant serves all items of a kind::
 
     for layer in layers:
         x = layer(x)
@@ -43,7 +43,7 @@ _DICTIONARIES: Final[tuple[type, ...]] = tuple(map(type, (
 
 @cache
 def _ahead(n: int) -> Callable[[Iterator[Any]], Any]:
-    """A function that gives the item after the next `n`; an iterator's copy is taken forward."""
+    """A function that returns the item after the next `n`, from a copy of the iterator."""
 
     def peek(iterator: Iterator[Any]) -> Any:
         return next(islice(copy.copy(iterator), n, None), _END)
@@ -53,7 +53,7 @@ def _ahead(n: int) -> Callable[[Iterator[Any]], Any]:
 
 @final
 class OutsideIterator(IteratorValue):
-    """An iterator whose coming items can be seen."""
+    """An iterator whose next items can be read without advancing it."""
 
     __slots__ = ("object", "over", "owned", "taken")
 
@@ -76,7 +76,7 @@ class OutsideIterator(IteratorValue):
         return None if item is None else tx.force(item)
 
     def next_unread(self, tx: Interpreter) -> SymbolicValue | None:
-        """The next item, not looked at (and guarded) yet."""
+        """The next item, not yet read and so not guarded."""
         if self.over:
             return None
         if self.taken >= _MOST:
@@ -106,7 +106,7 @@ class OutsideIterator(IteratorValue):
 
 
 def take(value: OutsideIterator | OutsideEnumerate, emit: Emitter) -> None:
-    """Takes from the real iterator what capture took."""
+    """Advance the real iterator as far as capture did."""
     if value.owned:
         return
     name = emit.value(value)
@@ -128,14 +128,14 @@ def _wrap_iterator(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
 
 @wraps(*_DICTIONARIES)
 def _wrap_dictionary_iterator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    """Copying one lists what is left, which is too much for a large dictionary."""
+    """Copying one lists the remaining items, which is too slow for a large dictionary."""
     if obj.__length_hint__() > _MOST:
         return unknown(tx, obj, source)
     return _wrap_iterator(tx, obj, source)
 
 
 def _parts(iterator: Any) -> tuple[Any, ...]:
-    """What zip, map and enumerate objects are made of."""
+    """The iterators inside a zip, map or enumerate object."""
     return iterator.__reduce__()[1]  # type: ignore[no-any-return]
 
 
@@ -178,7 +178,7 @@ def _made(value: SymbolicValue, source: Source) -> SymbolicValue:
 
 @final
 class OutsideEnumerate(IteratorValue):
-    """An enumerate object: the iterator below is taken from through it."""
+    """An enumerate object: its inner iterator is advanced through it."""
 
     __slots__ = ("below", "object", "over", "owned", "taken")
     kind = enumerate
@@ -208,8 +208,8 @@ class OutsideEnumerate(IteratorValue):
 
 
 def _own(value: SymbolicValue) -> bool:
-    """Notes that an enumerate object takes from an iterator; False when it cannot be told what
-    that does besides."""
+    """Record that an enumerate object advances an iterator; False if that might have other
+    effects."""
     if isinstance(value, (OutsideIterator, OutsideEnumerate)):
         value.owned = True
         return True

@@ -1,15 +1,17 @@
-"""Generators of Python's `random` and of `numpy.random`: what they draw are inputs of the graph.
+"""Random generators of Python and NumPy: what they draw are inputs of the graph.
 
-Place in the pipeline: a value family. What a method gives depends on its arguments and on the
+Place in the pipeline: a value family. What a method returns depends on its arguments and the
 generator's state alone, so the replacement draws before it calls the graph, in the program's order
-(`draw_lines`); the state is left as eager leaves it, and each call draws anew::
+(`draw_lines`). The generator is left in the state that eager leaves it in, and each call draws
+anew::
 
     scale = random.uniform(0.5, 2)              v[3] = c0.uniform(0.5, 2)
     return x * scale + np.random.rand(3)        v[5] = c2(c1.rand(3))
                                                 out0, = graph(v[0], v[3], v[5])
 
-Of the result capture knows type and sizes, from a generator of its own. Where Python needs the
-number the graph ends. What the methods in `_OTHER` give is not known so: they break the graph.
+Capture knows only the type and sizes of a result, from a generator of its own; where Python needs
+the number, the graph ends. The methods in `_OTHER` cannot be predicted like this and break the
+graph.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ _OTHER: Final = frozenset({
 @final
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One call of a generator's method: the place of what it gives, and how to make that."""
+    """One call of a generator's method: the slot of its result, and the expression that draws
+    it."""
 
     place: Source
     owner: SymbolicValue
@@ -118,8 +121,8 @@ _METHOD_KINDS: Final = (
 
 
 def _is_patched(kind: type, name: str) -> bool:
-    """Whether the method, or one that it draws by, is not what the library has: trying a call
-    would run the program's code."""
+    """Whether the program replaced the method, or one that it uses: trying a call would run its
+    code."""
     drawn_by = ("random", "getrandbits") if issubclass(kind, random.Random) else ()
     return not isinstance(type_lookup(kind, name), _METHOD_KINDS) or any(
         not isinstance(type_lookup(kind, part), types.MethodDescriptorType) for part in drawn_by)
@@ -132,7 +135,7 @@ def _own(generator: Any) -> Any:
 
 @functools.cache
 def _another(kind: Any) -> Any:
-    """A generator of that type, to try calls on."""
+    """A new generator of that type, to try calls on."""
     return kind(0) if kind.__name__ != "Generator" else numpy.random.default_rng(0)
 
 
@@ -141,7 +144,7 @@ def _is_symbolic(value: SymbolicValue) -> bool:
 
 
 def _model_of(tx: Interpreter, value: SymbolicValue) -> Any:
-    """What an argument may be; MISSING if it is not known ahead of the graph."""
+    """An argument as far as it is known before the graph runs, or MISSING."""
     value = tx.force(value)
     if isinstance(value, SymbolicNumberValue):
         return value.in_this_call()
@@ -160,7 +163,7 @@ _BETWEEN: Final = frozenset({"choice", "integers", "randint", "random_integers",
 
 
 def _limits(name: str, args: Args, kwargs: Kwargs) -> tuple[int, int]:
-    """Between which numbers an integer lies that the method gives."""
+    """The bounds of the integer that the method returns."""
     ends = [arg.constant() for arg in args[:2] if arg.is_constant]
     if name not in _BETWEEN or kwargs or len(ends) < min(len(args), 2) or not ends or not all(
             type(end) is int for end in ends):
@@ -169,7 +172,7 @@ def _limits(name: str, args: Args, kwargs: Kwargs) -> tuple[int, int]:
 
 
 def _drawn(tx: Interpreter, model: Any, place: Source, limits: tuple[int, int]) -> SymbolicValue:
-    """The value of what is drawn, which `model` is like."""
+    """The value of a drawn result; `model` is one like it."""
     if model is None:  # of `seed`
         return NONE
     kind = type(model)
@@ -187,8 +190,10 @@ def _drawn(tx: Interpreter, model: Any, place: Source, limits: tuple[int, int]) 
 
 
 def draw_lines(emit: Emitter) -> list[str]:
-    """The statements that draw what the program draws; if the frame may be run eagerly after all,
-    it finds the generators as they were."""
+    """Statements that draw what the program draws.
+
+    If the frame may still be run eagerly, they save the generators' states first.
+    """
     draws: list[Draw] = emit.tx.draws
     lines = [draw.line(emit) for draw in draws]
     if draws and emit.on_error is not None:
@@ -198,7 +203,7 @@ def draw_lines(emit: Emitter) -> list[str]:
 
 
 def kept(*generators: Any) -> Callable[[], None]:
-    """What takes the generators back to where they are now."""
+    """A function that resets the generators to their current states."""
     steps = [_kept(generator) for generator in generators]
 
     def restore() -> None:

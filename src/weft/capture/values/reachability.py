@@ -1,7 +1,7 @@
 """Whether an object made while capturing would still be alive in the program.
 
-Place in the pipeline: asked when a weak reference is called. Capture keeps every value; the program
-frees an object with its last reference, so what matters is who in the frames under way holds it.
+Place in the pipeline: used when a weak reference is called. Capture keeps every value, but the
+program frees an object with its last reference; so what matters is which frames hold it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _WEAK = frozenset({"target"})
 
 
 def is_held(tx: Interpreter, value: SymbolicValue) -> bool:
-    """Whether a variable, an outside object or something reachable from them holds the value."""
+    """Whether a variable, an outside object, or something reachable from them refers to the
+    value."""
     return _reaches([*_frames(tx.frame), *tx.effects.touched()], value)
 
 
@@ -30,7 +31,7 @@ _PATIENCE: Final = 200_000
 
 @final
 class Watch:
-    """Objects made while capturing of which the program wants to know when they are freed."""
+    """Objects made while capturing whose end of life has an effect."""
 
     def __init__(self) -> None:
         self._objects: dict[int, tuple[SymbolicValue, Any, str]] = {}
@@ -42,11 +43,11 @@ class Watch:
         return bool(self._objects)
 
     def add(self, value: SymbolicValue) -> None:
-        """Watch a further object."""
+        """Watch another object."""
         self._objects[id(value)] = (value, None, "")
 
     def all_held(self, tx: Interpreter) -> bool:
-        """Whether none was let go by the last instruction."""
+        """Whether all of them are still alive after the last instruction."""
         return self._looked < _PATIENCE and all(
             self._holds(tx, frame, name, value) or self._find(tx, value)
             for value, frame, name in list(self._objects.values()))
@@ -74,7 +75,7 @@ class Watch:
 
 
 def holds_itself(value: SymbolicValue) -> bool:
-    """Whether the value is in a reference cycle, which the collector frees at some time."""
+    """Whether the value is in a reference cycle, so that the garbage collector frees it."""
     return _reaches(list(_parts(value)), value)
 
 
@@ -97,7 +98,7 @@ def _reaches(todo: list[Any], wanted: SymbolicValue, seen: set[int] | None = Non
 
 
 def _parts(one: Any) -> Iterator[Any]:
-    """What an object of the interpreter refers to."""
+    """The objects that an object of the interpreter refers to."""
     if isinstance(one, Frame):
         yield from (one.locals, one.cells, one.stack, one.handled)
     elif isinstance(one, SymbolicValue):

@@ -1,12 +1,12 @@
 """Which value family stands for which Python type.
 
-Place in the pipeline: under the interpreter's `wrap`; each family registers its types beside its
+Place in the pipeline: under the interpreter's `wrap`. Each family registers its types beside its
 class::
 
     @wraps(list)
     def wrap_list(tx, obj, source): ...
 
-Lookup goes along the method resolution order, so subclasses without an own entry find their base's.
+Lookup follows the MRO, so a subclass without an entry uses its base's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def wraps(*types: type, subclasses: bool = False) -> Callable[[Wrapper], Wrapper
 
 
 def wraps_named(*names: str) -> Callable[[Wrapper], Wrapper]:
-    """The same for types that cannot be named without importing their modules."""
+    """As `wraps`, for types that cannot be named without importing their modules."""
 
     def register(wrapper: Wrapper) -> Wrapper:
         BY_NAME.update(dict.fromkeys(names, wrapper))

@@ -1,8 +1,8 @@
-"""Lists, tuples (named ones, torch.Size), ranges and slices.
+"""Lists, tuples, torch.Size, ranges and slices.
 
 Place in the pipeline: a value family. A sequence holds its items as values; items of outside
-sequences stay unread (unguarded) until somebody looks. A changed outside list is written back
-whole.
+sequences stay unread, and so without guards, until they are used. A changed outside list is written
+back as a whole.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 class SequenceValue(ContainerMethods):
-    """What lists and tuples share."""
+    """The common part of lists and tuples."""
 
     __slots__ = ("items",)
 
@@ -50,14 +50,14 @@ class SequenceValue(ContainerMethods):
         self.items = list(items)
 
     def at(self, tx: Interpreter, index: int) -> SymbolicValue:
-        """The item at an index within range, looked at."""
+        """The item at a valid index, read."""
         item = self.items[index]
         if item.__class__ is LazyValue:
             item = self.items[index] = tx.force(item)
         return item
 
     def all(self, tx: Interpreter) -> list[SymbolicValue]:
-        """The items, looked at."""
+        """All items, read."""
         for index, item in enumerate(self.items):
             if item.__class__ is LazyValue:
                 self.items[index] = tx.force(item)
@@ -76,8 +76,8 @@ class SequenceValue(ContainerMethods):
         return list(self.all(tx))
 
     def index_of(self, tx: Interpreter, key: SymbolicValue, what: str = "") -> int:
-        """A constant index, checked against the length; errors say `what` it is (else a `list
-        index`)."""
+        """A constant index, checked against the length; errors call it `what`, such as "list
+        index"."""
         position = python_object(tx, key)
         if position is MISSING and _names_index(key):
             position = python_object(tx, key.method(tx, "__index__", [], {}))
@@ -99,7 +99,7 @@ class SequenceValue(ContainerMethods):
         return self.at(tx, self.index_of(tx, key))
 
     def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
-        """A new sequence of the kind that slicing gives."""
+        """A new sequence of the type that slicing returns."""
         return type(self)(items)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
@@ -139,14 +139,14 @@ class SequenceValue(ContainerMethods):
         return boolean(getattr(operator, op)(len(self.items), len(other.items)))
 
     def state(self) -> int:
-        """What changes with the sequence, where loops over it notice."""
+        """What changes with the sequence, for loops that check for changes."""
         return 0
 
     def check_state(self, tx: Interpreter, state: int) -> None:
-        """Raises if the sequence has changed since it had that state, where loops notice."""
+        """Raise if the sequence changed since it had that state, for types whose loops check."""
 
     def find(self, tx: Interpreter, item: SymbolicValue, bounds: slice = slice(None)) -> int:
-        """The position of the first item that is equal, -1 if there is none."""
+        """The position of the first equal item, or -1."""
         state = self.state()
         for position in range(len(self.items))[bounds]:
             if position >= len(self.items):  # `__eq__` has changed it
@@ -164,7 +164,7 @@ class SequenceValue(ContainerMethods):
         return MISSING if any(o is MISSING for o in objects) else self.build(objects)
 
     def build(self, items: list[Any]) -> Any:
-        """A Python sequence of this kind."""
+        """A Python sequence of this type."""
         return self.kind(items)
 
     def proxy(self, tx: Interpreter) -> Any:
@@ -183,7 +183,7 @@ class SequenceValue(ContainerMethods):
         return constant(found)
 
     def refuse_absent(self, tx: Interpreter, method: str, item: SymbolicValue) -> None:
-        """Raises what Python raises when an item that a method looks for is not there."""
+        """Raise Python's error for an item that a method did not find."""
         evaluate(tx, lambda: getattr(self.kind(), method)(_Shown(tx, item)))
 
     def m_count(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -201,12 +201,12 @@ class SequenceValue(ContainerMethods):
 
 
 def _names_index(key: SymbolicValue) -> bool:
-    """Whether the class of the key says which index it is."""
+    """Whether the key's class has an `__index__`."""
     return isinstance(getattr(key.python_type(), "__index__", None), types.FunctionType)
 
 
 class _Shown:
-    """Equal to nothing; looks like a value to who asks."""
+    """Equal to nothing, but has the attributes of a value."""
 
     def __init__(self, tx: Interpreter, value: SymbolicValue) -> None:
         self.tx = tx
@@ -219,7 +219,7 @@ class _Shown:
 
 @final
 class ReversedIterator(IteratorValue):
-    """Over a live sequence from its end."""
+    """An iterator over a live sequence from its end."""
 
     __slots__ = ("position", "sequence")
 
@@ -248,8 +248,8 @@ class ReversedIterator(IteratorValue):
 
 
 class GrowingValue(SequenceValue):
-    """A list or deque. Of one from outside that is only appended to, not even the length is
-    guarded: in a loop whose iterations end a graph it has another one each time."""
+    """A list or deque. If one from outside is only appended to, not even its length is guarded: in
+    a loop that breaks the graph it has another length each time."""
 
     __slots__ = ("_items", "_read", "added", "original")
 
@@ -261,13 +261,13 @@ class GrowingValue(SequenceValue):
         self.original = original
 
     def read_with(self, read: Callable[[], list[SymbolicValue]]) -> Self:
-        """Of an outside object; `read` gives its items and guards how many they are."""
+        """Set the function that returns an outside object's items and guards their number."""
         self._read = read
         return self
 
     @property
     def unread(self) -> bool:
-        """Whether nobody has asked for the items yet; what was appended is in `added`."""
+        """Whether the items were never read; appended ones are in `added`."""
         return self._read is not None
 
     @property
@@ -284,7 +284,7 @@ class GrowingValue(SequenceValue):
         self._read = None
 
     def append(self, items: Iterable[SymbolicValue]) -> None:
-        """Adds items at the end."""
+        """Add items at the end."""
         (self._items if self._read is None else self.added).extend(items)
 
     def real(self) -> Any:
@@ -299,7 +299,7 @@ class ListValue(GrowingValue):
     kind = list
 
     def changed(self, tx: Interpreter) -> None:
-        """Notes a mutation."""
+        """Record a mutation."""
         if self.source is not None:
             tx.effects.touch(self)
 
@@ -422,7 +422,7 @@ class ListValue(GrowingValue):
 
 @final
 class _SeenWhileSorting(list[SymbolicValue]):
-    """What the program sees of a list that it sorts: empty, until something is put in."""
+    """The list that the program sees while it is sorted: empty unless something is added."""
 
     touched = False
 
@@ -569,7 +569,7 @@ class RangeValue(MethodTable):
 
 @final
 class RangeIterator(IteratorValue):
-    """Over a range of any length."""
+    """An iterator over a range of any length."""
 
     __slots__ = ("rest",)
 
@@ -611,7 +611,7 @@ class SliceValue(MethodTable):
         return slice(*(part.constant() for part in self.parts))
 
     def constant_slice(self, tx: Interpreter) -> slice:
-        """The slice, its bounds being constants."""
+        """The slice as a Python object; its bounds become constants."""
         return self.constant()  # type: ignore[no-any-return]
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:

@@ -1,8 +1,8 @@
 """Sets and frozensets.
 
-Place in the pipeline: a value family. Items are kept by their dictionary keys, in insertion order.
-(A real set's order may differ: iteration over outside sets follows the real set, guarded by
-equality.)
+Place in the pipeline: a value family. Items are stored by their dictionary keys, in insertion
+order. A real set may have another order: iteration over an outside set follows the real set, which
+is guarded by equality.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class SetValue(ContainerMethods):
         return key
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
-        """In the order that Python's own set of these items has, when they are constants."""
+        """Iterates constants in the order of Python's own set of them."""
         return SetIterator(self, self._ordered())
 
     def _ordered(self) -> list[SymbolicValue]:
@@ -236,7 +236,7 @@ class SetValue(ContainerMethods):
 
 @final
 class SetIterator(IteratorValue):
-    """Over the items that a set has; notices when their number changes meanwhile."""
+    """An iterator over the current items; raises if their number changes."""
 
     __slots__ = ("items", "owner", "position")
     kind: type = type(iter(set()))
@@ -279,13 +279,13 @@ _COMPARISONS: dict[str, Any] = {
 
 
 def _is_compared_by_code(kind: type) -> bool:
-    """Whether the program itself says what instances are equal."""
+    """Whether the program's class defines the equality of its instances."""
     return any(isinstance(getattr(kind, name), types.FunctionType)
                for name in ("__eq__", "__hash__"))
 
 
 def _exact(item: Any) -> Any:
-    """What tells a set's item from equal ones: 1 from True, 0.0 from -0.0."""
+    """A key that tells equal items apart: 1 from True, 0.0 from -0.0."""
     kind = type(item)
     if kind in (set, frozenset):
         return frozenset(map(_exact, item))

@@ -1,14 +1,14 @@
 """Numbers in tensors that follow from sizes: `torch.ceil((length - kernel) / stride).long()`.
 
-Place in the pipeline: beside `known_data.py`, for what is not the same in each call but follows
-from sizes and known data alone. Programs take such numbers out of tensors for paddings and counts
-of frames; here they are computed on the sizes themselves, so that they stay symbolic sizes::
+Place in the pipeline: beside `known_data.py`, for numbers that change between calls but follow from
+sizes and known data alone. Programs read such numbers from tensors for paddings and frame counts.
+Here they are computed from the sizes, so they stay symbolic::
 
     n = torch.div(x.size(1), 8, rounding_mode="trunc")      # a tensor, for eager
     number(tx, node of n)                                   # s1//8: what `n.item()` gives
 
-A tensor of floats stands for a fraction. Rounding it gives what the kernels give as long as its
-parts are small beside the precision of the type, which is guarded.
+A tensor of floats stands for a fraction. Rounding it gives the kernels' result if its parts are
+small compared to the type's precision, which is guarded.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Number = Whole | torch.SymBool
 
 
 class _NoNumber(Exception):
-    """The tensor's number is not one that can be told."""
+    """The tensor's number does not follow from sizes."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Fraction:
-    """A float computed in so many operations, whose numerators were no larger than these."""
+    """The float `over / under`; `numerators` bound those of the operations that computed it."""
 
     over: Whole
     under: int
@@ -47,7 +47,7 @@ class _Fraction:
 
 
 def number(tx: Interpreter, node: fx.Node) -> Number | None:
-    """The number in a tensor of one element, where it follows from sizes; None: it does not."""
+    """The number in a tensor of one element if it follows from sizes, else None."""
     if node.graph is not tx.builder.graph:
         return None
     try:
@@ -62,7 +62,7 @@ def number(tx: Interpreter, node: fx.Node) -> Number | None:
 
 @final
 class _Evaluation:
-    """The numbers of nodes, each computed once."""
+    """Computes the numbers of nodes, each once."""
 
     def __init__(self, tx: Interpreter) -> None:
         self.tx = tx
@@ -111,7 +111,7 @@ class _Evaluation:
         return self.rounded(made, up=False)
 
     def rounded(self, made: _Fraction, *, up: bool) -> Whole:
-        """Errors of float32 must not reach the next whole number."""
+        """The rounded number; guards that errors of float32 cannot reach the next integer."""
         count = max(1, len(made.numerators))
         for one in made.numerators:
             if not self.holds(-(1 << 23) < one * count) or not self.holds(one * count < 1 << 23):
@@ -119,7 +119,7 @@ class _Evaluation:
         return -(-made.over // made.under) if up else made.over // made.under
 
     def holds(self, condition: bool | torch.SymBool) -> bool:
-        """Whether the condition holds in this call: a guard."""
+        """Whether the condition holds in this call; guarded."""
         if not is_hinted(condition):
             raise _NoNumber
         return evaluate(self.tx, lambda: bool(condition))  # type: ignore[no-any-return]
@@ -208,7 +208,7 @@ def _clamp(ev: _Evaluation, a: Any, min: Any = None, max: Any = None) -> Whole:
 
 
 def _same(ev: _Evaluation, a: Any, *args: Any, **named: Any) -> Any:
-    """Of another type, perhaps, which the result's example has."""
+    """The same number, perhaps of another type: that of the result's example."""
     return a
 
 

@@ -1,9 +1,9 @@
-"""Sizes and Python numbers that change between calls, and what is computed of them.
+"""Sizes and Python numbers that change between calls, and what is computed from them.
 
 Place in the pipeline: beside constants. The value holds a ``torch.SymInt`` (``SymFloat``,
-``SymBool``) of the capture's `ShapeContext`; arithmetic is Python's on those, a branch records a
-guard. Where a plain number is needed (a list index, ``range``, a format string) the value becomes
-constant, by a guard.
+``SymBool``) of the capture's `ShapeContext`; arithmetic is Python's on those, and a branch records
+a guard. Where a plain number is needed (a list index, ``range``, a format string), a guard makes
+the value constant::
 
     x.shape[0] * 2          # graph: a placeholder for the size, operator.mul
     return x.shape[0] + 1   # replacement: `v[3]+1`
@@ -95,14 +95,13 @@ class SymbolicNumberValue(SymbolicValue):
             raise graph_break("data-dependent-value", str(error)) from error
 
     def in_this_call(self) -> Any:
-        """The number in this call, which is not fixed by being looked at; MISSING if it depends on
-        data."""
+        """The number in this call, without guarding it; MISSING if it depends on data."""
         known = is_hinted(self.example)
         return self.python_type()(self.example.node.hint) if known else MISSING
 
     def _beyond(self) -> int | None:
-        """The value of an int that has more than 64 bits, which only its symbols can be fixed by:
-        what is known of ranges ends there."""
+        """The value of an int of more than 64 bits: its symbols are fixed one by one, because
+        ranges end at 64 bits."""
         value, shapes = _value_of(self.example), self.tx.shapes
         hint = shapes.hint(value) if isinstance(value, Expr) else None
         if hint is None or abs(hint) < INF:
@@ -129,7 +128,7 @@ class SymbolicNumberValue(SymbolicValue):
             return answer
 
     def _tested(self, tx: Interpreter) -> bool | None:
-        """The truth in this call, which a guard tests from now on (`input_tests.py`)."""
+        """The truth in this call; a guard tests it in later ones (`input_tests.py`)."""
         asked = self if isinstance(self.example, torch.SymBool) else tx.binary(
             "ne", self, constant(0))
         answer = outcome(tx, asked.proxy(tx))
@@ -157,7 +156,8 @@ class SymbolicNumberValue(SymbolicValue):
         return ConstantMethod(constant(self.constant()), name).call(tx, args, kwargs)
 
     def _rounded_to(self, tx: Interpreter, args: Args) -> SymbolicValue | None:
-        """Rounded to a number of digits, symbolic still; None where that is not known."""
+        """The number rounded to some digits, still symbolic, or None if that cannot be
+        expressed."""
         digits = args[0].constant() if len(args) == 1 and args[0].is_constant else None
         if type(digits) is not int or isinstance(self.example, torch.SymBool):
             return None
@@ -187,7 +187,7 @@ class SymbolicNumberValue(SymbolicValue):
         return self._of_kind(tx.wrap_new(evaluate(tx, lambda: function(*pair))), kind)
 
     def _partial(self, tx: Interpreter, op: str, pair: Any, kind: type | None) -> Any:
-        """An operation on floats that does not have a value everywhere."""
+        """An operation on floats that is not defined for all numbers."""
         if kind is not None and not is_certain(op, *map(number_of, pair)):
             return None  # NumPy warns
         made = float_operation(tx, op, *pair)
@@ -197,7 +197,7 @@ class SymbolicNumberValue(SymbolicValue):
 
     @staticmethod
     def _of_kind(value: SymbolicValue, kind: type | None) -> SymbolicValue:
-        """The result of an operation of which an operand was of that NumPy type (or none)."""
+        """The result of an operation with an operand of that NumPy type (or None)."""
         if kind is None:
             return value
         made = NUMPY_KINDS[value.python_type()]
@@ -232,8 +232,8 @@ class SymbolicNumberValue(SymbolicValue):
         return text(value, names) if plain else f"({text(value, names)})"
 
     def _condition_text(self, emit: Emitter, condition: Any) -> str:
-        """A bool: constant (guarded) if this call decides it, else computed from what is drawn or
-        from the data."""
+        """An expression for a bool: a constant, guarded, if this call decides it; otherwise
+        computed from drawn numbers or data."""
         if self.tx.shapes.condition_hint(condition) is not None:
             return repr(bool(self.constant()))
         of_data = self.tx.shapes.unbacked_symbols.names
@@ -251,7 +251,7 @@ _PARTIAL: Final = frozenset({"pow", "mod", "floordiv"})
 
 
 def check_divisor(tx: Interpreter, op: str, number: Any, divisor: Any) -> None:
-    """Guards that the divisor is not zero, else raises what Python raises."""
+    """Guard that the divisor is not zero; if it is, raise Python's error."""
     if not isinstance(divisor, torch.SymInt | torch.SymFloat):
         return
     try:
@@ -266,7 +266,7 @@ def check_divisor(tx: Interpreter, op: str, number: Any, divisor: Any) -> None:
 
 
 def _gives_float(op: str, left: Any, right: Any) -> bool:
-    """Whether Python computes a float; negative powers of ints are asked for by a guard."""
+    """Whether Python computes a float; a guard settles the sign of an int's exponent."""
     if any(isinstance(number, float | torch.SymFloat) for number in (left, right)):
         return True
     return op == "pow" and is_hinted(right) and bool(right < 0)
@@ -306,7 +306,7 @@ NUMPY_KINDS: Final[Mapping[type, type]] = {
 
 
 def numpy_kind(value: SymbolicValue) -> type | None:
-    """The NumPy type of a number, if it has one."""
+    """The NumPy type of a number, or None."""
     kind = value.python_type()
     return kind if kind in (numpy.int64, numpy.float64, numpy.bool_) else None
 
@@ -341,7 +341,7 @@ def _is_float_of_data(number: SymbolicNumber) -> bool:
 
 
 def extreme_number(tx: Interpreter, op: str, values: list[SymbolicValue]) -> SymbolicValue | None:
-    """The greatest (`op` "gt") or least of some ints, or of some floats, whichever it is."""
+    """The maximum (`op` "gt") or minimum of ints or of floats."""
     numbers = [operand(value) for value in values]
     if not any(isinstance(n, torch.SymInt | torch.SymFloat) for n in numbers):
         return None
@@ -356,7 +356,7 @@ def extreme_number(tx: Interpreter, op: str, values: list[SymbolicValue]) -> Sym
 
 
 def operand(value: SymbolicValue) -> Any:
-    """The Python or symbolic number for arithmetic; None for other values."""
+    """The Python or symbolic number to calculate with; None for other values."""
     if isinstance(value, SymbolicNumberValue):
         return value.example
     if isinstance(value, ConstantValue) and type(value.value) in _PLAIN:
@@ -394,7 +394,7 @@ def _source(tx: Interpreter, symbol: Expr | FloatSymbol) -> Source:
 
 
 def _place(tx: Interpreter, emit: Emitter, symbol: Expr | FloatSymbol) -> str:
-    """Where the replacement finds the symbol: among the collected values or graph outputs."""
+    """The expression for a symbol in the replacement: a collected value or a graph output."""
     if _name(symbol) in tx.shapes.unbacked_symbols.names:
         return emit.output(_Nodes(tx).number(symbol))
     return f"v[{_source(tx, symbol).collect()}]"
@@ -407,7 +407,7 @@ def number_node(tx: Interpreter, value: Any) -> Any:
 
 @final
 class _Nodes:
-    """Graph nodes that compute symbolic numbers from the placeholders of their symbols."""
+    """Adds graph nodes that compute symbolic numbers from the placeholders of their symbols."""
 
     def __init__(self, tx: Interpreter) -> None:
         self.tx = tx
@@ -514,7 +514,7 @@ def _wrap_symbolic(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
 
 
 def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue | None:
-    """A Python number from outside, if it is one that changes between calls."""
+    """A symbolic value for an outside Python number that changes between calls, or None."""
     if source is None or type(obj) not in (int, float) or (
             type(obj) is int and abs(obj) >= INF) or obj != obj:
         return None
@@ -542,7 +542,7 @@ def _float(tx: Interpreter, obj: float, source: Source) -> torch.SymFloat:
 
 
 def _part(tx: Interpreter, obj: float, source: Source, read: Callable[[float], int]) -> Expr:
-    """What `read` gives of the float, as an input: sizes of operators' results may depend on it."""
+    """What `read` returns for the float, as an input: sizes of results may depend on it."""
     place = source.call(read, f"{read.__name__}({source.name})")
     made = expr_of(tx.shapes.integer(read(obj), place))
     assert isinstance(made, Expr)
@@ -567,7 +567,7 @@ _IN_ONE: Final = 16
 
 
 def _in_steps(emit: Emitter, value: FloatExpr, names: dict[str, str]) -> str:
-    """An expression for the value; what many operations make has a statement for each."""
+    """An expression for the value; a long formula gets a statement for each operation."""
     known: dict[FloatExpr, str] = {}
     steps = operations(value)
     for step in steps[:-1] if len(steps) > _IN_ONE else ():

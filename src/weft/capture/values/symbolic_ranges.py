@@ -1,6 +1,6 @@
-"""Ranges between sizes: their length is fixed by a guard, not their bounds.
+"""Ranges with symbolic bounds: a guard fixes their length, not the bounds.
 
-Place in the pipeline: beside the sequences; the constructor `range` makes them.
+Place in the pipeline: beside the sequences; the constructor `range` makes them::
 
     for start in range(0, x.shape[1], 4):       # guard: (s1 + 3) // 4 == 5
         part = x[:, start : start + 4]
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def symbolic_range(tx: Interpreter, bounds: list[SymbolicValue]) -> SymbolicRangeValue | None:
-    """The range where its length does not say all about it; None for other bounds."""
+    """The range if its items depend on more than its length; None for other bounds."""
     start, stop, step = _three(bounds)
     numbers = [operand(bound) for bound in (start, stop, step)]
     if not any(isinstance(n, torch.SymInt) for n in numbers):
@@ -64,7 +64,7 @@ class SymbolicRangeValue(MethodTable):
         self.items = items
 
     def copied(self, tx: Interpreter) -> Any:
-        """The range in this call, for Python code that works on constants."""
+        """The plain range of this call, for Python code that works on constants."""
         return evaluate(tx, lambda: range(*(bound.constant() for bound in self.bounds)))
 
     def truth(self, tx: Interpreter) -> bool:

@@ -1,8 +1,8 @@
 """Tensors from outside with symbolic dimensions: their fakes and their guards.
 
 Place in the pipeline: called by the tensor family when it reads a tensor; `DynamicPolicy` says
-which dimensions are symbolic. Sizes get symbols; strides of a dense tensor follow from its sizes
-(one guard each), other strides (of parts of tensors) are plain until they change between captures::
+which dimensions are symbolic. Sizes become symbols. Strides of a dense tensor follow from its sizes
+(one guard each); other strides (of slices) are plain until they change between captures::
 
     x: (16, 128) row-major, dimension 0 symbolic   → sizes (s0, 128), strides (128, 1)
     x: (16, 128) column-major, dimension 0 symbolic → sizes (s0, 128), strides (1, s0)
@@ -30,7 +30,7 @@ Size = int | torch.SymInt
 
 
 def symbolic_fake(tx: Interpreter, tensor: torch.Tensor, source: Source) -> Any:
-    """The fake with symbolic sizes, its guards added; None where all of it is static."""
+    """The fake with symbolic sizes, and its guards; None if the tensor is entirely static."""
     ranges = _ranges(tx, tensor, source)
     sizes = _sizes(tx, tensor, source, ranges) if ranges else list(tensor.shape)
     strides = _strides(tensor, sizes)
@@ -62,8 +62,11 @@ def _is_buffer(source: Source) -> bool:
 def _sizes(
     tx: Interpreter, tensor: torch.Tensor, source: Source, ranges: Mapping[int, DimensionRange],
 ) -> list[Size]:
-    """The tensor's sizes, with symbols for those in `ranges`. Two tensors' sizes that changed alike
-    share one; one tensor's do not: images happen to be square."""
+    """The tensor's sizes, with symbols for those in `ranges`.
+
+    Sizes of two tensors that changed alike share a symbol; those of one tensor do not, because
+    images happen to be square.
+    """
     sizes: list[Size] = list(tensor.shape)
     alike: Counter[tuple[int, ...]] = Counter()
     for d, limits in sorted(ranges.items()):
@@ -94,7 +97,7 @@ def stride_source(source: Source, d: int) -> Source:
 
 
 def _changed_strides(tx: Interpreter, tensor: torch.Tensor, source: Source) -> list[Size]:
-    """The strides of a part of a tensor, with symbols for those that have changed."""
+    """The strides of a slice, with symbols for those that changed between captures."""
     strides: list[Size] = list(tensor.stride())
     if isinstance(tensor, torch.nn.Parameter):
         return strides
@@ -108,13 +111,13 @@ def _changed_strides(tx: Interpreter, tensor: torch.Tensor, source: Source) -> l
 
 
 def _is_own(tx: Interpreter, stride: torch.SymInt, source: Source, d: int) -> bool:
-    """Whether this stride is where its symbol is read."""
+    """Whether the stride is the one that its symbol is read from."""
     sources = tx.shapes.sources.get(stride.node.value, ())
     return any(str(found) == str(stride_source(source, d)) for found in sources)
 
 
 def _strides(tensor: torch.Tensor, sizes: Sequence[Size]) -> list[Size] | None:
-    """Strides as formulas of the sizes where each is a product of inner sizes; else None."""
+    """Strides as formulas of the sizes if each is a product of inner sizes, else None."""
     strides: list[Size] = list(tensor.stride())
     order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d))
     step = 1
@@ -128,5 +131,5 @@ def _strides(tensor: torch.Tensor, sizes: Sequence[Size]) -> list[Size] | None:
 
 
 def _known(extents: Sequence[Size]) -> tuple[int | None, ...]:
-    """What the tensor guard itself compares; None for what is symbolic."""
+    """What the tensor guard compares: None where the size or stride is symbolic."""
     return tuple(extent if isinstance(extent, int) else None for extent in extents)

@@ -1,7 +1,8 @@
-"""Strings in which sizes and other symbolic numbers are written.
+"""Strings that contain sizes and other symbolic numbers.
 
-Place in the pipeline: beside constants. A message that is only kept, returned or never shown fixes
-no size; where the program looks at the text it becomes a constant, by guards on the numbers in it.
+Place in the pipeline: beside constants. A message that is only stored, returned or never shown
+fixes no size. Where the program looks at the text it becomes a constant, by guards on the numbers
+in it::
 
     name = f"{x.shape[0]} rows"     # no guard; replacement: `c0_format(v[3], '') + ' rows'`
     table[name]                     # a guard: x.shape[0] == 8
@@ -35,7 +36,7 @@ class WrittenPart:
     """The format."""
 
     def text(self, tx: Interpreter) -> str:
-        """What it is in this call, fixed by guards."""
+        """The text in this call, fixed by guards."""
         written = python_object(tx, self.value)
         return evaluate(tx, lambda: self.function(written, *self.more))  # type: ignore[no-any-return]
 
@@ -46,7 +47,7 @@ class WrittenPart:
 
 @final
 class TextValue(SymbolicValue):
-    """A string of texts and written numbers; a constant once somebody asks."""
+    """A string made of texts and written numbers; becomes a constant when it is read."""
 
     __slots__ = ("known", "parts", "tx")
     is_constant = True
@@ -116,8 +117,10 @@ class TextValue(SymbolicValue):
 
 def written(tx: Interpreter, function: Callable[..., str], value: SymbolicValue, *more: str
             ) -> TextValue | None:
-    """`function(value, *more)` of a value that holds symbolic numbers, or of a text with some; None
-    for other values, and for formats that may not fit."""
+    """`function(value, *more)`, for a value with symbolic numbers or a text with some.
+
+    None for other values, and for formats that the value may not support.
+    """
     if isinstance(value, TextValue) and function is not repr and not any(more):
         return value
     holds = _holds_numbers(tx, value) or (isinstance(value, TextValue) and function is format)
@@ -130,7 +133,7 @@ _FORMAT: Final = re.compile(r"[<>=^]?[-+ ]?0?\d*[,_]?(\.\d+)?[bdeEfFgGoxX%]?")
 
 
 def _fits(value: SymbolicValue, format_spec: str) -> bool:
-    """Whether all values of that type have the format."""
+    """Whether the format works for all values of that type."""
     if not format_spec:
         return True
     try:
@@ -141,7 +144,7 @@ def _fits(value: SymbolicValue, format_spec: str) -> bool:
 
 
 def _holds_numbers(tx: Interpreter, value: SymbolicValue) -> bool:
-    """Whether it is a symbolic number, or a tuple of such and of constants."""
+    """Whether it is a symbolic number, or a tuple of those and of constants."""
     if isinstance(value, SymbolicNumberValue):
         return True
     if not isinstance(value, TupleValue) or type(value) not in (TupleValue, SizeValue):
@@ -152,7 +155,7 @@ def _holds_numbers(tx: Interpreter, value: SymbolicValue) -> bool:
 
 
 def joined(tx: Interpreter, texts: Iterable[SymbolicValue]) -> SymbolicValue:
-    """The texts one after the other."""
+    """The concatenation of the texts."""
     return TextValue(tx, tuple(part for text in texts for part in _parts(text)))
 
 

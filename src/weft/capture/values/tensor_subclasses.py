@@ -1,9 +1,8 @@
-"""Tensors of subclasses, and all that has `__torch_function__`: the program decides what happens.
+"""Objects with a `__torch_function__`, such as tensor subclasses.
 
-Place in the pipeline: a value family above tensors. A subclass's `__torch_function__` is inlined
-like any method; what it does in the end are operations on plain tensors, so the graph holds only
-those. Inputs are seen as plain tensors by the graph (`plain_source`), results get their class back
-in the replacement::
+Place in the pipeline: a value family above tensors. A `__torch_function__` is inlined like any
+method; in the end it calls operations on plain tensors, so the graph has only those. The graph sees
+inputs as plain tensors (`plain_source`), and the replacement gives results their class again::
 
     y = x + 1        # x: Scaled  ->  Scaled.__torch_function__(Tensor.add, (Scaled,), (x, 1))
 """
@@ -55,13 +54,13 @@ _NO_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 
 def as_plain(value: torch.Tensor) -> torch.Tensor:
-    """The same memory as a torch.Tensor."""
+    """The tensor as a torch.Tensor that shares its memory."""
     with DisableTorchFunctionSubclass():
         return value.as_subclass(torch.Tensor)
 
 
 def as_subclass(value: torch.Tensor, cls: type) -> torch.Tensor:
-    """A graph's output in its class."""
+    """A graph's output as an instance of its class."""
     with DisableTorchFunctionSubclass():
         return value.as_subclass(cls)
 
@@ -125,7 +124,8 @@ def _is_read(name: str) -> bool:
 
 @final
 class AttributeReader(SymbolicValue):
-    """`torch.Tensor.shape.__get__`: what `__torch_function__` gets when an attribute is read."""
+    """`torch.Tensor.shape.__get__`: what `__torch_function__` receives when an attribute is
+    read."""
 
     __slots__ = ("name",)
     kind = types.MethodWrapperType
@@ -160,7 +160,7 @@ def _overrides(value: SymbolicValue) -> bool:
 
 
 def _overloaded(tx: Interpreter, values: Args) -> list[SymbolicValue]:
-    """The values whose classes are asked, subclasses first, else from left to right."""
+    """The values whose classes are asked, in order: subclasses first, otherwise left to right."""
     found: list[SymbolicValue] = []
     for value in _flat(tx, values):
         cls = value.python_type() if _overrides(value) else None
@@ -181,7 +181,8 @@ def _flat(tx: Interpreter, values: Args) -> Args:
 
 def dispatch(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwargs
              ) -> SymbolicValue:
-    """Calls `__torch_function__` of the arguments' classes until one has an answer."""
+    """Call `__torch_function__` of the arguments' classes until one does not return
+    NotImplemented."""
     asked = _overloaded(tx, [*args, *kwargs.values()])
     kinds = TupleValue([tx.wrap_fixed(v.python_type(), v.python_type().__name__) for v in asked])
     named = DictValue()
@@ -226,7 +227,7 @@ def _handle(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 class _Found(Exception):
-    """Carries the function out of the call that was to be asked about."""
+    """Carries the function out of the trial call."""
 
 
 class _Asking(TorchFunctionMode):
@@ -236,7 +237,8 @@ class _Asking(TorchFunctionMode):
 
 @functools.cache
 def _operator_function(target: Any, tensors: tuple[bool, ...]) -> Any:
-    """What eager passes to `__torch_function__` for a Python operator: asked of it, once."""
+    """The function that eager passes to `__torch_function__` for a Python operator, found by
+    trying."""
     tensor = torch.ones(1, 1, dtype=torch.int64, device="cpu")
     try:
         with _Asking():
@@ -247,7 +249,7 @@ def _operator_function(target: Any, tensors: tuple[bool, ...]) -> Any:
 
 
 def function_of(op: str, target: Any, args: Args) -> tuple[Any, Args]:
-    """The function and the arguments that `__torch_function__` gets for a graph operation."""
+    """The function and the arguments that `__torch_function__` receives for a graph operation."""
     if op == "call_method":
         return getattr(torch.Tensor, target), args
     if vars(operator).get(getattr(target, "__name__", "")) is not target:
@@ -264,7 +266,7 @@ FUNCTION_OF.append(function_of)
 
 @rule(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]
 def _default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """The operation on plain tensors; its results are of the class."""
+    """The operation on plain tensors; its results get the class."""
     given = dict(zip(("cls", "func", "types", "args", "kwargs"), args, strict=False)) | kwargs
     function = tx.force(given["func"])
     named = tx.force(given["kwargs"]) if "kwargs" in given else DictValue()
@@ -303,7 +305,7 @@ def _converted(tx: Interpreter, value: SymbolicValue, cls: type) -> SymbolicValu
 
 
 def in_class(tx: Interpreter, value: TensorValue, cls: type) -> TensorValue:
-    """The same memory as an object of the class."""
+    """The tensor as an instance of the class, sharing its memory."""
     node = value.proxy(tx)
     if cls is torch.Tensor:
         return TensorValue(value.example, node)

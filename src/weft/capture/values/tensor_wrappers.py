@@ -1,10 +1,10 @@
 """Tensors made of tensors: quantised weights, pairs, masked tensors.
 
-Place in the pipeline: wraps for the tensor family. A class with a `__torch_dispatch__` that says
-what its tensors are made of (`__tensor_flatten__`, `__tensor_unflatten__`) is known to compute with
-these parts only. An operation on such a tensor is one node of the graph, as on others; while
-capturing it runs on a wrapper of fakes, so the class itself says what comes out, and aot takes the
-wrappers apart (`aot/wrappers.py`)::
+Place in the pipeline: wraps for the tensor family. A class with `__torch_dispatch__` that also
+defines `__tensor_flatten__` and `__tensor_unflatten__` computes with its inner tensors only. An
+operation on such a tensor is one graph node, as on others. While capturing it runs on a wrapper of
+fakes, so the class itself says what the result is; aot replaces the wrappers by their parts
+(`aot/wrappers.py`)::
 
     y = x @ quantised.t()    # nodes: t, matmul; guards: the parts, what else it is made of
 """
@@ -43,7 +43,7 @@ def _wrap_wrapper(tx: Interpreter, obj: torch.Tensor, source: Source | None) -> 
 
 
 def _guard_parts(tx: Interpreter, obj: Any, source: Source) -> bool:
-    """Guards all that the tensor is made of; False if that cannot be compared."""
+    """Guard all parts of the tensor; False if one of them cannot be compared."""
     if not isinstance(obj, torch.Tensor):
         tx.guards.add(source, "is", obj)
         return True

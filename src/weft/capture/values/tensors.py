@@ -1,7 +1,7 @@
 """Tensors: operations are run on fakes and recorded in the graph.
 
-Place in the pipeline: the family that all of capture is about. Metadata (shape, dtype, device,
-...) is constant and guarded; methods become `call_method` nodes, functions `call_function` nodes.
+Place in the pipeline: the central family of capture. Metadata (shape, dtype, device, ...) is
+constant and guarded; methods become `call_method` nodes, functions `call_function` nodes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ DATA_METHODS: Final = frozenset({
 
 
 class TensorValue(SymbolicValue):
-    """A tensor: a graph node (made when first used, for outside tensors) and its fake."""
+    """A tensor: a fake, and a graph node (for outside tensors made at the first use)."""
 
     __slots__ = ("_node", "example", "original", "written")
 
@@ -127,7 +127,7 @@ class TensorValue(SymbolicValue):
         return self.example
 
     def become(self, example: torch.Tensor, node: fx.Node) -> None:
-        """From now on the object is this tensor of the graph (an alias of what it was)."""
+        """Let the object be another tensor of the graph, an alias of what it was."""
         self.example, self._node = example, node
 
     def rebuild(self, emit: Emitter) -> str:
@@ -140,18 +140,19 @@ class TensorValue(SymbolicValue):
         return name
 
     def replay(self, emit: Emitter) -> None:
-        """Sets the attributes that the program set."""
+        """Emit the attributes that the program set."""
         for name, value in self.written.items():
             writer = WRITERS.get(name)
             text = f"{emit.value(self)}.{name} = {emit.value(value)}"
             emit.line(text if writer is None else writer(emit, self, value))
 
     def known_data(self, tx: Interpreter) -> torch.Tensor | None:
-        """The tensor itself, where it follows from constants and guarded contents."""
+        """The real tensor if it follows from constants and guarded contents, else None."""
         return known(tx, self.proxy(tx))  # type: ignore[no-any-return]
 
     def known_number(self, tx: Interpreter) -> SymbolicValue | None:
-        """The number in a tensor of one element, where it follows from sizes and known data."""
+        """The number in a tensor of one element if it follows from sizes and known data, else
+        None."""
         found = number(tx, self.proxy(tx))
         return None if found is None else tx.wrap_new(found)
 
@@ -173,7 +174,7 @@ class TensorValue(SymbolicValue):
         return evaluate(tx, lambda: len(self.example))  # type: ignore[no-any-return]
 
     def rows(self, tx: Interpreter) -> SymbolicValue:
-        """`len` as a value, which may be a size of the call."""
+        """`len(self)` as a value, which may be symbolic."""
         return tx.wrap_new(self.example.shape[0] if self.example.dim() else self.length(tx))
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
@@ -196,7 +197,7 @@ class TensorValue(SymbolicValue):
         return self._other_attribute(tx, name)
 
     def _own_attribute(self, tx: Interpreter, name: str) -> SymbolicValue | None:
-        """What the tensor's own class, derived from torch.Tensor, says of the name."""
+        """An attribute defined by the tensor's own class, derived from torch.Tensor."""
         kind = self.python_type()
         if kind in _PLAIN:
             return None
@@ -208,7 +209,8 @@ class TensorValue(SymbolicValue):
         return bind(tx, self, kind, name, found)
 
     def _part(self, tx: Interpreter, name: str) -> SymbolicValue | None:
-        """What a tensor made of tensors has under the name, if it is not its class that knows."""
+        """An attribute of a tensor made of tensors that its class does not define: one of its
+        parts."""
         if name in parts(self.example)[0] and isinstance(getattr(self.example, name), torch.Tensor):
             return run(tx, "call_function", getattr, [self, constant(name)], {})
         if self.original is MISSING and name in vars(self.example):
@@ -238,7 +240,7 @@ class TensorValue(SymbolicValue):
             self.write(tx, name, value)
 
     def write(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        """Keeps an attribute; the object gets it behind the graph."""
+        """Store an attribute; the real object gets it after the graph."""
         self.written[name] = value
         if self.source is not None:
             tx.effects.touch(self)
@@ -261,7 +263,7 @@ class TensorValue(SymbolicValue):
         return run(tx, "call_method", name, [self, *args], kwargs)
 
     def metadata(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        """A question about the tensor that its fake answers."""
+        """The answer of the fake to a question about the tensor."""
         objects = [a.fake(tx) for a in args]
         named = {k: v.fake(tx) for k, v in kwargs.items()}
         if name == "storage_offset":
@@ -339,12 +341,12 @@ REBUILD: list[Callable[[Any, TensorValue, fx.Node], str]] = [
 
 
 def shape_value(tx: Interpreter, size: torch.Size) -> SizeValue:
-    """The value of a shape."""
+    """The value of a `torch.Size`."""
     return SizeValue([constant(n) if type(n) is int else tx.wrap_new(n) for n in size])
 
 
 def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Runs a torch operation on fakes and records it."""
+    """Run a torch operation on fakes and record it in the graph."""
     if tx.function_modes and not all(ignores(mode, target) for mode in tx.function_modes):
         return _through_mode(tx, op, target, args, kwargs)
     if tx.overriding or any(arg.__class__ in MAY_OVERRIDE for arg in args):
@@ -381,7 +383,7 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
 
 def _plain_arguments(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs
                      ) -> tuple[Args, Kwargs]:
-    """The arguments, looked at, with numbers where the operation takes no tensors for them."""
+    """The arguments, read; tensors become numbers where the operation takes no tensors."""
     args = [tx.force(arg) for arg in args]
     kwargs = {name: tx.force(value) for name, value in kwargs.items()}
     for name in ("generator", "out"):  # said outright, no generator chooses a form that takes
@@ -414,7 +416,8 @@ def _evaluated(tx: Interpreter, op: str, target: Any, fakes: list[Any], named: d
 
 
 def _note_data(tx: Interpreter, node: Any, result: Any) -> None:
-    """What the node brings that depends on data, and what was answered for it while capturing."""
+    """Record what the node's result holds that depends on data, and which answers about it capture
+    assumed."""
     if tx.shapes.unbacked_symbols.exist:
         note_symbols(tx, node, result)
         note_checks(tx, partial(number_node, tx))
@@ -448,7 +451,7 @@ _MAKE: Final = frozenset({
 
 
 def _plain_numbers(tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Tensors that stand for numbers: the numbers."""
+    """The arguments with tensors that stand for numbers replaced by the numbers."""
     first = 0 if name in _MAKE else 1
     most = 1 if name == "full" else len(args)
     numbers = [_index(tx, arg) if first <= i < most else arg for i, arg in enumerate(args)]
@@ -461,7 +464,7 @@ def _index(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
 
 
 def _plain_sizes(tx: Interpreter, sizes: SymbolicValue, sizes_only: bool) -> SymbolicValue:
-    """A list of sizes in which tensors stand for numbers: the numbers."""
+    """A list of sizes with tensors that stand for numbers replaced by the numbers."""
     if sizes.__class__ not in _LISTS:
         return sizes
     items = [tx.force(item) for item in sizes.iterate(tx)]
@@ -481,7 +484,7 @@ def _is_scalar(value: SymbolicValue) -> bool:
 
 def _through_mode(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
                   ) -> SymbolicValue:
-    """Lets the innermost torch function mode see the call; it is off meanwhile."""
+    """Let the innermost torch function mode handle the call; the mode is off meanwhile."""
     function, args = FUNCTION_OF[0](op, target, [tx.force(arg) for arg in args])
     named = DictValue()
     for name, value in kwargs.items():
@@ -498,7 +501,7 @@ _KNOW_THE_STORAGE: Final = frozenset({"as_strided", "as_strided_", "as_strided_s
 
 
 def _guard_offset(tx: Interpreter, fake: torch.Tensor) -> None:
-    """Where in their storages the inputs start that share the tensor's memory."""
+    """Guard the storage offsets of the inputs that share the tensor's memory."""
     storage = fake.untyped_storage()._cdata
     for given in tx.builder.inputs:
         example = given.node.meta["example_value"]
@@ -512,7 +515,7 @@ def _starts_at(offset: Any, tensor: torch.Tensor) -> bool:
 
 
 def _check_writable(target: Any, written: list[torch.Tensor]) -> None:
-    """Kernels refuse to write to a tensor whose items share memory; fakes do not notice."""
+    """Raise the error of a write to a tensor whose items share memory; fakes do not raise it."""
     for fake in written:
         layout = zip(fake.shape, fake.stride(), strict=True)
         if any(type(n) is int and n > 1 and _is_zero(stride) for n, stride in layout):
@@ -520,7 +523,8 @@ def _check_writable(target: Any, written: list[torch.Tensor]) -> None:
 
 
 def _is_zero(stride: Any) -> bool:
-    """Whether a stride is 0 in this call; not where only a size that depends on data could be."""
+    """Whether a stride is 0 in this call; False if only a size that depends on data could make it
+    0."""
     if type(stride) is int:
         return stride == 0
     answer: bool | None = stride.node.shape_env.truth(eq(expr_of(stride), 0))
@@ -528,14 +532,15 @@ def _is_zero(stride: Any) -> bool:
 
 
 def _in_place(target: Any) -> bool:
-    """By its name; inference tensors have no version that would tell."""
+    """Whether the name is that of an in-place operation; inference tensors have no versions to
+    compare."""
     name = _name(target)
     return name.endswith("_") or (name.startswith("i") and name in vars(operator))
 
 
 def _updates_statistics(name: str, fakes: list[Any], named: dict[str, Any]) -> bool:
-    """Whether it is a batch norm in training, or an observer: the only operators whose kernels
-    write to arguments without their versions telling. Used or not, the result is computed then."""
+    """Whether it is a batch norm in training or an observer: their kernels write to arguments
+    without changing the versions. They are computed even if the result is not used."""
     if not name.endswith("batch_norm"):
         return name.lstrip("_").startswith(
             ("batch_norm_gather", "batch_norm_update", "fused_moving_avg_obs"))
@@ -544,7 +549,7 @@ def _updates_statistics(name: str, fakes: list[Any], named: dict[str, Any]) -> b
 
 
 def _is_uncounted(fake: Any) -> bool:
-    """Whether writes to the tensors in it do not show in versions that `run` compares."""
+    """Whether writes to the tensors in the argument do not change versions that `run` compares."""
     if isinstance(fake, torch.Tensor):
         return fake.is_inference()
     return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(fake))
@@ -584,8 +589,8 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _run_checked(tx: Interpreter, run: Callable[[], _R]) -> _R:
-    """Runs an operator. One that asks a bool of its data and raises for one of the answers is told
-    the other: it asks again when the graph runs."""
+    """Run an operator. If it asks a bool of its data and raises for one answer, give it the other:
+    it asks again when the graph runs."""
     shapes = tx.shapes
     try:
         return run()
@@ -604,7 +609,8 @@ def _run_checked(tx: Interpreter, run: Callable[[], _R]) -> _R:
 
 
 def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Whether `out` may have another type than the result, eager's kernels decide one by one."""
+    """Break the graph if `out` has another type than the result: only eager's kernels know if that
+    works."""
     own = {name: fake for name, fake in kwargs.items() if name != "out"}
     out, result = kwargs["out"], _run_fake(tx, "call_function", target, args, own)[0]
     if isinstance(out, torch.Tensor):
@@ -618,7 +624,7 @@ def _name(target: Any) -> str:
 
 
 def wrap_result(tx: Interpreter, node: fx.Node, result: Any) -> SymbolicValue:
-    """The value of an operation's result: tensors become nodes, the rest constants."""
+    """The value of an operation's result: tensors become nodes, other objects constants."""
     if isinstance(result, torch.Tensor):
         return TensorValue(result, node)
     if isinstance(result, torch.Size):
@@ -679,7 +685,8 @@ _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether operations on tensors of the class are those on plain tensors (nn.Parameter's)."""
+    """Whether operations on tensors of the class are those on plain tensors, as nn.Parameter's
+    are."""
     if kind is getattr(torch.nn, "Buffer", None):
         return True
     function: Any = getattr(kind, "__torch_function__", None)
@@ -688,12 +695,12 @@ def _is_plain(kind: type) -> bool:
 
 
 def own_class(value: TensorValue) -> bool:
-    """Whether a tensor made inside is of a class of the program's."""
+    """Whether a tensor made inside is an instance of a class of the program."""
     return value.python_type() not in (*_PLAIN, type(value.example))
 
 
 def own_attribute(kind: type, name: str) -> Any:
-    """What a class derived from torch.Tensor has under the name itself, else MISSING."""
+    """What a class derived from torch.Tensor defines itself under the name, or MISSING."""
     for base in kind.__mro__:
         if base in _PLAIN:
             return MISSING

@@ -1,7 +1,8 @@
 """Which functions are graph operations, and which C functions are pure.
 
-Place in the pipeline: tables for `builtins` and `functions`. A graph operation is recorded as one
-node and run on fakes; a pure function is run by Python itself when its arguments are constants.
+Place in the pipeline: tables for `builtins` and `functions`. A call of a graph operation is
+recorded as one node and run on fakes; Python itself runs a pure function if its arguments are
+constants.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ _GRAPH: Final = _graph_functions()
 
 
 def is_graph_function(function: Any) -> bool:
-    """Whether a call is one node of the graph."""
+    """Whether a call of the function is one node of the graph."""
     if id(function) in _GRAPH:
         return True
     return isinstance(function, (OpOverload, OpOverloadPacket))
@@ -105,7 +106,7 @@ _IMMUTABLE: Final = (str, int, float, complex, bool, bytes)
 
 
 def is_pure(function: Any) -> bool:
-    """Whether the function's result depends on its arguments alone (or on guarded state)."""
+    """Whether the function's result depends on its arguments (and guarded state) alone."""
     if id(function) in _PURE:
         return True
     owner = getattr(function, "__self__", None)

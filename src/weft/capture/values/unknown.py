@@ -1,7 +1,8 @@
-"""Objects of types without a family: they can be passed on and compared, anything else breaks.
+"""Objects of types without a family: they can be passed on and compared; anything else breaks the
+graph.
 
-Place in the pipeline: what wrappers give instead of refusing, so that the graph breaks where the
-object is used and not where it is read.
+Place in the pipeline: returned by wrappers that do not support an object, so that the graph breaks
+where the object is used and not where it is read.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class UnknownValue(OutsideObject):
 
 
 def _compares_as_constant(obj: Any) -> bool:
-    """Whether it is a number or a text of a subclass that keeps its hash, equality and truth."""
+    """Whether it is a number or text whose subclass keeps hash, equality and truth."""
     base: Any = next((base for base in _CONSTANTS if isinstance(obj, base)), None)
     return base is not None and all(
         getattr(type(obj), name, None) is getattr(base, name, None)

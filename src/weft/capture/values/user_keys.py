@@ -1,8 +1,8 @@
 """Dictionary keys that are instances of dataclasses: equal if their fields are.
 
-Place in the pipeline: under `objects`. A `UserKey` stands for such an object in the dictionaries
-that capture keeps: its hash and equality interpret the generated `__hash__` and `__eq__`. (Those
-that the program writes may have side effects, and the replacement calls them once more.)
+Place in the pipeline: under `objects`. A `UserKey` stands for such an object in the dictionaries of
+capture: its hash and equality interpret the generated `__hash__` and `__eq__`. (Methods that the
+program writes may have side effects, and the replacement would call them again.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UserKey:
         return tuple(map(id, (*parts, *self.value.slots.values())))
 
     def check(self) -> None:
-        """The replacement hashes the object again, which has to be what it was then."""
+        """Check that the object's hash did not change: the replacement hashes it again."""
         if self.state != self._state():
             raise graph_break("unknown-operation", "a dictionary key that was changed")
 
