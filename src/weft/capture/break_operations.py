@@ -1,12 +1,13 @@
-"""Instructions as plain Python: what a replacement does in place of one that capture could not.
+"""Instructions as Python expressions: what a replacement does instead of one that capture could
+not.
 
-Place in the pipeline: used by `resumption`. A translator gives for one instruction an `Operation`:
-an expression over the stack's items, how many it takes, and what it leaves::
+Place in the pipeline: used by `resumption`. A translator returns an `Operation` for an instruction:
+an expression over the stack's items, how many items it takes, and what it pushes::
 
     CALL 1      on [.., NULL, print, x]   ->   Operation(taken=3, text="c0_print(v[0])")
     FOR_ITER    on [.., iterator]         ->   "next(t1, c2)", and where to go on in either case
 
-An instruction without translator ends the graph only where the rest of its frame may run as plain
+An instruction without a translator can end the graph only if the rest of its frame may run as plain
 byte code.
 """
 
@@ -37,7 +38,7 @@ from weft.registrar import registrar
 @final
 @dataclass(slots=True)
 class Branch:
-    """Where a jump goes on."""
+    """One way that a jump may go."""
 
     index: int
     keeps_top: bool = False
@@ -57,9 +58,9 @@ class Operation:
     pushes: int = 1
     """How many values it pushes; if several, the expression is a tuple of them."""
     null: bool = False
-    """Whether a NULL goes beside the result, which is a callable."""
+    """Whether the result is a callable with a NULL beside it."""
     branches: tuple[Branch, Branch] | None = None
-    """For jumps: if `test` of the value holds, and if not."""
+    """For jumps: where to go if `test` holds for the value, and if not."""
     test: str = "{}"
 
 
@@ -71,7 +72,7 @@ _translates = registrar(TRANSLATORS)
 
 
 def can_translate(name: str) -> bool:
-    """Whether a break at the opcode can be followed by a continuation after it."""
+    """Whether a continuation can follow a break at this opcode."""
     return name in TRANSLATORS
 
 
@@ -92,7 +93,7 @@ def _call_text(
 
 
 def _callee(emit: Emitter, function: SymbolicValue) -> str:
-    """A function marked as not to be captured is called with the frame hook off."""
+    """The function to call; one that is marked as disabled is called with the frame hook off."""
     real = emit.tx.force(function).real()
     if real is warnings.warn:
         return emit.constant(warn)
@@ -124,7 +125,7 @@ def _call(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 
 def _not_null(first: SymbolicValue, second: SymbolicValue) -> SymbolicValue:
-    """The callable, beside which there is a NULL: below it, from 3.13 on above."""
+    """The callable next to a NULL, which is below it and from 3.13 on above it."""
     return first if isinstance(second, NullValue) else second
 
 
@@ -162,7 +163,7 @@ def _compare(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 
 def _compared(emit: Emitter, frame: Frame, ins: Instruction) -> str:
-    """What is asked for its truth; of tensors, the graph compares them."""
+    """The comparison whose truth is needed; the graph compares tensors."""
     left, right = frame.stack[-2:]
     if isinstance(left, TensorValue) or isinstance(right, TensorValue):
         with suppress(GraphBreak):
@@ -192,7 +193,7 @@ _EXPRESSIONS: Final[dict[str, tuple[int, str, int]]] = {
     "FORMAT_SIMPLE": (1, "format({0})", 1),
     "FORMAT_WITH_SPEC": (2, "format({0}, {1})", 1),
 }
-"""What is one expression: how many items it takes, the text over them, how many it pushes."""
+"""Opcodes that are one expression: how many items it takes, its text, and how many it pushes."""
 
 
 @_translates(*_EXPRESSIONS)
@@ -217,7 +218,8 @@ def _to_bool(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 
 def _truth(frame: Frame, ins: Instruction, taken: int, text: str) -> Operation:
-    """A value as a bool; with the jump behind it, each way of which has its own continuation."""
+    """The value as a bool, together with the jump behind it: each side of it has its own
+    continuation."""
     jump = frame.program.instructions[ins.index + 1]
     if jump.name in (*_JUMP_IF_TRUE, *_JUMP_IF_FALSE):
         return _tested(text, taken, *_ways(jump))
@@ -249,7 +251,7 @@ def _import(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 @_translates("POP_TOP")
 def _pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    """What is popped is freed with the replacement, before the rest of the frame goes on."""
+    """The popped object is freed with the replacement, before the rest of the frame runs."""
     return Operation(1, "None", 0)
 
 
@@ -258,7 +260,8 @@ def _pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 @cache
 def _unpacking(targets: str) -> Callable[[Any], tuple[Any, ...]]:
-    """What `targets = value` assigns, last first, as the instruction pushes it."""
+    """A function that returns what `targets = value` assigns, last first, as the instruction pushes
+    it."""
     space: dict[str, Any] = {}
     names = ", ".join(reversed(targets.replace("*", "").rstrip(",").split(", ")))
     exec(f"def unpack(value):\n    {targets} = value\n    return ({names},)", space)
@@ -343,7 +346,7 @@ def _before_with(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 
 
 def _left(leave: Any, error: BaseException) -> Any:
-    """What WITH_EXCEPT_START pushes: what `__exit__` says of the exception."""
+    """What WITH_EXCEPT_START pushes: the result of `__exit__` for the exception."""
     return leave(type(error), error, error.__traceback__)
 
 

@@ -110,7 +110,7 @@ class GraphBreak(Signal):
         """Whether the graph can end in a caller only, not in the current frame."""
 
     @property
-    def leaves_rest(self) -> bool:
+    def rest_is_eager(self) -> bool:
         """Whether the rest of all frames runs as plain Python."""
         return self.kind.id == "watched-object"
 

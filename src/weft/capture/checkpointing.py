@@ -1,14 +1,14 @@
 """Activation checkpointing: `torch.utils.checkpoint.checkpoint` called by a captured frame.
 
 Place in the pipeline: used by the replacement at the graph break that such a call is. PyTorch's
-checkpoint runs its function once in the forward and again in the backward, and both runs must do
-the same: it is given the *compiled* function, and runs without the frame hook itself::
+checkpoint runs its function in the forward and again in the backward, and both runs must do the
+same. So it is given the *compiled* function, and runs without the frame hook itself::
 
     x = checkpoint(layer, x, use_reentrant=False)      # as written
     x = Checkpointed(make)(layer, x, use_reentrant=False)   # as run: checkpoint(make(layer), ...)
 
-The second run goes to the end of the function: stopped where the last tensor is saved, which is in
-the middle of a compiled graph, it would lack the graph's writes (running statistics).
+The second run goes to the end of the function. If it stopped where the last tensor is saved, in the
+middle of a compiled graph, it would lack the graph's writes (running statistics).
 """
 
 from __future__ import annotations
@@ -60,12 +60,13 @@ _CODE: Final[CodeType] = _ORIGINAL.__code__
 
 
 def runs_checkpoint(code: CodeType) -> bool:
-    """Whether a frame is `checkpoint` itself, called where nothing is captured."""
+    """Whether the code is `checkpoint` itself, whose frame is entered if its caller is not
+    captured."""
     return code is _CODE
 
 
 def eager_entry() -> Entry:
-    """What the frame hook runs for such a frame: without the hook, as the backward will."""
+    """The entry for such a frame: it runs without the frame hook, as the backward will."""
     names = _CODE.co_varnames[_CODE.co_argcount : _CODE.co_argcount + _CODE.co_kwonlyargcount]
     n_slots = _CODE.co_argcount + len(names) + 2
     run: Callable[..., Any] = disable(_ORIGINAL)
@@ -85,7 +86,7 @@ def is_checkpoint(function: Any) -> bool:
 
 
 def _has_hooks(module: Module) -> bool:
-    """Whether calling the module is more than calling its `forward`."""
+    """Whether calling the module does more than calling its `forward`."""
     if has_global_module_hooks() or type(module).__call__ is not Module.__call__:
         return True
     return any(getattr(module, name) for name in _HOOKS)

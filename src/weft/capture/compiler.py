@@ -477,7 +477,7 @@ class Attempt:
         try:
             if tx.end_state_changed:
                 raise graph_break("state", "a break inside of a transform")
-            raises = tx.step == self._raises_at or (reason is not None and reason.leaves_rest)
+            raises = tx.step == self._raises_at or (reason is not None and reason.rest_is_eager)
             whole = frame.caller is None and tx.builder.n_calls
             if not (whole or raises) and not can_translate(frame.current.name):
                 raise graph_break("unknown-opcode", f"a break at {frame.current.name}")

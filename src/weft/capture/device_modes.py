@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def only_devices() -> bool:
-    """Whether every active torch function mode is one that only sets the default device."""
+    """Whether all active torch function modes only set the default device."""
     return all(isinstance(torch_function_mode_at(i), DeviceContext)
                for i in range(torch_function_modes()))
 
@@ -47,7 +47,7 @@ def _active_devices(_: object) -> tuple[str, ...]:
 
 
 def enter_devices(tx: Interpreter, devices: tuple[str, ...]) -> None:
-    """Begins the interpretation under these default devices (outermost first), and guards them."""
+    """Start the interpretation under these default devices (outermost first), and guard them."""
     if not devices:
         return
     source = tx.tree.object(torch, "torch").call(_active_devices, "torch.get_default_device()")
@@ -74,7 +74,7 @@ METHODS[torch.device, "__exit__"] = _leave
 
 
 def mode_changes(tx: Interpreter) -> tuple[int, list[SymbolicValue]]:
-    """How many modes the program left, innermost first, and those that it then entered."""
+    """How many modes the program left, innermost first, and the modes that it then entered."""
     before, after = tx.outer_modes, tx.end_modes
     pairs = zip(before, after, strict=False)
     kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], pairs))
@@ -82,13 +82,13 @@ def mode_changes(tx: Interpreter) -> tuple[int, list[SymbolicValue]]:
 
 
 def ignores(mode: SymbolicValue, target: Any) -> bool:
-    """Whether the mode has nothing to say about calls of `target`."""
+    """Whether the mode does nothing for calls of `target`."""
     return mode.python_type() is DeviceContext and target not in device_constructors()
 
 
 @contextmanager
 def modes_set_aside() -> Iterator[tuple[str, ...]]:
-    """Without the active modes, which the interpreter imitates; gives their devices."""
+    """Deactivate the active modes, which the interpreter imitates; gives their devices."""
     devices = _active_devices(None)
     modes = [pop_torch_function_mode() for _ in devices]
     try:
@@ -99,7 +99,7 @@ def modes_set_aside() -> Iterator[tuple[str, ...]]:
 
 
 def without_modes(graph: Callable[..., Any]) -> Callable[..., Any]:
-    """The graph's callable, run without torch function modes: its nodes have their devices."""
+    """The graph's callable, run without torch function modes: its nodes have the devices."""
 
     def call(*args: Any) -> Any:
         with DisableTorchFunction():

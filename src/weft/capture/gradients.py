@@ -1,6 +1,7 @@
-"""What replacements need of autograd at run time: tensors as the program would have left them.
+"""Autograd at the run time of replacements: tensors in the state that the program leaves them in.
 
-Place in the pipeline: called by replacement functions (`handlers/autograd_library` emits it).
+Place in the pipeline: called by replacement functions (`handlers/autograd_library` emits the
+calls).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 
 
 class _Spent(torch.autograd.Function):
-    """The end of an autograd graph that a backward pass inside of the graph went through."""
+    """The end of an autograd graph that a backward pass inside the compiled graph has freed."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
@@ -31,14 +32,14 @@ _ANCHOR = torch.empty(0, device="cpu", requires_grad=True)
 
 
 def spent(value: torch.Tensor) -> torch.Tensor:
-    """`value` as `backward()` leaves it: it has a gradient, and cannot give it again."""
+    """`value` as `backward()` leaves it: it requires a gradient, but its graph is freed."""
     with torch.enable_grad():
         result: torch.Tensor = _Spent.apply(value, _ANCHOR)  # type: ignore[no-untyped-call]
     return result
 
 
 def as_parameter(value: torch.Tensor) -> torch.Tensor:
-    """A leaf made by the graph, of the class that the program gave it."""
+    """A leaf made by the graph, as an instance of the class that the program gave it."""
     if type(value) is not torch.nn.Parameter:
         value.__class__ = torch.nn.Parameter
     return value

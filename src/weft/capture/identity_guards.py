@@ -1,8 +1,8 @@
-"""What was told apart by identity: `is`, `==` of plain objects, keys of dictionaries and sets.
+"""What the program distinguishes by identity: `is`, `==` of plain objects, keys of dictionaries.
 
 Place in the pipeline: beside `guards`, one per capture. While capturing, keys are looked up as
-Python objects; that two places hold different objects, or that one holds none of an outside
-dictionary's keys, has to be guarded::
+Python objects. That two places hold different objects, or that one holds none of an outside
+dictionary's keys, must be guarded::
 
     {a: 1}.get(b)          # guard: a, b are different objects
     outside.get(a)         # guard: a is <that object>, or: a is no key of outside
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @final
 class IdentityGuards:
-    """The outside objects that were keys, by type, with where each comes from."""
+    """The outside objects that were used as keys, by type, with their sources."""
 
     def __init__(self, guards: GuardSet) -> None:
         self._guards = guards
@@ -35,20 +35,21 @@ class IdentityGuards:
         self._sources: dict[int, Source] = {}
 
     def different(self, left: SymbolicValue, right: SymbolicValue) -> None:
-        """The values are different objects; of what types they are is guarded already."""
+        """Guard that the values are different objects (their types are guarded already)."""
         if left.source is not None and right.source is not None and (
                 left.python_type() is right.python_type()):
             self._guards.all_different([left.source, right.source])
 
     def key(self, value: SymbolicValue, obj: Any) -> Any:
-        """The object of an outside value: from now on other keys are other objects."""
+        """Record an outside object as a key: a guard keeps it different from the other keys."""
         if value.source is not None:
             self._keys.setdefault(value.python_type(), {})[value.source] = None
             self._sources[id(obj)] = value.source
         return obj
 
-    def settle(self, owner: Source, keys: Container[Any], key: Any) -> None:
-        """`key` was looked for in an outside dictionary or set, which has these keys."""
+    def guard_lookup(self, owner: Source, keys: Container[Any], key: Any) -> None:
+        """Guard the result of looking up `key` in an outside dictionary or set that has these
+        keys."""
         if key.__class__ is tuple and key[:1] == (WEAK,):  # it may be taken out again meanwhile
             raise graph_break("unknown-operation", "a weak reference as a key outside")
         weakly = key.__class__ is weakref.ref
@@ -62,13 +63,13 @@ class IdentityGuards:
                 self._guards.add(source, "is", part)
 
     def finish(self) -> None:
-        """Requires that the keys are different objects."""
+        """Guard that the recorded keys are different objects."""
         for sources in self._keys.values():
             self._guards.all_different(list(sources))
 
 
 def _parts(key: Any) -> Iterator[Any]:
-    """The objects that a key is made of."""
+    """The objects that a key consists of."""
     if key.__class__ in (tuple, frozenset):
         for part in key:
             yield from _parts(part)

@@ -1,7 +1,7 @@
-"""Operators' own warnings, where the program has filters of its own around them.
+"""Warnings of operators, where the program's own filters ignore them.
 
-Place in the pipeline: filled by `handlers/warnings_library`; the captured operators run (on fakes,
-and in the replacement) under what the program's filters ignore::
+Place in the pipeline: filled by `handlers/warnings_library`. The captured operators run, on fakes
+and in the replacement, with the program's "ignore" filters::
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -20,7 +20,7 @@ filters_mutated: Final[Any] = vars(warnings)["_filters_mutated"]
 
 @contextmanager
 def ignoring(entries: Sequence[Any]) -> Iterator[None]:
-    """A region with more filters, ahead of the others; as it was, if there are none."""
+    """Put these filters before the others; with none, do nothing."""
     if not entries:
         yield
         return

@@ -299,7 +299,7 @@ class Interpreter:
         # An inner frame whose caller cannot take its result as is, or one of the standard library
         # (threads, queues, files: many breaks, no tensors): break at the caller instead.
         signal.in_library = signal.in_library and is_standard_library(frame.code)
-        signal.outward = signal.leaves_rest or signal.in_library or not frame.resumable
+        signal.outward = signal.rest_is_eager or signal.in_library or not frame.resumable
 
     def unwind(self, frame: Frame, error: ObservedException) -> None:
         """Continue at the exception's handler in this frame, or raise to the caller."""
@@ -510,7 +510,7 @@ class Interpreter:
         """Whether the object was wrapped before."""
         return id(obj) in self._wrapped
 
-    def mistook(self, obj: Any) -> None:
+    def unremember(self, obj: Any) -> None:
         """Undo `remember`: the object stands for itself again."""
         self._wrapped.pop(id(obj), None)
         self._forgotten.append(obj)

@@ -1,9 +1,9 @@
-"""NumPy functions as functions on tensors: the nodes that stand for NumPy calls in a graph.
+"""NumPy functions as functions on tensors: the graph nodes that stand for NumPy calls.
 
-Place in the pipeline: under `values/numpy_arrays`; used when capturing (on fakes) and by the
-graph when it runs. `operation("sum")(t)` gives the tensor with the content of `numpy.sum` of the
-array with the content of `t`; PyTorch's own NumPy emulation does the work, after the operands of
-element-wise functions were brought to NumPy's result type::
+Place in the pipeline: under `values/numpy_arrays`; used while capturing (on fakes) and when the
+graph runs. `operation("sum")(t)` is a tensor with the content of `numpy.sum(a)`, where the array
+`a` has the content of `t`. PyTorch's own NumPy emulation does the work, after the operands of
+element-wise functions are converted to NumPy's result type::
 
     operation("operator.add"), operation("method.astype"), operation("linalg.norm")
 """
@@ -30,7 +30,7 @@ _PROMOTING_OPERATORS: Final = frozenset(
 
 
 def tensor_of(array: Any) -> torch.Tensor | None:
-    """The tensor that shares an array's memory; None for arrays that no tensor can stand for."""
+    """The tensor that shares an array's memory, or None if no tensor can stand for the array."""
     if type(array) is not numpy.ndarray or not array.flags.writeable:
         return None
     try:
@@ -40,7 +40,7 @@ def tensor_of(array: Any) -> torch.Tensor | None:
 
 
 def torch_dtype(dtype: Any) -> torch.dtype | None:
-    """The torch dtype of whatever NumPy accepts as a dtype; None if there is none."""
+    """The torch dtype of whatever NumPy accepts as a dtype, or None."""
     found = getattr(torch, numpy.dtype(dtype).name, None)
     return found if isinstance(found, torch.dtype) else None
 
@@ -91,7 +91,7 @@ def numpy_function(path: str) -> Callable[..., Any]:
 
 @functools.cache
 def operation(path: str) -> Callable[..., Any]:
-    """The function on tensors; always the same object for a path."""
+    """The function on tensors; the same object for the same path."""
     function = _resolve(path)
     promotes = _promotes(path)
 
@@ -116,7 +116,7 @@ def _promotes(path: str) -> bool:
 
 
 def _promoted(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The first two operands in NumPy's common type: torch treats 0-dimensional ones as weaker."""
+    """The first two operands in NumPy's common type; torch gives 0-dimensional ones less weight."""
     operands = [a for a in args[:2] if isinstance(a, torch.Tensor)]
     if len(operands) < 2 or operands[0].dtype == operands[1].dtype:
         return args

@@ -1,7 +1,8 @@
-"""What NumPy itself does in a call: tried out while capturing, on arrays of made-up numbers.
+"""What NumPy itself does in a call, found by trying it while capturing, on arrays of made-up
+numbers.
 
-Place in the pipeline: beside `numpy_calls`, whose operations are PyTorch's emulation of NumPy;
-asked by `values/numpy_arrays`. An array is known by its `Blank` alone: its numbers depend on data::
+Place in the pipeline: beside `numpy_calls`, whose operations are PyTorch's emulation of NumPy; used
+by `values/numpy_arrays`. A `Blank` describes an array whose numbers depend on data::
 
     tried = try_out("fix", [Blank((3,), (1,), numpy.dtype("float32"))], {})
     tried.result.dtype, tried.shares_memory, tried.agrees   # float32, False, False
@@ -21,7 +22,7 @@ import torch
 from weft.capture.numpy_calls import numpy_function, operation, torch_dtype
 
 _LARGEST: Final = 1 << 18
-"""Elements of an array that NumPy is tried on as it is; larger ones are tried smaller."""
+"""Arrays of up to so many elements are tried as they are; larger ones get smaller sizes."""
 _LARGEST_COMPARED: Final = 1 << 12
 _SMALLER: Final = 16
 
@@ -29,13 +30,13 @@ _NUMBERS: Final = {
     "f": (0.6, -1.7, 2.4, -0.3, 1.1, 3.2, -2.8), "c": (0.6 + 1j, -1.7, 2.4 - 2j, -0.3j, 1.1, 3.2j),
     "i": (3, -1, 2, 0, 6, -4, 1), "u": (200, 250, 2, 0, 5, 140, 1), "b": (1, 0, 0, 1, 1),
 }
-"""By the kind of a dtype: numbers of both signs, fractions, and more than one of each."""
+"""By the kind of a dtype: numbers of both signs, fractions, repeated ones."""
 
 
 @final
 @dataclass(frozen=True)
 class Blank:
-    """An array, or a NumPy scalar, of unknown numbers. Strides count elements."""
+    """An array or NumPy scalar of unknown numbers; strides count elements."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -43,7 +44,7 @@ class Blank:
     scalar: bool = False
 
     def filled(self, numbers: tuple[Any, ...]) -> Any:
-        """The array with these numbers in turn in its memory."""
+        """The array with these numbers, repeated, in its memory."""
         empty = 0 in self.shape
         size = 0 if empty else 1 + sum(
             (n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
@@ -53,7 +54,7 @@ class Blank:
         return made[()] if self.scalar else made
 
     def within(self, most: int) -> Blank:
-        """One of no more elements than that, or of small sizes in place of large ones."""
+        """The blank itself if it has at most so many elements, else one with smaller sizes."""
         if math.prod(self.shape) <= most:
             return self
         shape = tuple(min(n, _SMALLER) for n in self.shape)
@@ -64,7 +65,7 @@ class Blank:
 @final
 @dataclass(frozen=True)
 class Tried:
-    """What was learned of one call."""
+    """What one trial call showed."""
 
     result: Any
     """NumPy's, with a `Blank` for each array and NumPy scalar in it."""
@@ -75,7 +76,7 @@ class Tried:
 
 
 def try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None:
-    """NumPy's function of that name on such arguments; None if nothing is learned."""
+    """NumPy's function of that name on such arguments; None if the trial shows nothing."""
     key = (path, _frozen(args), _frozen(kwargs))
     if key not in _TRIED:
         _TRIED[key] = _try_out(path, args, kwargs)
@@ -86,7 +87,7 @@ _TRIED: Final[dict[Any, Tried | None]] = {}
 
 
 def _frozen(value: Any) -> Any:
-    """What equals that of another argument if both are the same to NumPy."""
+    """A hashable form of an argument; equal ones are the same to NumPy."""
     if isinstance(value, dict):
         return tuple((name, _frozen(item)) for name, item in value.items())
     if isinstance(value, (list, tuple)):
@@ -110,7 +111,7 @@ def _try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None
 
 
 def _agrees(path: str, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether the emulation computes what NumPy computes, as far as a sample tells."""
+    """Whether the emulation computes what NumPy computes, as far as a sample shows."""
 
     def varied(blank: Blank) -> Any:
         return blank.within(_LARGEST_COMPARED).filled(_NUMBERS.get(blank.dtype.kind, (1,)))
@@ -173,7 +174,7 @@ def _arrays(value: Any) -> Iterator[numpy.ndarray[Any, Any]]:
 
 
 def _same(wanted: Any, found: Any) -> bool:
-    """Whether what the emulation gives is NumPy's result once it has NumPy's type."""
+    """Whether the emulation's result is NumPy's, after conversion to NumPy's type."""
     if isinstance(found, torch.Tensor):
         if not isinstance(wanted, (numpy.ndarray, numpy.generic)):
             return False

@@ -1,7 +1,7 @@
 """Binary operators and equality between symbolic values of any families.
 
 Place in the pipeline: called by the interpreter's opcodes and by `operator.*` calls. Constants are
-evaluated; then each side's family is asked; nobody knowing is a graph break.
+evaluated by Python; otherwise each side's family is asked. If neither has a rule, the graph breaks.
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ PYTHON_OPERATIONS: Final[dict[tuple[type, str], Any]] = {}
 
 
 def _fixed(value: SymbolicValue) -> SymbolicValue:
-    """A symbolic number as its value in this call, by a guard: what `[0] * n` needs."""
+    """A symbolic number as its value in this call, guarded: `[0] * n` needs that."""
     return ConstantValue(value.constant()) if isinstance(value, SymbolicNumberValue) else value
 
 
 def _compare_contents(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue) -> Any:
-    """A container and an instance of a subclass whose own method left it to the container's."""
+    """Compare a container with an instance of a subclass whose own method deferred to the
+    container's."""
     pair = [getattr(value, "contents", None) or value for value in (left, right)]
     if pair[0] is left and pair[1] is right:
         return None
@@ -78,7 +79,7 @@ def _compare_contents(tx: Interpreter, op: str, left: SymbolicValue, right: Symb
 
 def _by_python(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue
                ) -> SymbolicValue:
-    """The result of objects that are known whole: text formatting, or a TypeError."""
+    """The result on objects that are entirely known: text formatting, or a TypeError."""
     objects = python_object(tx, left), python_object(tx, right)
     if MISSING in objects:
         raise graph_break("unknown-operation", f"{op} of {left!r} and {right!r}")
@@ -93,7 +94,7 @@ _FRESH = (str, bytes, int, float, complex)
 
 
 def _has_own_equality(*values: SymbolicValue) -> bool:
-    """Whether C code that capture has no rule for decides what one of the values equals."""
+    """Whether C code without a rule decides what one of the values equals."""
     kinds = [value.python_type() for value in values
              if isinstance(value, UnknownValue) or _is_library_constant(value)]
     inherited: Any = object.__eq__
@@ -109,8 +110,8 @@ _LIBRARIES = ("decimal", "datetime", "numpy")
 
 
 def _right_first(op: str, left: SymbolicValue, right: SymbolicValue) -> bool:
-    """Python asks the right side first when its type is a proper subclass of the left's, and has
-    its own method for that: any comparison will do."""
+    """Whether Python asks the right side first: its type is a proper subclass of the left's with
+    its own reflected method (for comparisons, any)."""
     a, b = left.python_type(), right.python_type()
     if a is b or a not in b.__mro__:
         return False
@@ -152,7 +153,7 @@ def _is_nan(value: SymbolicValue) -> bool:
 
 
 def _same_nan(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> bool:
-    """Whether two numbers that equal nothing are one object."""
+    """Whether two NaNs are one object."""
     same = left.constant() is right.constant()
     if not same and left.source is not None and right.source is not None:
         tx.guards.distinct([left.source, right.source])

@@ -24,14 +24,14 @@ from weft.errors import RecompileLimitWarning
 
 @final
 class Variant:
-    """What is remembered of a compiled variant to explain its failing guards."""
+    """The guards of a compiled variant, kept to explain why they fail."""
 
     def __init__(self, guards: list[Guard]) -> None:
         self.guards = guards
 
     @staticmethod
     def attach(replacement: Any, guards: GuardSet) -> None:
-        """Keeps the guards with the function that they guard."""
+        """Keep the guards with the function that they guard."""
         replacement.__weft_variant__ = Variant(guards.all)
 
     def change(self, guard_id: Any, state: FrameState) -> Change:
@@ -74,14 +74,14 @@ def recompile_reasons(entries: list[Any], state: FrameState) -> list[str]:
 
 
 def note_recompile(code: types.CodeType, changes: list[Change]) -> None:
-    """Counts and tells that a further variant is about to be made."""
+    """Record that another variant is about to be compiled, and why."""
     events.count("recompiles")
     events.record("recompile", code=code, reason="; ".join(summary(changes)), stack=(),
                   changes=changes)
 
 
 def stop_compiling(code: types.CodeType, changes: list[Change], limit: str, *, warn: bool) -> None:
-    """The code keeps its variants and gets no more; `limit` names the setting that says so."""
+    """Compile no more variants of the code; `limit` is the name of the setting that says so."""
     _frame.freeze(code)
     reasons = summary(changes)
     events.record("limit", code=code, reason="; ".join(reasons))

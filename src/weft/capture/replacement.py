@@ -39,10 +39,10 @@ from weft.capture.device_modes import mode_changes
 from weft.capture.frame import frame_places
 from weft.capture.graph import GraphInput
 from weft.capture.ignored_warnings import ignoring
-from weft.capture.reruns import kept_random
+from weft.capture.reruns import random_state_saver
 from weft.capture.source import Source
 from weft.capture.tracebacks import Place, stand_for
-from weft.capture.user_lines import lying_at
+from weft.capture.user_lines import relocate_code
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.capture.values.random_generators import draw_lines
 from weft.runtime.data_checks import AssumptionError
@@ -229,7 +229,7 @@ class Emitter:
                   for number, line in enumerate(text.splitlines(), 1)
                   if line.strip() in self.places}
         lines = {number: of_line[0].line for number, of_line in places.items() if of_line}
-        code = lying_at(made.__code__, user, user.co_firstlineno, lines)
+        code = relocate_code(made.__code__, user, user.co_firstlineno, lines)
         stand_for(code, {offset: places[line] for start, end, line in made.__code__.co_lines()
                          if line in places for offset in range(start, end, 2)})
         function: Any = types.FunctionType(
@@ -278,7 +278,7 @@ class Emitter:
             stop = self.constant(StopRecomputation)
             lines = _guarded(lines, stop, ["raise"])  # a checkpoint around it has all that it needs
             undo = ["restore_drawn()"] if self.tx.draws else []
-            kept = kept_random(self.tx.builder.graph)
+            kept = random_state_saver(self.tx.builder.graph)
             if kept is not None:
                 lines.insert(0, f"random = {self.constant(kept)}()")
                 lines += _handler(f"{self.constant(AssumptionError)} as error",

@@ -1,15 +1,15 @@
-"""Graphs that raise when they run: their frame is run as it is instead.
+"""Graphs that raise when they run: the frame is run eagerly instead.
 
-Place in the pipeline: asked when a replacement is written. An index out of range, a matrix that is
-not positive, too little memory: eager raises in the middle of the frame, after some effects and
-perhaps inside of a `try`. A graph is one step of its replacement, so the replacement gives up and C
-runs the frame eagerly, which does all of that right. Not possible once the graph may have changed
+Place in the pipeline: consulted when a replacement is written. An index is out of range, a matrix
+is not positive definite, memory runs out: eager raises in the middle of the frame, after some
+effects and perhaps inside a `try`. A graph is one step of its replacement, so the replacement gives
+up, and C runs the frame eagerly from its start. This is impossible if the graph may have changed
 one of its inputs::
 
     try:
         out0, = graph(v[0], v[1])
     except Exception as error:
-        raise RunEagerly(error, told)
+        raise RunEagerly(error, report)
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _CHECKS: Final = frozenset(HOLDS.values())
 
 
 def may_refuse_data(graph: fx.Graph) -> bool:
-    """Whether the graph could raise for what is in its inputs (and not only for want of memory).
+    """Whether the graph could raise because of its inputs' data (and not only for lack of memory).
 
-    Its frame's arguments are then kept until it has run.
+    If so, the frame's arguments are kept until it has run.
     """
     return any(node.op in ("call_function", "call_method") and _may_refuse(node)
                for node in graph.nodes)
@@ -65,7 +65,8 @@ def _may_refuse(node: fx.Node) -> bool:
 
 
 def changes_inputs(graph: fx.Graph) -> bool:
-    """Whether running half of the graph could be noticed."""
+    """Whether the graph changes inputs or other state, so that running half of it could be
+    noticed."""
     if any(map(_may_write_unseen, graph.nodes)):
         return True
     return any(version_of(node.meta.get("example_value")) != node.meta.get("version")
@@ -73,15 +74,18 @@ def changes_inputs(graph: fx.Graph) -> bool:
 
 
 def _may_write_unseen(node: fx.Node) -> bool:
-    """Whether the node could change something without counting it in the fakes' versions."""
+    """Whether the node could change something that the fakes' versions do not count."""
     if not node.meta.get("effect") or not node.all_input_nodes:
         return False
     return not node.meta.get("counted") and node.target not in _CHECKS
 
 
-def kept_random(graph: fx.Graph) -> Callable[[], RandomState] | None:
-    """What remembers the generators' states, for a graph that draws from them and may then find
-    data that is not as expected; None for others."""
+def random_state_saver(graph: fx.Graph) -> Callable[[], RandomState] | None:
+    """A function that saves the generators' states, if the graph draws and may then fail a check on
+    data.
+
+    None for other graphs.
+    """
     expects = any(node.target is hold_expected for node in graph.nodes)
     if not expects or not any(map(draws, graph.nodes)):
         return None
@@ -91,7 +95,7 @@ def kept_random(graph: fx.Graph) -> Callable[[], RandomState] | None:
 
 
 def reporter(code: types.CodeType, policy: DynamicPolicy) -> Callable[[Exception], None]:
-    """What is told when the graph of a frame raised, and the frame itself then did not."""
+    """The function to call if the graph of a frame raised but the frame itself then did not."""
 
     def told(error: Exception) -> None:
         if isinstance(error, AssumptionError):

@@ -1,9 +1,9 @@
-"""The guards on symbolic sizes and numbers of one capture, as checks over the collected values.
+"""The guards on symbolic sizes and numbers of one capture, as checks of the collected values.
 
-Place in the pipeline: after interpretation, before the guards are lowered. Each symbol is read
-from the slot of its first source; the checks are the symbols' ranges, the equality of the other
-sources (sizes that share a symbol, strides) and the conditions that branches asked for. Each is a
-small program that C runs; what holds floats is one Python predicate::
+Place in the pipeline: after interpretation, before the guards are lowered. Each symbol is read from
+the slot of its first source. The checks are the symbols' ranges, the equality of their other
+sources (sizes that share a symbol, strides), and the conditions of branches. Each is a small
+program that C runs; conditions on floats are one Python predicate::
 
     s0 % 8 == 0      (("slot", 3), ("const", 8), "%", ("const", 0), "==")
     f0 > 0.5         f0 = v[4]; return f0 > 0.5
@@ -47,7 +47,7 @@ _SYMBOL: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
 def add_shape_guards(tx: Interpreter) -> None:
-    """Turn what the capture's `ShapeContext` recorded into a guard of the tree."""
+    """Turn the conditions that the capture's `ShapeContext` recorded into guards."""
     shapes = tx.shapes
     if not shapes.sources and not shapes.bindings and not shapes.unbacked_symbols.names:
         return
@@ -67,7 +67,8 @@ def add_shape_guards(tx: Interpreter) -> None:
 
 
 def refuse_fixed_marks(tx: Interpreter) -> None:
-    """A dimension marked dynamic that the program fixed to one size is the user's error."""
+    """Raise FixedDimensionError if the program needs one size of a dimension that is marked
+    dynamic."""
     for symbol in tx.shapes.marked:
         fixed = tx.shapes.facts.view(symbol)
         source = str(tx.shapes.sources[symbol][0])
@@ -77,7 +78,7 @@ def refuse_fixed_marks(tx: Interpreter) -> None:
 
 
 def _refuse_tied_names(tx: Interpreter, symbol: Expr, source: str) -> None:
-    """Dimensions of two names are independent; a program that needs them equal is an error."""
+    """Raise DimensionError if the program needs dimensions of different names to be equal."""
     dim, equal = tx.shapes.dims.of.get(symbol), tx.shapes.facts.equal.get(symbol)
     if dim is None or equal is None:
         return
@@ -92,7 +93,7 @@ def _refuse_tied_names(tx: Interpreter, symbol: Expr, source: str) -> None:
 
 
 def _how_to_tie(equal: IntExpr, other: Expr, dim: Dim) -> str:
-    """What to declare for a size that differs from another by a number."""
+    """What to declare for a size that differs from another one by a constant."""
     if not isinstance(equal - other, int) or dim != Dim(dim.root, min=dim.min, max=dim.max):
         return "use Dim.AUTO"
     if equal == other:
@@ -101,7 +102,7 @@ def _how_to_tie(equal: IntExpr, other: Expr, dim: Dim) -> str:
 
 
 def _who_asked(tx: Interpreter, symbol: Expr) -> tuple[SourceLine, ...]:
-    """The first line that made a condition on the symbol."""
+    """The first line of the program that set a condition on the symbol."""
     for guard in tx.shapes.guards:
         if guard.line is not None and symbol in _symbols(guard.condition):
             return (guard.line,)
@@ -111,7 +112,7 @@ def _who_asked(tx: Interpreter, symbol: Expr) -> tuple[SourceLine, ...]:
 def _explained(
     tx: Interpreter, conditions: list[SizeCondition]
 ) -> Iterator[tuple[str, str, str, str]]:
-    """For each symbol: its name, where it comes from, its value now, what was asked of it."""
+    """For each symbol: its name, its source, its value in this call, and the conditions on it."""
     for symbol, sources in tx.shapes.sources.items():
         name = _name(symbol)
         asked = [
@@ -129,19 +130,20 @@ def _explained(
 @final
 @dataclass(frozen=True, slots=True)
 class SizeCondition:
-    """What must hold: the symbols it is about, how it reads, and who asked for it."""
+    """A condition on sizes: its symbols, its text, and the line that requires it."""
 
     symbols: frozenset[Number]
     text: str
     line: Line
     program: Callable[[Slots], Program] | None
-    """From the symbols' slots; None where C cannot express it."""
+    """Makes its program from the symbols' slots; None if C cannot express it."""
     slot: int = -1
-    """Of a further place that must hold what `text` says of it; -1 for conditions on symbols."""
+    """The slot of a further source that must equal what its symbols say; -1 for conditions on
+    symbols."""
 
     @property
     def links(self) -> bool:
-        """Whether it only ties a further place to what its symbols say."""
+        """Whether it only links a further source to its symbols."""
         return self.slot >= 0
 
 
@@ -168,19 +170,19 @@ def _range(symbol: Expr) -> Iterator[SizeCondition]:
 
 
 def _common(name: str) -> str:
-    """The limit that nobody asked for."""
+    """The default limit of every symbol, which no program asked for."""
     return f"{name} <= {COMMON_LIMIT}"
 
 
 def _bound(symbol: Expr, comparison: str, limit: int) -> SizeCondition:
-    """Not written as a relation, which would hold by the symbol's own range."""
+    """A limit of a symbol's range. (As a relation it would be true, because of that range.)"""
     return SizeCondition(
         frozenset({symbol}), f"{_name(symbol)} {comparison} {limit}", None,
         lambda slots: (("slot", slots[symbol]), ("const", limit), comparison))
 
 
 def _link(source: Any, value: IntExpr | FloatSymbol) -> SizeCondition:
-    """The number at `source` is `value`."""
+    """The condition that the number at `source` equals `value`."""
     slot = _slot(source)
     if isinstance(value, FloatSymbol):
         return SizeCondition(frozenset({value}), f"v[{slot}] == {value.name}", None, None, slot)
@@ -199,7 +201,7 @@ def _name(symbol: Number) -> str:
 
 
 def _symbol_slots(tx: Interpreter, conditions: list[SizeCondition]) -> dict[Any, int]:
-    """Where each used symbol is read."""
+    """The slot of each symbol that the conditions use."""
     used = set().union(*(c.symbols for c in conditions))
     return {s: _slot(found[0]) for s, found in tx.shapes.sources.items() if s in used}
 
@@ -211,7 +213,7 @@ def _slot(source: Any) -> int:
 
 @final
 class ShapeCheck:
-    """A predicate of the collected list; it remembers which condition failed."""
+    """A predicate of the collected list, which remembers which condition failed."""
 
     def __init__(self, slots: dict[Any, int], conditions: list[SizeCondition]) -> None:
         self.conditions = conditions
@@ -229,7 +231,7 @@ class ShapeCheck:
         self.holds = namespace["make"](self)
 
     def __str__(self) -> str:
-        """The condition that failed last, and who asked for it; all before one fails."""
+        """The condition that failed last, with its line; all conditions if none failed yet."""
         if self.failed is None:
             return " and ".join(c.text for c in self.conditions)
         failed = self.conditions[self.failed]

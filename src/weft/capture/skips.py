@@ -1,7 +1,7 @@
 """Code that is never captured as a frame of its own: the standard library, torch, weft.
 
-Place in the pipeline: asked by the frame hook's miss path. (Inlining such code is fine; a frame of
-it that runs by itself between graphs is not worth a capture.)
+Place in the pipeline: used by the compiler at a miss. (Inlining such code is fine, but a frame of
+it that runs between graphs is not worth a capture.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CAPTURED: Final = (str(Path(_TORCH, "nn", "modules")), str(Path(_TORCH, "optim"
 
 
 def is_standard_library(code: types.CodeType) -> bool:
-    """Whether the code is Python's own; its tests are programs like others."""
+    """Whether the code belongs to Python's standard library, except its tests."""
     file = code.co_filename
     return file.startswith(_STANDARD) and not file.startswith((_SITE, _TESTS))
 
@@ -67,7 +67,7 @@ def _is_of_torch(value: Any) -> bool:
 
 
 def _home(cls: type) -> Any:
-    """The module of a class; what its metaclass does about attributes does not run."""
+    """The name of the class's module, read without running code of its metaclass."""
     try:
         return type.__getattribute__(cls, "__module__")
     except AttributeError:
@@ -75,7 +75,8 @@ def _home(cls: type) -> Any:
 
 
 def _reaches_torch(value: Any) -> bool:
-    """Whether the value, its items or its attributes are of torch; no code of its class runs."""
+    """Whether the value, an item or an attribute of it is an object of torch; runs no code of its
+    class."""
     if _is_of_torch(value):
         return True
     kind = type(value)

@@ -1,7 +1,7 @@
-"""Global torch state during capture: changed by the interpreted program, put back afterwards.
+"""Global torch state during capture: the interpreted program changes it, and capture restores it.
 
 Place in the pipeline: beside the interpreter. The captured graph holds the calls that change the
-state; while capturing they take effect too, so that fakes see what the program would see.
+state. They take effect while capturing too, so that fakes see the state that the program sees.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ _LEAVE: Final = {
     functorch.TransformType.Jvp: functorch._jvp_decrement_nesting,
     functorch.TransformType.Functionalize: functorch._func_decrement_nesting,
 }
-"""What leaves the innermost level (PyTorch's own function for several took two for one)."""
+"""Functions that leave the innermost level, by its kind."""
 
 
 def _autocast_nesting() -> int:
-    """How many autocast blocks are open: the last one out clears the cache of cast weights."""
+    """How many autocast blocks are open; leaving the last one clears the cache of cast weights."""
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())
 
@@ -76,7 +76,7 @@ def _nest(more: int) -> list[Step]:
 
 
 def readable_modes() -> dict[str, str]:
-    """The modes that guards compare as one word, by name, for messages."""
+    """The modes that guards compare in one word, by name, for messages."""
     cast = {f"autocast on {d}": str(torch.get_autocast_dtype(d)).removeprefix("torch.")
             if torch.is_autocast_enabled(d) else "off" for d in ("cpu", "cuda")}
     return {
@@ -93,7 +93,7 @@ def readable_modes() -> dict[str, str]:
 
 @contextmanager
 def no_saved_tensor_hooks() -> Iterator[None]:
-    """Without the hooks of checkpointing and the like, which must not see fakes."""
+    """Deactivate saved-tensor hooks (of checkpointing and the like), which must not see fakes."""
     hooks = []
     while (hook := top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(hook)
@@ -107,22 +107,22 @@ def no_saved_tensor_hooks() -> Iterator[None]:
 
 @final
 class GlobalState:
-    """The state when the capture began."""
+    """The state when the capture began, and how to return to it."""
 
     def __init__(self) -> None:
         self.before = tuple(mode.now() for mode in _MODES)
         self.nesting = _autocast_nesting()
         self.settings: dict[Mode, Any] = {}
-        """Settings of libraries that the program asked for, as they were."""
+        """Library settings that the program used, with their values at the start."""
         self.levels = functorch.get_dynamic_layer_stack_depth()
         self.error_mode = error_mode()
         self.inference: list[Any] = []
-        """What leaves the inference modes that the program is in."""
+        """Open inference modes of the program, innermost last."""
         self.dual_levels: list[int] = []
-        """Levels of torch.autograd.forward_ad that the program is in."""
+        """Levels of torch.autograd.forward_ad that the program has entered."""
 
     def note(self, mode: Mode) -> bool:
-        """The program asks for a setting or sets it: whether that is the first time."""
+        """Record a setting that the program reads or sets; True if this is the first time."""
         if mode in self.settings:
             return False
         self.settings[mode] = mode.now()
@@ -130,14 +130,14 @@ class GlobalState:
 
     @contextmanager
     def saved(self) -> Iterator[None]:
-        """Puts the state back at the end of the block."""
+        """Restore the state at the end of the block."""
         try:
             yield
         finally:
             self.restore()
 
     def restore(self) -> None:
-        """Puts the state back: also for a replacement whose graph raised half-way."""
+        """Restore the state; replacements call it too, if their graph raises."""
         set_error_mode(self.error_mode)
         while self.inference:
             self.leave_inference()
@@ -149,17 +149,17 @@ class GlobalState:
             function(*args)
 
     def enter_inference(self, mode: bool) -> None:
-        """Inference mode is on or off from here."""
+        """Turn inference mode on or off."""
         region = InferenceMode(mode)
         region.__enter__()
         self.inference.append(region)
 
     def leave_inference(self) -> None:
-        """It is as it was before the last `enter_inference`."""
+        """Undo the last `enter_inference`."""
         self.inference.pop().__exit__(None, None, None)
 
     def changes(self) -> tuple[list[Step], list[Step]]:
-        """What puts the modes back to what they were, and what from there to what they are now."""
+        """Calls that restore the modes, and calls that set them to their current values again."""
         undo: list[Step] = []
         redo: list[Step] = []
         known = zip(_MODES, self.before, strict=True)

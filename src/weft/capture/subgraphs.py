@@ -51,11 +51,11 @@ class SubgraphBuilder:
 
     @property
     def inputs(self) -> list[GraphInput]:
-        """Those of the outermost graph."""
+        """The inputs of the outermost graph."""
         return self.outer.inputs  # type: ignore[no-any-return]
 
     def placeholder(self, source: Source, fake: Any, example: Any) -> fx.Node:
-        """Outside tensors are inputs of the outermost graph."""
+        """Outside tensors become inputs of the outermost graph."""
         return self.outer.placeholder(source, fake, example)  # type: ignore[no-any-return]
 
     def local(self, node: fx.Node) -> fx.Node:
@@ -72,7 +72,7 @@ class SubgraphBuilder:
         return self.new_input(outer.name, outer.meta.get("example_value"))
 
     def new_input(self, name: str, example: Any) -> fx.Node:
-        """A further placeholder."""
+        """Add a placeholder."""
         before = (self.graph.inserting_after(self._last) if self._last is not None
                   else self.graph.inserting_before(next(iter(self.graph.nodes), None)))
         with before:
@@ -86,7 +86,7 @@ class SubgraphBuilder:
         self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], example: Any,
         stack: tuple[SourceLine, ...],
     ) -> fx.Node:
-        """Records one call."""
+        """Record one call."""
         args = fx.node.map_arg(args, self.local)
         kwargs = fx.node.map_arg(kwargs, self.local)
         node = self.graph.create_node(op, target, args, kwargs)
@@ -101,10 +101,10 @@ class SubgraphBuilder:
 
 @contextmanager
 def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iterator[None]:
-    """What is interpreted goes into a graph that is thrown away; it may not change anything.
+    """Interpret what is inside into a graph that is thrown away; it may not have effects.
 
-    Besides the tensors in `args` and their sizes, what it is about will use the very objects found
-    now.
+    What the rehearsed code reads is guarded by identity, except the tensors in `args` and their
+    sizes.
     """
     outer, touches = tx.builder, tx.effects.n_touches
     grad_mode = torch.is_grad_enabled()
@@ -128,13 +128,13 @@ def rehearsal(tx: Interpreter, what: str, args: Sequence[SymbolicValue]) -> Iter
 
 
 def _sizes_of(args: Sequence[SymbolicValue]) -> set[object]:
-    """The symbols that the sizes of tensors are made of: they are asked of those tensors again."""
+    """The symbols in the tensors' sizes: in later calls they are read from those tensors again."""
     tensors = [arg.example for arg in args if isinstance(arg, TensorValue)]
     return {symbol for tensor in tensors for n in tensor.shape for symbol in symbols(expr_of(n))}
 
 
 def _symbol(node: fx.Node) -> object:
-    """The symbol that an input stands for; None for a tensor."""
+    """The symbol that an input stands for, or None for a tensor."""
     value = node.meta["example_value"]
     return expr_of(value) if isinstance(value, torch.SymInt) else None
 
@@ -142,7 +142,7 @@ def _symbol(node: fx.Node) -> object:
 @final
 @dataclass(slots=True)
 class Subgraph:
-    """A captured body: its module, the outer nodes that it takes, and what it gives."""
+    """A captured body: its module, the outer nodes that it takes, and its result."""
 
     module: fx.GraphModule
     inputs: list[fx.Node]
@@ -162,7 +162,8 @@ class Subgraph:
         return tuple(output.example for output in self.outputs)
 
     def result(self, tx: Interpreter, node: fx.Node) -> SymbolicValue:
-        """The body's value, its tensors taken from the call's outputs."""
+        """The value of the body's result, with its tensors taken from the outputs of the call
+        `node`."""
         examples = node.meta["example_value"]
         for index, (output, example) in enumerate(zip(self.outputs, examples, strict=True)):
             part = tx.builder.call("call_function", operator.getitem, (node, index), {},
@@ -189,10 +190,11 @@ class Subgraph:
 
 def capture_subgraph(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwargs,
                      *, fresh: bool = False, hides_grad_mode: bool = False) -> Subgraph:
-    """Interprets the call into a subgraph. A break or an outside change inside is a break here.
+    """Interpret the call into a subgraph. A graph break or an effect on outside state in it is a
+    break here.
 
     fresh: the tensors in `args` become the first inputs, which are not those of the outer graph.
-    hides_grad_mode: asking for the gradient mode is a break.
+    hides_grad_mode: reading the gradient mode is a break.
     """
     outer, builder = tx.builder, SubgraphBuilder(tx.builder)
     builder.hides_grad_mode |= hides_grad_mode
@@ -235,7 +237,7 @@ def _node_of(tx: Interpreter, builder: SubgraphBuilder, output: TensorValue) -> 
 
 
 def _collect(tx: Interpreter, value: SymbolicValue, found: list[TensorValue]) -> None:
-    """The tensors of a result, each once; anything else must be plain data."""
+    """Append the tensors of a result to `found`, each once; anything else must be plain data."""
     value = tx.force(value)
     if isinstance(value, TensorValue):
         if value not in found:

@@ -1,13 +1,13 @@
 """Tracebacks of exceptions in captured code: the program's frames and lines.
 
-Place in the pipeline: run by replacements. No frame of the program exists for what was captured, so
-its exceptions are given tracebacks made of frame objects that are over already::
+Place in the pipeline: run by replacements. Captured code has no frames of its own, so its
+exceptions get tracebacks of finished frame objects that weft makes::
 
     t0 = ValueError(3)
     t0.__traceback__ = traceback_entry(None, place)     # File "model.py", line 7, in forward
 
-In the tracebacks of errors that operations raise between graphs, the frames of the replacement
-are replaced by those of the program that its instructions stand for.
+In tracebacks of errors that operations between graphs raise, the frames of the replacement are
+replaced by the frames of the program that its instructions stand for.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ class Place:
 
 
 def traceback_entry(rest: TracebackType | None, place: Place) -> TracebackType:
-    """The traceback of an exception that passed a frame after those of `rest`."""
+    """The traceback `rest`, extended by a frame that the exception passed."""
     code, offset = original_position(place.code, place.offset)
     frame = _frame.frame_object(_bare(code), place.globals, place.last_line)
     return TracebackType(rest, frame, offset, place.line)
 
 
 _HIDDEN: Final[PerCode[bool]] = PerCode()
-"""Functions of replacements that no traceback shows."""
+"""Code whose frames tracebacks do not show."""
 
 _PLACES: Final[PerCode[dict[int, tuple[Place, ...]]]] = PerCode()
-"""For the code of a replacement and an offset in it: the frames of the program that this stands
-for, outermost first."""
+"""By the code of a replacement and an offset in it: the frames of the program that the instruction
+stands for, outermost first."""
 
 
 def hide(code: CodeType) -> None:
-    """Frames of the code are not shown."""
+    """Do not show frames of the code in tracebacks."""
     _HIDDEN[code] = True
 
 
 def stand_for(code: CodeType, places: dict[int, tuple[Place, ...]]) -> None:
-    """Says which frames of the program the instructions of a replacement are shown as."""
+    """Set the frames of the program that tracebacks show for the instructions of a replacement."""
     _PLACES[code] = places
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -71,7 +71,8 @@ def stand_for(code: CodeType, places: dict[int, tuple[Place, ...]]) -> None:
 
 
 def shown(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback as the program would have it: its outermost entries may be a replacement's."""
+    """The traceback that the program should see, with the outermost entries of replacements
+    replaced."""
     ours: list[TracebackType] = []
     while traceback is not None and _is_ours(traceback.tb_frame.f_code):
         ours.append(traceback)
@@ -82,8 +83,8 @@ def shown(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _caught(error: BaseException, callers: int) -> BaseException:
-    """An error that the program is about to handle, in a frame that has so many callers: those do
-    not show."""
+    """The error with its traceback as the handling frame should see it: without that frame's
+    callers."""
     entry = error.__traceback__
     assert entry is not None
     known = entry.tb_lasti in (_PLACES.get(entry.tb_frame.f_code) or ())
@@ -98,8 +99,8 @@ caught: Final = partial(_frame.ours, _caught)
 
 
 def under_way() -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """File, line and globals of the frames under way, from the inside out, as the program would
-    have them: where a replacement runs, those that it stands for."""
+    """File, line and globals of the running frames, innermost first; for a replacement, those of
+    the program's frames that it stands for."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -130,7 +131,7 @@ _frame.clean_tracebacks(shown)
 
 
 def _bare(code: CodeType) -> CodeType:
-    """The code without variables, so that nobody looks for them in its frame."""
+    """The code without variables, so that nothing looks for their values in its frame."""
     found = _BARE.get(code)
     if found is None:
         found = _BARE[code] = code.replace(
@@ -141,7 +142,7 @@ def _bare(code: CodeType) -> CodeType:
 
 def warn(message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None,
          **others: Any) -> None:
-    """`warnings.warn`, whose `stacklevel` counts frames of the program."""
+    """`warnings.warn` with a `stacklevel` that counts frames of the program."""
     kind = type(message) if isinstance(message, Warning) else category or UserWarning
     plain = isinstance(kind, type) and issubclass(kind, Warning) and isinstance(stacklevel, int)
     places = islice(under_way(), max(stacklevel - 1, 0), None) if plain and not others else iter(())

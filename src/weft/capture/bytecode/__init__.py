@@ -1,8 +1,8 @@
 """CPython byte code as data: read it, change it, write it again.
 
 `Bytecode` and `Instruction` (`instruction.py`) are the model; `disassemble` and `assemble` convert
-from and to code objects; `liveness` says which locals are still needed; what differs between
-Python versions is in `version.py`. Nothing here needs torch::
+from and to code objects; `liveness` says which locals are still needed; `version.py` has the
+differences between Python versions. Nothing here needs torch::
 
     from weft.capture.bytecode import assemble, disassemble
 

@@ -22,10 +22,10 @@ def assemble(
     instructions: Sequence[Instruction], exceptions: Sequence[ExceptionEntry], template: CodeType,
     **fields: Any,
 ) -> CodeType:
-    """A code object made of `instructions`; none of them is changed.
+    """A code object made of `instructions`, none of which is changed.
 
-    Jump arguments come from `target`; all others from `arg`. Raises ValueError for a jump that
-    this Python cannot express in the wanted direction.
+    Jump arguments are computed from `target`; other arguments are `arg`. Raises ValueError for a
+    jump that this Python cannot express in the wanted direction.
     """
     layout = _Layout(instructions)
     first_line = fields.get("co_firstlineno", template.co_firstlineno)

@@ -34,7 +34,7 @@ _LIVE: PerCode[list[int]] = PerCode()
 
 
 def needs_frame(code: CodeType) -> bool:
-    """Whether the code looks into its own frame, or has frames watched, so that it has to run in
+    """Whether the code reads its own frame, or has frames watched, so that it must run in a real
     one."""
     return _mentions(code, _FRAME_NEEDERS)
 
@@ -51,9 +51,9 @@ def _mentions(code: CodeType, names: frozenset[str]) -> bool:
 
 
 def live_locals(code: CodeType, offset: int) -> frozenset[str]:
-    """Names of the locals and cells of `code` that may be read at or after `offset`.
+    """The names of the locals and cells of `code` that may be read at or after `offset`.
 
-    Free variables are not among them: they come with the function's closure.
+    Free variables are not among them: they are in the function's closure.
     """
     own = len(slot_names(code)) - len(code.co_freevars)
     names = slot_names(code)[:own]
@@ -71,7 +71,7 @@ def live_locals(code: CodeType, offset: int) -> frozenset[str]:
 
 
 def needed_cells(code: CodeType, offset: int) -> frozenset[str]:
-    """The cell variables whose cell the code from `offset` on uses without making it itself."""
+    """The cell variables whose cell the code uses from `offset` on without creating it."""
     if not code.co_cellvars:
         return frozenset()
     body = disassemble(code)
@@ -142,8 +142,9 @@ _PAIR_EFFECTS: Final[dict[str, Callable[[int, int], tuple[int, int]]]] = {
 
 
 def _cells_before(body: Bytecode, slots: int) -> _Transfer:
-    """A comprehension saves a variable of its own name with LOAD_FAST_AND_CLEAR and restores it
-    with STORE_FAST: bit `slots + n` says that what is saved of slot n must be a cell."""
+    """As `_solve`, for cells: a comprehension saves a variable of its own name with
+    LOAD_FAST_AND_CLEAR and restores it with STORE_FAST. Bit `slots + n` says that the saved value
+    of slot n must be a cell."""
 
     closure_loads = _closure_loads(body)
 

@@ -19,7 +19,7 @@ _UNITS = 8
 def encode_locations(
     instructions: Sequence[Instruction], units: Sequence[int], first_line: int
 ) -> bytes:
-    """The table for instructions of the given sizes (in code units)."""
+    """The location table for instructions of the given sizes (in code units)."""
     spans: Iterable[tuple[Positions, int]] = zip(
         (i.positions for i in instructions), units, strict=True
     )
@@ -27,7 +27,7 @@ def encode_locations(
 
 
 def encode_spans(spans: Iterable[tuple[Positions, int]], first_line: int) -> bytes:
-    """The table for stretches of so many code units, each with its positions."""
+    """The location table for spans of code units, each with its positions."""
     out = bytearray()
     line = first_line
     for positions, size in spans:

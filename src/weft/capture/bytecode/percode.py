@@ -1,7 +1,7 @@
 """A table keyed by code object *identity*, whose entries die with the code object.
 
-Code objects compare by value, so that an ordinary (weak) dictionary would mix up two functions
-with equal bodies::
+Code objects compare by value, so an ordinary (weak) dictionary would confuse two functions with
+equal bodies::
 
     sizes: PerCode[int] = PerCode()
     sizes[f.__code__] = 3

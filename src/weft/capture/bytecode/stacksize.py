@@ -1,4 +1,4 @@
-"""How deep the value stack is before each instruction.
+"""The depth of the value stack before each instruction.
 
 A walk over the control flow, exception handlers included::
 
@@ -23,14 +23,14 @@ _CALL = OPMAP["CALL"]
 
 
 def stack_size(instructions: Sequence[Instruction], exceptions: Sequence[ExceptionEntry]) -> int:
-    """The greatest depth before or after any instruction that can be reached from the first."""
+    """The largest depth before or after any instruction that can be reached from the first."""
     return _walk(instructions, exceptions)[1]
 
 
 def stack_depths(
     instructions: Sequence[Instruction], exceptions: Sequence[ExceptionEntry]
 ) -> list[int]:
-    """The depth before each instruction; -1 where control never comes."""
+    """The depth before each instruction; -1 for unreachable ones."""
     return _walk(instructions, exceptions)[0]
 
 
@@ -63,7 +63,7 @@ def _entry_depth(instructions: Sequence[Instruction]) -> int:
 def _successors(
     instructions: Sequence[Instruction], order: dict[int, int], at: int, depth: int
 ) -> Iterator[tuple[int, int]]:
-    """The instructions that may run next with the depth there."""
+    """The instructions that may run next, with their depths."""
     instruction = instructions[at]
     if instruction.target is not None:
         yield order[id(instruction.target)], depth + _effect(instruction, True)

@@ -1,7 +1,8 @@
-"""Rules for single functions: what a call of this very object means.
+"""Rules for single functions: what a call of this very object does.
 
-Place in the pipeline: above `values/`, looked up by C functions, classes and Python functions
-before anything else is tried. One file for each library; importing this package registers them all.
+Place in the pipeline: above `values/`; the values of C functions, classes and Python functions look
+for a rule before they try anything else. There is one file for each library; importing this package
+registers them all.
 """
 
 from importlib.util import find_spec

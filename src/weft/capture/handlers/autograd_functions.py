@@ -1,10 +1,10 @@
 """Rules for user classes derived from `torch.autograd.Function`.
 
-Place in the pipeline: see `handlers/__init__`. A call of `apply` is one node: the class's forward
-runs on fakes here and on tensors later, its backward when gradients are asked for. Both are
-interpreted once before, apart from the graph: what they read is guarded, and what they do besides
-computing (a list that they append to, `print`) makes the call a graph break. `allow_in_graph` of
-the class leaves that out. Where no gradient can be asked for, the forward is a call like others.
+Place in the pipeline: see `handlers/__init__`. A call of `apply` is one node: it runs the class's
+forward, on fakes here and on tensors later, and its backward when gradients are needed. Before
+that, both are interpreted once, apart from the graph: what they read is guarded, and any effect
+besides computing (appending to an outside list, `print`) breaks the graph. With `allow_in_graph`
+this is left out. If no gradient can be needed, the forward is inlined like any function.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @functools.cache
 def _applier(cls: type[torch.autograd.Function]) -> Any:
-    """A function of its own name that applies the class: what the graph shows."""
+    """A function that applies the class and has a name of its own, which the graph shows."""
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         return cls.apply(*args, **kwargs)

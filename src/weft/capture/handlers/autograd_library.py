@@ -67,7 +67,7 @@ def _autograd_backward(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicV
 
 
 def _listed(tx: Interpreter, value: SymbolicValue) -> list[SymbolicValue]:
-    """A tensor or a sequence of them as a list; nothing for None."""
+    """A tensor, or a sequence of them, as a list; [] for None."""
     value = tx.force(value)
     if value.is_constant and value.constant() is None:
         return []
@@ -79,7 +79,7 @@ def _backward(
     retain_graph: SymbolicValue = NONE, create_graph: SymbolicValue = FALSE,
     inputs: SymbolicValue = NONE,
 ) -> SymbolicValue:
-    """The gradients of the leaves in one node, then what happens to the leaves."""
+    """Record the gradients of the leaves as one node, then what happens to the leaves."""
     if are_functorch_transforms_active():
         raise graph_break("unknown-operation", "backward under a transform")
     nodes = _autograd_nodes(outputs)
@@ -101,7 +101,7 @@ def _backward(
 
 
 def _autograd_nodes(outputs: Sequence[SymbolicValue]) -> dict[int, Any]:
-    """The fakes' autograd graph behind the outputs."""
+    """The nodes of the fakes' autograd graph behind the outputs."""
     found: dict[int, Any] = {}
     waiting = []
     for output in outputs:
@@ -118,7 +118,7 @@ def _autograd_nodes(outputs: Sequence[SymbolicValue]) -> dict[int, Any]:
 
 def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: dict[int, Any]
             ) -> list[TensorValue]:
-    """The leaves that the autograd graph ends in, in the order of their first use."""
+    """The leaves where the autograd graph ends, in the order of their first use."""
     ends = {id(node.variable) for node in nodes.values() if hasattr(node, "variable")}
     ends |= {id(v.fake(tx)) for v in outputs if v.fake(tx).grad_fn is None}
     found = [value for key, value in tx.leaves.items() if key in ends]
@@ -129,7 +129,7 @@ def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: dict[int, Any]
 
 
 def _checked(tx: Interpreter, leaf: SymbolicValue) -> TensorValue:
-    """A tensor whose gradient autograd leaves alone but for adding it up."""
+    """The leaf; breaks the graph if autograd does more with its gradient than add it up."""
     leaf = tx.force(leaf)
     if not isinstance(leaf, TensorValue) or leaf.example.layout is not torch.strided:
         raise graph_break("unknown-operation", f"backward to {leaf!r}")
@@ -152,7 +152,7 @@ def _check_hooks(tx: Interpreter, leaf: TensorValue) -> None:
 
 def _accumulate(tx: Interpreter, leaf: TensorValue, gradient: TensorValue, create: bool,
                 others: list[SymbolicValue]) -> None:
-    """What autograd does with a gradient that arrives at a leaf."""
+    """Do what autograd does with a gradient that arrives at a leaf."""
     old = leaf.getattr(tx, "grad")
     if not isinstance(old, TensorValue):
         leaf.write(tx, "grad", gradient if create else _own(tx, leaf, gradient, others))
@@ -166,7 +166,7 @@ def _accumulate(tx: Interpreter, leaf: TensorValue, gradient: TensorValue, creat
 
 def _own(tx: Interpreter, leaf: TensorValue, gradient: TensorValue, others: list[SymbolicValue]
          ) -> SymbolicValue:
-    """The gradient in memory of its own, laid out as the leaf."""
+    """The gradient in its own memory, laid out as the leaf."""
     fake = gradient.example
     if fake.layout is not torch.strided:
         raise graph_break("unknown-operation", "a gradient that is not strided")
@@ -219,8 +219,8 @@ REBUILD[0] = _rebuild
 
 
 def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:
-    """A gradient of the result would go to what only stands for an outside leaf in the graph: the
-    graph has to end where the leaf's data was set."""
+    """Break the graph where an outside leaf's data was set, if the result needs gradients: in the
+    graph the leaf has a stand-in, which would get the gradient."""
     if not value.example.requires_grad or value.example.grad_fn is None:
         return
     nodes = _autograd_nodes([value]).values()
@@ -233,7 +233,7 @@ def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:
 
 
 def _is_spent(tx: Interpreter, value: TensorValue) -> bool:
-    """Whether a backward pass from the tensor fails because one has gone there before."""
+    """Whether a backward pass from the tensor fails because an earlier one freed its graph."""
     example = value.example
     if not example.requires_grad or example.grad_fn is None:
         return False
@@ -293,7 +293,7 @@ def _set_requires_grad(tx: Interpreter, value: TensorValue, wanted: SymbolicValu
 
 
 def _set_data(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
-    """The object gets other memory: in the graph it is a leaf of its own from now on."""
+    """`tensor.data = new`: from now on the object is a leaf of its own in the graph."""
     new = tx.force(new)
     if new is value:
         return
@@ -325,7 +325,7 @@ SETTERS.update(grad=_set_grad, requires_grad=_set_requires_grad, data=_set_data)
 
 
 class GradFnValue(SymbolicValue):
-    """The `grad_fn` of a tensor made in the graph: it is there, and has a name."""
+    """The `grad_fn` of a tensor made in the graph; only its existence and name are known."""
 
     __slots__ = ("tensor",)
 
@@ -363,7 +363,7 @@ def _requires_grad_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwa
 
 
 def _retain_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """The next backward pass through the tensor leaves its gradient there."""
+    """The next backward pass through the tensor stores its gradient there."""
     if value.source is not None and value.original.is_leaf:
         return NONE
     if value.source is not None or not value.example.requires_grad:
@@ -376,7 +376,7 @@ def _retain_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
 
 
 def _detach_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Of a tensor from outside: the object itself leaves its autograd graph."""
+    """`detach_` of an outside tensor: the object itself leaves its autograd graph."""
     if value.source is not None and value.example.requires_grad:
         raise graph_break("state", "detach_ of a tensor from outside")
     return run(tx, "call_method", "detach_", [value, *args], kwargs)

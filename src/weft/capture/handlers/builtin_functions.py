@@ -1,7 +1,7 @@
 """Rules for Python's builtin functions.
 
-Place in the pipeline: see `handlers/__init__`. What a builtin does is expressed by the operations
-of `SymbolicValue`, so that it holds for every family.
+Place in the pipeline: see `handlers/__init__`. A builtin is expressed by the operations of
+`SymbolicValue`, so it works for every family.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _hasattr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def attribute_or_none(
     tx: Interpreter, value: SymbolicValue, name: str
 ) -> SymbolicValue | None:
-    """`getattr(value, name)`, or None where there is no such attribute."""
+    """`getattr(value, name)`, or None if there is no such attribute."""
     try:
         return value.getattr(tx, name)
     except ObservedException as error:
@@ -171,7 +171,7 @@ def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _is_plain_key(key: Any) -> bool:
-    """Whether the key's hash is that of the object it stands for."""
+    """Whether the key's hash is that of the object that it stands for."""
     if type(key) is tuple:
         return all(map(_is_plain_key, key))
     return isinstance(key, (int, float, str, bytes, complex, type(None), UserKey))
@@ -354,7 +354,7 @@ def _pow(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _importing(function: Callable[[str], Any]) -> None:
-    """A module that is loaded already."""
+    """The rule of a function that imports; it returns a module that is loaded already."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -390,7 +390,7 @@ def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _text_of_named(tx: Interpreter, value: SymbolicValue) -> SymbolicValue | None:
-    """`repr` of a function, method or Python module: that it is this one is guarded."""
+    """`repr` of a function, method or Python module, which are guarded by identity."""
     if isinstance(value, BoundMethodValue) and value.python_type() is types.MethodType:
         name = python_object(tx, value.function.getattr(tx, "__qualname__"))
         return constant(f"<bound method {name} of {_text(tx, value.owner)}>")
@@ -414,7 +414,7 @@ _UNDER_WAY: list[SymbolicValue] = []
 
 
 def _container_text(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """`repr` of a list, tuple or dictionary of what is not all constant."""
+    """`repr` of a list, tuple or dictionary whose items are not all constant."""
     shape = "{}" if isinstance(value, DictValue) else "[]" if isinstance(value, ListValue) else "()"
     if value.python_type() not in (list, tuple, dict):
         raise graph_break("unknown-operation", f"repr of {value!r}")

@@ -1,7 +1,7 @@
-"""Rules for `isinstance` and `issubclass`, and what abstract classes and protocols do there.
+"""Rules for `isinstance` and `issubclass`, including abstract classes and protocols.
 
 Place in the pipeline: see `handlers/__init__`. The type of a value is known; a metaclass that looks
-at the instance (protocols, the program's own) is interpreted.
+at the instance (of protocols, or the program's own) is interpreted.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def _is_instance(tx: Interpreter, value: SymbolicValue, classes: Any) -> bool:
 
 
 def _object(value: SymbolicValue) -> Any:
-    """An object that `isinstance` may be asked of in the place of the program's."""
+    """An object that `isinstance` can be called with instead of the program's."""
     if isinstance(value, TensorValue) and value.original is MISSING:
         return MISSING if own_class(value) else value.example
     return value.constant() if value.is_constant else value.real()
 
 
 def _asks_metaclass(tx: Interpreter, checker: Any, cls: type, value: SymbolicValue) -> bool:
-    """What code of a metaclass says, which may look at the instance."""
+    """The answer of a metaclass written in Python, which may look at the instance."""
     if not isinstance(checker, types.FunctionType):
         raise graph_break("unknown-operation", f"a check of {value!r} and {cls!r}")
     function, of = tx.wrap_fixed(checker, checker.__qualname__), tx.wrap_fixed(cls, cls.__name__)
@@ -76,7 +76,7 @@ _CHECK_CLASSES: Final = frozenset({"", None, "abc", "builtins", "torch.nn.parame
 
 
 def _hides_class(kind: type) -> bool:
-    """Whether code of the class decides what `__class__` of an instance is."""
+    """Whether the class overrides `__class__` of its instances."""
     own = type_lookup(kind, "__getattribute__")
     return (isinstance(own, types.FunctionType)
             or type_lookup(kind, "__class__") is not vars(object)["__class__"])

@@ -1,4 +1,4 @@
-"""What a call of a C type makes: `list(x)`, `dict(a=1)`, `enumerate(xs)`, `type(x)`, `super()`.
+"""Calls of C types: `list(x)`, `dict(a=1)`, `enumerate(xs)`, `type(x)`, `super()`.
 
 Place in the pipeline: see `handlers/__init__`.
 """
@@ -229,7 +229,7 @@ _CONVERSIONS: Final = {int: ("__int__", "__index__"), float: ("__float__", "__in
 
 
 def _converted(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
-    """`int(obj)`, ... of an object that says how."""
+    """`int(obj)`, `float(obj)`, ... of an object with a conversion method."""
     kind = args[0].python_type()
     names = [name for name in _CONVERSIONS[cls] if hasattr(kind, name)]
     if len(args) != 1 or not names:
@@ -270,7 +270,7 @@ def _rule_of_method(method: BoundMethodValue) -> Any:
 
 
 def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """`str(value)` of what is no constant."""
+    """`str(value)` of a value that is not a constant."""
     if isinstance(value, ObjectValue):
         for name in ("__str__", "__repr__"):
             method = value.special(tx, name)
@@ -342,8 +342,10 @@ Producer = Callable[["Interpreter", Args, Kwargs], Iterator[SymbolicValue]]
 
 def iterator_type(*kinds: type, pure: bool = True, iterables: slice = slice(0, 1),
                   most: int | None = None) -> Callable[[Producer], Producer]:
-    """Register a generator over values as the iterator that a call of a type makes; which
-    arguments are iterated over from the start, and how many there may be."""
+    """Register a generator of values as the iterator that a call of a type makes.
+
+    It also says which arguments are iterated over from the start, and how many there may be.
+    """
 
     def register(produce: Producer) -> Producer:
         def make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -361,7 +363,7 @@ def iterator_type(*kinds: type, pure: bool = True, iterables: slice = slice(0, 1
 
 def _checked(cls: type, produce: Producer, tx: Interpreter, args: Args, kwargs: Kwargs
              ) -> Iterator[SymbolicValue]:
-    """The items; arguments of other types or numbers are Python's to refuse."""
+    """The items; for arguments of wrong types or numbers, Python's error is raised."""
     try:
         yield from produce(tx, args, kwargs)
     except (IndexError, TypeError) as error:
@@ -429,7 +431,7 @@ def _reversed(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symboli
 
 
 def _backwards(tx: Interpreter, value: ObjectValue) -> SymbolicValue:
-    """Over what has a length and is indexed."""
+    """Iterates backwards over an object with a length and indices."""
     indices = range(value.length(tx) - 1, -1, -1)
     return LazyIterator(reversed, lambda: (value.getitem(tx, constant(i)) for i in indices))
 

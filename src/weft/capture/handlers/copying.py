@@ -1,8 +1,8 @@
 """Rules for `copy.copy` and `copy.deepcopy`.
 
-Place in the pipeline: see `handlers/__init__`. What the copy module does through `__reduce_ex__`
-is done on values directly: a new instance of the same class with the same (or copied) attributes.
-Where the program's class has a say in that, `copy._reconstruct` is interpreted.
+Place in the pipeline: see `handlers/__init__`. What the copy module does through `__reduce_ex__` is
+done on values directly: a new instance of the same class with the same (or copied) attributes. If
+the program's class overrides a step, `copy._reconstruct` is interpreted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _copy_tensor(tx: Interpreter, value: TensorValue) -> SymbolicValue:
-    """Another tensor of the same memory."""
+    """A new tensor object that shares the memory."""
     plain = value.python_type() is torch.Tensor and not value.written
     if not plain or value.example.requires_grad or getattr(value.original, "__dict__", None):
         raise graph_break("unknown-operation", f"copy of {value!r}")
@@ -137,7 +137,8 @@ def _deep_object(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 
 
 def _deep_tensor(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
-    """A tensor's copy is a clone; leaves and parameters are made anew, with the clone as data."""
+    """A tensor's deep copy is a clone; leaves and parameters are new ones with the clone as
+    data."""
     kind = value.python_type()
     plain = value.example.is_contiguous() and not value.written and not getattr(
         value.original, "__dict__", None)
@@ -163,7 +164,7 @@ _COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ..
 
 def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo | None = None
                  ) -> SymbolicValue:
-    """A new instance with the parts of the old one, as `object.__reduce_ex__` would have it."""
+    """A new instance with the parts of the old one, as `object.__reduce_ex__` describes it."""
     if not value.cls.__flags__ & HEAP_TYPE:  # C code knows how to copy its own
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     maker = type_lookup(value.cls, "__new__")  # may want arguments, or do something
@@ -193,7 +194,7 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
 
 
 def _reconstructed(tx: Interpreter, value: ObjectValue, memo: SymbolicValue) -> SymbolicValue:
-    """By what the class's own methods give."""
+    """A copy made from what the class's own methods return."""
     own = {name for name in _CUSTOM if isinstance(type_lookup(value.cls, name), types.FunctionType)}
     if isinstance(value, ModuleValue) or own & {"__getnewargs__", "__getnewargs_ex__"}:
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
@@ -210,7 +211,7 @@ def _reconstructed(tx: Interpreter, value: ObjectValue, memo: SymbolicValue) -> 
 
 
 def _reduced(tx: Interpreter, value: ObjectValue, has_state: bool) -> SymbolicValue:
-    """`object.__reduce_ex__` without arguments for `__new__`."""
+    """The result of `object.__reduce_ex__` for a class whose `__new__` takes no arguments."""
     if not has_state and _slots(value.cls):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__} with slots")
     state = value.method(tx, "__getstate__", [], {}) if has_state else value.getattr(tx, "__dict__")
@@ -228,8 +229,11 @@ def _reduced(tx: Interpreter, value: ObjectValue, has_state: bool) -> SymbolicVa
 
 
 def _ask(tx: Interpreter, value: ObjectValue, names: tuple[str, ...]) -> None:
-    """Asks for the attributes that the copy module asks for, if the program's class has a say in
-    that: it has to give what every object has."""
+    """Look up the methods that the copy module looks up, in case the program's class redirects
+    that.
+
+    Breaks the graph unless they are the usual ones.
+    """
     if not isinstance(type_lookup(value.cls, "__getattribute__"), types.FunctionType):
         return
     for name in names:
@@ -248,7 +252,7 @@ def _ask(tx: Interpreter, value: ObjectValue, names: tuple[str, ...]) -> None:
 
 
 def _slots(cls: type) -> list[str]:
-    """Names of the members that `__slots__` made."""
+    """The names of the `__slots__` members."""
     return [name for base in cls.__mro__ for name, attribute in vars(base).items()
             if isinstance(attribute, types.MemberDescriptorType)]
 
@@ -261,7 +265,7 @@ def _slot(tx: Interpreter, value: ObjectValue, name: str) -> SymbolicValue | Non
 
 
 def _copy_contents(tx: Interpreter, value: ObjectValue, made: ObjectValue, part: CopyPart) -> None:
-    """By the methods that the copy module calls, which may be the program's."""
+    """Copy the items by the methods that the copy module calls, which the program may override."""
     if isinstance(value.contents, ListValue):
         for item in tx.unpack(value):
             made.method(tx, "append", [part(item)], {})

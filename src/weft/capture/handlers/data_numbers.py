@@ -1,7 +1,7 @@
-"""Rules for methods that take numbers out of tensors: they stay in the graph.
+"""Rules for methods that read numbers from tensors: the numbers stay in the graph.
 
 Place in the pipeline: see `handlers/__init__`. The numbers are unbacked symbols
-(`values/data_numbers.py`); a context without data-dependent symbols breaks the graph instead.
+(`values/data_numbers.py`); a context without data-dependent symbols breaks the graph instead::
 
     n = lengths.max().item()          # node `item`, the number u0
     a, b = lengths.tolist()           # node `tolist` and its items
@@ -58,7 +58,7 @@ def _require(tx: Interpreter, tensor: TensorValue, name: str, possible: bool) ->
 
 
 def _item(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A number, where the tensor is certain to have one element."""
+    """The number in a tensor that is known to have one element."""
     known = None if args or kwargs else tensor.known_data(tx)
     if known is not None and known.numel() == 1:
         return tx.wrap_new(known.item())
@@ -73,7 +73,7 @@ def _item(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> S
 
 
 def _converted(name: str, dtypes: frozenset[torch.dtype]) -> Any:
-    """`int(x)` or `float(x)` of tensors of these types."""
+    """The rule of `int(x)` or `float(x)` for tensors of these types."""
 
     def method(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if tensor.known_data(tx) is None and tensor.known_number(tx) is None:
@@ -84,7 +84,8 @@ def _converted(name: str, dtypes: frozenset[torch.dtype]) -> Any:
 
 
 def _truncated(tx: Interpreter, number: SymbolicNumberValue) -> SymbolicValue:
-    """`int(v)` of a float that depends on data, which a tensor truncates alike in 64 bits."""
+    """`int(v)` of a float that depends on data; a tensor truncates it to 64 bits in the same
+    way."""
     for op, limit in (("ge", -(2.0**63)), ("lt", 2.0**63)):
         fits = tx.binary(op, number, constant(limit))
         if _depends_on_data(tx, fits):
@@ -101,7 +102,7 @@ TRUNCATED.append(_truncated)
 
 
 def _settled(tx: Interpreter, size: Any) -> int | None:
-    """The size if it is known, or has a likely value."""
+    """The size if it is known or has a likely value."""
     try:
         return size if type(size) is int else tx.shapes.specialize(size.node.value)
     except UndecidedValue:
@@ -109,7 +110,7 @@ def _settled(tx: Interpreter, size: Any) -> int | None:
 
 
 def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A list of numbers."""
+    """The nested list of the tensor's numbers."""
     known = tensor.known_data(tx)
     if known is not None:
         return tx.wrap_new(known.tolist())
@@ -131,8 +132,8 @@ _UNNAMED: Final = ("Expected cond to be True, but got False. (Could this error m
 
 def _check(tx: Interpreter, condition: SymbolicValue, message: SymbolicValue | None,
            error: type[Exception]) -> SymbolicValue:
-    """What follows from facts is nothing; what holds in this call is a guard; what depends on data
-    is learned, and tested by the graph."""
+    """`torch._check`: a condition that follows from facts needs nothing, one on sizes becomes a
+    guard, and one on data becomes a check in the graph."""
     if isinstance(condition, TensorValue) or not _depends_on_data(tx, condition):
         if not condition.truth(tx):
             raise graph_break("operator-failed", "a torch._check that does not hold")
@@ -159,7 +160,7 @@ def _depends_on_data(tx: Interpreter, condition: SymbolicValue) -> bool:
 
 
 def _message(tx: Interpreter, message: SymbolicValue) -> str:
-    """The user's text; one that is made of data breaks the graph."""
+    """The user's text; breaks the graph if it depends on data."""
     made = tx.call(message, [])
     if not made.is_constant:
         raise graph_break("data-dependent-value", "a message made of data")
@@ -181,7 +182,7 @@ for _function, _error in ((check, RuntimeError), (check_value, ValueError),
 
 @rule(check_with)
 def _check_with(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """The general form: `error_type, cond, message`, in any mixture of positions and names."""
+    """The general form: `error_type, cond, message`, positional or by name."""
     given = dict(zip(("error_type", "cond", "message"), args, strict=False)) | kwargs
     error = given["error_type"].real()
     if not (isinstance(error, type) and issubclass(error, Exception)):
@@ -190,7 +191,7 @@ def _check_with(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
-    """A check that a tensor of one element is true (or false), where the graph can hold one."""
+    """A check that a tensor of one element is true (or false), if the graph can hold one."""
     if isinstance(value, SymbolicNumberValue):
         return _check_number(tx, value, wanted)
     if not isinstance(value, TensorValue) or not tx.shapes.data_dependent:
@@ -221,7 +222,7 @@ def _check_number(tx: Interpreter, value: SymbolicNumberValue, wanted: bool) -> 
 
 
 def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
-    """`if rows.numel() == 0` is taken not to be so, unless that is what ends a loop."""
+    """Assume that `if rows.numel() == 0` is false, unless the branch ends a loop."""
     if value.python_type() is float or not tx.shapes.may_expect or tx.frame is None:
         return None
     place = (tx.frame.code, tx.frame.current.offset)
@@ -242,7 +243,7 @@ def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
 
 
 def _check_divisor(tx: Interpreter, divisor: Any) -> None:
-    """The graph tests that it is not zero; where it is, the program raises."""
+    """Add a check to the graph that the divisor is not zero; if it is zero, the program raises."""
     _hold(tx, (divisor != 0).node.value, "division by zero", RuntimeError)
     tx.note_check()
 
@@ -267,8 +268,11 @@ def _check_is_size(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
 
 @rule(F.scaled_dot_product_attention)
 def _attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """PyTorch compares the mask's sizes; where these depend on data the mask is expanded first. Its
-    kernels take plain scales: the query is multiplied by a symbolic one."""
+    """Attention whose mask or scale depends on data or sizes.
+
+    PyTorch compares the mask's sizes; if these depend on data, the mask is expanded first. Its
+    kernels take plain scales; the query is multiplied by a symbolic one instead.
+    """
     scale = tx.force(kwargs.get("scale", NONE))
     if args and isinstance(scale, SymbolicNumberValue) and _is_precise(tx.force(args[0])):
         args, kwargs = [_scaled(tx, tx.force(args[0]), scale), *args[1:]], {**kwargs, "scale": NONE}
@@ -282,12 +286,12 @@ def _attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _is_precise(query: SymbolicValue) -> bool:
-    """Whether a product with it rounds no more than the kernels do inside."""
+    """Whether a product with the query rounds no more than the kernels do inside."""
     return isinstance(query, TensorValue) and query.example.dtype in (torch.float32, torch.float64)
 
 
 def _scaled(tx: Interpreter, query: SymbolicValue, scale: SymbolicValue) -> SymbolicValue:
-    """The query for attention by its own scale, one by the root of the size of a head."""
+    """The query divided by attention's default scale and multiplied by this one."""
     head = query.method(tx, "size", [constant(-1)], {})
     return tx.binary("mul", query, tx.binary("mul", scale, tx.binary("pow", head, constant(0.5))))
 

@@ -1,8 +1,8 @@
 """Rules for torch.func: the levels of vmap, grad and jvp become nodes of the graph.
 
-Place in the pipeline: see `handlers/__init__`. The Python part of the transforms is inlined; what
-is left are C functions that enter a level, wrap and unwrap tensors, and leave the level. They run
-on fakes while capturing and are recorded, so that the graph does the same on tensors.
+Place in the pipeline: see `handlers/__init__`. The Python part of the transforms is inlined. What
+remains are C functions that enter a level, wrap and unwrap tensors, and leave the level: they run
+on fakes while capturing and are recorded, so the graph does the same on tensors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 
 def _level(function: Any) -> None:
-    """Enters or leaves a level: done now, and a node of the graph."""
+    """The rule of a function that enters or leaves a level: it runs now and is recorded as a
+    node."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -50,7 +51,7 @@ def _level(function: Any) -> None:
 
 
 def _plain_or_symbolic(tx: Interpreter, value: SymbolicValue) -> Any:
-    """The object; vmap goes over any number of rows."""
+    """The Python object; vmap accepts symbolic numbers of rows."""
     return value.example if isinstance(value, SymbolicNumberValue) else python_object(tx, value)
 
 
@@ -65,7 +66,8 @@ _level(set_forward_grad_enabled)
 
 @rule(enter_dual_level)
 def _enter_dual(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A level of torch.autograd.forward_ad; the state knows it, in case the program breaks off."""
+    """Enter a level of torch.autograd.forward_ad; `tx.state` can leave it if capture stops
+    inside."""
     node = tx.builder.call("call_function", enter_dual_level, (), {}, None, tx.stack())
     node.meta["effect"] = True
     tx.state.dual_levels.append(enter_dual_level())
@@ -83,7 +85,7 @@ def _exit_dual(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _wrapping(function: Any) -> None:
-    """Wraps or unwraps a tensor: a graph operation."""
+    """The rule of a function that wraps or unwraps a tensor: a graph operation."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -101,7 +103,7 @@ for _name in ("_make_dual", "_unpack_dual"):
 
 
 def _question(function: Any) -> None:
-    """Asks about wrappers: answered on fakes."""
+    """The rule of a function that asks about wrappers: answered on fakes."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -131,7 +133,7 @@ def _active(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(torch.func.linearize)
 def _linearize(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """It makes a graph of its own."""
+    """`torch.func.linearize` makes a graph of its own: break."""
     raise graph_break("transform", "torch.func.linearize")
 
 
@@ -143,5 +145,5 @@ def _nothing(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(functorch_autograd_grad)
 def _gradients(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Without the switch for torch.compile's own autograd, which would import it."""
+    """`torch.autograd.grad` without its switch for torch.compile, which would import that."""
     return tx.wrap_fixed(transforms.gradients, "gradients").call(tx, args, kwargs)

@@ -44,7 +44,7 @@ _CHECKPOINT = frozenset({"use_reentrant", "preserve_rng_state", "determinism_che
 
 @rule(checkpoint)
 def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """One node; the backward pass runs the subgraph again."""
+    """A checkpoint becomes one node, whose backward pass runs the subgraph again."""
     settings = {k: v for k, v in kwargs.items() if k in _CHECKPOINT}
     given = settings.get("use_reentrant", NONE)
     reentrant = is_none(given) or given.truth(tx)
@@ -66,8 +66,10 @@ def _checkpoint(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _same_gradients(args: Args, results: Any) -> bool:
-    """Whether the reentrant form, whose results all need gradients if an argument does and none
-    else, gives the gradients that the other one gives."""
+    """Whether the reentrant form of checkpoint gives the same gradients as the other form.
+
+    Its results all need gradients if an argument does, and none otherwise.
+    """
     examples = [arg.example for arg in args if isinstance(arg, TensorValue)]
     made = [r for r in pytree.tree_leaves(results) if isinstance(r, torch.Tensor)]
     return any(e.requires_grad for e in examples) and all(r.requires_grad for r in made)
@@ -76,14 +78,14 @@ def _same_gradients(args: Args, results: Any) -> bool:
 def _versions(tx: Interpreter) -> dict[fx.Node, int]:
     """How often each tensor of the outer graph was written.
 
-    What a checkpointed function writes (counters of batch norm), eager writes again when it runs
-    the function in the backward.
+    Eager repeats what a checkpointed function writes (counters of batch norm) when it runs the
+    function again in the backward.
     """
     return {n: version_of(n.meta.get("example_value")) for n in tx.builder.graph.nodes}
 
 
 def _setting(tx: Interpreter, value: SymbolicValue) -> Any:
-    """A setting as an argument of the node; what is no constant becomes part of the module."""
+    """A setting as an argument of the node; if it is no constant, as part of the module."""
     found = _object(tx, value)
     if not callable(found):
         return found
@@ -100,12 +102,12 @@ class _Held(torch.nn.Module):
         self.function = function
 
     def forward(self, *args: Any) -> Any:
-        """The function's result."""
+        """Return the function's result."""
         return self.function(*args)
 
 
 def _object(tx: Interpreter, value: SymbolicValue | None) -> Any:
-    """A setting of checkpoint as the Python object: constants, functions, partials, lists."""
+    """A setting of checkpoint as a Python object: constants, functions, partials, lists."""
     value = NONE if value is None else tx.force(value)
     if value.is_constant:
         return value.constant()
@@ -124,7 +126,7 @@ def _object(tx: Interpreter, value: SymbolicValue | None) -> Any:
 
 
 def _function(tx: Interpreter, value: FunctionValue) -> types.FunctionType:
-    """A function that the frame made, of what its variables hold now."""
+    """A real function for one that the frame made, with its variables' current values."""
     cells = tuple(types.CellType(_object(tx, cell.read(tx))) for cell in value.closure)
     defaults = tuple(_object(tx, default) for default in value.defaults)
     made = types.FunctionType(value.code, value.globals, value.name, defaults, cells)
@@ -157,7 +159,8 @@ def _cond(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _of_either(examples: Sequence[torch.Tensor], operands: Sequence[Any]) -> tuple[Any, ...]:
-    """Examples that autograd takes for results of all operands, not only the first branch's."""
+    """Example outputs that depend on all operands for autograd, not only on those of the first
+    branch."""
     tensors = [o for o in operands if isinstance(o, torch.Tensor) and o.requires_grad]
     if not (torch.is_grad_enabled() and tensors):
         return tuple(examples)
@@ -165,7 +168,8 @@ def _of_either(examples: Sequence[torch.Tensor], operands: Sequence[Any]) -> tup
 
 
 class _Chosen(torch.autograd.Function):
-    """Gradients of all operands: zeros for those that the branch does not use."""
+    """An autograd function whose gradients for unused operands are zeros, as those of a branch
+    are."""
 
     @staticmethod
     def forward(ctx: Any, examples: Sequence[torch.Tensor], *operands: torch.Tensor) -> Any:
@@ -184,7 +188,7 @@ def _check_alike(first: Subgraph, second: Subgraph) -> None:
 
 
 def _take_inputs(body: Subgraph, inputs: list[Any], fresh: int = 0) -> None:
-    """Gives the subgraph exactly these inputs, in this order, behind `fresh` of its own."""
+    """Give the subgraph exactly these inputs in this order, after `fresh` ones of its own."""
     graph = body.module.graph
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     old = dict(zip(body.inputs, placeholders[fresh:], strict=True))
@@ -203,7 +207,7 @@ def _take_inputs(body: Subgraph, inputs: list[Any], fresh: int = 0) -> None:
 
 @rule(while_loop, while_loop_operator)
 def _while_loop(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Condition and body as subgraphs of the carried tensors and what they use besides."""
+    """Condition and body as subgraphs of the carried tensors and of what else they use."""
     given = dict(zip(("cond_fn", "body_fn", "carried_inputs"), args, strict=False)) | kwargs
     carried = tx.unpack(given["carried_inputs"])
     if torch.is_grad_enabled() and any(

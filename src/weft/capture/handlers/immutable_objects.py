@@ -1,8 +1,7 @@
-"""Objects of C types that never change; functions that depend only on arguments.
+"""Immutable objects of C types, and functions that depend on their arguments only.
 
-Place in the pipeline: see `handlers/__init__`. Patterns and matches of `re`, decimals, dates:
-Python itself computes with them, as with numbers; `json.dumps` and the functions of `re` run on
-constants.
+Place in the pipeline: see `handlers/__init__`. Python itself computes with patterns and matches of
+`re`, decimals and dates, as with numbers; `json.dumps` and the functions of `re` run on constants.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _FUNCTIONS: Final[tuple[Any, ...]] = (
 
 
 def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
-    """The result of Python's own call; None if an argument is not known whole."""
+    """The result of Python's own call, or None if an argument is not entirely known."""
     objects = [python_object(tx, a) for a in args]
     named = {name: python_object(tx, value) for name, value in kwargs.items()}
     if any(o is MISSING for o in (*objects, *named.values())):

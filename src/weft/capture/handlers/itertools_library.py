@@ -1,4 +1,4 @@
-"""What the iterators of `itertools` give that need more than one line; see `constructors`.
+"""Iterators of `itertools` that need more than a line; the others are in `constructors`.
 
 Place in the pipeline: see `handlers/__init__`.
 """
@@ -53,7 +53,7 @@ class _Groups:
         self.item_key: SymbolicValue = NONE
 
     def advance(self) -> bool:
-        """Reads the next item and its key."""
+        """Read the next item and its key."""
         self.item = next(self.items, None)
         if self.item is None:
             return False
@@ -74,7 +74,7 @@ class _Groups:
             going = self.item is not None
 
     def group(self, number: int, key: SymbolicValue) -> Iterator[SymbolicValue]:
-        """The items of a group, until the outer iterator goes on."""
+        """The items of a group, until the outer iterator is advanced."""
         while self.number == number and self.item is not None and self.tx.equal(
                 key, self.item_key):
             yield self.item

@@ -1,7 +1,7 @@
-"""Rules for operators whose kernels give other strides than their meta kernels say, or an error.
+"""Rules for operators whose kernels differ from their meta kernels, in strides or in errors.
 
-Place in the pipeline: see `handlers/__init__`. Capture writes into the graph what eager's kernel
-does by itself, so that each later stage sees the layout that the program would.
+Place in the pipeline: see `handlers/__init__`. Capture writes what eager's kernel does into the
+graph, so that each later stage sees the layout that the program would see.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 @rule(nn_functions.pad)
 def _pad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """By nothing it is a copy that lies as the input does, else rows or channels-last."""
+    """Padding by zero copies the input with its strides; otherwise the result is row-major or
+    channels-last."""
     args = [tx.force(arg) for arg in args]
     mode = args[2] if len(args) > 2 else kwargs.get("mode", constant("constant"))
     plain = len(args) > 1 and mode.is_constant and mode.constant() == "constant"
@@ -40,7 +41,7 @@ def _pad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _pads_whole_rows(tx: Interpreter, args: Args) -> bool:
-    """Is a row-major tensor padded along its last dimensions, by no more than it has?"""
+    """Whether a row-major tensor is padded along its last dimensions, by at most their sizes."""
     x, widths = args[0], args[1] if len(args) > 1 else NONE
     if not isinstance(x, TensorValue) or not isinstance(widths, TupleValue | ListValue):
         return False
@@ -58,7 +59,7 @@ def _is_scattered(x: SymbolicValue) -> bool:
 
 
 def _pads_nothing(tx: Interpreter, widths: SymbolicValue) -> bool:
-    """Whether all widths are zero in this call, guarded where some depend on sizes."""
+    """Whether all widths are zero in this call; guarded if some depend on sizes."""
     if not isinstance(widths, TupleValue | ListValue):
         return False
     numbers = [tx.force(width) for width in widths.iterate(tx)]
@@ -75,9 +76,10 @@ _RESIZING: Final = (
 
 
 def _resizing(function: Any) -> None:
+    """A rule that raises for images without pixels, as the kernels do."""
+
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        """The kernels refuse images without pixels."""
         args = _by_sizes(tx, function, [tx.force(arg) for arg in args])
         made = run(tx, "call_function", function, args, kwargs)
         if isinstance(made, TensorValue) and not evaluate(tx, lambda: _has_pixels(made.example)):
@@ -86,10 +88,10 @@ def _resizing(function: Any) -> None:
 
 
 def _by_sizes(tx: Interpreter, function: Any, args: Args) -> Args:
-    """Factors instead of sizes, as ATen's form that takes both: the sizes, then the factors.
+    """Resize by sizes and factors, in ATen's form that takes both, instead of factors alone.
 
-    PyTorch's form for factors alone takes symbolic sizes in Python only, by a formula that differs
-    from the kernels where these go by the sizes: some in the backward, some in both.
+    PyTorch's form for factors alone takes symbolic sizes only in Python, by a formula that differs
+    from kernels that use the sizes: some in the backward, some in both passes.
     """
     if len(args) not in (3, 4) or not isinstance(args[0], TensorValue) or not is_none(args[1]):
         return args
@@ -109,8 +111,8 @@ def _by_sizes(tx: Interpreter, function: Any, args: Args) -> Args:
 
 def _scales_of_kernels(tx: Interpreter, image: torch.Tensor, old: Args, new: Args, scales: Args
                        ) -> Args:
-    """The kernels copy where the size stays, whatever the factor says (formulas do not): those of
-    GPUs where all sizes stay."""
+    """The scales that the kernels use: they copy a dimension whose size stays, whatever the factor
+    is (formulas do not). GPU kernels do so only if all sizes stay."""
     stays = [tx.binary("eq", a, b).truth(tx) if _is_hinted(a) else False
              for a, b in zip(old, new, strict=True)]
     if image.device.type != "cpu":
@@ -128,7 +130,8 @@ def _is_hinted(size: SymbolicValue) -> bool:
 
 
 def _has_pixels(image: torch.Tensor) -> bool:
-    """As far as it is known: sizes that depend on data are left to the operator."""
+    """Whether the image has pixels, as far as is known; the operator checks sizes that depend on
+    data."""
     return all(n > 0 for n in image.shape[2:] if is_hinted(n))
 
 
@@ -137,9 +140,10 @@ for _name in _RESIZING:
 
 
 def _of_images(function: Any) -> None:
+    """A rule that keeps channels-last memory, as the CPU kernels do and the formulas do not."""
+
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        """The CPU kernels keep channels-last memory, which the formulas lose."""
         args = [tx.force(arg) for arg in args]
         made = run(tx, "call_function", function, args, kwargs)
         given = args[0] if args else None

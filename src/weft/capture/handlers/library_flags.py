@@ -1,8 +1,8 @@
 """Settings of the libraries below torch: `torch.backends.cudnn.enabled`, `sdpa_kernel(...)`, ...
 
-Place in the pipeline: see `handlers/__init__`. What is read is guarded. Setting one that only
-chooses between kernels is a node of the graph and takes effect while capturing, and so is to allow
-less precision, which no backend must make use of; to forbid it ends the graph.
+Place in the pipeline: see `handlers/__init__`. A setting that is read is guarded. Setting one that
+only chooses between kernels, or that allows less precision, is a node of the graph and takes effect
+while capturing. Setting one that demands more precision ends the graph.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @cache
 def _asking(where: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """Calls a function for its value there: what guards do."""
+    """A function that calls `where` and returns its value, for guards."""
     return operator.methodcaller("__call__", *where)
 
 
 def _note(tx: Interpreter, mode: Mode) -> None:
-    """The capture depends on what the setting was when the frame began."""
+    """Record that the capture depends on the setting's value at the start of the frame."""
     if tx.state.note(mode):
         name = mode.read.__name__
         source = tx.tree.object(mode.read, name).call(_asking(mode.where), f"{name}()")

@@ -1,13 +1,13 @@
-"""Logging: a record of texts and numbers waits for the end of the graph, others break it.
+"""Logging: records of constants and numbers wait for the end of the graph, others break it.
 
-Place in the pipeline: see `handlers/__init__`. A record of constants and numbers is a side effect
-like another, in the journal of `side_effects.py` at its place among them:
+Place in the pipeline: see `handlers/__init__`. A record of constants and numbers is a side effect,
+replayed in order with the others (`side_effects.py`)::
 
     logger.warning_once("no cache")   # the same call in the replacement, after the graph
     logger.debug("below the level")   # nothing, under guards on the levels
     logger.info("loss %s", loss)      # a graph break: a tensor may be written to meanwhile
 
-Where a handler may write the line that logged, or does what is unknown, the graph breaks too.
+The graph also breaks if a handler may write the line that logged, or does something unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @final
 class LogRecord(SymbolicValue):
-    """A call that logs constants, in the journal of side effects."""
+    """A call that logs constants, as a side effect."""
 
     __slots__ = ("args", "logger", "name")
     kind = logging.LogRecord
@@ -44,7 +44,7 @@ class LogRecord(SymbolicValue):
         self.logger, self.name, self.args = logger, name, args
 
     def replay(self, emit: Emitter) -> None:
-        """The call as a statement of the replacement."""
+        """Emit the call."""
         given = ", ".join(map(emit.value, self.args))
         emit.line(f"{emit.constant(self.logger)}.{self.name}({given})")
 
@@ -78,7 +78,7 @@ class LoggerValue(OutsideObject):
 
 @final
 class LogMethod(SymbolicValue):
-    """`logger.info`, ...: a call below the logger's level is nothing."""
+    """`logger.info` and so on; a call below the logger's level does nothing."""
 
     __slots__ = ("logger", "name")
     kind = types.MethodType
@@ -113,7 +113,7 @@ _WRITTEN: Final = (str, int, float, bool, type(None))
 
 
 def _is_written_alike(tx: Interpreter, value: SymbolicValue) -> bool:
-    """Whether it is nothing that changes between the call and the end of the graph."""
+    """Whether the value cannot change between the call and the end of the graph."""
     return isinstance(value, SymbolicNumberValue | TextValue) or (
         type(python_object(tx, value)) in _WRITTEN)
 
@@ -123,7 +123,7 @@ def _attributes(tx: Interpreter, obj: Any) -> Source:
 
 
 def _is_enabled(tx: Interpreter, logger: logging.Logger, level: int) -> bool:
-    """`logger.isEnabledFor(level)`: all that it depends on is guarded."""
+    """`logger.isEnabledFor(level)`, with guards on all that it depends on."""
     if type(logger).isEnabledFor is not logging.Logger.isEnabledFor:
         raise graph_break("print", "a logger that decides itself what it writes")
     for owner, name in ((logger, "disabled"), (logger.manager, "_disable"), *_asked(logger)):
@@ -134,7 +134,7 @@ def _is_enabled(tx: Interpreter, logger: logging.Logger, level: int) -> bool:
 
 
 def _asked(logger: logging.Logger) -> Iterator[tuple[Any, str]]:
-    """The attributes that lead to the effective level."""
+    """The attributes that determine the effective level."""
     current: logging.Logger | None = logger
     while current is not None:
         yield current, "level"
@@ -151,7 +151,7 @@ _CALLER: Final = ("(pathname)", "(filename)", "(module)", "(lineno)", "(funcName
 
 
 def _is_plain(logger: logging.Logger) -> bool:
-    """Whether no handler can write the line that logs, or does what is unknown."""
+    """Whether all handlers are known and none writes the line that logs."""
     return not logger.filters and all(
         type(handler) in _PLAIN_HANDLERS and not handler.filters and _is_simple(handler.formatter)
         for handler in _handlers(logger)
@@ -166,7 +166,7 @@ def _is_simple(formatter: logging.Formatter | None) -> bool:
 
 
 def _handlers(logger: logging.Logger) -> Iterator[Any]:
-    """Those that a record of the logger reaches."""
+    """The handlers that receive the logger's records."""
     current: logging.Logger | None = logger
     found = False
     while current is not None:

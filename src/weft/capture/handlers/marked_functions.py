@@ -1,4 +1,4 @@
-"""Rules for what a program marks: weft's and torch.compiler's markers, stances, break errors.
+"""Rules for marked functions: weft's and torch.compiler's markers, stances, error modes.
 
 Place in the pipeline: see `handlers/__init__`; the markers are in `weft/markers.py` and
 `weft/stances.py`.
@@ -46,7 +46,7 @@ def _call_region(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(call_scripted)
 def _scripted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A function that torch.jit has compiled: the Python function that it was made of."""
+    """A function compiled by torch.jit is captured as the Python function that it was made from."""
     function = args[0].real()
     original = getattr(function, "_torchdynamo_inline", None)
     if original is None:
@@ -56,8 +56,7 @@ def _scripted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @final
 class CompiledFunctionValue(OutsideObject):
-    """A compiled function called within another one: the function that it was made of, as if the
-    program had not compiled it by itself too."""
+    """A compiled function called inside another one: captured as its original function."""
 
     __slots__ = ()
 
@@ -85,7 +84,7 @@ def _wrap_compiled(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
 
 
 def _mark_of(function: types.FunctionType) -> Rule | None:
-    """The rule of a marked function."""
+    """The rule of a marked function, or None."""
     attributes = function.__dict__
     if attributes:
         if attributes.get(DISABLED) is True or "__wrapped__" in attributes:
@@ -110,7 +109,7 @@ def _disabled(function: Any) -> Rule | None:
 
 
 def _is_late_disable(function: Any) -> bool:
-    """Whether it is a function of torch that is marked at its first call."""
+    """Whether it is a function of torch that disables compilation at its first call."""
     return function.__code__ is _LATE_DISABLE
 
 
@@ -132,7 +131,7 @@ def _break(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> Symbol
 
 
 def _constant_result(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Called now: the program says that the result stays the same."""
+    """Call the function now: the program promises that the result stays the same."""
     objects = [python_object(tx, a) for a in args]
     named = {k: python_object(tx, v) for k, v in kwargs.items()}
     if any(o is MISSING for o in (*objects, *named.values())):
@@ -158,6 +157,6 @@ def _error_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(set_error_mode)
 def _set_error_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """In force while capturing; the replacement leaves it as the program does."""
+    """The mode is in force while capturing; the replacement sets it as the program does."""
     set_error_mode(args[0].constant())
     return NONE

@@ -1,8 +1,8 @@
 """Rules for hooks that the program registers with modules.
 
-Place in the pipeline: see `handlers/__init__`. Registering and removing is Python, which capture
-interprets; but each handle takes the next number of a counter. A number that is drawn when the
-replacement runs, and only if a hook stays, is as good: it is a key that no other is equal to.
+Place in the pipeline: see `handlers/__init__`. Capture interprets the Python code that registers
+and removes hooks, except that each handle takes the next number of a counter. Here the replacement
+draws the number, and only if the hook stays: it is a key that equals no other.
 """
 
 from __future__ import annotations

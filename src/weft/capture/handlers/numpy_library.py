@@ -1,7 +1,6 @@
-"""Rules for NumPy's functions: nodes of the graph on arrays, evaluated on constants.
+"""Rules for NumPy's functions: graph nodes on arrays, evaluated on constants.
 
-Place in the pipeline: see `handlers/__init__`. Which functions there are is asked of
-`numpy_calls.exists`, when one is called.
+Place in the pipeline: see `handlers/__init__`. `numpy_calls.exists` says which functions there are.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _NOT_PURE: Final = frozenset(
 def _public_functions() -> Iterator[tuple[str, Any]]:
     """The functions of numpy and numpy.linalg, under the names of `numpy_calls`.
 
-    Only what is loaded: numpy's other modules are imported when they are first named.
+    Only loaded modules: NumPy imports its other modules when they are first named.
     """
     for prefix, space in (("", numpy), ("linalg.", numpy.linalg)):
         for name, function in sorted(vars(space).items()):
@@ -51,7 +50,7 @@ def _public_functions() -> Iterator[tuple[str, Any]]:
 
 
 def _register(paths: list[str], function: Any) -> None:
-    """One function may have several names, of which not all are known to `numpy_calls`."""
+    """Register a function under its names, some of which `numpy_calls` may not know."""
 
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         path = next(filter(numpy_calls.exists, paths), paths[0])
@@ -80,7 +79,7 @@ def _has_arrays(values: Any) -> bool:
 
 
 def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
-    """The result on constants, if it is one too: arrays are left to the graph."""
+    """The result on constants if it is a constant too; arrays are left to the graph."""
     objects = [python_object(tx, arg) for arg in args]
     named = {name: python_object(tx, value) for name, value in kwargs.items()}
     if any(o is MISSING for o in (*objects, *named.values())):
@@ -142,7 +141,7 @@ def _from_numpy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _or_of_array(
     function: Any, of_array: Callable[[Any, ArrayValue, Kwargs], SymbolicValue]
 ) -> None:
-    """Adds the case of an array to the rule of a torch function."""
+    """Extend the rule of a torch function by the case of an array."""
     other = RULES[id(function)][1]
 
     @rule(function)
@@ -155,7 +154,7 @@ def _or_of_array(
 def _with_tensors(
     tx: Interpreter, value: SymbolicValue, chosen: Callable[[ArrayValue], bool]
 ) -> SymbolicValue:
-    """The value, or the sequence or slice, with tensors in place of the chosen arrays."""
+    """The value, or the sequence or slice, with the chosen arrays replaced by tensors."""
     value = tx.force(value)
     if isinstance(value, ArrayValue):
         return value.tensor if chosen(value) else value
@@ -174,7 +173,7 @@ def _is_scalar(array: ArrayValue) -> bool:
 
 
 def _indexed_by_arrays(name: str) -> None:
-    """Tensors take arrays for indices."""
+    """A tensor method that accepts arrays as indices."""
     other = TENSOR_METHODS[name]
 
     def method(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:

@@ -1,8 +1,8 @@
 """NumPy's functions on sizes: the result stays symbolic.
 
-Place in the pipeline: asked by the rules of `handlers/numpy_library`, where no array takes part.
-Only functions are here that NumPy computes exactly as Python does (`np.exp` of a number is not
-`math.exp`); the others are evaluated on the sizes of the call, by a guard.
+Place in the pipeline: called by the rules of `handlers/numpy_library` if no array is involved.
+These are functions that NumPy computes exactly as Python does (`np.exp` of a number is not
+`math.exp`); others are evaluated on the sizes of the call, which guards then fix::
 
     np.sqrt(x.shape[-1])            # the NumPy float math.sqrt(s1)
     np.prod(x.shape[1:])            # the NumPy int s1*s2
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def of_numbers(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
-    """The result if a symbolic number takes part and the function is one of these, else None."""
+    """The result if an argument is a symbolic number and the function is supported, else None."""
     compute = _FUNCTIONS.get(function)
     if compute is None or kwargs or not args:
         return None
@@ -68,7 +68,8 @@ def _rounded(how: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _folded(function: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """Of the numbers in a sequence, none of them a float (whose sums NumPy orders its own way)."""
+    """A function of the numbers in a sequence, none of them a float (NumPy adds floats in another
+    order)."""
 
     def compute(numbers: Any) -> Any:
         numbers = numbers if isinstance(numbers, list) else [numbers]
@@ -115,7 +116,7 @@ _SHAPED: Final[frozenset[Any]] = frozenset({
 
 
 def makes_array_of_size(tx: Interpreter, function: Any, args: Args) -> bool:
-    """Whether a function makes an array of a symbolic size."""
+    """Whether the function makes an array of a symbolic size."""
     if function not in _SHAPED:
         return False
     given = [_numbers(tx, tx.force(arg)) for arg in args]

@@ -1,8 +1,8 @@
-"""Rules for torch.optim: what its optimizers call becomes operations that graphs can hold.
+"""Rules for torch.optim: its optimizers become operations that graphs can hold.
 
-Place in the pipeline: see `handlers/__init__`. Optimizers are inlined like any program; while
-compiling they keep their step counts in tensors. The rules here are for what reads those on the
-way: operators that want numbers, branches on the step, fused kernels (weft fuses by itself).
+Place in the pipeline: see `handlers/__init__`. Optimizers are inlined like any program; under
+compilers they keep step counts in tensors. The rules here handle code that reads these counts:
+operators that take numbers, branches on the step, fused kernels (weft fuses by itself).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _polyfill(torch.optim.Optimizer.zero_grad.__wrapped__,  # type: ignore[attr-defi
 
 
 def _with_tensor_scalars(original: Any, python: Any) -> None:
-    """The operator, but in its parts where it would read its scalars from tensors."""
+    """The operator; where it would read scalars from tensors, its parts."""
 
     @rule(original)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -82,8 +82,8 @@ def _inlined(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> Symb
 
 
 def _state_made_first(function: types.FunctionType) -> None:
-    """The first step makes an optimizer's state: it is made now, so that the step which is captured
-    is the one that runs from then on."""
+    """A rule that creates the optimizer's state now, so that the captured step is the one that runs
+    later."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -93,7 +93,7 @@ def _state_made_first(function: types.FunctionType) -> None:
 
 
 def _make_state(tx: Interpreter, function: types.FunctionType, args: Args, kwargs: Kwargs) -> bool:
-    """Runs `_init_group` on the real optimizer; whether that changed its state."""
+    """Run `_init_group` on the real optimizer; returns whether that changed its state."""
     optimizer = args[0].real()
     group = tx.force(args[1])
     if not isinstance(optimizer, torch.optim.Optimizer) or kwargs or group.real() is MISSING:
@@ -123,7 +123,7 @@ def _parameters_with_gradients(tx: Interpreter, group: SymbolicValue) -> list[to
 
 @contextmanager
 def _gradients_for(parameters: list[torch.Tensor], wanted: list[torch.Tensor]) -> Iterator[None]:
-    """Gives these parameters, and only these, something in `.grad`: their own memory."""
+    """Give these parameters, and no others, a `.grad`: their own memory."""
     before = [p.grad for p in parameters]
     chosen = {id(p) for p in wanted}
     try:
@@ -142,7 +142,7 @@ for _class in vars(torch.optim).values():
 
 
 def _without_branches(function: types.FunctionType, n_counts: int) -> None:
-    """Steps are tensors while compiling: take the form of the formula that selects by `where`."""
+    """The form of the step that selects by `where`, because step counts are tensors."""
     selecting = optimizers.without_branches(function, n_counts)
 
     @rule(function)
@@ -154,7 +154,7 @@ def _without_branches(function: types.FunctionType, n_counts: int) -> None:
 
 
 def _unfused(function: types.FunctionType, plain: types.FunctionType) -> None:
-    """A fused kernel as the operations that it consists of, unless a gradient scaler is in it."""
+    """A fused kernel as its operations, unless it includes a gradient scaler."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

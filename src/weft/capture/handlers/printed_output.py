@@ -1,6 +1,6 @@
-"""What prints breaks the graph, so that its line comes when the program is there.
+"""Printing breaks the graph, so that the output appears when the program is there.
 
-Place in the pipeline: see `handlers/__init__`. Logging may wait (`logging_library.py`)::
+Place in the pipeline: see `handlers/__init__`. Logging may be delayed (`logging_library.py`)::
 
     print("layer", 3)                 # a graph break: who prints while debugging wants it now
 """

@@ -1,4 +1,4 @@
-"""C functions that are interpreted in a Python form.
+"""C functions that are interpreted in an equivalent Python form.
 
 Place in the pipeline: see `handlers/__init__`; the Python forms are in `polyfills/`.
 """

@@ -1,7 +1,7 @@
-"""Rules for torch.utils._pytree: flatten and unflatten are done by pytree itself, on markers.
+"""Rules for torch.utils._pytree: pytree itself flattens and unflattens, with markers as leaves.
 
 Place in the pipeline: see `handlers/__init__`. Containers are rebuilt with a marker for each leaf,
-the real function runs on that, and markers become values again.
+the real function runs on them, and the markers in its result become values again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _wrap_spec(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValu
 
 
 def _to_markers(tx: Interpreter, value: SymbolicValue, is_leaf: SymbolicValue = NONE) -> Any:
-    """The containers as Python objects, leaves as markers."""
+    """The containers as Python objects with markers as leaves."""
     value = tx.force(value)
     if is_leaf is not NONE and not is_none(is_leaf) and tx.call(is_leaf, [value]).truth(tx):
         return Marker(value)
@@ -105,7 +105,7 @@ def _to_markers(tx: Interpreter, value: SymbolicValue, is_leaf: SymbolicValue = 
 def _registered(
     tx: Interpreter, value: SymbolicValue, inner: Callable[[SymbolicValue], Any]
 ) -> Any:
-    """A stand-in for an object of a class with functions of its own, made of markers."""
+    """A stand-in, made of markers, for an object of a class with its own flatten function."""
     node = pytree.SUPPORTED_NODES[value.python_type()]
     parts = tx.call(tx.wrap_fixed(node.flatten_fn, "flatten"), [value])
     children, context = tx.unpack(parts)
@@ -117,7 +117,7 @@ def _registered(
 
 
 def _stand_in(make: Callable[[Any, Any], Any], markers: list[Any], context: Any) -> Any:
-    """What the program's function makes of markers, if it takes anything."""
+    """What the program's unflatten function makes of markers, if it accepts anything."""
     try:
         return make(markers, context)
     except Exception as error:  # of the program's function: it is run where the graph has ended
@@ -130,7 +130,7 @@ def _unflattened(tx: Interpreter, leaves: SymbolicValue, spec: Any) -> SymbolicV
 
 
 def _to_values(tx: Interpreter, obj: Any) -> SymbolicValue:
-    """The way back."""
+    """The values for a result of pytree: the inverse of `_to_markers`."""
     if isinstance(obj, Marker):
         return obj.value
     if type(obj) in pytree.SUPPORTED_NODES and type(obj) not in _PLAIN:
@@ -156,7 +156,7 @@ _PLAIN: Final = (list, tuple, dict, OrderedDict)
 
 
 def _is_leaf_of(args: Args, kwargs: Kwargs, n: int) -> SymbolicValue:
-    """The predicate that may follow `n` arguments."""
+    """The optional predicate after `n` arguments."""
     given = dict(kwargs)
     predicate = args[n] if len(args) > n else given.pop("is_leaf", NONE)
     if given or len(args) > n + 1:

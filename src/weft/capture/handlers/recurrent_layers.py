@@ -1,8 +1,8 @@
-"""Rules for `torch.lstm`, `torch.gru` and the like: the library's calls, where it has one.
+"""Rules for `torch.lstm`, `torch.gru` and the like: calls of oneDNN's or cuDNN's kernels.
 
 Place in the pipeline: see `handlers/__init__`; the forms are in `polyfills/recurrent.py`. All take
-`input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first`; sequences
-of several lengths (packed) come in another order and are left to PyTorch, between two graphs.
+`input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first`. Packed
+sequences have another order of arguments and are left to PyTorch, between two graphs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _layer(torch.rnn_relu, RNN_RELU)
 
 @rule(torch.lstm)
 def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A library call, where PyTorch would make one too if the sizes were plain."""
+    """A library call, if PyTorch would make one for plain sizes."""
     args = [tx.force(arg) for arg in args]
     if not _is_of_one_length(args):
         return _packed(tx, torch.lstm, args, kwargs)
@@ -63,7 +63,7 @@ def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _packed(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Of sequences of several lengths, which the kernel reads from a tensor."""
+    """Packed sequences, whose lengths the kernel reads from a tensor."""
     if len(args) > 1 and all(isinstance(arg, TensorValue) for arg in args[:2]):
         raise graph_break("data-dependent-value", f"{function.__name__} of packed sequences")
     return run(tx, "call_function", function, args, kwargs)
@@ -83,7 +83,7 @@ _of_lengths(pad_packed_sequence, packed.pad_packed)
 
 
 def _are_data_and_lengths(args: Args) -> bool:
-    """Lengths as the C functions want them, of a tensor that is not known to be empty."""
+    """Whether the arguments are a non-empty tensor and lengths as the C functions need them."""
     if len(args) < 2 or not all(isinstance(arg, TensorValue) for arg in args[:2]):
         return False
     lengths: torch.Tensor = args[1].example  # type: ignore[attr-defined]
@@ -108,13 +108,14 @@ def _has_symbolic_sizes(args: Args) -> bool:
 
 
 def _is_long(args: Args) -> bool:
-    """PyTorch's form for a CPU is a loop over the steps: a graph of its own for each length."""
+    """Whether the steps are too many to unroll, or their number is symbolic."""
     length = _example(args).shape[1 if args[8].constant() else 0]
     return type(length) is not int or length > _LONGEST_UNROLLED
 
 
 def _is_onednns(tx: Interpreter, args: Args) -> bool:
-    """Single precision, no projections: four weights for each layer and direction."""
+    """Whether oneDNN's kernel applies: single precision, no projections, four weights for each
+    layer and direction."""
     has_biases, layers, bidirectional = (args[i].constant() for i in (3, 4, 7))
     count = layers * (2 if bidirectional else 1) * (4 if has_biases else 2)
     plain = len(list(args[2].iterate(tx))) == count
@@ -122,8 +123,8 @@ def _is_onednns(tx: Interpreter, args: Args) -> bool:
 
 
 def _is_cudnns(args: Args) -> bool:
-    """On a GPU, of types that PyTorch gives to cuDNN, and without random numbers (they are the
-    library's own, which a checkpoint could not repeat)."""
+    """Whether cuDNN's kernel applies: on a GPU, with its types, and without random numbers, which
+    are the library's own, so that a checkpoint could not repeat them."""
     example = _example(args)
     dropout, train = args[5].constant(), args[6].constant()
     return bool(

@@ -1,8 +1,8 @@
-"""Rules for operators that take no symbolic sizes, or ask tensors: what capture does instead.
+"""Rules for operators that take no symbolic sizes: other forms of them that do.
 
-Place in the pipeline: see `handlers/__init__`; the other forms are in `polyfills/sizes.py`.
-Without a rule the sizes of the call are fixed by guards (`MemoFakeMode`),
-and each size is compiled anew.
+Place in the pipeline: see `handlers/__init__`; the forms are in `polyfills/sizes.py`. Without such
+a rule, guards fix the sizes of the call (`MemoFakeMode`), and each size is compiled anew. The
+functions here say for which arguments a form applies.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _formed(
 
 
 def _symbolic_number(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Some size is symbolic, and nothing is said that the forms do not know."""
+    """Some size is symbolic, and no argument is given that the form does not support."""
     given = [tx.force(arg) for arg in (*args, *kwargs.values())]
     items = [tx.force(n) for arg in given if isinstance(arg, ListValue | TupleValue)
              for n in arg.items]
@@ -69,12 +69,12 @@ def _symbolic_number(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _fill_diagonal(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Of a matrix, without wrapping."""
+    """The tensor is a matrix, without wrapping."""
     return not kwargs and len(args) == 2 and _is_symbolic_of_rank(args[0], 2)
 
 
 def _combinations(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Of pairs."""
+    """Combinations of two."""
     r = kwargs.get("r", args[1] if len(args) > 1 else constant(2))
     pairs = r.is_constant and r.constant() == 2
     return pairs and bool(args) and _is_symbolic_of_rank(args[0], 1)
@@ -101,7 +101,7 @@ def _vander(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _gradient(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Of samples at one distance, one-sided at the ends."""
+    """Evenly spaced samples, one-sided differences at the ends."""
     x, spacing = args[0] if len(args) == 1 else None, kwargs.get("spacing", NONE)
     one = spacing is NONE or type(spacing.constant() if spacing.is_constant else None) in (
         int, float)
@@ -111,13 +111,13 @@ def _gradient(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _tensors_of_symbolic_sizes(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """The two operands are tensors, and nothing is written to a third."""
+    """Both operands are tensors, and there is no `out`."""
     pair = [x for x in args[:2] if isinstance(x, TensorValue)]
     return len(pair) == 2 and "out" not in kwargs and any(map(_has_symbolic_sizes, pair))
 
 
 def _differentiable_products(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """A gradient may be asked for, along a dimension that is more than a few steps or symbolic."""
+    """A gradient may be needed, along a dimension that is symbolic or has more than a few steps."""
     x, dim = args[0] if args else None, kwargs.get("dim", args[1] if len(args) > 1 else NONE)
     if not isinstance(x, TensorValue) or set(kwargs) - {"dim"} or not dim.is_constant:
         return False
@@ -130,7 +130,7 @@ def _differentiable_products(tx: Interpreter, args: Args, kwargs: Kwargs) -> boo
 
 
 def _symbolic_weight(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Of real numbers."""
+    """Real tensors and a symbolic weight."""
     weight = kwargs.get("weight", args[2] if len(args) > 2 else NONE)
     x = args[0] if args else None
     return isinstance(weight, SymbolicNumberValue) and "out" not in kwargs and (
@@ -138,7 +138,7 @@ def _symbolic_weight(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _differentiable_power(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Of a real tensor that needs a gradient and a symbolic number."""
+    """A real tensor that needs a gradient, and a symbolic exponent."""
     tensors = [arg.example for arg in args if isinstance(arg, TensorValue)]
     numbers = [arg for arg in args if isinstance(arg, SymbolicNumberValue)]
     return len(tensors) == len(numbers) == 1 and not kwargs and torch.is_grad_enabled() and (
@@ -146,7 +146,8 @@ def _differentiable_power(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _plain_norm(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Sums of squares, greatest or least sums of rows or columns: no singular values."""
+    """A norm without singular values: sums of squares, or largest or smallest sums of rows or
+    columns."""
     order = kwargs.get("ord", args[1] if len(args) > 1 else constant("fro"))
     x = args[0] if args else None
     if not isinstance(x, TensorValue) or set(kwargs) - {"ord", "dim", "keepdim"}:
@@ -225,8 +226,8 @@ def _affine_grid(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _cov(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Real numbers without weights, of more observations than the correction: ATen asks a tensor
-    whether that is so."""
+    """Real numbers without weights, more observations than the correction: ATen reads a tensor to
+    test that."""
     correction = kwargs.get("correction", constant(1))
     if not _is_real_matrix(args) or set(kwargs) - {"correction"} or not correction.is_constant:
         return False

@@ -63,7 +63,8 @@ class CachedFunctionValue(OutsideObject):
         return tx.wrap_fixed(inner, self._name())
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        """On constants the real function answers, from its cache; on others it is inlined."""
+        """On constants the real function answers, from its cache; otherwise the function is
+        inlined."""
         if not all(_immutable(value) for value in (*args, *kwargs.values())):
             return self._inlined(tx, args, kwargs)
         objects = [arg.constant() for arg in args]
@@ -74,7 +75,8 @@ class CachedFunctionValue(OutsideObject):
         return tx.wrap_fixed(result, f"{self._name()}()")
 
     def _inlined(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        """What the body does besides computing is to be done once for each key."""
+        """Inline the body; breaks the graph at side effects, which should happen once for each
+        key."""
         tx.direct_call = False  # a break inside is one at the call
         touches = tx.effects.n_touches
         result = self._function(tx).call(tx, args, kwargs)
@@ -100,7 +102,7 @@ def _wrap_cached(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
 
 @final
 class WeakReferenceValue(SymbolicValue):
-    """A weakref.ref: calling it gives the object; `target` and `callback` of one made inside."""
+    """A weakref.ref; calling it returns the object. One made inside has `target` and `callback`."""
 
     __slots__ = ("callback", "reference", "target")
 
@@ -181,7 +183,7 @@ def _wrap_reference(tx: Interpreter, obj: Any, source: Source | None) -> Symboli
 
 @final
 class ContextVariableValue(MethodTable):
-    """A contextvars.ContextVar: read with a guard, written in the journal."""
+    """A contextvars.ContextVar: reads are guarded, writes are side effects."""
 
     __slots__ = ("current", "variable", "written")
     kind = contextvars.ContextVar
@@ -253,7 +255,7 @@ def _context_value(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 def _context_default(variable: contextvars.ContextVar[Any]) -> Any:
-    """What the variable is where nobody set it."""
+    """The variable's value if nobody has set it."""
     try:
         return contextvars.Context().run(variable.get)
     except LookupError:
@@ -262,7 +264,7 @@ def _context_default(variable: contextvars.ContextVar[Any]) -> Any:
 
 @final
 class TokenValue(SymbolicValue):
-    """What ContextVar.set gives."""
+    """The result of ContextVar.set."""
 
     __slots__ = ("old", "used", "variable", "was_written")
     kind = contextvars.Token
@@ -302,14 +304,14 @@ class OpaqueValue(OutsideObject):
         return tx.wrap_fixed(found, name)
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
-        """`typing.List[int]`: computed now; typing reads the frames that call it."""
+        """`typing.List[int]`, evaluated now; typing reads the frames of its callers."""
         given, form = python_object(tx, key), self.object
         if given is MISSING or not isinstance(self.object, _TYPING):
             return super().getitem(tx, key)
         return tx.wrap_fixed(evaluate(tx, lambda: form[given]), "generic")
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        """`Node[int](3)`: an instance that knows what it was made by."""
+        """`Node[int](3)`: an instance that refers to the generic alias."""
         kind = type(self.object)
         caller = type_lookup(kind, "__call__")
         if isinstance(caller, types.FunctionType):
@@ -384,13 +386,13 @@ _shadowed_dict: Any = vars(inspect)["_shadowed_dict"]  # of protocols' instance 
 
 @rule(_shadowed_dict)
 def _find_shadowed_dict(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A `__dict__` of a class's own, which 3.13 looks for through weak references."""
+    """A `__dict__` that the class defines, which 3.13 finds through weak references."""
     return tx.wrap_fixed(_shadowed_dict(args[0].constant()), "__dict__")
 
 
 @rule(inspect.signature)
 def _signature(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Of functions that exist outside: a fixed object."""
+    """The signature of an outside function: a fixed object."""
     function = _real_callable(tx, args[0])
     if function is MISSING or kwargs:
         raise graph_break("unknown-operation", f"inspecting {args[0]!r}")
@@ -398,7 +400,7 @@ def _signature(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _real_callable(tx: Interpreter, value: SymbolicValue) -> Any:
-    """The callable as it is outside, if the program has not changed it meanwhile."""
+    """The callable as it is outside; breaks the graph if the program changed it."""
     if isinstance(value, BoundMethodValue):
         owner, function = value.owner.real(), _real_callable(tx, value.function)
         return MISSING if MISSING in (owner, function) else types.MethodType(function, owner)
@@ -431,7 +433,7 @@ def _exc_info(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(typing._caller)  # type: ignore[attr-defined]
 def _module_of_caller(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """The module that the frame `depth` levels above the one that asks belongs to."""
+    """The module of the frame `depth` levels above the calling one."""
     depth = [*args, *kwargs.values()]
     frame = tx.frame
     for _ in range(depth[0].constant() if depth else 1):

@@ -1,8 +1,9 @@
 """Hooks on the gradients of tensors that the program computes: part of the graph.
 
 Place in the pipeline: see `handlers/__init__`. The hook is interpreted once, apart from the graph:
-what it reads is guarded, and one that does more than compute breaks the graph. So does one whose
-handle is kept, or that refers to variables of the frame, which may change before it runs::
+what it reads is guarded, and any effect besides computing breaks the graph. The graph also breaks
+if the handle is kept, or if the hook refers to variables of the frame, which may change before it
+runs::
 
     y.register_hook(lambda g: g.clamp(-1, 1))      ->  register_hook(y)
 """
@@ -44,18 +45,19 @@ TENSOR_METHODS["register_hook"] = _register_hook
 
 
 def _is_computed_here(tensor: TensorValue) -> bool:
-    """Hooks of tensors from outside run in turn with those that these have already."""
+    """Whether the tensor is not from outside: those may have hooks already, and hooks run in
+    order."""
     return tensor.source is None and tensor.example.grad_fn is not None
 
 
 def _is_dropped(tx: Interpreter) -> bool:
-    """Whether the program drops the result of the call under way."""
+    """Whether the program drops the result of the current call."""
     frame = tx.frame
     return frame is not None and frame.program.instructions[frame.pc].name == "POP_TOP"
 
 
 def _real(tx: Interpreter, hook: SymbolicValue) -> Any:
-    """The hook itself; None where it is not known ahead of the graph."""
+    """The hook as a real function, or None if it is not known before the graph runs."""
     if isinstance(hook, BuiltinValue):
         return hook.function
     if not isinstance(hook, FunctionValue):
@@ -69,7 +71,7 @@ def _real(tx: Interpreter, hook: SymbolicValue) -> Any:
 
 
 def _registrar(hook: Any) -> Any:
-    """A function of its own that registers the hook: what the graph shows."""
+    """A function that registers the hook and has a name of its own, which the graph shows."""
 
     def register_hook(tensor: torch.Tensor) -> None:
         tensor.register_hook(hook)

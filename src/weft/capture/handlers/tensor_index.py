@@ -1,11 +1,11 @@
-"""Rules for `x[key]` and `x[key] = value` of tensors: keys with numbers that are symbolic.
+"""Rules for `x[key]` and `x[key] = value` of tensors: keys with symbolic numbers.
 
 Place in the pipeline: see `handlers/__init__`. PyTorch's indexing takes plain ints and symbolic
-slices; a symbolic int selects instead, and a tensor that bounds a slice is read first::
+slices. A symbolic int becomes a `select`; a tensor that bounds a slice is read first::
 
     x[0, n]         # y = x[0, :]; torch.select(y, 0, n)
     x[:t]           # n = t.item(); x[:n]
-    x[t]            # the same where t is one integer: a view, as eager's
+    x[t]            # the same if t is one integer: a view, as eager's
     x[t]            # within vmap, t an integer for each example: aten.index(x, [t])
 """
 
@@ -52,7 +52,7 @@ def _setitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -
 
 
 def _with_numbers(tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
-    """The key with numbers in place of tensors that bound slices."""
+    """The key with tensors that bound slices replaced by numbers."""
     if isinstance(key, TupleValue):
         items = [tx.force(item) for item in key.all(tx)]
         if any(isinstance(item, SliceValue) and not item.is_constant for item in items) or (
@@ -79,7 +79,8 @@ def _is_one_integer(tx: Interpreter, key: SymbolicValue) -> bool:
 
 
 def _batched(tx: Interpreter, tensor: SymbolicValue, key: SymbolicValue) -> SymbolicValue | None:
-    """`tensor[key]` for a key with an integer for each example of `vmap`, which is no number."""
+    """`tensor[key]` inside `vmap`, where an index is an integer for each example and so no
+    number."""
     items = [tx.force(i) for i in key.all(tx)] if isinstance(key, TupleValue) else [key]
     if not any(map(_is_batched_integer, items)):
         return None
@@ -102,7 +103,7 @@ def _is_batched_integer(item: SymbolicValue) -> bool:
 
 
 def _selected(tx: Interpreter, tensor: TensorValue, key: SymbolicValue) -> SymbolicValue | None:
-    """`tensor[key]` for a key of basic indices with symbolic ints; None for other keys."""
+    """`tensor[key]` for basic indices with symbolic ints; None for other keys."""
     items = [tx.force(i) for i in key.all(tx)] if isinstance(key, TupleValue) else [key]
     if not any(map(_is_symbolic_int, items)):
         return None
@@ -116,7 +117,7 @@ def _selected(tx: Interpreter, tensor: TensorValue, key: SymbolicValue) -> Symbo
 
 
 def _places(items: list[SymbolicValue], rank: int) -> list[tuple[int, SymbolicValue]]:
-    """The dimensions that the symbolic ints select from, once all else is done."""
+    """The dimensions that the symbolic ints select from, after the rest of the key is applied."""
     plain = sum(not _is(item, None) and not _is(item, Ellipsis) for item in items)
     found: list[tuple[int, SymbolicValue]] = []
     dim = 0
@@ -143,7 +144,7 @@ def _is(item: SymbolicValue, value: object) -> bool:
 
 
 def _is_basic(item: SymbolicValue) -> bool:
-    """Whether an index makes no copy: not a bool, which adds a dimension."""
+    """Whether the index makes a view; bools do not, they add a dimension."""
     if isinstance(item, ConstantValue):
         return item.value is None or item.value is Ellipsis or type(item.value) is int
     return not isinstance(item, SymbolicNumberValue) or item.python_type() is int

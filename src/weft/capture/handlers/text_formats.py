@@ -1,6 +1,7 @@
-"""Rules for `str.format` and `%`: fields are written one by one, numbers in them stay symbolic.
+"""Rules for `str.format` and `%`: fields are formatted one by one, so numbers stay symbolic.
 
-Place in the pipeline: see `handlers/__init__`; `polyfills/texts.py` is what is interpreted::
+Place in the pipeline: see `handlers/__init__`; `polyfills/texts.py` has the code that is
+interpreted::
 
     "{} rows".format(x.shape[0])    # like f"{x.shape[0]} rows": no guard on the size
     "loss %.3f" % loss.item()       # a text that the graph's output is written into

@@ -1,4 +1,4 @@
-"""Rules for torch: state that is constant while capturing, state changes, markers.
+"""Rules for torch: global state that is constant while capturing, and changes of it.
 
 Place in the pipeline: see `handlers/__init__`. Graph operations need no rule
 (`values/torch_names`).
@@ -74,14 +74,14 @@ def _none(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _now(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """What a function of constants gives now."""
+    """The current result of a function of constants."""
     objects = [python_object(tx, a) for a in args]
     named = {k: python_object(tx, v) for k, v in kwargs.items()}
     return evaluate(tx, lambda: function(*objects, **named))
 
 
 def _state(function: Any) -> None:
-    """A read of guarded global state: its value now."""
+    """The rule of a function that reads guarded global state: its current value."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -114,7 +114,7 @@ for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torc
 
 @rule(torch.cuda.get_device_properties)
 def _device_properties(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """What is known of a device, which stays as long as the process does."""
+    """Properties of a device, which stay the same as long as the process runs."""
     found = _now(tx, torch.cuda.get_device_properties, args, kwargs)
     return tx.wrap_fixed(found, "device properties")
 
@@ -125,7 +125,8 @@ def _privateuse(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _state_change(function: Any) -> None:
-    """A change of global state: takes effect while capturing, and is a node of the graph."""
+    """The rule of a function that changes global state: it takes effect now and is recorded as a
+    node."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -146,8 +147,8 @@ for _function in _CHANGES:
     _state_change(_function)
 
 
-def _whole(function: Any) -> None:
-    """A Python function of torch recorded as one call."""
+def _recorded_as_one_call(function: Any) -> None:
+    """The rule of a Python function of torch that is recorded as one call."""
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -155,8 +156,8 @@ def _whole(function: Any) -> None:
 
 
 def _under_another_name(name: str, function: Any) -> None:
-    """A C function that the Python function of that name calls with other arguments: a graph that
-    named it `torch.name` would run the Python one."""
+    """A C function under another name: the Python function `torch.<name>` calls it with other
+    arguments, and a graph that showed that name would run the Python one."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -169,7 +170,7 @@ def _under_another_name(name: str, function: Any) -> None:
 for _name in torch.functional.__all__:
     _function = getattr(torch.functional, _name)
     if rule_of(_function) is None:
-        _whole(_function)
+        _recorded_as_one_call(_function)
     if getattr(VariableFunctions, _name, _function) is not _function:
         _under_another_name(_name, getattr(VariableFunctions, _name))
 
@@ -194,8 +195,8 @@ for _name in ("is_floating_point", "is_complex", "is_signed", "numel", "get_devi
 
 @rule(module_backward_nodes)
 def _module_backward_hooks(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """They put nodes of their own into autograd's graph and look for them there: the module's call
-    is left to Python, and its `forward` is captured by itself."""
+    """They add their own nodes to autograd's graph and look for them there, so Python calls the
+    module; its `forward` is captured by itself."""
     tensors = [value for value in args[2].iterate(tx) if isinstance(value, TensorValue)]
     if not (torch.is_grad_enabled() and any(t.example.requires_grad for t in tensors)):
         return TupleValue([args[2], NONE])
@@ -223,7 +224,7 @@ _NUMPY_TYPES: Final = {
 
 
 def _with_numpy_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> Kwargs:
-    """Tensors of NumPy's numbers have their types, which a graph's plain numbers forget."""
+    """Tensors of NumPy numbers have their dtypes, which a graph's plain numbers do not express."""
     kinds = _kinds(tx, args[0]) if len(args) == 1 and "dtype" not in kwargs else set()
     if kinds.isdisjoint(_NUMPY_TYPES) or not kinds <= {int, float, bool, *_NUMPY_TYPES}:
         return kwargs
@@ -266,7 +267,7 @@ def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _stacked(tx: Interpreter, value: SymbolicValue, dtype: SymbolicValue | None) -> SymbolicValue:
-    """A tensor of nested lists of numbers, numbers of the call, and tensors of one element."""
+    """A tensor of nested lists of numbers, symbolic numbers, and tensors of one element."""
     value = tx.force(value)
     if isinstance(value, (ListValue, TupleValue)):
         parts = [_stacked(tx, item, dtype) for item in value.all(tx)]
@@ -287,7 +288,7 @@ def _stacked(tx: Interpreter, value: SymbolicValue, dtype: SymbolicValue | None)
 
 
 def _holds(tx: Interpreter, value: SymbolicValue, kind: type[SymbolicValue]) -> bool:
-    """Whether the value, or a list in it, is of that kind."""
+    """Whether the value, or an item of nested lists, is of that kind."""
     value = tx.force(value)
     if isinstance(value, (ListValue, TupleValue)):
         return any(_holds(tx, item, kind) for item in value.all(tx))
@@ -301,7 +302,7 @@ def _outside(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _setting(change: Any, read: Callable[[], list[Any]]) -> None:
-    """A setting that stays what it is changes nothing."""
+    """The rule of a setting: setting the current value again changes nothing."""
 
     @rule(change)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -328,7 +329,7 @@ _TYPED: Final = [kind for kind in vars(torch).values() if type(kind) is type(tor
 
 @constructor(torch.Tensor, *_TYPED)
 def _make_tensor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """`torch.FloatTensor([1, 2])` is of numbers, `torch.FloatTensor(2, 3)` of sizes."""
+    """`torch.FloatTensor([1, 2])` takes numbers, `torch.FloatTensor(2, 3)` sizes."""
     dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype  # type: ignore[attr-defined]
     named: Kwargs = {"dtype": constant(dtype), "device": constant(torch.device("cpu"))}
     sizes = args or [constant(0)]
@@ -343,7 +344,7 @@ def _make_tensor(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Symb
 
 @constructor(lazy_property_of_class)
 def _lazy_property(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Read only to see of what type it is (`Distribution.__init__`)."""
+    """Programs only read its type (`Distribution.__init__`)."""
     wrapped = args[0].real()
     if wrapped is MISSING:
         raise graph_break("unknown-operation", f"making a {cls.__name__}")
@@ -376,7 +377,7 @@ def _tensor_len(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs)
 
 @_tensor_method("new")
 def _tensor_new(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """A torch.Size means a size, any other sequence means data; graphs know tuples only."""
+    """A torch.Size is a size, any other sequence is data; graphs know only tuples."""
     first = tx.force(args[0]) if args else None
     if first is None or isinstance(first, SizeValue) or first.python_type() is int:
         size = first if isinstance(first, SizeValue) else TupleValue(list(args))
@@ -388,7 +389,7 @@ def _tensor_new(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs)
 
 @rule(check_tensor_all)
 def _check_all(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """The same check, made where the graph runs: same error, same message."""
+    """The same check at the graph's run time, with the same error and message."""
     if len(args) > 1 or kwargs:
         raise graph_break("data-dependent-value", "torch._check_tensor_all with a message")
     truth = args[0].method(tx, "all", [], {})
@@ -416,7 +417,7 @@ def _mode_enabled(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(dispatch_mode_depth)
 def _count_dispatch_modes(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Frames are not captured under any."""
+    """Always 0: frames are not captured under dispatch modes."""
     return constant(0)
 
 
@@ -468,8 +469,8 @@ def _inference_region(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) ->
 
 @rule(contexts.switch_inference)
 def _switch_inference(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Tensors made in that mode stay inside of the graph (`Interpreter.ends_earlier`): all that it
-    means there is that nothing has a gradient."""
+    """Tensors made in that mode stay inside the graph (`Interpreter.ends_earlier`), where it only
+    means that nothing has a gradient."""
     mode = args[0].constant()
     if mode is None:
         tx.state.leave_inference()

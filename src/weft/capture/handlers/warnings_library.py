@@ -1,14 +1,14 @@
 """Warnings wait for the end of the graph, as logging does; others break it.
 
-Place in the pipeline: see `handlers/__init__`. A warning whose text is known is a side effect in
-the journal of `side_effects.py`, at its place among the others. The line that it names is that of
-the frame which `stacklevel` means, if that is one of the frames that are captured::
+Place in the pipeline: see `handlers/__init__`. A warning with a known text is a side effect,
+replayed in order with the others (`side_effects.py`). It names the line of the frame that
+`stacklevel` means, if that frame is captured::
 
     F.grid_sample(x, grid)      # warns of a default: `c7_warn_at(text, c8_UserWarning, c9_Place)`
 
-The graph breaks where the program could catch the warning as an error, where it is one now, and
-where warnings are recorded in a list, which the program may look at. `catch_warnings` itself is
-interpreted; under filters of the program's own it is known what to ignore, and the rest breaks.
+The graph breaks if the program could catch the warning as an error, if the warning is an error now,
+or if warnings are recorded in a list, which the program may read. `catch_warnings` itself is
+interpreted; under the program's own filters, ignored warnings are dropped and others break.
 Operators may warn too: the graph runs under what such filters ignore (`ignored_warnings`).
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @final
 class GivenWarning(SymbolicValue):
-    """A call of `warnings.warn`, in the journal of side effects."""
+    """A call of `warnings.warn`, as a side effect."""
 
     __slots__ = ("category", "place", "text")
     kind = warnings.WarningMessage
@@ -45,19 +45,19 @@ class GivenWarning(SymbolicValue):
         self.text, self.category, self.place = text, category, place
 
     def replay(self, emit: Emitter) -> None:
-        """The warning as a statement of the replacement."""
+        """Emit the warning."""
         place = f"{emit.constant(self.category)}, {emit.constant(self.place)}"
         emit.line(f"{emit.constant(warn_at)}({emit.value(self.text)}, {place})")
 
 
 @final
 class ChangedFilters(SymbolicValue):
-    """The program has changed the filters: C code, which has a copy, is told once that is done."""
+    """The program changed the filters; after that, C code, which caches them, is told."""
 
     kind = list
 
     def replay(self, emit: Emitter) -> None:
-        """The call as a statement of the replacement."""
+        """Emit the call."""
         emit.line(f"{emit.constant(filters_mutated)}()")
 
 
@@ -79,7 +79,7 @@ def _was_told(tx: Interpreter) -> bool:
 
 
 def _has_own_filters(tx: Interpreter) -> bool:
-    """Whether the filters are other ones than when the frame began."""
+    """Whether the filters differ from those at the start of the frame."""
     if not _was_told(tx):
         return False
     filters = tx.force(tx.call_python(library.warning_filters))
@@ -112,7 +112,7 @@ def _warn(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 
 def _may_be_caught(frame: Frame | None) -> bool:
-    """Whether a `try` of the program is around the call (`with` statements let errors through)."""
+    """Whether the call is inside a `try` of the program (`with` statements let errors through)."""
     while frame is not None:
         row = frame.program.handler_of(frame.current.index)
         if row is not None:
@@ -124,7 +124,7 @@ def _may_be_caught(frame: Frame | None) -> bool:
 
 
 def _is_ignored(tx: Interpreter, warning: GivenWarning) -> bool:
-    """Whether the filters say so, as the program has set them."""
+    """Whether the program's filters ignore the warning."""
     module = warning.place.globals.get("__name__") or "<string>"
     asked = [constant(warning.category), constant(module), constant(warning.place.line)]
     action = tx.call_python(library.warning_action, warning.text, *asked)
@@ -132,7 +132,7 @@ def _is_ignored(tx: Interpreter, warning: GivenWarning) -> bool:
 
 
 def _is_error(warning: GivenWarning) -> bool:
-    """Whether the filters of now raise it. The text is not looked at: one may match."""
+    """Whether the current filters may turn the warning into an error; texts are not compared."""
     module = warning.place.globals.get("__name__") or "<string>"
     entries: Any = warnings.filters
     for action, _, category, pattern, line in entries:

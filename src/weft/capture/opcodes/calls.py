@@ -1,4 +1,4 @@
-"""Calls of every shape."""
+"""Instructions that call."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 def call(
     tx: Interpreter, frame: Frame, function: SymbolicValue, args: Args, kwargs: Kwargs
 ) -> None:
-    """Call and push the result. The frame of a Python function called here can be left and resumed
-    in the middle (`direct_call`): all that this instruction has still to do is to push."""
+    """Call and push the result.
+
+    The frame of a Python function called here is resumable (`direct_call`): all that this
+    instruction still has to do after the call is to push the result.
+    """
     if isinstance(function, BoundMethodValue):
         tx.direct_call = isinstance(function.function, FunctionValue)
     else:
@@ -46,7 +49,7 @@ def pop_callable(frame: Frame) -> tuple[SymbolicValue, Args]:
 
 
 def call_with_names(tx: Interpreter, frame: Frame, count: int, names: tuple[str, ...]) -> None:
-    """A call with `count` arguments on the stack, the last ones by keyword."""
+    """Call with `count` arguments from the stack, the last ones by keyword."""
     args = frame.popn(count)
     kwargs = dict(zip(names, args[count - len(names) :], strict=True))
     function, before = pop_callable(frame)
@@ -84,7 +87,7 @@ def call_function_ex(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("DICT_MERGE")
 def dict_merge(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """`f(**mapping)`: like an update, but a key may come only once."""
+    """`f(**mapping)`: like an update, but each key may occur once only."""
     merged = frame.pop()
     function = frame.stack[-ins.arg - (3 if TABLE.null_above_callable else 2)]
     added, target = _merged(tx, function, merged), frame.stack[-ins.arg]
@@ -113,7 +116,7 @@ def refuse_argument(
 
 
 def _function_text(tx: Interpreter, function: SymbolicValue) -> str:
-    """What errors about its arguments call a function."""
+    """How errors about arguments name a function."""
     name, module = (attribute_or_none(tx, function, a) for a in ("__qualname__", "__module__"))
     if name is None:
         raise graph_break("unknown-operation", f"an error about the arguments of {function!r}")

@@ -1,7 +1,7 @@
-"""Names in class bodies, whose variables are the namespace of the class being made.
+"""Names in class bodies, whose variables are the namespace of the new class.
 
-Place in the pipeline: opcode handlers; `values/made_classes.py` interprets the bodies. What the
-body binds is in `frame.locals`.
+Place in the pipeline: opcode handlers; `values/made_classes.py` interprets the bodies. What a body
+binds is in `frame.locals`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def load_class_deref(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_LOCALS")
 def load_locals(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """The namespace, for the instruction after it: which knows where it is."""
+    """Push a placeholder for the namespace; the next instruction reads `frame.locals` itself."""
     frame.push(NULL)
 
 

@@ -121,7 +121,7 @@ def unpack_sequence(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("UNPACK_EX")
 def unpack_ex(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """`first, *rest, last = ...`: the low byte counts those before the star."""
+    """`first, *rest, last = ...`: the low byte counts the targets before the star."""
     before, after = ins.arg & 255, ins.arg >> 8
     items = [tx.force(item) for item in _items_of(tx, frame.pop())]
     if len(items) < before + after:
@@ -138,7 +138,7 @@ _CONVERSIONS: Final[dict[int, Any]] = {1: str, 2: repr, 3: ascii}
 
 
 def convert(tx: Interpreter, value: SymbolicValue, how: int) -> SymbolicValue:
-    """`{value!s}`, `{value!r}`, `{value!a}`; 0 leaves it."""
+    """`{value!s}`, `{value!r}`, `{value!a}`; 0 converts nothing."""
     function = _CONVERSIONS.get(how)
     if function is None:
         return value

@@ -48,15 +48,15 @@ CHECK_DATA: Final[list[Callable[[Any, SymbolicValue, bool], bool]]] = []
 def _branch(tx: Interpreter, frame: Frame, ins: Instruction, jumps_if: bool) -> bool:
     """The truth of the top of the stack.
 
-    Where it depends on data and one way does nothing but raise, as `assert` does, the program goes
-    the other way, and the graph raises instead: its frame is then run eagerly.
+    If it depends on data and one side of the branch only raises, as in `assert`, assume the other
+    side; the graph checks the condition, and if that fails, the frame is run eagerly.
     """
     return truth_at(tx, frame, ins, frame.stack.pop(), jumps_if)
 
 
 def truth_at(tx: Interpreter, frame: Frame, ins: Instruction, value: SymbolicValue, jumps_if: bool
              ) -> bool:
-    """The truth of a value that the jump `ins` is about."""
+    """The truth of a value that the jump `ins` tests."""
     if not value.is_constant:
         wanted = _truth_without_raising(frame, ins, jumps_if)
         if wanted is not None and CHECK_DATA[0](tx, value, wanted):
@@ -65,7 +65,8 @@ def truth_at(tx: Interpreter, frame: Frame, ins: Instruction, value: SymbolicVal
 
 
 def _truth_without_raising(frame: Frame, ins: Instruction, jumps_if: bool) -> bool | None:
-    """The condition's value on the only way that does not end in a `raise`; None: both, neither."""
+    """The condition's value on the only side that does not end in a `raise`; None if there is no
+    such side."""
     jump, stay = _only_raises(frame, ins.target), _only_raises(frame, ins.index + 1)
     return None if jump is stay else jumps_if is stay
 

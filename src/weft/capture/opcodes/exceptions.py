@@ -51,7 +51,7 @@ def raise_varargs(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 
 def _cause(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """What `raise error from value` makes the cause."""
+    """The cause that `raise error from value` sets."""
     made = tx.call(value, []) if isinstance(value, ClassValue) else value
     if is_none(made):
         return NONE
@@ -99,7 +99,7 @@ def check_exc_match(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 
 def _catches(classes: Any, kind: type) -> bool:
-    """Whether `except classes` catches exceptions of the kind (metaclasses are not asked)."""
+    """Whether `except classes` catches exceptions of the kind (metaclasses are not consulted)."""
     if isinstance(classes, tuple):
         return any(_catches(one, kind) for one in classes)
     return classes in kind.__mro__
@@ -140,7 +140,7 @@ _PREPARE_RERAISE: Final = 1
 
 
 def _python(tx: Interpreter, function: Any, *args: SymbolicValue) -> SymbolicValue:
-    """What a function of `polyfills` gives."""
+    """A polyfill as a value."""
     return tx.force(tx.wrap_fixed(function, function.__name__).call(tx, [*args], {}))
 
 

@@ -49,7 +49,7 @@ _ATTRIBUTES: Final[dict[int, Callable[[Any, FunctionValue, SymbolicValue], None]
 
 @opcode("MAKE_FUNCTION")
 def make_function(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """Until 3.12 the flags say what else lies on the stack, the highest on top."""
+    """Until 3.12 the flags say which other items are on the stack, the highest flag on top."""
     code = frame.pop().constant()
     function = FunctionValue(
         code, frame.globals.original, code.co_qualname, closure=[], defaults=[], kwdefaults={}

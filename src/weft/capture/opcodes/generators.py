@@ -32,7 +32,7 @@ def get_yield_from_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None
 
 @opcode("SEND")
 def send(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """Stack: the inner iterator, the value sent; the item comes in place of the latter."""
+    """Stack: the inner iterator, the value sent; the item replaces the latter."""
     sent = frame.pop()
     inner = frame.stack[-1]
     result: SymbolicValue = NONE

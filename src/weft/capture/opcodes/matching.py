@@ -64,7 +64,7 @@ def _check_distinct(tx: Interpreter, keys: list[SymbolicValue]) -> None:
 
 
 def _value_of(tx: Interpreter, subject: SymbolicValue, key: SymbolicValue) -> SymbolicValue | None:
-    """`subject.get(key)`, which makes no item where there is none."""
+    """`subject.get(key)`, which does not create missing items."""
     if isinstance(subject, DictValue):
         return tx.force(subject.getitem(tx, key)) if subject.contains(tx, key) else None
     nothing = new_object(object)
@@ -113,7 +113,7 @@ def _attributes(
 
 
 def _match_args(tx: Interpreter, cls: ClassValue) -> list[SymbolicValue] | None:
-    """The items of the class's `__match_args__`; None if it has none."""
+    """The items of the class's `__match_args__`, or None."""
     found = attribute_or_none(tx, cls, "__match_args__")
     if found is None:
         return None
@@ -124,7 +124,7 @@ def _match_args(tx: Interpreter, cls: ClassValue) -> list[SymbolicValue] | None:
 
 
 def _attribute_name(tx: Interpreter, cls: ClassValue, place: SymbolicValue, seen: set[str]) -> str:
-    """The name of an attribute that a class pattern asks for; each may be asked for once."""
+    """The name of an attribute that a class pattern reads; each may be read once only."""
     if place.python_type() is not str:
         kind = place.python_type().__name__
         raise tx.error(TypeError, f"__match_args__ elements must be strings (got {kind})")

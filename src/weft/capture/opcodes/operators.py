@@ -52,7 +52,7 @@ def to_bool(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 
 def _as_bool(tx: Interpreter, frame: Frame, value: SymbolicValue) -> SymbolicValue:
-    """The truth of a value, perhaps for the jump that comes next."""
+    """The truth of a value; if a jump follows, as that jump tests it."""
     jump = frame.program.instructions[frame.pc]
     if jump.name in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"):
         return boolean(truth_at(tx, frame, jump, value, jump.name == "POP_JUMP_IF_TRUE"))

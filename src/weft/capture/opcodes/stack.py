@@ -1,4 +1,4 @@
-"""Instructions that only move stack items, and those that mean nothing here."""
+"""Instructions that only move stack items, and those without an effect here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @opcode("NOP", "RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "RETURN_GENERATOR")
 def nop(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """A generator's frame is suspended before it begins, so that RETURN_GENERATOR is behind it."""
+    """RETURN_GENERATOR is one: a generator's frame starts suspended behind it."""
 
 
 @opcode("POP_TOP")

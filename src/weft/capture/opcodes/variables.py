@@ -50,7 +50,7 @@ def return_const(tx: Interpreter, frame: Frame, ins: Instruction) -> SymbolicVal
 
 
 def read_local(tx: Interpreter, frame: Frame, name: str) -> SymbolicValue:
-    """The value in a local slot, looked at; raises what Python raises if there is none."""
+    """The value in a local slot, read; raises Python's error if it is unbound."""
     value = frame.locals.get(name)
     if name in frame.cells and (value is None or name not in frame.code.co_varnames):
         return frame.cells[name]  # 3.13 loads the cells of a closure like this; class bodies too
@@ -62,8 +62,11 @@ def read_local(tx: Interpreter, frame: Frame, name: str) -> SymbolicValue:
 
 
 def write_local(frame: Frame, name: str, value: SymbolicValue) -> None:
-    """Store in a local slot. One that is shared with a cell variable may get back its cell, or its
-    emptiness, which an inlined comprehension (3.12) or a continuation had put on the stack."""
+    """Store in a local slot.
+
+    If the slot is shared with a cell variable, the value may be its cell or NULL, which an inlined
+    comprehension (3.12) or a continuation had put on the stack.
+    """
     if name in frame.code.co_cellvars:
         frame.cells.pop(name, None)
         if isinstance(value, CellValue):
@@ -98,7 +101,7 @@ def delete_fast(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 
 def _let_go(frame: Frame, name: str) -> None:
-    """The root frame's variable does not hold its value any more."""
+    """Record that the root frame's variable does not hold its value any more."""
     value = frame.locals.get(name)
     if value is None or value.source is None or not is_continuation(frame.code):
         return
@@ -148,7 +151,7 @@ def make_cell(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("COPY_FREE_VARS")
 def copy_free_vars(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """The frame has its free variables from the start."""
+    """Nothing to do: the frame has its free variables from the start."""
 
 
 @opcode("LOAD_CLOSURE")
@@ -264,7 +267,7 @@ def delete_attr(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_SUPER_ATTR")
 def load_super_attr(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """`super().name`, or `super(cls, self).name`, whose `super` may be another global's value."""
+    """`super().name` or `super(cls, self).name`; the global `super` may be another object."""
     function, cls, owner = frame.popn(3)
     explicit = function.real() is super or ins.flags & 2
     made = tx.call(function, [cls, owner] if explicit else [])
@@ -279,13 +282,13 @@ def load_super_attr(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 
 
 def _is_of_torch(module: str) -> bool:
-    """PyTorch imports parts of itself when they are first used (rules of forward-mode derivatives
-    at the first hessian); no program notices when."""
+    """Whether the module is part of PyTorch, which imports parts of itself at their first use
+    (rules of forward-mode derivatives at the first hessian): programs do not notice when."""
     return module.partition(".")[0] == "torch"
 
 
 def _check_loaded(module: str, names: tuple[str, ...]) -> None:
-    """Breaks the graph where the import would run a module, or code that stands for one."""
+    """Break the graph if the import would run a module, or code that stands for one."""
     if module not in sys.modules:
         raise graph_break("unknown-operation", f"the first import of {module}")
     if names and not issubclass(type(sys.modules[module]), ModuleType):
@@ -297,7 +300,7 @@ def _check_loaded(module: str, names: tuple[str, ...]) -> None:
 
 @opcode("IMPORT_NAME")
 def import_name(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
-    """An import of a loaded module has no effect; one that runs a module is left to Python."""
+    """An import of a loaded module has no effect; Python does one that runs a module."""
     level, names = (value.constant() for value in frame.popn(2))
     package = frame.globals.original
     target = ins.argval

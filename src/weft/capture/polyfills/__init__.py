@@ -1,4 +1,5 @@
-"""Plain Python equivalents of C functions, evaluated like the user's own code.
+"""Plain Python equivalents of C functions, interpreted like the user's own code.
 
-Place in the pipeline: beside `handlers/`, which say which function is replaced by which polyfill.
+Place in the pipeline: beside `handlers/`, whose rules say which function is replaced by which
+polyfill.
 """

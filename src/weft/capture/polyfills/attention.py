@@ -1,8 +1,8 @@
-"""Attention with the user's own scores and masks, written with matrix products and `torch.vmap`.
+"""Attention with the user's own scores and masks, from matrix products and `torch.vmap`.
 
-Place in the pipeline: capture interprets this in place of the operator that
-`torch.nn.attention.flex_attention` calls (`handlers/higher_order.py`); what the user's functions do
-to a score is fused with the softmax by the code generator.
+Place in the pipeline: interpreted in place of the operator that `torch.nn.attention.flex_attention`
+calls (`handlers/higher_order.py`). The code generator fuses what the user's functions do to a score
+with the softmax.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def flex_attention(
     """(B, H, M, D), 2 x (B or 1, H or fewer, N, D) -> (B, H, M, D'); 2 x (B, H, M), in powers of 2.
 
     The statistics are the logarithm of the sum of exponentials and the largest score. A query that
-    may see no key has the result 0.
+    may attend to no key gives 0.
     """
     groups = query.size(1) // key.size(1)
     if groups != 1:

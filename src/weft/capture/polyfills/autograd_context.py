@@ -1,4 +1,7 @@
-"""The `ctx` of an autograd function while its forward and backward are interpreted."""
+"""The `ctx` of an autograd function while its forward and backward are interpreted.
+
+Place in the pipeline: used by `handlers/autograd_functions.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import torch
 
 
 class Context:
-    """Keeps what forward saves and gives it to backward; has no effect on anything."""
+    """Keeps what forward saves and gives it to backward; has no other effect."""
 
     def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
         self.needs_input_grad = needs_input_grad
@@ -33,7 +36,7 @@ class Context:
 
 
 def gradients_like(context: Context, output: Any) -> list[Any]:
-    """Gradients of all outputs, as backward may get them."""
+    """Gradients of all outputs, such as backward may receive."""
     outputs = output if isinstance(output, tuple) else (output,)
     return [_gradient_like(context, one) for one in outputs]
 
@@ -49,7 +52,7 @@ def _gradient_like(context: Context, output: Any) -> Any:
 
 
 def apply_without_gradients(function: Any, needs_input_grad: tuple[bool, ...], *args: Any) -> Any:
-    """`function.apply(*args)` where no gradient can be asked for: its forward, and no more."""
+    """`function.apply(*args)` if no gradient can be needed: just its forward."""
     context = Context(needs_input_grad)
     with torch.no_grad():
         if function.setup_context is torch.autograd.Function.setup_context:

@@ -1,4 +1,7 @@
-"""Context managers that mean nothing while capturing: profiler ranges, torch function switches."""
+"""Context managers without an effect while capturing: profiler ranges, torch function switches.
+
+Place in the pipeline: interpreted in place of torch's own (`handlers/python_twins.py`).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class NullContext:
 
 
 def switch_subclasses(step: int) -> None:
-    """Capture evaluates it: `__torch_function__` of classes is off while the sum is not zero."""
+    """Has a rule: `__torch_function__` of classes is off while the sum of all steps is not zero."""
 
 
 class PlainTensors(NullContext):
@@ -40,7 +43,7 @@ class PlainTensors(NullContext):
 
 
 def switch_inference(mode: bool | None) -> None:
-    """Capture evaluates it: inference mode is on or off from here, or (None) as it was before."""
+    """Has a rule: inference mode is set to `mode` from here on; None restores the previous mode."""
 
 
 class InferenceRegion(NullContext):

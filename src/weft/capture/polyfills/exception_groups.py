@@ -1,6 +1,6 @@
 """What CPython does in C for `except*` and for the methods of exception groups (PEP 654).
 
-Place in the pipeline: interpreted in the place of the instructions and methods
+Place in the pipeline: interpreted in place of the instructions and methods
 (`opcodes/exceptions.py`, `handlers/exception_methods.py`).
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def check_match(error: Any, kinds: Any) -> tuple[Any, Any]:
-    """CHECK_EG_MATCH: what is left of the exception, and what matches (None: nothing)."""
+    """CHECK_EG_MATCH: the rest of the exception, and the part that matches; None for nothing."""
     for kind in kinds if isinstance(kinds, tuple) else (kinds,):
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise TypeError(
@@ -29,7 +29,7 @@ def check_match(error: Any, kinds: Any) -> tuple[Any, Any]:
 
 
 def prepare_reraise(error: Any, raised: list[Any]) -> Any:
-    """PREP_RERAISE_STAR: what leaves the statement that handled the exception, or None."""
+    """PREP_RERAISE_STAR: the exception that leaves the statement, or None."""
     if not isinstance(error, BaseExceptionGroup):
         return raised[0] if raised else None
     new: list[Any] = []
@@ -47,7 +47,7 @@ def prepare_reraise(error: Any, raised: list[Any]) -> Any:
 
 
 def _is_part(one: Any, whole: Any) -> bool:
-    """Whether it is (a part of) what was handled, raised again, and no new exception."""
+    """Whether it is (a part of) the handled exception, raised again, and not a new one."""
     return (one.__traceback__ is whole.__traceback__ and one.__cause__ is whole.__cause__
             and one.__context__ is whole.__context__)
 
@@ -100,7 +100,7 @@ def _split(error: Any, test: Callable[[Any], bool]) -> tuple[Any, Any]:
 
 
 def _derived(error: Any, exceptions: list[Any]) -> Any:
-    """A group like this one of some of its exceptions."""
+    """A group like this one, of some of its exceptions."""
     if not exceptions:
         return None
     made = error.derive(exceptions)

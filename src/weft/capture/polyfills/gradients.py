@@ -1,6 +1,7 @@
-"""Forgetting gradients, as torch.optim and torch.nn do it, without asking whether there are any.
+"""Dropping gradients, as torch.optim and torch.nn do, without testing whether there are any.
 
-(They ask first, which would be guarded: a first step without gradients would be compiled apart.)
+(They do test that, which would be guarded: the first step, without gradients, would be compiled
+separately.)
 """
 
 from __future__ import annotations

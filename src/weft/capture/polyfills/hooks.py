@@ -9,7 +9,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 def next_handle() -> int:
-    """The number of a handle, which the counter then has passed."""
+    """The number of a new handle; advances the counter."""
     number: int = RemovableHandle.next_id
     RemovableHandle.next_id += 1
     return number

@@ -1,4 +1,7 @@
-"""Python versions of C functions whose library has none that capture could interpret."""
+"""Python versions of C functions whose library has no Python version that could be interpreted.
+
+Place in the pipeline: see `handlers/python_twins.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import torch
 
 
 class Comparable:
-    """What the function that `functools.cmp_to_key` makes gives for one object."""
+    """What the function that `functools.cmp_to_key` makes returns for one object."""
 
     def __init__(self, compare: Callable[[Any, Any], int], obj: Any) -> None:
         self.compare = compare
@@ -42,7 +45,7 @@ def cmp_to_key(mycmp: Callable[[Any, Any], int]) -> Callable[[Any], Any]:
 
 
 def count_elements(mapping: Any, iterable: Iterable[Any]) -> None:
-    """What collections.Counter counts with."""
+    """The function that collections.Counter counts with."""
     mapping_get = mapping.get
     for element in iterable:
         mapping[element] = mapping_get(element, 0) + 1
@@ -78,7 +81,7 @@ def pattern_subn(self: Any, repl: Callable[[Any], Any], string: Any, count: int 
 
 
 def dict_copy(self: Any) -> dict[Any, Any]:
-    """dict.copy of a subclass that decides itself what its items are"""
+    """dict.copy of a subclass that overrides its items"""
     return {key: self[key] for key in self.keys()}
 
 
@@ -119,7 +122,7 @@ def ordered_setdefault(self: Any, key: Any, default: Any = None) -> Any:
 
 
 def circular_pad(input: torch.Tensor, pad: Any) -> torch.Tensor:
-    """`torch.nn.functional.pad` that goes round: C++ writes part by part into empty memory."""
+    """Circular `torch.nn.functional.pad`, which C++ writes part by part into empty memory."""
     for number in range(len(pad) // 2):
         before, after, dim = pad[2 * number], pad[2 * number + 1], -1 - number
         last = [input.narrow(dim, input.shape[dim] - before, before)] if before else []
@@ -130,12 +133,12 @@ def circular_pad(input: torch.Tensor, pad: Any) -> torch.Tensor:
 
 
 def warning_filters() -> Any:
-    """The list that the program has now."""
+    """The program's current list of filters."""
     return warnings.filters
 
 
 def warning_action(text: str, category: type[Warning], module: str, line: int) -> str:
-    """What the filters say that warnings.warn should do."""
+    """What warnings.warn should do according to the filters."""
     entries: Any = warnings.filters
     for action, message, kind, pattern, where in entries:
         if (issubclass(category, kind) and (message is None or message.match(text))

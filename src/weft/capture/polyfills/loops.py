@@ -41,7 +41,7 @@ def associatively_scanned(
 ) -> Any:
     """`y[i] = combine_fn(y[i - 1], x[i])` along a dimension, in a logarithmic number of steps.
 
-    `combine_mode="generic"`: `combine_fn` may look at whole slices, so it is mapped over them.
+    With `combine_mode="generic"`, `combine_fn` may use whole slices, so it is mapped over them.
     """
     leaves, spec = tree_flatten(xs)
     combine_fn = torch.vmap(combine_fn) if combine_mode == "generic" else combine_fn
@@ -58,9 +58,8 @@ def associatively_scanned(
 
 
 def _prefixes(combine: Callable[..., list[Any]], parts: list[Any]) -> list[Any]:
-    """All prefixes: of the pairs first, which gives every second one, then the others from them
-    (Ladner and Fischer, 1980).
-    """
+    """All prefix combinations: first of the pairs, which gives every second one, then the others
+    from them (Ladner and Fischer, 1980)."""
     n = parts[0].shape[0]
     if n < 2:
         return parts
@@ -79,7 +78,7 @@ def _alternating(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
 
 
 def stacked(results: list[Any], dim: int) -> Any:
-    """The same tree as each result, its tensors stacked."""
+    """A tree like each result, whose tensors are the results' tensors stacked."""
     flat = [tree_flatten(result) for result in results]
     spec = flat[0][1]
     columns = zip(*[leaves for leaves, _ in flat], strict=True)

@@ -1,4 +1,4 @@
-"""Functions that torch.optim and its neighbours call, in tensor operations that graphs can hold."""
+"""Functions that torch.optim and similar code call, as tensor operations that graphs can hold."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ def foreach_addcmul_(tensors: Any, first: Any, second: Any, scalars: Any) -> Non
 
 
 def number_of(value: Any) -> Any:
-    """`torch.optim.optimizer._get_value`: what counts steps, as precise as Python's number is."""
+    """`torch.optim.optimizer._get_value`: a step count, as precise as Python's number."""
     cpu = isinstance(value, torch.Tensor) and value.device.type == "cpu"
     return value.double() if cpu and value.is_floating_point() else value
 
 
 def without_branches(function: Any, n_counts: int) -> Any:
-    """The step of an optimizer in the form that selects by `where`, since its last lists, which
-    count steps and what follows from these, are tensors while compiling: as precise as numbers."""
+    """An optimizer's step in the form that selects by `where`.
+
+    The last `n_counts` lists are step counts and what follows from them, which are tensors under
+    compilers; they are made as precise as Python's numbers.
+    """
 
     def step(*lists: Any, **options: Any) -> None:
         precise = [[number_of(count) for count in counts] for counts in lists[-n_counts:]]
@@ -40,7 +43,7 @@ def without_branches(function: Any, n_counts: int) -> Any:
 
 
 def group_tensors(lists: Any, with_indices: bool = False) -> Any:
-    """`torch._C._group_tensors_by_device_and_dtype`: the first list's tensors decide."""
+    """`torch._C._group_tensors_by_device_and_dtype`: grouped by the first list's tensors."""
     groups: Any = {}
     for index, tensor in enumerate(lists[0]):
         key = (tensor.device, tensor.dtype)

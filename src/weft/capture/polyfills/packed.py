@@ -1,7 +1,7 @@
-"""Packing of padded sequences, and back, with operators that fake tensors can pass.
+"""Packing and unpacking of padded sequences, with operators that work on fake tensors.
 
-Place in the pipeline: `handlers/recurrent_layers.py` has capture interpret these in place of the C
-functions of `torch.nn.utils.rnn`, which loop over lengths that are data::
+Place in the pipeline: interpreted in place of C functions of `torch.nn.utils.rnn`, which loop over
+lengths that are data (`handlers/recurrent_layers.py`)::
 
     lengths 3 1      a a' a"      pack:  data a b a' a", batch_sizes 2 1 1
                      b  .  .      pad:   a a' a" / b 0 0, lengths 3 1
@@ -18,7 +18,8 @@ import torch.nn.functional as F
 def pack_padded(
     x: torch.Tensor, lengths: torch.Tensor, batch_first: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The steps of all sequences, the first of each before the second; how many have each step."""
+    """The steps of all sequences, all first steps before the second ones; the number of sequences
+    in each step."""
     steps = x.transpose(0, 1) if batch_first else x
     batch = steps.shape[1]
     if lengths.shape[0] != batch:
@@ -42,7 +43,7 @@ def pad_packed(
     data: torch.Tensor, batch_sizes: torch.Tensor, batch_first: bool, padding_value: Any,
     total_length: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sequences side by side, filled up to `total_length`; their lengths."""
+    """The sequences side by side, padded to `total_length`, and their lengths."""
     batch = batch_sizes[0].item()
     place = torch.arange(batch)
     present = place < batch_sizes[:, None]

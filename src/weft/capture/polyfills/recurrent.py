@@ -1,8 +1,8 @@
 """Recurrent layers, written with library calls that take symbolic lengths and fake tensors.
 
-Place in the pipeline: `handlers/recurrent_layers.py` has capture interpret these in place of
-`torch.lstm`, `torch.gru` and the like. On CPUs PyTorch's own call takes plain sizes, and its Python
-form is a loop over the steps: a graph for each length. On GPUs it looks at addresses.
+Place in the pipeline: interpreted in place of `torch.lstm`, `torch.gru` and the like
+(`handlers/recurrent_layers.py`). On CPUs PyTorch's own call takes plain sizes, and its Python form
+is a loop over the steps: one graph for each length. On GPUs its call reads addresses.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def cudnn_layer(
     mode: int, x: torch.Tensor, hx: torch.Tensor, params: list[torch.Tensor], has_biases: bool,
     num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`torch.gru`, `rnn_tanh` or `rnn_relu`, by cuDNN's number of the kind of cell."""
+    """`torch.gru`, `rnn_tanh` or `rnn_relu`; `mode` is cuDNN's number of the kind of cell."""
     output, hy, _, _ = torch.ops.weft.cudnn_rnn(
         x, list(params), 4 if has_biases else 2, hx, None, mode, num_layers, batch_first, train,
         bidirectional,

@@ -1,7 +1,7 @@
 """Operators that only take plain sizes, written with operators that take symbolic ones.
 
-Place in the pipeline: `handlers/size_forms.py` has capture interpret these where sizes are
-symbolic; otherwise each size would be compiled for itself.
+Place in the pipeline: interpreted if sizes are symbolic (`handlers/size_forms.py`); otherwise each
+size would be compiled separately.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def linspace(
     start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, device: Any = None,
     requires_grad: bool = False,
 ) -> torch.Tensor:
-    """`torch.linspace`: counted from the nearer end, as its kernels do."""
+    """`torch.linspace`, counted from the nearer end as its kernels do."""
     dtype = dtype or torch.get_default_dtype()
     place = torch.arange(steps, device=device)
     step = (end - start) / torch.sym_max(steps - 1, 1)
@@ -30,7 +30,7 @@ def linspace(
 
 
 def kron(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """`torch.kron`: all products of elements, those of `right` beside each other."""
+    """`torch.kron`: the products of all elements, with those of `right` adjacent."""
     rank = max(left.dim(), right.dim())
     left = left.reshape((1,) * (rank - left.dim()) + tuple(left.shape))
     right = right.reshape((1,) * (rank - right.dim()) + tuple(right.shape))
@@ -57,14 +57,14 @@ def pad_sequence(
 
 
 def one_hot_of(index: torch.Tensor, num_classes: int) -> torch.Tensor:
-    """`torch.nn.functional.one_hot` of a number of classes that is not plain."""
+    """`torch.nn.functional.one_hot` with a symbolic number of classes."""
     check(num_classes > 0, lambda: "Class values must be smaller than num_classes.")
     made = index.new_zeros((*index.shape, num_classes))
     return made.scatter_(-1, index.unsqueeze(-1), 1)
 
 
 def one_hot(index: torch.Tensor) -> torch.Tensor:
-    """`torch.nn.functional.one_hot` of as many classes as the data has."""
+    """`torch.nn.functional.one_hot` with as many classes as the data has."""
     check(index.min().item() >= 0, lambda: "Class values must be non-negative.")
     classes = index.max().item() + 1
     check_is_size(classes)
@@ -72,7 +72,7 @@ def one_hot(index: torch.Tensor) -> torch.Tensor:
 
 
 def cov(input: torch.Tensor, correction: int = 1) -> torch.Tensor:
-    """`torch.cov` of more observations than the correction, without weights."""
+    """`torch.cov` without weights, of more observations than the correction."""
     rows = input if input.dim() == 2 else input.view(1, -1)
     count = rows.shape[1]
     centred = rows - (rows.sum(1) / count).unsqueeze(1)
@@ -92,7 +92,8 @@ def max_pool1d(
     input: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> torch.Tensor:
-    """`torch.max_pool1d`: of images of one row; without gradients CPUs write plain rows."""
+    """`torch.max_pool1d` as pooling of images with one row; without gradients CPUs return plain
+    rows."""
     kernel, step, pad, gap = map(_only, (kernel_size, stride or kernel_size, padding, dilation))
     differentiable = input.requires_grad and torch.is_grad_enabled()
     if input.device.type == "cpu" and not differentiable:
@@ -103,14 +104,14 @@ def max_pool1d(
 
 
 def _only(number: Any) -> Any:
-    """A number, or the one number of a sequence."""
+    """A number, or the only number of a sequence."""
     return number[0] if isinstance(number, (tuple, list)) else number
 
 
 def affine_grid_generator(
     theta: torch.Tensor, size: list[int], align_corners: bool
 ) -> torch.Tensor:
-    """`torch.affine_grid_generator`: its derivative takes plain sizes only."""
+    """`torch.affine_grid_generator`, whose derivative takes plain sizes only."""
     batch, space = size[0], list(size[2:])
     rank = len(space)
     columns = [torch.ones(space, dtype=theta.dtype, device=theta.device)]
@@ -122,7 +123,7 @@ def affine_grid_generator(
 
 
 def _centres(like: torch.Tensor, steps: int, align_corners: bool) -> torch.Tensor:
-    """Positions between -1 and 1: of both ends, or of the middles of equal parts."""
+    """Positions between -1 and 1: from end to end, or the centres of equal parts."""
     if steps <= 1:
         return torch.zeros(1, dtype=like.dtype, device=like.device)
     ends = torch.linspace(-1, 1, steps, dtype=like.dtype, device=like.device)
@@ -130,7 +131,7 @@ def _centres(like: torch.Tensor, steps: int, align_corners: bool) -> torch.Tenso
 
 
 def adaptive_avg_pool1d(input: torch.Tensor, output_size: Any) -> torch.Tensor:
-    """`torch.adaptive_avg_pool1d`: of images of one row."""
+    """`torch.adaptive_avg_pool1d` as pooling of images with one row."""
     rows = F.adaptive_avg_pool2d(input.unsqueeze(-2), (1, _only(output_size)))
     return rows.squeeze(-2)
 
@@ -144,7 +145,7 @@ def fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> 
 def diagonal(
     input: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> torch.Tensor:
-    """`torch.diagonal`: the main one of what is left without the first columns or rows."""
+    """`torch.diagonal`: the main diagonal after dropping the first columns or rows."""
     dim, first = (dim2, offset) if offset >= 0 else (dim1, -offset)
     first = torch.sym_min(first, input.shape[dim])
     return input.narrow(dim, first, input.shape[dim] - first).diagonal(0, dim1, dim2)
@@ -163,7 +164,7 @@ def unfold(input: torch.Tensor, dimension: int, size: int, step: int) -> torch.T
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, device: Any = None
 ) -> torch.Tensor:
-    """`torch.triu_indices`: the places on and above a diagonal, row by row."""
+    """`torch.triu_indices`: the positions on and above a diagonal, row by row."""
     first = (torch.arange(row, device=device) + offset).clamp(min=0)
     lengths = (col - first).clamp(min=0)
     return _places(first, lengths, _above(row, col, offset)).to(dtype)
@@ -172,7 +173,7 @@ def triu_indices(
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, device: Any = None
 ) -> torch.Tensor:
-    """`torch.tril_indices`: the places on and below a diagonal, row by row."""
+    """`torch.tril_indices`: the positions on and below a diagonal, row by row."""
     lengths = (torch.arange(row, device=device) + offset + 1).clamp(min=0, max=col)
     count = row * col - _above(row, col, offset + 1)
     return _places(torch.zeros_like(lengths), lengths, count).to(dtype)
@@ -181,14 +182,14 @@ def tril_indices(
 def combinations(
     input: torch.Tensor, r: int = 2, with_replacement: bool = False
 ) -> torch.Tensor:
-    """`torch.combinations`: of pairs."""
+    """`torch.combinations` of two."""
     count = input.shape[0]
     places = torch.triu_indices(count, count, int(not with_replacement), device=input.device)
     return torch.stack([input[places[0]], input[places[1]]], 1)
 
 
 def block_diag(tensors: Any) -> torch.Tensor:
-    """`torch.block_diag`: rows of zeros, a block, and zeros."""
+    """`torch.block_diag`: each row is zeros, a block, and zeros."""
     blocks = [torch.atleast_2d(one) for one in tensors]
     left, right, rows = 0, sum(block.shape[1] for block in blocks), []
     for block in blocks:
@@ -199,7 +200,7 @@ def block_diag(tensors: Any) -> torch.Tensor:
 
 
 def _above(row: int, col: int, offset: int) -> int:
-    """How many places lie on and above a diagonal: rows taken whole, then ever shorter ones."""
+    """The number of positions on and above a diagonal: full rows, then shorter and shorter ones."""
     whole = torch.sym_min(torch.sym_max(-offset, 0), row)
     longest = torch.sym_max(col - torch.sym_max(offset, 0), 0)
     rows = torch.sym_min(row - whole, longest)
@@ -208,7 +209,7 @@ def _above(row: int, col: int, offset: int) -> int:
 
 
 def _places(first: torch.Tensor, lengths: torch.Tensor, count: int) -> torch.Tensor:
-    """Row and column of each place, where rows begin at these columns and have these lengths."""
+    """Row and column of each position, given the rows' first columns and their lengths."""
     place, ends = torch.arange(count, device=first.device), lengths.cumsum(0)
     row = torch.searchsorted(ends, place, right=True)
     return torch.stack([row, place - (ends - lengths - first)[row]])
@@ -253,7 +254,7 @@ def hamming_window(
 
 
 def vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> torch.Tensor:
-    """`torch.vander`: the powers of each element."""
+    """`torch.vander`: powers of each element."""
     count = x.shape[0] if N is None else N
     ones = x.new_ones((x.shape[0], 1))
     powers = torch.cat([ones, x.unsqueeze(1).expand(-1, count - 1)], 1).cumprod(1)
@@ -263,7 +264,7 @@ def vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> torch.Te
 def gradient(
     input: torch.Tensor, *, spacing: float = 1.0, dim: Any = None
 ) -> tuple[torch.Tensor, ...]:
-    """`torch.gradient` of evenly spaced samples: differences, at the ends one-sided."""
+    """`torch.gradient` of evenly spaced samples: differences, one-sided at the ends."""
     if dim is None:
         dim = range(input.dim())
     return tuple(
@@ -296,13 +297,14 @@ def take_along_dim(
 
 
 def masked_select(input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """`torch.masked_select`: its derivative takes plain sizes only, that of indexing does not."""
+    """`torch.masked_select`, whose derivative takes plain sizes only; that of indexing takes
+    symbolic ones."""
     input, mask = torch.broadcast_tensors(input, mask)
     return input[mask]
 
 
 class _Products(torch.autograd.Function):
-    """`torch.cumprod` with a derivative of as many steps for any length."""
+    """`torch.cumprod` with a derivative whose number of steps does not depend on the length."""
 
     @staticmethod
     def forward(ctx: Any, input: torch.Tensor, dim: int) -> torch.Tensor:
@@ -328,7 +330,8 @@ def _sums_to_the_end(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def cumprod(input: torch.Tensor, dim: int) -> torch.Tensor:
-    """`torch.cumprod`: its derivative in C++ has steps for each item, a graph for each length."""
+    """`torch.cumprod`, whose derivative in C++ has steps for each item: one graph for each
+    length."""
     made: torch.Tensor = _Products.apply(input, dim)  # type: ignore[no-untyped-call]
     return made
 
@@ -359,7 +362,7 @@ def matrix_norm(
 
 
 def pow(input: Any, exponent: Any) -> Any:
-    """`torch.pow` of a tensor and a number: derivatives in C++ know numbers that are plain only."""
+    """`torch.pow` of a tensor and a number; the derivative in C++ takes plain numbers only."""
     if isinstance(exponent, torch.Tensor):
         input = torch.full((), input, dtype=exponent.dtype, device=exponent.device)
     else:

@@ -1,6 +1,7 @@
-"""`str.format` and `%` on texts in Python: what they call is interpreted, so numbers stay symbolic.
+"""`str.format` and `%` in Python: the calls in it are interpreted, so numbers stay symbolic.
 
-What the text says is found out by `fields_of` and `directives_of`, which capture runs.
+Place in the pipeline: see `handlers/text_formats.py`. Capture itself runs `fields_of` and
+`directives_of`, which parse the format.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def _converted(conversion: str | None, value: Any) -> Any:
 
 
 def fields_of(text: str) -> tuple[Any, ...]:
-    """Pairs of what stands before a field and the field: (argument, steps from there, conversion,
-    pieces of the format). ValueError where arguments are counted and numbered both."""
+    """Pairs of the text before a field and the field: (argument, steps from there, conversion,
+    pieces of the format). ValueError if arguments are both counted and numbered."""
     return _fields(text, [])
 
 
@@ -59,7 +60,8 @@ def _fields(text: str, counted: list[int | None]) -> tuple[Any, ...]:
 
 def _parsed_field(name: str, conversion: str | None, spec: str,
                   counted: list[int | None]) -> Any:
-    """`counted` has an item for each field with a place: the place if it was counted."""
+    """The field; `counted` has an item for each field without a name: whether its position was
+    counted."""
     first, steps = formatter_field_name_split(name)
     if not isinstance(first, str) or first == "":
         place = len(counted) if first == "" else None
@@ -100,7 +102,7 @@ def join(self: str, texts: Any) -> str:
 
 
 def written_by(value: Any, directive: str) -> str:
-    """One number or text by its directive."""
+    """One number or text, formatted by its directive."""
     return directive % (value,)
 
 
@@ -108,9 +110,11 @@ _DIRECTIVE = re.compile(r"([^%]*)%(?:\((\w+)\))?([-+ #0]*\d*(?:\.\d+)?)([diouxXe
 
 
 def directives_of(text: str) -> tuple[tuple[str, int | str | None, str, str], ...]:
-    """What stands before a directive, its argument (None: there is none), its letter, and how the
-    argument is written once it is converted. ValueError where there is something else: `*`, `%c`,
-    names beside places."""
+    """For each directive: the text before it, its argument (None: none), its letter, and the format
+    of the converted argument.
+
+    ValueError for what is not supported: `*`, `%c`, names mixed with positions.
+    """
     found: list[tuple[str, int | str | None, str, str]] = []
     end, counted, named = 0, 0, False
     while (match := _DIRECTIVE.match(text, end)) is not None:

@@ -12,7 +12,8 @@ def gradients(
     grad_outputs: Sequence[torch.Tensor] | None = None, retain_graph: bool = False,
     create_graph: bool = True,
 ) -> tuple[torch.Tensor, ...]:
-    """torch.autograd.grad where outputs may not depend on the inputs: their gradient is zero."""
+    """torch.autograd.grad; outputs may be independent of the inputs, whose gradient is then
+    zero."""
     used = [i for i, output in enumerate(outputs) if output.requires_grad]
     if not used:
         return tuple(torch.zeros_like(one) for one in inputs)

@@ -1,7 +1,7 @@
-"""Python twins of C functions: the standard library's own Python versions of accelerated modules.
+"""The standard library's own Python versions of accelerated C functions.
 
 Place in the pipeline: used by rules of C functions (`heapq.heappush`, `bisect.insort`, ...). The
-source of the library's module is run once more with its C module hidden, so that the functions it
+source of the library's module is run again with its C module hidden, so the functions that it
 defines in Python stay::
 
     twin(heapq, "heappush")      # heapq.heappush as heapq.py defines it

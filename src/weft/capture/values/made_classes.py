@@ -348,7 +348,7 @@ def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         raise graph_break("unknown-operation", f"making {target!r} a dataclass")
     made = evaluate(tx, lambda: _process(target.constant(), *chosen, **named))
     for field in vars(made)["__dataclass_fields__"].values():
-        tx.mistook(field)  # the decorator has completed it: from now on it is what it is
+        tx.unremember(field)  # the decorator has completed it: from now on it is what it is
     in_place = made is target.constant()
     return register(tx, made, ProcessedClass(_process, [recipe, *options], kwargs,
                                              in_place=in_place))

@@ -187,7 +187,7 @@ class DictValue(ContainerMethods):
             if not key.number.fresh:  # a thread's number or an id may be among the keys
                 raise graph_break("unknown-operation", f"{key.number!r} as a key")
         elif key.__class__ is not UserKey:
-            tx.identities.settle(self.source, self.original, key)
+            tx.identities.guard_lookup(self.source, self.original, key)
 
     def remove(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
         """Delete a key and return its value."""

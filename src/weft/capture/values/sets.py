@@ -84,7 +84,7 @@ class SetValue(ContainerMethods):
         if self.source is not None and self.original is not MISSING:
             if key.__class__ is RunTimeKey:
                 raise graph_break("unknown-operation", f"{item!r} in a set from outside")
-            tx.identities.settle(self.source, self.original, key)
+            tx.identities.guard_lookup(self.source, self.original, key)
         return key
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
