@@ -23,13 +23,13 @@ def flat(result: object) -> list[object]:
 
 
 def run(call: Callable, gradients: bool) -> tuple[list, list, list, list]:
-    """Results, inputs, whether inputs were written, gradients."""
+    """Results, inputs, how often inputs were written, gradients."""
     inputs = make_inputs(gradients)
     source = inputs[0]
     versions = [i._version for i in inputs]
     torch.manual_seed(0)
     results = flat(call(*inputs))
-    written = [i._version != v for i, v in zip(inputs, versions, strict=True)]
+    written = [i._version - v for i, v in zip(inputs, versions, strict=True)]
     roots = [r for r in [*results, *inputs]
              if isinstance(r, torch.Tensor) and r.requires_grad and not r.is_leaf]
     gradient_inputs = [i for i in (source, inputs[1]) if i.requires_grad and i.is_leaf]
@@ -42,12 +42,15 @@ def run(call: Callable, gradients: bool) -> tuple[list, list, list, list]:
     return results, inputs, written, gradients_found
 
 
-def memory_pattern(values: list) -> list:
-    """Which tensors share memory, and which are one object."""
+def memory_pattern(values: list, bases: bool = True) -> list:
+    """Which tensors share memory, or are one object; and (if `bases`) of which they are views."""
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     pointers = [t.untyped_storage().data_ptr() for t in tensors]
     objects = [id(t) for t in tensors]
-    return [(pointers.index(p), objects.index(o)) for p, o in zip(pointers, objects, strict=True)]
+    viewed = [objects.index(id(t._base)) if bases and id(t._base) in objects else None
+              for t in tensors]
+    return [(pointers.index(p), objects.index(o), v)
+            for p, o, v in zip(pointers, objects, viewed, strict=True)]
 
 
 def assert_same(found: list, wanted: list) -> None:
@@ -61,12 +64,15 @@ def assert_same(found: list, wanted: list) -> None:
         torch.testing.assert_close(f, w, rtol=1e-6, atol=1e-6)
 
 
-def assert_alike(found: tuple, wanted: tuple, *, counted: bool = True) -> None:
+def assert_alike(
+    found: tuple, wanted: tuple, *, counted: bool = True, bases: bool = True
+) -> None:
     """The same results, inputs, sharing of memory, versions (if `counted`) and gradients."""
     assert_same(found[0] + found[1], wanted[0] + wanted[1])
     if counted:
         assert found[2] == wanted[2], "written inputs"
-    assert memory_pattern(found[0] + found[1]) == memory_pattern(wanted[0] + wanted[1])
+    seen = memory_pattern(found[0] + found[1], bases)
+    assert seen == memory_pattern(wanted[0] + wanted[1], bases)
     for f, w in zip(found[3], wanted[3], strict=True):
         assert (f is None) == (w is None)
         if f is not None:

@@ -458,11 +458,16 @@ def test_input_that_gets_a_gradient_by_a_write(fresh: None) -> None:
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_a_write_in_place_counts_once(backend: str, fresh: None) -> None:
-    compiled = weft.compile(lambda x: x.add_(1), backend=backend)
-    x = torch.zeros(3)
-    assert compiled(x) is x
-    assert x._version == 1
+def test_writes_in_place_count_as_in_eager(backend: str, fresh: None) -> None:
+    def write(x, y, z):
+        torch._foreach_mul_([x, y], 2.0)
+        x[0] = 1
+        z.data.add_(1)  # not counted
+        return x.add_(1)
+
+    x, y, z = torch.zeros(3), torch.zeros(3), torch.zeros(3)
+    assert weft.compile(write, backend=backend)(x, y, z) is x
+    assert (x._version, y._version, z._version) == (3, 1, 0)
 
 
 def test_a_part_of_a_broadcast_tensor_is_written() -> None:

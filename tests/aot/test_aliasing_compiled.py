@@ -738,7 +738,8 @@ def test_equals_eager(function: Callable, gradients: bool, backend: str, dynamic
                 run(compiled, gradients)
         return
     for _ in range(2):
-        assert_alike(run(compiled, gradients), wanted)
+        # What `swapdims_` leaves is a view of what it was.
+        assert_alike(run(compiled, gradients), wanted, bases=function is not swapdims)
 
 
 OF_STORAGE: dict[str, Callable] = {

@@ -33,6 +33,7 @@ from weft._torch import (
 from weft.aot.ambient import Boxed, RandomState, no_autocast
 from weft.aot.backwards import Backwards, Indices
 from weft.aot.independent import Groups
+from weft.aot.runtime_wrapper import bases
 from weft.aot.saved_values import drop
 from weft.aot.stages import (
     Gradients,
@@ -200,7 +201,7 @@ def _forward(spec: FunctionSpec, linked: bool) -> Callable[..., Any]:
     """The function's forward: source for this graph, since it runs at every call."""
     scope: dict[str, Any] = {
         "run": spec.forward, "spec": spec, "others": _others, "nothing": nothing,
-        "bases": _bases,
+        "bases": bases,
     }
     scope.update(random_state=RandomState.of)
     return load(_forward_text(spec, linked), "<weft autograd forward>", scope, "forward")
@@ -226,6 +227,7 @@ def _forward_text(spec: FunctionSpec, linked: bool) -> str:
         "ctx.pieces, ctx.link = pieces, nothing(edges[-1].device)" if linked else "",
         "ctx.random = random_state(spec.random_devices)" if spec.random_devices else "",
         "outputs = run(list(inputs))",
+        # autograd forbids writes to views that a function makes
         f"outputs = bases(outputs, {spec.views})" if spec.views else "",
         f"ctx.save_for_backward({', '.join(saved)})" if saved else "",
         f"ctx.kept = ({kept})" if kept else "",
@@ -238,18 +240,6 @@ def _forward_text(spec: FunctionSpec, linked: bool) -> str:
         f"return ({', '.join(values)},)",
     ]
     return "\n    ".join(line for line in lines if line)
-
-
-def _bases(outputs: Sequence[Any], views: Sequence[int]) -> Sequence[Any]:
-    """The outputs, none of them a view: autograd forbids writes to views that a function makes."""
-    outputs = list(outputs)
-    for k in views:
-        view = outputs[k]
-        if view._is_view() and not (view.is_conj() or view.is_neg()):
-            empty = torch.empty(0, dtype=view.dtype, device=view.device)
-            memory = view.untyped_storage()
-            outputs[k] = empty.set_(memory, view.storage_offset(), view.size(), view.stride())
-    return outputs
 
 
 def _placed(

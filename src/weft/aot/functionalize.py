@@ -35,7 +35,7 @@ aten = torch.ops.aten
 class Base:
     """A storage: its current value as a node, how often it was written, and who owns it."""
 
-    __slots__ = ("counted", "live", "node", "source", "start", "version")
+    __slots__ = ("live", "node", "source", "start", "version")
 
     def __init__(
         self, live: torch.Tensor, node: Node, source: int | None = None, start: Any = 0
@@ -43,7 +43,6 @@ class Base:
         self.live = live  # the tensor that the storage was made for
         self.node = node
         self.version = 0
-        self.counted = False  # whether a write shows in the tensors' versions
         self.source = source  # index of the graph input that it belongs to, if any
         self.start = start  # that input's storage offset
 
@@ -52,7 +51,7 @@ class Base:
 class Alias:
     """A tensor: the view `steps` of `base`, and its value `node` as of `version`."""
 
-    __slots__ = ("base", "live", "node", "silent", "steps", "version")
+    __slots__ = ("base", "live", "node", "steps", "version")
 
     def __init__(
         self, live: torch.Tensor, base: Base, steps: tuple[ViewStep, ...], node: Node
@@ -62,7 +61,6 @@ class Alias:
         self.steps = steps
         self.node = node
         self.version = base.version
-        self.silent = False  # made by `.data`: writes to it are not counted
 
 
 def _dtypes(value: Any) -> list[Any]:
@@ -192,12 +190,7 @@ class Functionalizer:
     def add_view(self, live: torch.Tensor, of: Alias, step: ViewStep | None, node: Node) -> None:
         """`live` is the view `step` of `of` (None: the same tensor again), of value `node`."""
         steps = of.steps if step is None else (*of.steps, step)
-        made = self._aliases[id(live)] = Alias(live, of.base, steps, node)
-        made.silent = of.silent
-
-    def silence(self, live: torch.Tensor) -> None:
-        """`live` was made by `.data`."""
-        self._aliases[id(live)].silent = True
+        self._aliases[id(live)] = Alias(live, of.base, steps, node)
 
     def rename(self, live: torch.Tensor, to: Alias) -> None:
         """`live` stands for the same tensor as `to` from now on."""
@@ -213,11 +206,8 @@ class Functionalizer:
             alias.node, alias.version = node, alias.base.version
         return alias.node
 
-    def write(self, live: torch.Tensor, value: Node, *, counted: bool = True) -> None:
-        """`value` is the new content of a tensor, and of whatever it views.
-
-        counted: whether eager counts the write in the tensors' versions.
-        """
+    def write(self, live: torch.Tensor, value: Node) -> None:
+        """`value` is the new content of a tensor, and of whatever it views."""
         alias = self._aliases[id(live)]
         value = self._fitted(value, live)
         base = alias.base
@@ -230,7 +220,6 @@ class Functionalizer:
             value = restride(self.emit, value, base.node.meta["val"].stride())
         base.node = value
         base.version += 1
-        base.counted |= counted and not alias.silent
         if not alias.steps:
             alias.node, alias.version = value, base.version
 

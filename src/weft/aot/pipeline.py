@@ -74,7 +74,8 @@ def _compile_traced(
     if lowered is not None:
         use_channels_last(aten_gm, "cuda")
     artifact = compiler(finish(aten_gm, _writable(traced)))
-    return wrap(traced, without_autocast(artifact), run_captured(gm), traced.silent_mutations)
+    silent = [i for i in traced.mutated if not traced.counts[i]]
+    return wrap(traced, without_autocast(artifact), run_captured(gm), silent)
 
 
 def _writable(traced: Traced) -> list[int]:

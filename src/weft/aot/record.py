@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.fx import Node
 
 from weft._torch import DispatchMode, FakeTensor, OpOverload
@@ -192,6 +193,7 @@ class Recorder(DispatchMode):
             return
         for t, v in zip(target, value, strict=True):
             self._write(t, v)
+        increment_version(target)  # an operator of lists leaves it to its kernel
 
     def _returned(self, known: OpFacts, plain: list[Any], targets: list[Any]) -> Any:
         """What the mutating operator returns: fresh results and the arguments themselves."""

@@ -252,8 +252,8 @@ def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
         *(rec.nodes(a) for a in (x, weight, bias, mean, var)), training, momentum, eps,
     )
     out, save_mean, save_invstd, new_mean, new_var = rec.items(node)
-    rec.tensors.write(rec.live(mean), new_mean, counted=False)
-    rec.tensors.write(rec.live(var), new_var, counted=False)
+    rec.tensors.write(rec.live(mean), new_mean)
+    rec.tensors.write(rec.live(var), new_var)
     return rec.fresh(out), rec.fresh(save_mean), rec.fresh(save_invstd)
 
 

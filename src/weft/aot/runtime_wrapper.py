@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -60,6 +60,18 @@ def store_silently(targets: list[torch.Tensor], values: list[torch.Tensor]) -> N
         foreach_copy_([t for t, _ in apart], [v for _, v in apart])
 
 
+def bases(outputs: Sequence[Any], views: Sequence[int]) -> Sequence[Any]:
+    """The outputs, of which `views` are views of nothing."""
+    outputs = list(outputs)
+    for k in views:
+        view = outputs[k]
+        if view._is_view() and not (view.is_conj() or view.is_neg()):
+            empty = torch.empty(0, dtype=view.dtype, device=view.device)
+            memory = view.untyped_storage()
+            outputs[k] = empty.set_(memory, view.storage_offset(), view.size(), view.stride())
+    return outputs
+
+
 class _Source:
     """Writes the wrapper's source; objects it needs are globals of the written function."""
 
@@ -77,6 +89,8 @@ class _Source:
             "distinct": distinct_storages,
             "store": store,
             "store_silently": store_silently,
+            "increment_version": increment_version,
+            "bases": bases,
             "math": math,
             "AssumptionError": AssumptionError,
         }
@@ -114,7 +128,16 @@ class _Source:
             own = f"kept[:{self.traced.n_inputs}]" if self.traced.lifted else "kept"
             lines = ["kept = list(inputs)", "try:", *(f"    {line}" for line in lines),
                      f"except AssumptionError: return captured(*{own})"]
+        viewed = self._viewed_results()
+        if viewed and not self.traced.differentiable:  # the others' are bases already
+            lines.append(f"outputs = bases(outputs, {viewed})")
         return lines + [f"{name} = outputs[{k}]" for name, k in self.traced.numbers.items()]
+
+    def _viewed_results(self) -> tuple[int, ...]:
+        """The values that the caller gets and that other results are views of."""
+        values = [spec for spec in self.traced.outputs if spec.kind == "value"]
+        viewed = {spec.index for spec in values if spec.steps}
+        return tuple(sorted({spec.index for spec in values if not spec.steps} & viewed))
 
     def _lift(self) -> list[str]:
         """Lifted tensors follow the inputs."""
@@ -161,18 +184,19 @@ class _Source:
         detached = self.traced.detached_mutations
         written = list(enumerate(self.traced.mutated))
         lines = [f"in{i}.copy_(outputs[{k}])" for k, i in written if i not in detached]
-        silent = self.traced.silent_mutations
+        counts = self.traced.counts
         given = [n.meta["val"] for n in self.traced.graph.nodes if n.op == "placeholder"]
         alike: dict[Any, list[tuple[int, int]]] = defaultdict(list)
         for k, i in written:
             if i in detached:  # one kernel copies tensors of one type on one GPU
-                alike[i in silent, given[i].dtype, given[i].device].append((k, i))
+                alike[not counts[i], given[i].dtype, given[i].device].append((k, i))
         for (silently, *_), pairs in alike.items():
             targets, values = (
                 ", ".join(f"{'data' if i in self.hidden else 'in'}{i}" for _, i in pairs),
                 ", ".join(f"outputs[{k}]" for k, _ in pairs))
             lines.append(f"store{'_silently' * silently}([{targets}], [{values}])")
-        return lines
+        more = [f"in{i}" for _, i in written for _ in range(counts[i] - 1)]
+        return [*lines, f"increment_version([{', '.join(more)}])"] if more else lines
 
     def _return(self) -> list[str]:
         lines: list[str] = []

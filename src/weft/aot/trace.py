@@ -72,7 +72,7 @@ class Traced:
     lifted: list[torch.Tensor]  # real tensors that follow the inputs
     mutated: list[int] = field(default_factory=list)  # inputs whose new values come first
     detached_mutations: set[int] = field(default_factory=set)  # ... written under no_grad
-    silent_mutations: set[int] = field(default_factory=set)  # ... uncounted: by `.data`, say
+    counts: dict[int, int] = field(default_factory=dict)  # by how much eager raises their versions
     outputs: list[OutputSpec] = field(default_factory=list)
     spec: Any = None  # pytree structure of the outputs
     values: list[Any] = field(default_factory=list)  # what the graph returns: nodes
@@ -110,6 +110,7 @@ class Tracer:
         self.inputs: list[Any] = []  # what the captured graph sees
         self.primals: list[Any] = []  # leaves that gradients are taken for
         self.shapes: list[Any] = []
+        self.versions: list[int] = []
         self.grad_fns: list[Any] = []  # of what the captured graph sees, before it runs
         self.state: list[tuple[Any, str, torch.Tensor, FakeTensor]] = []
         self.sequence: list[tuple[int, Any]] = []  # autograd's next number after each node
@@ -130,6 +131,7 @@ class Tracer:
                 self.inputs.append(value)
                 self.primals.append(None)
                 self.grad_fns.append(None)
+                self.versions.append(0)
 
     def add_state(self) -> None:
         """Lifts parameters and buffers of a graph module that holds its own (`compile_fx`)."""
@@ -173,6 +175,7 @@ class Tracer:
         self.primals.append(primal)
         self.inputs.append(seen)
         self.grad_fns.append(seen.grad_fn)
+        self.versions.append(_version(seen))
         self.shapes.append((fake.size(), fake.stride(), fake.storage_offset()))
         return seen
 
@@ -249,10 +252,7 @@ class Tracer:
             own = FUNCTIONS.get(node.target)
             if own is not None:
                 return own(node, args, kwargs)
-            result = node.target(*args, **kwargs)  # type: ignore[operator]
-            if node.target is getattr and args[1] == "data":
-                self.tensors.silence(result)
-            return result
+            return node.target(*args, **kwargs)  # type: ignore[operator]
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return self.gm.get_submodule(str(node.target))(*args, **kwargs)
@@ -286,11 +286,10 @@ class Tracer:
         """The new value of input `i` is an output, with a gradient if autograd saw the write."""
         seen = self.inputs[i]
         traced.mutated.append(i)
+        traced.counts[i] = _version(seen) - self.versions[i]
         differentiable = seen.requires_grad and seen.grad_fn is not self.grad_fns[i]
         if not differentiable:
             traced.detached_mutations.add(i)
-            if not self.tensors.alias(seen).base.counted:
-                traced.silent_mutations.add(i)
         traced.add(self.tensors.alias(seen).base.node, seen if differentiable else None)
 
     def _check_metadata(self) -> None:
@@ -401,6 +400,10 @@ class _Outputs:
 
 
 _ALIAS = ViewStep(aten.alias.default, ())
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _has_no_history(view: torch.Tensor) -> bool:
