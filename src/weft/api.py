@@ -104,8 +104,9 @@ def _resolved(backend: str | Backend) -> Backend:
     if isinstance(backend, str):
         return chosen
 
+    name = getattr(backend, "__name__", type(backend).__name__)
+
     def users_backend(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        name = getattr(backend, "__name__", type(backend).__name__)
         try:
             made = chosen(gm, example_inputs)
         except WeftError:
@@ -118,6 +119,7 @@ def _resolved(backend: str | Backend) -> Backend:
                                do="return a callable that takes the graph's inputs")
         return getattr(made, "boxed_form", made)  # `compile_fx`'s result
 
+    users_backend.__name__ = name
     return users_backend
 
 

@@ -85,6 +85,14 @@ class Config:
         False, "Round to the low-precision dtype after every operator, as eager does.",
         group="numerics", cache_key=True)
 
+    check_numerics: bool = _knob(
+        False, "Compare each call of a compiled graph with PyTorch's own run of that graph; "
+        "NumericsError names the operators that differ. Slow: every call runs three times.",
+        group="numerics")
+    repro_after: str = _knob(
+        "", "capture or aot: reduce graphs of that stage that fail to compile, or differ under "
+        "check_numerics, and write a program that shows it to report_dir.", group="numerics")
+
     # -- training --------------------------------------------------------------------------------
     activation_memory_budget: float = _knob(
         1.0, "Of the memory that a forward keeps for its backward, the part that may be used, 0 to "

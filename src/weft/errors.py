@@ -195,6 +195,26 @@ class VerificationError(InternalError):
     """An intermediate form is malformed: raised by a `verify()`."""
 
 
+class NumericsError(WeftError):
+    """Under `config.check_numerics`: a compiled graph does not compute what eager computes.
+
+    `operators` are enough to show it (all of the graph's if it could not be made smaller); `path`
+    is the program that shows it, if one was written.
+    """
+
+    def __init__(
+        self, problem: str, *, stage: str, operators: Sequence[str], stack: Sequence[SourceLine],
+        reduced: bool, path: object = None,
+    ) -> None:
+        self.problem = problem
+        self.operators = tuple(operators)
+        self.path = path
+        part = f"the part {', '.join(operators)} of a graph" if reduced else "a graph"
+        do = (f"run {path}, which shows it, and report it with that file" if path is not None else
+              f"set repro_after={stage!r} to have a program written that shows it")
+        super().__init__(f"compiled, {part} differs from eager: {problem}", stack=stack, do=do)
+
+
 class BackendError(WeftError):
     """A user's backend raised or returned something that is not callable."""
 

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,12 @@ from torch.fx import GraphModule
 from weft.aot.ambient import Boxed
 from weft.aot.graph import AtenGraph
 from weft.aot.pipeline import compile_aot, taking_inputs
+from weft.aot.plain_sizes import with_plain_sizes
 from weft.codegen import compile_graph
 from weft.codegen.lowering import LOWERINGS
 from weft.codegen.targets import get_ready
 from weft.config import check_options, config
+from weft.diagnostics import checks
 from weft.errors import BadValue
 from weft.runtime.cuda_graphs import CudaGraphs
 from weft.shapes.symnode import extents
@@ -40,7 +43,14 @@ def _compiler(gm: AtenGraph) -> Boxed:
     device = _capturable_device(gm) if config.cudagraphs else None
     if device is not None:
         gm.meta.pop("stages", None)  # a recording runs as one
-    artifact = compile_graph(gm)
+    artifact: Boxed
+    if checks.wanted("aot"):
+        gm.meta.pop("stages", None)
+        examples = [n.meta["val"] for n in gm.graph.find_nodes(op="placeholder")]
+        artifact = checks.checked("aot", lambda: compile_graph(gm), partial(with_plain_sizes, gm),
+                                  lambda: [checks.like(value) for value in examples], compile_fx)
+    else:
+        artifact = compile_graph(gm)
     return artifact if device is None else CudaGraphs(artifact, device, _changing_inputs(gm))
 
 

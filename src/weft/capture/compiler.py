@@ -63,7 +63,7 @@ from weft.capture.values.known_data import rely_on
 from weft.capture.values.symbolic_numbers import number_node
 from weft.compiling import compiling
 from weft.config import CompileOptions, config
-from weft.diagnostics import events
+from weft.diagnostics import checks, events
 from weft.diagnostics.failures import handle
 from weft.diagnostics.trace_files import traced
 from weft.dims import Declarations
@@ -351,9 +351,18 @@ class FrameCompiler:
                       guards=len(tx.guards))
         if tx.shapes.unbacked_symbols.exist:
             module.meta["shapes"] = tx.shapes
-        compiled = self.backend(module, [item.example for item in inputs])
+        compiled = self._compiled(module, [item.example for item in inputs])
         events.count("graphs")
         return compiled, inputs
+
+    def _compiled(self, module: fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        """The backend's callable for a graph, checked against eager if the settings ask for it."""
+        if not checks.wanted("capture"):
+            return self.backend(module, examples)
+        source = checks.copy_of(module)
+        return checks.checked(
+            "capture", lambda: self.backend(module, examples), lambda _: source, lambda: examples,
+            self.backend, getattr(self.backend, "__name__", "inductor"))
 
 
 @final

@@ -45,6 +45,7 @@ from weft.capture.tracebacks import Place, stand_for
 from weft.capture.user_lines import relocate_code
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.capture.values.random_generators import draw_lines
+from weft.errors import NumericsError
 from weft.runtime.data_checks import AssumptionError
 from weft.stances import set_error_mode
 
@@ -275,8 +276,8 @@ class Emitter:
             lines = _guarded(lines, "BaseException", [f"{restore}()", "raise"])
         if self.on_error is not None:
             signal, told = self.constant(RunEagerly), self.constant(self.on_error)
-            stop = self.constant(StopRecomputation)
-            lines = _guarded(lines, stop, ["raise"])  # a checkpoint around it has all that it needs
+            # A checkpoint around it has all that it needs; or a check of numerics failed.
+            lines = _guarded(lines, self.constant((StopRecomputation, NumericsError)), ["raise"])
             undo = ["restore_drawn()"] if self.tx.draws else []
             kept = random_state_saver(self.tx.builder.graph)
             if kept is not None:

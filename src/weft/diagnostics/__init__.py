@@ -9,5 +9,7 @@ Place in the pipeline: low; every stage records events, nothing here imports a s
         events.record("kernel", name="fused_relu_0", lines=["model.py:12"])
         events.count("kernels")
 
-Core types: `Event`, `Stage` (`events`), `Explanation` (`explanation`), `Report` (`report`).
+Core types: `Event`, `stage` (`events`), `Explanation` (`explanation`). Defects of weft itself are
+reported by `failures`; `checks` finds them (`numerics`), makes them small (`minimize`) and writes
+programs that show them (`repro`).
 """

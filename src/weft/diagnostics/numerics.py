@@ -1,0 +1,183 @@
+"""Whether a compiled graph computes what the graph computes when PyTorch runs it.
+
+Place in the pipeline: used by `checks.py` (settings `check_numerics`, `repro_after`) and by the
+programs that `repro.py` writes::
+
+    compare(gm, compiled, [x, w])          # "" or "output 0: 1 of 96 elements differ, by 0.5 ..."
+
+Both run on copies of the inputs, from the same random numbers. Outputs, inputs that are written,
+and the gradients of inputs are compared; where they differ by more than rounding, the graph runs
+once more in float64: a result that is as near to that as eager's is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from weft._torch import pytree
+
+Compiled = Callable[..., Any]
+"""A compiled graph: takes its inputs, or one list of them if it has a true ``boxed``."""
+
+RELATIVE: Final = {torch.float64: 1e-7, torch.float32: 1e-5, torch.float16: 2e-3,
+                   torch.bfloat16: 1.6e-2}
+"""Difference that is rounding, as a share of the largest value; other dtypes must be equal."""
+
+ROOM: Final = 3.0
+"""How much further from float64 than eager a result may be."""
+
+
+def compare(gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any]) -> str:
+    """How the results differ from those of `gm` run by PyTorch; empty: they do not, or `gm` itself
+    raises on copies of these inputs."""
+    with torch.random.fork_rng(_gpus(inputs)):
+        state = torch.get_rng_state()
+        try:
+            wanted = results_of(gm, copies(inputs))
+        except Exception:  # noqa: BLE001  the program's own error: there is nothing to compare with
+            return ""
+        torch.set_rng_state(state)
+        try:
+            found = results_of(_taking_inputs(compiled), copies(inputs))
+        except Exception as error:  # noqa: BLE001  any error is a difference
+            return f"it raises {type(error).__name__}: {error}"
+        problem = _difference(found, wanted, None)
+        if not problem:
+            return ""
+        torch.set_rng_state(state)
+        return _difference(found, wanted, _in_float64(gm, inputs))
+
+
+def results_of(run: Callable[..., Any], inputs: Sequence[Any]) -> dict[str, Any]:
+    """What a graph gives, by name: outputs, inputs as they are afterwards, gradients."""
+    outputs = pytree.tree_leaves(run(*inputs))
+    found = {f"output {i}": _detached(value) for i, value in enumerate(outputs)}
+    found |= {f"input {i} afterwards": _detached(value) for i, value in enumerate(inputs)}
+    ends = [t for t in outputs if isinstance(t, torch.Tensor) and t.requires_grad]
+    leaves = [(i, t) for i, t in enumerate(inputs)
+              if isinstance(t, torch.Tensor) and t.requires_grad]
+    if ends and leaves:
+        tangents = [torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64, device=t.device)
+                    .view(t.shape).to(t.dtype) for t in ends]
+        gradients = torch.autograd.grad(ends, [t for _, t in leaves], tangents, allow_unused=True)
+        found |= {f"gradient of input {i}": g for (i, _), g in zip(leaves, gradients, strict=True)}
+    return found
+
+
+def copies(inputs: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any]:
+    """The inputs, tensors copied; those that share memory share that of their copies. With a
+    `dtype`, floating-point tensors are converted (and share nothing)."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    return [_copy(x, storages, dtype) if isinstance(x, torch.Tensor) else x for x in inputs]
+
+
+def _copy(
+    tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage], dtype: torch.dtype | None
+) -> torch.Tensor:
+    source = tensor.detach()
+    if dtype is not None and source.is_floating_point():
+        made = source.to(dtype)
+        made = made.clone() if made is source else made
+    elif source.layout is not torch.strided or type(source) is not torch.Tensor:
+        made = source.clone()
+    else:
+        storage = source.untyped_storage()
+        own = storages.get(storage.data_ptr())
+        if own is None:
+            own = storages[storage.data_ptr()] = storage.clone()
+        made = torch.empty(0, dtype=source.dtype, device=source.device).set_(
+            own, source.storage_offset(), source.shape, source.stride())
+    if not tensor.requires_grad:
+        return made
+    made.requires_grad_()
+    return made if tensor.is_leaf else made.clone()  # only what is no leaf may be written
+
+
+def _detached(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _taking_inputs(compiled: Compiled) -> Callable[..., Any]:
+    if getattr(compiled, "boxed", False):
+        return lambda *inputs: compiled(list(inputs))
+    return compiled
+
+
+def _gpus(inputs: Sequence[Any]) -> list[int]:
+    return sorted({t.device.index or 0 for t in inputs
+                   if isinstance(t, torch.Tensor) and t.device.type == "cuda"})
+
+
+def _in_float64(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any] | None:
+    """The results of the graph in double precision; None if it does not run so."""
+    try:
+        return results_of(_DoubleInterpreter(gm).run, copies(inputs, torch.float64))
+    except Exception:  # noqa: BLE001  an operator without float64, dtypes that no longer fit
+        return None
+
+
+class _DoubleInterpreter(fx.Interpreter):
+    """Runs a graph with float64 wherever a node names a narrower floating-point dtype."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op in ("call_function", "call_method"):
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            args, kwargs = pytree.tree_map(_widened, (args, kwargs))
+            run = self.call_function if n.op == "call_function" else self.call_method
+            return run(n.target, args, kwargs)
+        return super().run_node(n)
+
+
+def _widened(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value in RELATIVE else value
+
+
+def _difference(
+    found: dict[str, Any], wanted: dict[str, Any], exact: dict[str, Any] | None
+) -> str:
+    """The first difference, as a sentence; empty if there is none."""
+    for name, value in wanted.items():
+        other = found.get(name)
+        if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
+            problem = _of_tensors(other, value, None if exact is None else exact.get(name))
+        else:
+            problem = "" if _same_number(other, value) else f"{other!r}, not {value!r}"
+        if problem:
+            return f"{name}: {problem}"
+    return ""
+
+
+def _same_number(found: Any, wanted: Any) -> bool:
+    return bool(found == wanted or (found != found and wanted != wanted))
+
+
+def _of_tensors(found: torch.Tensor, wanted: torch.Tensor, exact: torch.Tensor | None) -> str:
+    for what in ("shape", "dtype", "device"):
+        if getattr(found, what) != getattr(wanted, what):
+            return f"its {what} is {getattr(found, what)}, not {getattr(wanted, what)}"
+    if wanted.dtype not in RELATIVE:
+        wrong = int((found != wanted).sum()) if wanted.dtype.is_complex is False else 0
+        return f"{wrong} of {wanted.numel()} elements differ" if wrong else ""
+    a, b = found.double(), wanted.double()
+    both = a.isnan() & b.isnan()
+    error = torch.where(both | (a == b), 0.0, (a - b).abs())
+    finite = b[b.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
+    allowed = RELATIVE[wanted.dtype] * scale + 1e-12
+    if exact is not None and exact.shape == wanted.shape:
+        allowed = max(allowed, ROOM * _largest((b - exact).abs()))
+        error = torch.where(both | (a == b), 0.0, (a - exact).abs())
+    wrong = int((~(error <= allowed)).sum())
+    if not wrong:
+        return ""
+    return (f"{wrong} of {wanted.numel()} elements differ, by at most {_largest(error):.3g} "
+            f"({allowed:.3g} is rounding)")
+
+
+def _largest(values: torch.Tensor) -> float:
+    known = values[~values.isnan()]
+    return float(known.max()) if known.numel() else 0.0

@@ -1,0 +1,106 @@
+"""A program that shows a failure again: the graph as Python, its inputs beside it.
+
+Place in the pipeline: written by `checks.py` into `config.report_path()`::
+
+    repro-20261123-101500-3f2a91c0.py     # run it: it ends with an error while the defect is there
+    repro-20261123-101500-3f2a91c0.pt     # the inputs (torch.save)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from weft.config import config
+from weft.diagnostics.failures import environment_text
+
+_PROGRAM: Final = '''\
+"""{problem}
+
+Written by weft. Run it: it ends with an error as long as the defect is there.
+
+{environment}
+"""
+import sys
+from pathlib import Path
+
+{imports}
+
+import weft
+from weft.diagnostics.numerics import compare
+
+{classes}
+inputs = torch.load(Path(__file__).with_suffix(".pt"), weights_only=False)
+graph = Graph()  # a backend of yours: weft.register_backend({backend!r}, ...) here
+sys.exit(compare(graph, weft.compile(graph, backend={backend!r}), inputs) or 0)
+'''
+
+_CLASS: Final = '''
+class {name}(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+{children}
+{forward}
+
+'''
+
+
+def write(gm: fx.GraphModule, inputs: Sequence[Any], problem: str, backend: str) -> Path | None:
+    """The program's path; None if the directory cannot be written."""
+    source = program(gm, problem, backend)
+    digest = hashlib.sha256(source.encode()).hexdigest()[:8]
+    path = config.report_path() / f"repro-{time.strftime('%Y%m%d-%H%M%S')}-{digest}.py"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(list(inputs), path.with_suffix(".pt"))
+        path.write_text(source)
+    except OSError:
+        return None
+    return path
+
+
+def program(gm: fx.GraphModule, problem: str, backend: str) -> str:
+    """The source of the program."""
+    classes = list(_classes(gm, "Graph"))
+    imports: dict[str, None] = {"import torch": None}
+    for _, needed in classes:
+        imports |= dict.fromkeys(needed)
+    return _PROGRAM.format(
+        problem=problem, environment=environment_text(), backend=backend,
+        imports="\n".join(imports), classes="".join(source for source, _ in classes))
+
+
+def _classes(gm: fx.GraphModule, name: str) -> Iterator[tuple[str, list[str]]]:
+    """The module as a class, behind those of its subgraphs; each with the imports it needs."""
+    children = {n: c for n, c in gm.named_children() if isinstance(c, fx.GraphModule)}
+    for attribute, child in children.items():
+        yield from _classes(child, f"{name}_{attribute}")
+    python = gm.graph.python_code("self")
+    made = "".join(f"        self.{n} = {name}_{n}()\n" for n in children)
+    yield (_CLASS.format(name=name, children=made,
+                         forward=textwrap.indent(python.src.strip(), "    ")),
+           list(_imports(python.src, python.globals)))
+
+
+def _imports(source: str, names: Mapping[str, Any]) -> Iterator[str]:
+    """The lines that define the global names of generated code."""
+    for name, value in names.items():
+        if name == "torch" or not re.search(rf"\b{re.escape(name)}\b", source):
+            continue
+        if isinstance(value, ModuleType):
+            yield f"import {value.__name__} as {name}"
+        elif isinstance(value, float):
+            yield f"{name} = float({str(value)!r})"
+        elif value is type(None):
+            yield f"{name} = type(None)"
+        else:
+            yield f"from {value.__module__} import {value.__qualname__} as {name}"
