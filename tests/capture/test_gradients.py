@@ -279,6 +279,52 @@ def requires_grad_switched_off():
 
 
 @program
+def leaves_frozen_for_a_while():
+    """The two steps of a GAN: gradients pass through the discriminator, and then come to it."""
+    generator, critic = mlp(), nn.Linear(3, 1)
+
+    def f(x):
+        fake = generator(x)
+        critic.requires_grad_(False)
+        critic(fake).mean().backward()
+        frozen = [p.requires_grad for p in critic.parameters()]
+        critic.requires_grad_(True)
+        critic(fake.detach()).pow(2).mean().backward()
+        return frozen
+
+    return f, state(generator, critic)
+
+
+@program
+def a_leaf_frozen_before_the_backward():
+    a, b = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
+
+    def f(x):
+        early = (a * b * x).sum()
+        a.requires_grad = False
+        early.backward(retain_graph=True)
+        a.requires_grad_()
+        (early + (a * x).sum()).backward()
+        return a.requires_grad
+
+    return f, lambda: (a.grad, b.grad)
+
+
+@program
+def gradients_wanted_from_here_on():
+    w = torch.ones(4)
+
+    def f(x):
+        (w * x).sum()
+        w.requires_grad_(True)
+        (w * x * w).sum().backward()
+        w.requires_grad_(False)
+        return (w * x).requires_grad, w.requires_grad
+
+    return f, lambda: w.grad
+
+
+@program
 def parameters_that_escape():
     def f(x):
         p = nn.Parameter(x.sum(0))

@@ -198,7 +198,11 @@ class Interpreter:
         self.leaves: dict[int, Any] = {}
         """Leaf tensors, by the id of their fakes."""
         self.replaced: dict[int, int] = {}
-        """The step that set an outside tensor's `.data`, by the id of its value."""
+        """The step at which an outside tensor became another leaf (its `.data` was set, or it was
+        told to require gradients), by the id of the fake that stands for it since."""
+        self.frozen: dict[int, tuple[Any, Any]] = {}
+        """Outside leaves that ceased to require gradients, by the id of their value: the fake
+        since then, and the fake and node before."""
         self.freed: dict[int, Any] = {}
         """Nodes of the fakes' autograd graph that a backward pass has freed, by id."""
         self.retained: list[tuple[Any, int]] = []

@@ -125,6 +125,9 @@ def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: dict[int, Any]
     if len(found) != len(ends):
         raise graph_break("unknown-operation",
                           "backward through what was computed before this graph")
+    found = [leaf for leaf in found if leaf.example.requires_grad]  # the others were frozen since
+    if any(id(leaf.example) not in ends for leaf in found):
+        raise graph_break("unknown-operation", "backward to what a tensor was before it changed")
     return [_checked(tx, leaf) for leaf in found]
 
 
@@ -227,7 +230,7 @@ def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:
     ends = [node.variable for node in nodes if hasattr(node, "variable")]
     steps = [tx.replaced[id(end)] for end in ends if id(end) in tx.replaced]
     if steps:
-        signal = graph_break("unknown-operation", "a gradient to a tensor whose data was replaced")
+        signal = graph_break("unknown-operation", "a gradient to a tensor that became a leaf here")
         signal.step = max(steps)
         raise signal
 
@@ -302,10 +305,9 @@ def _set_data(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
         raise graph_break("unknown-operation", "assignment to .data")
     detached = run(tx, "call_method", "detach", [new], {})
     if value.example.requires_grad:
-        run(tx, "call_method", "requires_grad_", [detached], {})
-        tx.leaves[id(detached.fake(tx))] = value
-        tx.replaced[id(detached.fake(tx))] = tx.breaking_step()
-    value.become(detached.fake(tx), detached.proxy(tx))
+        _become_leaf(tx, value, detached)
+    else:
+        value.become(detached.fake(tx), detached.proxy(tx))
     value.write(tx, _DATA, TRUE)
 
 
@@ -354,12 +356,39 @@ def _requires_grad_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwa
         run(tx, "call_method", "requires_grad_", [value, boolean(wanted)], {})
         tx.leaves[id(value.example)] = value
         return value
-    if wanted or not value.original.is_leaf:
+    if not value.original.is_leaf:
         raise graph_break("state", "requires_grad_ that changes a tensor")
-    detached = run(tx, "call_method", "detach", [value], {})
-    value.become(detached.fake(tx), detached.proxy(tx))
-    value.write(tx, "requires_grad", FALSE)
+    (_thaw if wanted else _freeze)(tx, value)
+    if wanted == value.original.requires_grad:
+        value.written.pop("requires_grad", None)
+    else:
+        value.write(tx, "requires_grad", boolean(wanted))
     return value
+
+
+def _freeze(tx: Interpreter, leaf: TensorValue) -> None:
+    """No gradient comes to an outside leaf through what uses it from now on."""
+    kept = leaf.example, leaf.proxy(tx)
+    detached = run(tx, "call_method", "detach", [leaf], {})
+    leaf.become(detached.fake(tx), detached.proxy(tx))
+    tx.frozen[id(leaf)] = (leaf.example, kept)
+
+
+def _thaw(tx: Interpreter, leaf: TensorValue) -> None:
+    """Gradients come to an outside leaf: as before it was frozen here, or to an alias of it."""
+    frozen, kept = tx.frozen.pop(id(leaf), (None, ()))
+    if frozen is leaf.example:
+        leaf.become(*kept)
+    else:
+        _become_leaf(tx, leaf, run(tx, "call_method", "detach", [leaf], {}))
+
+
+def _become_leaf(tx: Interpreter, leaf: TensorValue, detached: SymbolicValue) -> None:
+    """`detached` stands for the outside leaf in the graph, and gets its gradients."""
+    run(tx, "call_method", "requires_grad_", [detached], {})
+    tx.leaves[id(detached.fake(tx))] = leaf
+    tx.replaced[id(detached.fake(tx))] = tx.breaking_step()
+    leaf.become(detached.fake(tx), detached.proxy(tx))
 
 
 def _retain_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
