@@ -196,3 +196,39 @@ def test_a_patched_generator_is_asked_by_the_program_alone() -> None:
             drawn.side_effect = [1e-8, 0.5, 0.3, 0.25]
             results.append(function(torch.ones(2), 2.3))
     same(results[1], results[0])
+
+
+_TORCH = torch.Generator()
+
+
+def _sampler(x: torch.Tensor, generator: torch.Generator) -> Any:
+    assert generator.device.type == "cpu"
+    x = x + torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    order = torch.randperm(x.shape[0], generator=_TORCH)
+    start = torch.empty(2, 3).uniform_(-1, 1, generator=generator)
+    return x[order], torch.randint(10, (3,), generator=generator), start
+
+
+def _seeded_inside(x: torch.Tensor, _: Any) -> Any:
+    generator = torch.Generator(device="cpu").manual_seed(x.shape[0])
+    numpys = np.random.default_rng(2)
+    noise = torch.randn(x.shape, generator=generator)
+    return x + noise, numpys.normal() * x, random.Random(3).random() * x, generator.get_state()
+
+
+def _drawn_from_the_graphs_own(x: torch.Tensor, generator: torch.Generator) -> Any:
+    return torch.bernoulli(x.sigmoid(), generator=generator), x * 2
+
+
+@pytest.mark.parametrize(("program", "breaks"), [
+    (_sampler, 0), (_seeded_inside, 1), (_drawn_from_the_graphs_own, 1)])
+def test_operations_draw_from_generators_of_the_program(program: Any, breaks: int) -> None:
+    weft.reset()
+    outcomes = []
+    for function in (program, weft.compile(program, backend="inductor", dynamic=True)):
+        _TORCH.manual_seed(1)
+        given = torch.Generator().manual_seed(2)
+        outcomes.append([(function(torch.ones(n, 2), given), given.get_state(),
+                          _TORCH.get_state()) for n in (3, 4, 5)])
+    assert same(*outcomes)
+    assert weft.stats()["graph_breaks"] == breaks

@@ -94,6 +94,8 @@ def _is_cheap(given: GraphInput) -> bool:
     grids, noise schedules) except parameters. Computed data goes either way: break the graph.
     """
     example = given.example
+    if given.source.is_drawn:  # after the guards
+        return False
     if not isinstance(example, torch.Tensor):
         return isinstance(example, int | float)
     whole = not example.dtype.is_floating_point and not example.dtype.is_complex

@@ -1,4 +1,4 @@
-"""Random generators of Python and NumPy: what they draw are inputs of the graph.
+"""Random generators of Python, NumPy and PyTorch: what they draw are inputs of the graph.
 
 Place in the pipeline: a value family. What a method returns depends on its arguments and the
 generator's state alone, so the replacement draws before it calls the graph, in the program's order
@@ -11,7 +11,8 @@ anew::
 
 Capture knows only the type and sizes of a result, from a generator of its own; where Python needs
 the number, the graph ends. The methods in `_OTHER` cannot be predicted like this and break the
-graph.
+graph. With a `torch.Generator`, operations draw ahead that make a tensor of sizes alone, or fill a
+tensor with numbers (`_draw_ahead`).
 """
 
 from __future__ import annotations
@@ -33,12 +34,22 @@ from weft.capture.graph import GraphBuilder
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
-from weft.capture.values.constant import NONE, evaluate, python_object
+from weft.capture.values.builtins import wrap_builtin
+from weft.capture.values.classes import constructor
+from weft.capture.values.constant import NONE, constant, evaluate, python_object
+from weft.capture.values.functions import rule
 from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numpy_arrays import ArrayValue
 from weft.capture.values.registry import wraps, wraps_named
+from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.symbolic_numbers import NUMPY_KINDS, SymbolicNumberValue
-from weft.capture.values.tensors import TensorValue
+from weft.capture.values.tensors import (
+    DRAW_AHEAD,
+    TensorValue,
+    outcome_on_fakes,
+    shape_value,
+    wrap_result,
+)
 from weft.shapes.intervals import INF
 
 if TYPE_CHECKING:
@@ -60,15 +71,21 @@ class Draw:
 
     place: Source
     owner: SymbolicValue
-    name: str
+    function: Any  # a method's name; else what is called, with the owner as `generator`
     args: Args
     kwargs: Kwargs
-    is_array: bool
+    is_array: bool = False
 
     def line(self, emit: Emitter) -> str:
         given = [_text(emit, arg) for arg in self.args]
         given += [f"{name}={_text(emit, arg)}" for name, arg in self.kwargs.items()]
-        text = f"{emit.value(self.owner)}.{self.name}({', '.join(given)})"
+        owner = emit.value(self.owner)
+        if isinstance(self.function, str):
+            function = f"{owner}.{self.function}"
+        else:
+            function = emit.constant(self.function)
+            given += [] if self.owner is NONE else [f"generator={owner}"]
+        text = f"{function}({', '.join(given)})"
         if self.is_array:
             text = f"{emit.constant(torch.from_numpy)}({text})"
         return f"v[{self.place.collect()}] = {text}"
@@ -76,7 +93,8 @@ class Draw:
 
 @final
 class RandomGeneratorValue(OutsideObject):
-    """A `random.Random`, `numpy.random.RandomState` or `numpy.random.Generator` from outside."""
+    """A `random.Random`, `torch.Generator`, `numpy.random.RandomState` or `numpy.random.Generator`
+    from outside, or made ahead of the graph."""
 
     __slots__ = ()
     has_rules = True
@@ -90,6 +108,8 @@ class RandomGeneratorValue(OutsideObject):
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name == "__class__":
             return tx.wrap_fixed(self.python_type(), self.python_type().__name__)
+        if name == "device" and self.source is not None:
+            return tx.wrap(self.object.device, self.source.attribute(name))
         if name.startswith("_") or not callable(getattr(type(self.object), name, None)):
             return super().getattr(tx, name)
         return BoundBuiltin(self, name)
@@ -105,15 +125,25 @@ class RandomGeneratorValue(OutsideObject):
         if any(o is MISSING for o in (*given, *named.values())):
             raise graph_break("data-dependent-value", f"{name} of {self!r} on these values")
         kind: Any = type(self.object)
+        if kind is torch.Generator:
+            return self._torch_method(tx, name, args, kwargs)
         other = _another(kind)
         model = evaluate(tx, lambda: getattr(other, name)(*given, **named))
         place = tx.tree.drawn(f"{name}()")
         value = _drawn(tx, model, place, _limits(name, args, kwargs))
         is_array = isinstance(value, ArrayValue)
-        if is_array and any(map(_is_symbolic, (*args, *kwargs.values()))):
+        if is_array and any(
+                _is_symbolic(tx, tx.force(arg)) for arg in (*args, *kwargs.values())):
             raise graph_break("unknown-operation", f"{name} of {self!r} of a symbolic size")
         tx.draws.append(Draw(place, self, name, args, kwargs, is_array))
         return value
+
+    def _torch_method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs
+                      ) -> SymbolicValue:
+        if name != "manual_seed":
+            raise graph_break("unknown-c-function", f"{name} of {self!r}")
+        tx.draws.append(Draw(tx.tree.drawn("manual_seed()"), self, name, args, kwargs))
+        return self
 
 
 _METHOD_KINDS: Final = (
@@ -139,15 +169,19 @@ def _another(kind: Any) -> Any:
     return kind(0) if kind.__name__ != "Generator" else numpy.random.default_rng(0)
 
 
-def _is_symbolic(value: SymbolicValue) -> bool:
-    return isinstance(value, SymbolicNumberValue)
+def _is_symbolic(tx: Interpreter, value: SymbolicValue) -> bool:
+    return isinstance(value, SymbolicNumberValue) or (
+        isinstance(value, _SEQUENCES) and any(_is_symbolic(tx, i) for i in value.iterate(tx)))
 
 
 def _model_of(tx: Interpreter, value: SymbolicValue) -> Any:
-    """An argument as far as it is known before the graph runs, or MISSING."""
+    """What an argument may be; MISSING if it is not known ahead of the graph."""
     value = tx.force(value)
     if isinstance(value, SymbolicNumberValue):
         return value.in_this_call()
+    if isinstance(value, _SEQUENCES):
+        items = [_model_of(tx, item) for item in value.iterate(tx)]
+        return MISSING if any(i is MISSING for i in items) else value.python_type()(items)
     return python_object(tx, value)
 
 
@@ -155,9 +189,12 @@ def _text(emit: Emitter, value: SymbolicValue) -> str:
     value = emit.tx.force(value)
     if isinstance(value, SymbolicNumberValue):
         return emit.value(value)
+    if isinstance(value, _SEQUENCES) and _is_symbolic(emit.tx, value):
+        return f"({''.join(_text(emit, item) + ', ' for item in value.iterate(emit.tx))})"
     return emit.constant(python_object(emit.tx, value))
 
 
+_SEQUENCES: Final = (TupleValue, ListValue)
 _BETWEEN: Final = frozenset({"choice", "integers", "randint", "random_integers", "randrange"})
 """Methods whose result lies between their first two arguments, or 0 and the first."""
 
@@ -197,7 +234,8 @@ def draw_lines(emit: Emitter) -> list[str]:
     draws: list[Draw] = emit.tx.draws
     lines = [draw.line(emit) for draw in draws]
     if draws and emit.on_error is not None:
-        owners = ", ".join(dict.fromkeys(emit.value(draw.owner) for draw in draws))
+        outside = [d.owner for d in draws if d.owner.source and not d.owner.source.is_drawn]
+        owners = ", ".join(dict.fromkeys(map(emit.value, outside)))
         lines.insert(0, f"restore_drawn = {emit.constant(kept)}({owners})")
     return lines
 
@@ -221,10 +259,99 @@ def _kept(generator: Any) -> Callable[[], None]:
     return partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
 
 
-@wraps(random.Random)
+@wraps(random.Random, torch.Generator)
 @wraps_named("numpy.random.mtrand.RandomState", "numpy.random._generator.Generator")
 def _wrap_generator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is None:
         source = tx.tree.object(obj, type(obj).__name__)
     tx.guards.add(source, "type_is", type(obj))
     return RandomGeneratorValue(obj, source)
+
+
+# -- generators made in the frame -----------------------------------------------------------------
+
+
+def _make(tx: Interpreter, make: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A generator is made ahead of the graph, as its draws are."""
+    given = [_model_of(tx, arg) for arg in args]
+    named = {key: _model_of(tx, arg) for key, arg in kwargs.items()}
+    if any(o is MISSING for o in (*given, *named.values())) or (
+            not isinstance(tx.builder, GraphBuilder)):
+        raise graph_break("unknown-operation", f"making a generator by {make.__name__}")
+    model = evaluate(tx, lambda: make(*given, **named))
+    place = tx.tree.drawn(type(model).__name__)
+    tx.draws.append(Draw(place, NONE, make, args, kwargs))
+    return RandomGeneratorValue(model, place)
+
+
+for _kind in (random.Random, torch.Generator, numpy.random.RandomState):
+    constructor(_kind)(_make)
+rule(numpy.random.default_rng)(
+    lambda tx, args, kwargs: _make(tx, numpy.random.default_rng, args, kwargs))
+wraps(type(numpy.random.default_rng))(wrap_builtin)  # written in Cython
+
+
+# -- operations that draw from a torch.Generator --------------------------------------------------
+
+_MAKERS: Final = frozenset({torch.rand, torch.randint, torch.randn, torch.randperm})
+_FILLERS: Final = frozenset({
+    "cauchy_", "exponential_", "log_normal_", "normal_", "random_", "uniform_",
+})
+_PLAIN_OPTIONS: Final = frozenset({"dtype", "device", "high", "low", "n", "size"})
+
+
+def _draw_ahead(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
+                ) -> SymbolicValue:
+    """What an operation draws from the generator it is given, which is no node's argument."""
+    generator = tx.force(kwargs.pop("generator"))
+    name = getattr(target, "__name__", target)
+    if not isinstance(generator, RandomGeneratorValue) or not isinstance(
+            tx.builder, GraphBuilder):
+        raise graph_break("unknown-value", f"{generator!r} as an argument of {name}")
+    if target in _MAKERS:
+        return _made_ahead(tx, generator, target, args, kwargs)
+    into = args[0] if op == "call_method" and name in _FILLERS else None
+    if not isinstance(into, TensorValue) or not into.example.is_contiguous() or (
+            into.example.requires_grad):
+        raise graph_break("unknown-operation", f"{name} by a generator")
+    sizes = shape_value(tx, into.example.shape)
+    options = {"dtype": constant(into.example.dtype), "device": constant(into.example.device)}
+    drawn = _drawn_tensor(tx, generator, partial(_filled, name), [sizes, *args[1:]],
+                          {**options, **kwargs}, into.example)
+    return into.method(tx, "copy_", [drawn], {})
+
+
+def _filled(name: str, sizes: Any, *args: Any, dtype: Any, device: Any, **kwargs: Any) -> Any:
+    return getattr(torch.empty(sizes, dtype=dtype, device=device), name)(*args, **kwargs)
+
+
+def _made_ahead(tx: Interpreter, generator: RandomGeneratorValue, target: Any, args: Args,
+                kwargs: Kwargs) -> SymbolicValue:
+    options = {key: value for key, value in kwargs.items()
+               if key in _PLAIN_OPTIONS or not _is_default(value)}
+    if not options.keys() <= _PLAIN_OPTIONS:
+        raise graph_break("unknown-operation", f"{target.__name__} by a generator")
+    fake = outcome_on_fakes(tx, target, args, options)
+    options["dtype"], options["device"] = constant(fake.dtype), constant(fake.device)
+    return _drawn_tensor(tx, generator, target, args, options, fake)
+
+
+def _is_default(value: SymbolicValue) -> bool:
+    return value.is_constant and value.constant() in (None, False, torch.strided)
+
+
+def _drawn_tensor(tx: Interpreter, generator: RandomGeneratorValue, function: Any, args: Args,
+                  kwargs: Kwargs, fake: torch.Tensor) -> SymbolicValue:
+    """An input of the graph that `function` makes before."""
+    given = [_model_of(tx, arg) for arg in args]
+    named = {key: _model_of(tx, value) for key, value in kwargs.items()}
+    device = generator.object.device
+    if device != fake.device or any(o is MISSING for o in (*given, *named.values())):
+        raise graph_break("data-dependent-value", f"a random tensor by {generator!r}")
+    place = tx.tree.drawn(f"{getattr(function, '__name__', 'filled')}()")
+    tx.draws.append(Draw(place, generator, function, args, kwargs))
+    example = function(*given, **named, generator=torch.Generator(device))
+    return wrap_result(tx, tx.builder.placeholder(place, fake, example), fake)
+
+
+DRAW_AHEAD.append(_draw_ahead)

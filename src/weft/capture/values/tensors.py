@@ -331,6 +331,9 @@ OVERRIDE: list[Callable[[Any, str, Any, Args, Kwargs], SymbolicValue | None]] = 
 FUNCTION_OF: list[Callable[[str, Any, Args], tuple[Any, Args]]] = []
 """Gives the function and the arguments that `__torch_function__` gets for an operation."""
 
+DRAW_AHEAD: list[Callable[[Any, str, Any, Args, Kwargs], SymbolicValue]] = []
+"""What an operation gives that draws from a generator of the program's (`random_generators`)."""
+
 OTHER_TENSORS: list[tuple[
     Callable[[type], bool], Callable[[Any, Any, Source | None], SymbolicValue]]] = []
 """Tests of classes that decide themselves what operations do, with what wraps their tensors."""
@@ -354,6 +357,8 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
         if overridden is not None:
             return overridden
     args, kwargs = _plain_arguments(tx, target, args, kwargs)
+    if "generator" in kwargs:
+        return DRAW_AHEAD[0](tx, op, target, args, kwargs)
     nodes = tuple(arg.proxy(tx) for arg in args)
     named_nodes = {name: value.proxy(tx) for name, value in kwargs.items()}
     fakes = [arg.fake(tx) for arg in args]
@@ -379,6 +384,13 @@ def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> Sy
     if isinstance(out, (TupleValue, ListValue)) and isinstance(result, tuple):
         return NamedTupleValue(list(out.all(tx)), None, type(result))
     return wrap_result(tx, node, result)
+
+
+def outcome_on_fakes(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> torch.Tensor:
+    """What a function gives, which the graph does not record."""
+    fakes = [arg.fake(tx) for arg in args]
+    return _run_fake(tx, "call_function", target, fakes,  # type: ignore[no-any-return]
+                     {name: value.fake(tx) for name, value in kwargs.items()})[0]
 
 
 def _plain_arguments(tx: Interpreter, target: Any, args: Args, kwargs: Kwargs
