@@ -14,7 +14,7 @@ from weft.codegen.domain import Domain
 from weft.codegen.loop_ir import Load, LoopVar, Node, Op, index_exprs
 from weft.codegen.scalar_ops import DEAR
 from weft.codegen.values import Computed, Emitter, Shape
-from weft.shapes.expr import Expr, IntExpr, symbols
+from weft.shapes.expr import Expr, IntExpr, symbol, symbols
 
 
 @final
@@ -81,6 +81,9 @@ def analyse(definition: Computed, bound: Collection[str] = ()) -> Access:
             operators += 1
             dear += node.name in DEAR
     needs = _symbols_in(definition, em, write) & set(bound) if bound else frozenset()
+    if definition.updates is not None:  # at places that nobody else reads or writes at a point
+        write = symbol(f"place_in_{definition.buffer.name}")
+        reads[definition.updates.name] = {write}
     return Access(definition, domain, reads, write, operators, dear, needs)
 
 

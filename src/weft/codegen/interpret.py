@@ -175,10 +175,10 @@ class _Run:
         index = np.broadcast_to(self.evaluate(store.index), shape)
         value = np.broadcast_to(self.values[store.value.id], shape)
         value = _to_memory(value, self.dtypes[store.buffer])
-        if store.mode == "add":
-            np.add.at(memory, index, value)
-        else:
+        if store.mode == "assign":
             memory[index] = value
+        else:
+            _COMBINE[store.mode].at(memory, index, value)
 
 
 _EVALUATE: Final[dict[type, Callable[[_Run, Any], Array]]] = {
@@ -295,6 +295,11 @@ _NUMPY: Final[dict[str, Callable[..., Array]]] = {
     "shr": _shift(np.right_shift, lambda a: np.where(a < 0, -1, 0)),
     "double_of": lambda a: np.asarray(a, np.int64).view(np.float64),
     "where": np.where, "round_bf16": _half(torch.bfloat16), "round_f16": _half(torch.float16),
+}
+
+
+_COMBINE: Final[dict[str, np.ufunc]] = {
+    "add": np.add, "mul": np.multiply, "maximum": np.maximum, "minimum": np.minimum,
 }
 
 

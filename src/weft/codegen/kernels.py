@@ -108,8 +108,7 @@ def _finish(
     """Forward the value to later members; store it if others read it."""
     buffer = definition.buffer
     value = em.cast(node, compute_type(buffer.scalar))
-    if definition.mode == "assign":
+    if definition.updates is None:
         em.forwards[buffer.name, index] = value
     if buffer.name in needed:
-        target = definition.updates or buffer
-        em.store(target.name, target.scalar, index, value, mode=definition.mode)
+        em.store(buffer.name, buffer.scalar, index, value, mode=definition.mode)

@@ -27,8 +27,9 @@ Rules:
 - `node.inner` says whether a value varies with the inner variables. A store is executed once per
   point of its level's domain: at outer level once per outer point, after the reductions it needs.
 - Different points of the domain are independent: no kernel reads an element which another point
-  writes (in-place buffers are read and written at the same index by the same point), except
-  `mode="add"`, which is an atomic accumulation.
+  writes (in-place buffers are read and written at the same index by the same point), except by
+  stores of another mode than "assign": those combine what is there with the value, for points that
+  meet at one element in the order of the loops.
 - bf16/f16 exist in memory only: loads give f32, stores round. A visible rounding in between is an
   explicit `round_bf16`/`round_f16` op.
 """
@@ -41,7 +42,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast, final
 
 from weft.codegen.dtypes import FLOAT_TYPES, INT_TYPES, ITEM_SIZE, DType, compute_type
-from weft.codegen.scalar_ops import OPS, REDUCTIONS
+from weft.codegen.scalar_ops import COMBINING, OPS, REDUCTIONS
 from weft.codegen.simplify import literal, simplified
 from weft.shapes.expr import Expr, IntExpr, is_nonnegative, split_linear, symbol
 
@@ -147,7 +148,8 @@ Node: TypeAlias = Const | IndexValue | Indirect | Load | Op | Reduce
 @final
 @dataclass(eq=False, slots=True)
 class Store:
-    """`buffer[index] = value` (or an atomic `+=` with mode "add") at inner or outer level."""
+    """`buffer[index] = value` at inner or outer level, or, with an operator's name as mode (one of
+    `scalar_ops.COMBINING`), `buffer[index] = add(buffer[index], value)`."""
 
     buffer: str
     index: IntExpr
@@ -427,7 +429,7 @@ def _buffer_args(
 ) -> tuple[BufferArg, ...]:
     loaded = dict.fromkeys(n.buffer for n in nodes if isinstance(n, Load))
     stored = dict.fromkeys(s.buffer for s in stores)
-    accumulated = {s.buffer for s in stores if s.mode == "add"}
+    accumulated = {s.buffer for s in stores if s.mode != "assign"}
 
     def mode(name: str) -> str:
         if name not in stored:
@@ -582,7 +584,7 @@ _VERIFY: Final[dict[type, Callable[[Any], None]]] = {
 def _verify_store(store: Store, dtypes: dict[str, DType], modes: dict[str, str]) -> None:
     _require(store.buffer in dtypes, f"unknown buffer {store.buffer}")
     _require(modes[store.buffer] != "in", f"store to input {store.buffer}")
-    _require(store.mode in ("assign", "add"), f"store mode {store.mode}")
+    _require(store.mode in ("assign", *COMBINING), f"store mode {store.mode}")
     _require(store.inner or not store.value.inner, "outer-level store of an inner value")
     expected = compute_type(dtypes[store.buffer])
     _require(store.value.dtype == expected, f"store of {store.value.dtype} where {expected}")
@@ -618,8 +620,9 @@ def _body_lines(kernel: Kernel) -> list[tuple[str, bool]]:
         names[node.id] = f"v{len(lines)}"
         lines.append((f"{names[node.id]} = {_PRINT[type(node)](node, names)}", node.inner))
     for store in kernel.stores:
-        sign = "+=" if store.mode == "add" else "="
-        lines.append((f"{store.buffer}[{store.index}] {sign} {names[store.value.id]}", store.inner))
+        place, value = f"{store.buffer}[{store.index}]", names[store.value.id]
+        value = value if store.mode == "assign" else f"{store.mode}({place}, {value})"
+        lines.append((f"{place} = {value}", store.inner))
     return lines
 
 

@@ -36,8 +36,10 @@ def simplify_loops(kernel: Kernel, *, cut: bool = False) -> Kernel:
     exprs = _index_exprs(kernel)
     table = _Strides(exprs)
     fixed = any(isinstance(n, Reduce) and n.kind.startswith("arg") for n in kernel.nodes)
+    in_turn = any(s.mode != "assign" for s in kernel.stores)
     accesses = _access_exprs(kernel)
-    outer = _merge(_ordered(list(kernel.outer), accesses, table), table)
+    loops = list(kernel.outer)
+    outer = _merge(loops if in_turn else _ordered(loops, accesses, table), table)
     inner = list(kernel.inner) if fixed else _ordered(list(kernel.inner), accesses, table)
     mapping: dict[Expr, IntExpr] = {}
     kernel.outer = _rename(outer, "i", mapping)

@@ -80,6 +80,7 @@ def plan_memory(
         written = step_writes(step, schedule.needed)
         plan.buffers.update((b.name, b) for b in written)
         if isinstance(step, Group):
+            _update(plan, step)
             _donate(plan, written, lowered, last, position, kernels[step.id])
             dying = [n for n in ending.get(position, []) if n in plan.buffers and n not in fixed]
             for buffer in [b for b in written if b.name not in plan.in_place]:
@@ -131,6 +132,14 @@ def _room(buffer: Buffer) -> IntExpr:
     return last + 1
 
 
+def _update(plan: MemoryPlan, group: Group) -> None:
+    """What is defined as a change of another buffer has its memory."""
+    for member in group.members:
+        made, base = member.access.definition.buffer, member.access.definition.updates
+        if base is not None:
+            plan.in_place[made.name] = base.name
+
+
 def _donate(
     plan: MemoryPlan,
     written: list[Buffer],
@@ -142,7 +151,9 @@ def _donate(
     """Let the kernel write new values of mutated inputs into them, where nobody reads later."""
     for buffer in written:
         target = lowered.written.get(buffer.name)
-        if target is None or last[target.name] > position or target.name in plan.donated:
+        if target is None or buffer.name in plan.in_place or target.name in plan.donated:
+            continue
+        if last[target.name] > position:
             continue
         if can_overwrite(kernel, target.name, buffer.name):
             plan.in_place[buffer.name] = target.name
@@ -191,7 +202,7 @@ def can_overwrite(kernel: Kernel, source: str, target: str) -> bool:
     belongs to the store's own stage.
     """
     stores = [s for s in kernel.stores if s.buffer == target]
-    if len(stores) != 1 or stores[0].mode != "assign":
+    if len(stores) != 1 or any(s.mode != "assign" for s in kernel.stores):
         return False
     store = stores[0]
     depth = reduction_depths(kernel)

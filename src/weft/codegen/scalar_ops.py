@@ -137,6 +137,9 @@ REDUCTIONS: Final[dict[str, str]] = {
 }
 """Reduction kinds. Over an empty domain: sum 0, prod 1, any 0, all 1; others are not allowed."""
 
+COMBINING: Final = ("add", "mul", "maximum", "minimum")
+"""Operators that stores combine a value with what is there by."""
+
 DEAR: Final = frozenset({
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh",
     "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erfinv",

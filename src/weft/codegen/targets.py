@@ -16,6 +16,8 @@ from weft.codegen.interpret import from_torch_tensor, run_kernel
 from weft.codegen.loop_ir import Kernel
 
 TARGETS = {"cpu": "weft.codegen.cpp", "cuda": "weft.codegen.triton"}
+COMBINES = frozenset({"cpu"})
+"""Where a kernel's points may meet at one element, which they change one after the other."""
 
 
 def get_ready(devices: Iterable[str]) -> None:

@@ -292,6 +292,10 @@ class Computed:
     is collapsed (by `reduction`, a kind of the IR, of the formula's value). The buffer's element
     for a point is at `store(point)`. `finish` maps the reduced node to the stored one (the
     division of a mean). `alone`: it must not share a kernel.
+
+    With `updates` the buffer has that one's memory, which nobody else reads: what is there stays
+    but for the places of `store`, which are known by data (several points may have the same one).
+    Values are combined with it by `mode`, one of `scalar_ops.COMBINING`, or replace it.
     """
 
     buffer: Buffer

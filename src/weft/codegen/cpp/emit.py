@@ -242,7 +242,7 @@ class KernelWriter(StageWriter):
 
     def cost(self) -> str:
         """Work of one point, in about the time of one element; 0 keeps the kernel on one thread."""
-        if any(store.mode == "add" for store in self.kernel.stores):
+        if any(store.mode != "assign" for store in self.kernel.stores):
             return "0"
         plan = self.plan
         per_element = sum(HEAVY.get(n.name, 1) for n in self.kernel.nodes if isinstance(n, Op))

@@ -294,11 +294,8 @@ class NodeWriter:
         step = self.step_of(store.index, store.indirect)
         wide = self.is_wide_store(store)
         value = self.wide(store.value) if wide else self.use(store.value)
-        if store.mode == "add" and wide and step == 1:
-            self.line(f"store({address}, add(load<L, P>({address}, n), {value}), n);")
-        elif store.mode == "add":
-            at = self.per_lane(store.index, store.indirect, buffer)
-            self.line(f"accumulate({at}, {value}, {'n' if wide else 'Full{}'});")
+        if store.mode != "assign":
+            self.combining_store(store, address, value, step)
         elif (tile := self.tiled(store)) is not None:
             number = self.kernel.stores.index(store)
             self.line(f"store(made{number} + ({self.in_tile_at(tile)}), {value}, n);")
@@ -309,6 +306,19 @@ class NodeWriter:
         else:
             at = self.per_lane(store.index, store.indirect, buffer)
             self.line(f"scatter<{self.memory[store.buffer]}>({at}, {value}, n);")
+
+    def combining_store(
+        self, store: Store, address: str, value: str, step: IntExpr | None
+    ) -> None:
+        """What is there and the value; lane by lane where lanes may meet."""
+        if not self.is_wide_store(store):
+            self.line(f"store1({address}, {store.mode}(load1({address}), {value}));")
+        elif step == 1:
+            self.line(f"store({address}, {store.mode}(load<L, P>({address}, n), {value}), n);")
+        else:
+            at = self.per_lane(store.index, store.indirect, self.buffers[store.buffer])
+            combine = f"[](auto a, auto b) LAMBDA {{ return {store.mode}(a, b); }}"
+            self.line(f"accumulate({at}, {value}, n, {combine});")
 
     def tiled(self, store: Store) -> Tile | None:
         """The tile that a store fills."""

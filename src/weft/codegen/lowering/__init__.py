@@ -1,9 +1,9 @@
 """ATen operators as loop IR, by family.
 
 `registry.py` has the table and the context that a lowering gets; `pointwise.py`, `views.py`,
-`reductions.py`, `variance.py`, `scans.py`, `indexing.py`, `borders.py`, `windows.py`,
-`creation.py` and `normalization.py` fill it; `extern.py` calls ATen for the rest; `graph.py` walks
-the graph.
+`reductions.py`, `variance.py`, `scans.py`, `indexing.py`, `scatters.py`, `borders.py`,
+`windows.py`, `creation.py` and `normalization.py` fill it; `extern.py` calls ATen for the rest;
+`graph.py` walks the graph.
 Importing this package loads all families.
 """
 
@@ -18,6 +18,7 @@ from weft.codegen.lowering import (  # noqa: F401  (filling the table)
     products,
     reductions,
     scans,
+    scatters,
     variance,
     views,
     windows,

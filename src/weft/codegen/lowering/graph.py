@@ -77,6 +77,8 @@ class GraphLowering:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     extern_ops: list[str] = field(default_factory=list)
     written: dict[str, Buffer] = field(default_factory=dict)
+    rewritten: frozenset[int] = frozenset()
+    """Inputs (by number) that the caller is given new values of."""
     held: set[str] = field(default_factory=set)
     """Inputs that stay in memory when the graph has read them."""
     stages: Sequence[Sequence[int]] = ()
@@ -100,6 +102,7 @@ class GraphLowering:
         lowered = GraphLowering(channels_last=prefers_channels_last(gm), padded=padded_rows(gm))
         lowered.asserts, lowered.facts = gm.meta.get("asserts", ()), _facts_of(gm)
         lowered.stages = gm.meta.get("stages", ())
+        lowered.rewritten = frozenset(i for _, i in gm.meta.get("written", ()))
         environment: dict[Node, Any] = {}
         behind: dict[Node, int] = {}
         for node in gm.graph.nodes:
@@ -121,6 +124,14 @@ class GraphLowering:
                 made = value.realize().buffer
                 names = {made.name, *_steps_to(made, target)}
                 self.written.update(dict.fromkeys(names, target))
+
+    def is_rewritten(self, value: Value) -> bool:
+        """Is it an input that gets a new value, or what calls that may overwrite it made of one?"""
+        inputs = [self.inputs[i] for i in self.rewritten if i < len(self.inputs)]
+        placed = value.buffer()
+        return placed is not None and any(
+            placed is b or _steps_to(placed, b) for b in inputs if isinstance(b, Buffer)
+        )
 
     # -- nodes -----------------------------------------------------------------------------------
 

@@ -8,7 +8,9 @@ symbol in the load's index expression, with eager's wrap of negative values and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, final
 
 import torch
 
@@ -16,7 +18,7 @@ from weft.codegen.dtypes import compute_type, from_torch
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.views import Reshape, normalize_dim
-from weft.codegen.values import Emitter, Index, Lazy, Value, product
+from weft.codegen.values import Emitter, Index, Lazy, Shape, Value, product
 from weft.shapes.expr import IntExpr, floor_div
 
 aten = torch.ops.aten
@@ -132,28 +134,65 @@ def nll_loss_backward(
 
 @lowering(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index_tensor(cx: LoweringContext, x: Value, indices: list[Value | None]) -> Value:
-    given = [d for d, v in enumerate(indices) if v is not None]
-    tensors = [v for v in indices if v is not None]
-    if not tensors or any(v.dtype in (torch.bool, torch.uint8) for v in tensors):
-        raise NotLowered("mask index")
-    rank = max(len(v.shape) for v in tensors)
-    together = given == list(range(given[0], given[0] + len(given)))
-    start = given[0] if together else 0
-    check = cx.target is aten.index.Tensor
+    positions = Positions.of(indices, x.shape, check=cx.target is aten.index.Tensor)
     _prepare_source(cx, x)
+    tensors = [v for v in indices if v is not None]
+    return cx.lazy(
+        cx.shape, cx.dtype, lambda em, index: x.at(em, positions.at(em, index)),
+        *_cost(x, *tensors), cx.layouts[0],
+    )
 
-    def formula(em: Emitter, index: Index) -> Node:
-        point = index[start : start + rank]
-        rest = iter([*index[:start], *index[start + rank :]])
-        at: list[IntExpr] = []
-        for d in range(len(x.shape)):
-            tensor = indices[d] if d < len(indices) else None
-            at.append(
-                next(rest) if tensor is None else _indirect(em, tensor, point, x.shape[d], check)
-            )
-        return x.at(em, at)
 
-    return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x, *tensors), cx.layouts[0])
+@final
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Where the elements of `x[indices]` lie in an `x` of this shape.
+
+    `point` is the joint shape of the tensors among the indices, whose dimensions are those from
+    `start` on of the result.
+    """
+
+    indices: list[Value | None]
+    shape: Shape
+    point: Shape
+    start: int
+    check: bool
+
+    @staticmethod
+    def of(indices: list[Value | None], shape: Shape, *, check: bool) -> Positions:
+        """Raises NotLowered for masks."""
+        given = [d for d, v in enumerate(indices) if v is not None]
+        tensors = [v for v in indices if v is not None]
+        if not tensors or any(v.dtype in (torch.bool, torch.uint8) for v in tensors):
+            raise NotLowered("mask index")
+        together = given == list(range(given[0], given[0] + len(given)))
+        point = _broadcast([v.shape for v in tensors])
+        return Positions(indices, shape, point, given[0] if together else 0, check)
+
+    @property
+    def result_shape(self) -> Shape:
+        """The shape of `x[indices]`."""
+        rest = [n for n, v in zip_longest(self.shape, self.indices) if v is None]
+        return (*rest[: self.start], *self.point, *rest[self.start :])
+
+    def at(self, em: Emitter, index: Index) -> list[IntExpr]:
+        """The index in `x` for one in the result."""
+        end = self.start + len(self.point)
+        rest = iter([*index[: self.start], *index[end:]])
+        return [
+            next(rest) if v is None else _indirect(em, v, index[self.start : end], n, self.check)
+            for n, v in zip_longest(self.shape, self.indices)
+        ]
+
+
+def _broadcast(shapes: list[Shape]) -> Shape:
+    """The joint shape, whose sizes are those that are not 1."""
+    rank = max(map(len, shapes))
+    padded = [(*(1,) * (rank - len(shape)), *shape) for shape in shapes]
+    return tuple(
+        next((n for n in sizes if not (isinstance(n, int) and n == 1)), 1)
+        for sizes in zip(*padded, strict=True)
+    )
 
 
 def _indirect(em: Emitter, tensor: Value, point: Index, size: IntExpr, check: bool) -> IntExpr:

@@ -517,12 +517,13 @@ template <class T, int L, int P, class N, class F> INLINE void scatter(F at, Vec
   store<T>((T*)t, x, Full{});
   for (int i = 0; i < inside_count(n, L * P); ++i) *(Word<T>*)at(i) = t[i];
 }
-template <class N, class F, class T, int L, int P> INLINE void accumulate(F at, Vec<T, L, P> x, N n) {
+template <class N, class F, class C, class T, int L, int P>
+INLINE void accumulate(F at, Vec<T, L, P> x, N n, C combine) {
   for (int i = 0; i < inside_count(n, L * P); ++i) {
     auto p = at(i);
     Scalar<T> one;
     one.p[0] = lane(x, i);
-    store1(p, add(load1(p), one));
+    store1(p, combine(load1(p), one));
   }
 }
 // The same where lanes outside `mask` are not read and give `other`.
