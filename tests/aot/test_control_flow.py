@@ -129,3 +129,22 @@ def test_a_view_that_is_written_without_gradients():
     with torch.no_grad():
         weft.compile(f, backend="aot_eager", fullgraph=True)(x)
     assert x[1:].sum() == 0
+
+
+def test_an_activation_that_a_hook_stores_gets_its_whole_gradient() -> None:
+    """It got the direct part only: what depends on it was a result of the same autograd node."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.ReLU(inplace=True), torch.nn.Linear(4, 2)
+    )
+    found = {}
+    model[0].register_forward_hook(lambda module, inputs, output: found.update(h=output))
+
+    def gradient(call):
+        loss = call(torch.linspace(-1, 1, 6).view(2, 3)).pow(2).sum()
+        found["h"].retain_grad()
+        loss.backward()
+        return found["h"].grad, torch.autograd.grad(model(torch.ones(2, 3)).sum(), found["h"])[0]
+
+    compiled = weft.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(gradient(compiled), gradient(model))

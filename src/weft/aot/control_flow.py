@@ -1,8 +1,10 @@
-"""Graphs compiled in stages: those with `torch.cond`, and those that return leaves they made.
+"""Graphs compiled in stages: those with `torch.cond`, that return leaves they made, or that store
+activations.
 
 Place in the pipeline: `pipeline.compile_aot` asks `has_stages(gm)` first. Which branch runs is
 decided at each call, in Python; gradients flow between the stages through autograd, and end at a
-leaf that one of them made.
+leaf that one of them made. An activation that a forward hook stores gets its whole gradient because
+what depends on it is another stage.
 
     a = sin(x)                           stage 0: compiled
     b = cond(p, true_fn, false_fn, (a,)) stage 1: true_fn or false_fn, each compiled
@@ -14,7 +16,7 @@ leaf that one of them made.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, final
@@ -34,8 +36,39 @@ _COND: Final = cond_operator
 
 
 def has_stages(gm: GraphModule) -> bool:
-    """Whether a graph takes decisions when it runs, or returns a leaf that it makes."""
-    return any(n.target is _COND for n in gm.graph.nodes) or bool(_makes_leaves(gm.graph))
+    """Whether a graph takes decisions when it runs, returns a leaf that it makes, or stores what
+    its results are differentiated by."""
+    if any(n.target is _COND for n in gm.graph.nodes):
+        return True
+    return bool(_makes_leaves(gm.graph) or _stored_activations(gm.graph))
+
+
+def _stored_activations(graph: Graph) -> set[Node]:
+    """Nodes whose gradients are asked for, as it seems (the program keeps them by a side effect,
+    and other results depend on them), or the last that writes to such a one."""
+    stored = [n for n in graph.nodes if "stored" in n.meta and _has_gradient(n)]
+    if not stored:
+        return set()
+    returned = {n for n in graph.output_node().all_input_nodes if _has_gradient(n)}
+    found = {n for n in stored if any(u in returned for u in _dependents(n))}
+    writes = {n: [u for u in graph.nodes if u in n.users and "effect" in u.meta] for n in found}
+    return {[n, *writes[n]][-1] for n in found}
+
+
+def _dependents(node: Node) -> Iterator[Node]:
+    """All that is computed of a node, directly or not."""
+    seen = {node}
+    waiting = [node]
+    while waiting:
+        new = waiting.pop().users.keys() - seen
+        yield from new
+        seen |= new
+        waiting += new
+
+
+def _has_gradient(node: Node) -> bool:
+    value = node.meta.get("example_value")
+    return node.op != "placeholder" and getattr(value, "grad_fn", None) is not None
 
 
 def _makes_leaves(graph: Graph) -> set[Node]:
@@ -79,6 +112,7 @@ def compile_stages(
 def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
     """Runs of "plain" nodes; each "branch" and what is run "as it is" alone."""
     makes_leaves = _makes_leaves(graph)
+    stored = _stored_activations(graph)
     stages: list[tuple[str, list[Node]]] = []
     for node in graph.nodes:
         if node.op in ("placeholder", "output") or _is_module(node) or _is_result(node, _COND):
@@ -93,7 +127,9 @@ def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
         if kind != "plain" or not stages or stages[-1][0] != "plain":
             stages.append((kind, []))
         stages[-1][1].append(node)
-    return stages
+        if node in stored:
+            stages.append(("plain", []))
+    return [stage for stage in stages if stage[1]]
 
 
 def _as_it_is(part: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
