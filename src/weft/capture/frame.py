@@ -6,6 +6,7 @@ object; a `Frame` is a program counter, a stack and variables over such a progra
 
 from __future__ import annotations
 
+import gc
 import types
 import weakref
 from collections.abc import Callable
@@ -238,7 +239,7 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     if weakly_held or (weakly_held is not None and any(one is value for one in used)):
         return True
     if value.source is None:
-        return False
+        return issubclass(value.python_type(), type)  # it leaves its bases' `__subclasses__`
     obj = outside_object(value)
     if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
         return True
@@ -252,8 +253,18 @@ def outside_object(value: SymbolicValue) -> Any:
 
 
 def is_watched(obj: Any) -> bool:
-    """Whether freeing an outside object has an effect: a weak reference with a callback, or a
-    `__del__` written in Python."""
+    """Whether freeing an outside object, and with it what its attributes hold, has an effect."""
+    if _acts_alone(obj):
+        return True
+    if not type(obj).__flags__ & _HEAP_TYPE or issubclass(type(obj), _LONG_LIVED):
+        return False  # objects of C's classes are not asked what they hold
+    held = gc.get_referents(obj)
+    held += [item for part in held if type(part) is dict for item in part.values()]
+    return any(map(_acts_alone, held))
+
+
+def _acts_alone(obj: Any) -> bool:
+    """Whether the object has a weak reference with a callback, or a `__del__` in Python."""
     cls = type(obj)
     if isinstance(getattr(cls, "__del__", None), types.FunctionType):
         return True
@@ -273,5 +284,6 @@ def check_held(tx: Interpreter, value: SymbolicValue) -> None:
         raise graph_break("unknown-operation", f"an iterator over {value!r}, which is watched")
 
 
+_HEAP_TYPE: Final = 1 << 9  # of CPython: the class was made by a `class` statement
 _LONG_LIVED: Final = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)
 """Types whose weak references say nothing; tensors should be freed early."""

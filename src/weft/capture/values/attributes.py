@@ -35,11 +35,27 @@ C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType,
 
 def type_lookup(cls: type, name: str) -> Any:
     """What the class or one of its bases defines as `name`, unbound, or MISSING."""
-    if cls.__mro__ is None:
-        raise graph_break("unknown-value", "a class that is being made")
+    if type(cls) is not type:
+        return _of_metaclass(cls, name)
     for base in cls.__mro__:
         if name in base.__dict__:
             return base.__dict__[name]
+    return MISSING
+
+
+_BASES: Final = type.__dict__["__mro__"].__get__
+_ATTRIBUTES: Final = type.__dict__["__dict__"].__get__
+
+
+def _of_metaclass(cls: type, name: str) -> Any:
+    """`type_lookup` for a class whose metaclass may define `__mro__` or `__dict__` itself."""
+    bases = _BASES(cls)
+    if bases is None:
+        raise graph_break("unknown-value", "a class that is being made")
+    for base in bases:
+        found = _ATTRIBUTES(base)
+        if name in found:
+            return found[name]
     return MISSING
 
 

@@ -195,15 +195,25 @@ class ClassValue(SymbolicValue):
             return written
         attribute = type_lookup(self.cls, name)
         if attribute is not MISSING:
-            return self._bind_own(tx, name, attribute)
+            try:
+                return self._bind_own(tx, name, attribute)
+            except ObservedException as error:
+                if not issubclass(error.value.python_type(), AttributeError):
+                    raise
+                return self._missing_attribute(tx, name, error)
         guard_attribute(tx, self.cls, name, attribute)
         if meta is not MISSING:
             return bind(tx, self, type(self.cls), name, meta)
+        return self._missing_attribute(tx, name, None)
+
+    def _missing_attribute(self, tx: Interpreter, name: str, error: ObservedException | None
+                           ) -> SymbolicValue:
+        """What the metaclass's `__getattr__` gives; or the error that there already was."""
         hook = type_lookup(type(self.cls), "__getattr__")
         if isinstance(hook, types.FunctionType) and not issubclass(self.cls, enum.Enum):
             return tx.wrap_fixed(hook, name).call(tx, [self, constant(name)], {})
-        raise tx.error(AttributeError,
-                       f"type object '{self.cls.__name__}' has no attribute '{name}'")
+        raise error or tx.error(
+            AttributeError, f"type object '{self.cls.__name__}' has no attribute '{name}'")
 
     def _bind_own(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
         guard_attribute(tx, self.cls, name, attribute)

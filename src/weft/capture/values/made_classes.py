@@ -17,6 +17,7 @@ import builtins
 import collections
 import dataclasses
 import enum
+import functools
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, final
@@ -202,6 +203,7 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
             for value in namespace.values()):
         raise graph_break("unknown-operation", "an enumeration of values that are no constants")
     recipe = MadeClass(metaclass, name, bases, namespace)
+    tx.stand_ins = {}
     stand_ins = {key: stand_in(tx, value) for key, value in namespace.items()}
     told = [key for key, obj in stand_ins.items() if _is_told_its_name(obj)]
     if any(isinstance(obj, dataclasses.Field) and _is_told_its_name(obj.default)
@@ -236,7 +238,11 @@ def register(tx: Interpreter, model: Any, recipe: SymbolicValue) -> ClassValue:
 def _is_told_its_name(obj: Any) -> bool:
     teller = type_lookup(type(obj), "__set_name__")
     return teller is not MISSING and not isinstance(teller, types.MethodDescriptorType) and (
-        type(obj).__module__ not in ("functools", "enum", "dataclasses"))
+        not isinstance(obj, _TOLD_AS_IT_IS))
+
+
+_TOLD_AS_IT_IS: Final = (functools.cached_property, types.DynamicClassAttribute, dataclasses.Field)
+"""Types of objects that remember their names, and nothing else happens."""
 
 
 _STRUCTURE: Final = frozenset({"__slots__", "__bases__", "__class__", "__name__", "__qualname__",
@@ -248,6 +254,7 @@ def set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue) 
     recipe = tx.made_classes[model]
     if not isinstance(recipe, MadeClass) or name in _STRUCTURE:
         raise graph_break("unknown-operation", f"setting {name!r} of a class made by a function")
+    tx.stand_ins = {}
     obj = stand_in(tx, value)
     evaluate(tx, lambda: type.__setattr__(model, name, obj))
     recipe.namespace[name] = value
@@ -269,10 +276,12 @@ def stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     real = value.real()
     if real is not MISSING:
         return real
+    if value in tx.stand_ins:  # of the same class
+        return tx.stand_ins[value]
     make = next((make for kind, make in _STAND_INS if isinstance(value, kind)), None)
     if make is None:
         raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
-    made = make(tx, value)
+    made = tx.stand_ins[value] = make(tx, value)
     tx.remember(made, value)
     return made
 
