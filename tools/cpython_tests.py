@@ -2,7 +2,7 @@
 
 Each module of `test` runs twice, each time in a process of its own: as it is, and with the hook on,
 its frames replaced by what capture makes of them (backend `eager`; also frames without any tensor).
-The outcomes of all tests are compared::
+Both import torch first, which changes `inspect` and `typing`. The tests' outcomes are compared::
 
     python -m tools.cpython_tests                          # all modules, prints a Markdown table
     python -m tools.cpython_tests --module test_dict -v    # one; lists the differences
@@ -19,6 +19,7 @@ import ast
 import builtins
 import faulthandler
 import gc
+import importlib
 import json
 import os
 import random
@@ -315,6 +316,7 @@ def run_module(name: str, hooked: bool, only: str) -> dict[str, Any]:
     loader = unittest.TestLoader()
     if only:
         loader.testNamePatterns = [f"*{only}*"]
+    importlib.import_module("torch")
     state = Capturing()
     on_miss = state.on_miss() if hooked else None
     result = Recorder(state.unhooked() if hooked else nullcontext)

@@ -54,7 +54,7 @@ from weft.capture.replacement import Emitter, restore_modes
 from weft.capture.reruns import changes_inputs, may_refuse_data, reporter
 from weft.capture.resumption import Resumption
 from weft.capture.shape_guards import add_shape_guards
-from weft.capture.skips import is_skipped_code, may_hold_tensors
+from weft.capture.skips import are_builtins_replaced, is_skipped_code, may_hold_tensors
 from weft.capture.source import FrameState
 from weft.capture.state import no_saved_tensor_hooks
 from weft.capture.values.data_numbers import note_checks
@@ -140,6 +140,8 @@ class FrameCompiler:
         `compiled` is the compiled function that was called, or None for a frame that it called.
         """
         state = FrameState(code, locals, cells, globals)
+        if are_builtins_replaced():
+            return None
         if current_stance() != "default":
             return self._refuse(compiled, state)
         if compiled is None and runs_checkpoint(code):
@@ -390,6 +392,8 @@ class Attempt:
         while True:
             code = self.state.code
             policy = self.compiler.policy(code)
+            for earlier in self._tried[-1:]:
+                earlier.hide_models()
             tx = Interpreter(code, self.state.globals, FakeContext(), policy, break_at=break_at,
                              data_dependent=self.data_dependent)
             self._shapes = tx.shapes

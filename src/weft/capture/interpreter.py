@@ -15,6 +15,7 @@ import types
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, final
 
@@ -60,6 +61,13 @@ _IDLE_STEPS: Final = 300_000
 
 _STEPS_PER_CALL: Final = 2_000
 """How many more instructions each tensor operation allows."""
+
+
+_SET_BASES: Final = type.__dict__["__bases__"].__set__
+
+
+class _NoBase:
+    """The base given to models that are no longer needed."""
 
 
 @final
@@ -131,6 +139,8 @@ class Interpreter:
         self._pause_at = self._stop_at = self.break_at if self.break_at >= 0 else _IDLE_STEPS
         self._watch = Watch()
         self._depth_limit = config.inline_depth_limit
+        self.copying: list[SymbolicValue] = []
+        """Containers of which Python copies are being made, outermost first."""
 
     def _init_values(self) -> None:
         """Which values stand for which objects, and what the program made."""
@@ -147,6 +157,8 @@ class Interpreter:
         self.made_classes: dict[type, SymbolicValue] = {}
         """Models of the classes that the program made, and their recipes
         (`values/made_classes.py`)."""
+        self.stand_ins: dict[SymbolicValue, Any] = {}
+        """Stand-ins for the values that the body of the class under way has bound."""
         self.class_attributes: dict[type, Any] = {}
         """Attributes that the program set on classes (`values/attributes.py`)."""
         self.overriding = False
@@ -485,9 +497,16 @@ class Interpreter:
                      if emit.has(value) and "grad" not in value.written
                      and value.proxy(self).users), None)
 
+    def hide_models(self) -> None:
+        """Remove the models from the `__subclasses__` of the program's classes."""
+        for model in self.made_classes:
+            with suppress(TypeError):  # a base written in C has another layout
+                _SET_BASES(model, (_NoBase,))
+
     def forget(self) -> None:
         """Drop the references to the program's objects: the interpreter itself is freed much
         later."""
+        self.hide_models()
         self._wrapped.clear()
         self._raised_at.clear()
         self._generators.clear()

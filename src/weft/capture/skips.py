@@ -6,6 +6,7 @@ it that runs between graphs is not worth a capture.)
 
 from __future__ import annotations
 
+import builtins
 import os
 import sysconfig
 import types
@@ -22,6 +23,19 @@ _SITE: Final = f"{sysconfig.get_paths()['purelib']}{os.sep}"
 _TORCH: Final = f"{Path(torch.__file__).parent}{os.sep}"
 _WEFT: Final = f"{Path(__file__).parent.parent}{os.sep}"
 _CAPTURED: Final = (str(Path(_TORCH, "nn", "modules")), str(Path(_TORCH, "optim")))
+
+
+_BUILTINS: Final = vars(builtins)
+_OURS: Final = {
+    name: obj for name, obj in _BUILTINS.items()
+    if isinstance(obj, type | types.BuiltinFunctionType)
+    and name not in ("print", "input", "open", "breakpoint", "__import__", "__build_class__")}
+"""Builtins that capture itself calls."""
+
+
+def are_builtins_replaced() -> bool:
+    """Whether the program has replaced builtins that capture calls, for instance by mocks."""
+    return not _OURS.items() <= _BUILTINS.items()
 
 
 def is_standard_library(code: types.CodeType) -> bool:

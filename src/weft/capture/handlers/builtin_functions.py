@@ -28,6 +28,7 @@ from weft.capture.values.classes import (
     no_arguments_for_new,
 )
 from weft.capture.values.constant import (
+    NESTED,
     NONE,
     ConstantValue,
     boolean,
@@ -420,6 +421,8 @@ def _container_text(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
         raise graph_break("unknown-operation", f"repr of {value!r}")
     if value in _UNDER_WAY:
         return constant(f"{shape[0]}...{shape[1]}")
+    if len(_UNDER_WAY) > NESTED:
+        raise graph_break("recursion", "the text of containers nested deeply")
     _UNDER_WAY.append(value)
     try:
         if isinstance(value, DictValue):

@@ -23,7 +23,7 @@ from weft.capture.source import Source
 from weft.capture.values.arities import fits
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import ConstantValue, evaluate, python_object
+from weft.capture.values.constant import ConstantValue, constant, evaluate, python_object
 from weft.capture.values.functions import rule_of
 from weft.capture.values.math_functions import math_of_number
 from weft.capture.values.registry import wraps
@@ -74,6 +74,11 @@ class BuiltinValue(SymbolicValue):
         if name == "__self__":
             return tx.wrap_fixed(found, repr(self))
         return tx.wrap_fixed(found, f"{self!r}.{name}")
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op not in ("eq", "ne") or not isinstance(other, BuiltinValue):
+            return None
+        return constant((self.function == other.function) is (op == "eq"))  # methods: of the same
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [tx.force(arg) for arg in args]

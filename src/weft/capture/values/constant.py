@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _LITERALS: Final = (int, float, str, bool, bytes, complex, type(None), type(Ellipsis))
 _LONG: Final = 1_000
 """Bits of the longest numbers that replacements write out."""
+NESTED: Final = 100
+"""How deep containers may be nested to be copied, well below Python's recursion limit."""
 
 _BY_EQUALITY: Final = (int, float, str, bool, bytes, complex, type(None))
 _BY_IDENTITY: Final = (torch.dtype, torch.layout, torch.memory_format, type(Ellipsis),
@@ -183,6 +185,12 @@ class ConstantMethod(SymbolicValue):
     def python_type(self) -> type:
         return type(getattr(self.owner.value, self.name))
 
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op not in ("eq", "ne") or not isinstance(other, ConstantMethod):
+            return None
+        same = self.name == other.name and tx.same(self.owner, other.owner)
+        return boolean(same is (op == "eq"))
+
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         own = METHODS.get((type(self.owner.value), self.name))
         if own is not None:
@@ -242,7 +250,13 @@ def python_object(tx: Interpreter, value: SymbolicValue) -> Any:
     if value.is_constant:
         return value.constant()
     copier = getattr(value, "copied", None)
-    return copier(tx) if copier is not None else MISSING
+    if copier is None or value in tx.copying or len(tx.copying) > NESTED:
+        return MISSING
+    tx.copying.append(value)
+    try:
+        return copier(tx)
+    finally:
+        tx.copying.pop()
 
 
 def constant(value: Any) -> ConstantValue:

@@ -90,8 +90,11 @@ class DictValue(ContainerMethods):
 
     def _read(self, tx: Interpreter, key: Any) -> SymbolicValue | None:
         assert self.source is not None
-        found = self.original.get(key, MISSING) if type(self.original) is dict else _get(
-            self.original, key)
+        try:
+            found = self.original.get(key, MISSING) if type(self.original) is dict else _get(
+                self.original, key)
+        except Exception as error:  # of the program's own `__eq__`: it will raise there
+            raise graph_break("unknown-value", f"keys whose comparison raises {error!r}") from error
         if found is MISSING:
             self._guard_missing(tx, key)
             self._gone.add(key)
@@ -734,7 +737,7 @@ def _wrap_defaultdict(tx: Interpreter, obj: Any, source: Source | None) -> Symbo
 
 
 def _typed_keys(mapping: OrderedDict[Any, Any]) -> list[tuple[type, Any]]:
-    return [(type(key), key) for key in OrderedDict.keys(mapping)]
+    return [(type(key), key) for key, _ in _items(mapping)]
 
 
 def _items(mapping: Any) -> Iterable[tuple[Any, Any]]:

@@ -1,0 +1,180 @@
+"""Small programs for what CPython's tests of classes, methods and nested lists found wrong.
+
+(tools/cpython_tests.py; types and containers are in `test_cpython_objects`.)
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import gc
+import inspect
+import types
+from typing import Any
+from unittest import mock
+
+import torch
+
+import weft
+from tests.capture.harness import check
+
+X = torch.ones(2)
+
+
+def test_lists_nested_beyond_the_recursion_limit_raise_when_written() -> None:
+    def f(x: Any) -> Any:
+        nested: list[Any] = []
+        for _ in range(1200):
+            nested = [nested]
+        try:
+            return x + 1, len(repr(nested))
+        except RecursionError:
+            return x + 2, 0
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_list_that_contains_itself_is_written() -> None:
+    def f(x: Any) -> Any:
+        items: list[Any] = [1]
+        items.append(items)
+        return x + 1, repr(items), str({1: items})
+
+    check(f, (X,), breaks=0)
+
+
+class Plugin:
+    """What the program derives from, and asks for what derives from it."""
+
+
+def test_models_of_classes_are_not_among_the_subclasses() -> None:
+    def f(x: Any) -> Any:
+        before = len(Plugin.__subclasses__())
+
+        class Local(Plugin):
+            pass
+
+        return x + 1, before, len(Plugin.__subclasses__()), Local
+
+    assert weft.compile(f, backend="eager")(X)[1:3] == (0, 1)
+    gc.collect()
+    assert not Plugin.__subclasses__()
+
+
+class Other:
+    """Another such class."""
+
+
+@weft.disable
+def outside() -> int:
+    return sum(cls.__name__ == "Unused" for cls in Other.__subclasses__())
+
+
+def test_classes_that_are_not_read_again_live_on_behind_a_break() -> None:
+    def f(x: Any) -> Any:
+        class Unused(Other):
+            pass
+
+        found = outside()
+        return x + found, found
+
+    assert weft.compile(f, backend="eager")(X)[1] == 1
+
+
+def test_a_field_that_is_its_own_annotation_is_one_object() -> None:
+    source = inspect.cleandoc("""
+        def f(x):
+            @dataclasses.dataclass
+            class D:
+                C: C = dataclasses.field()
+            return x + 1, "type=..." in repr(D.__dict__["__dataclass_fields__"]["C"])
+    """)
+    names: dict[str, Any] = {"dataclasses": dataclasses}
+    exec(compile(source, "annotated", "exec", dont_inherit=True), names)
+    assert weft.compile(names["f"], backend="eager")(X)[1] == names["f"](X)[1] is True
+
+
+COUNT = [0]
+
+
+class Counted:
+    def __init__(self) -> None:
+        COUNT[0] += 1
+
+    def __del__(self) -> None:
+        COUNT[0] -= 1
+
+
+class Holder:
+    __slots__ = ("a", "b")
+    a: Any
+    b: Any
+
+
+def test_what_an_attribute_holds_is_freed_with_the_object() -> None:
+    def f(x: Any) -> Any:
+        held = Holder()
+        held.a = Counted()
+        held.b = Counted()
+        before = COUNT[0]
+        del held
+        return x + before, before, COUNT[0]
+
+    check(f, (X,), breaks=None)
+
+
+def test_methods_of_c_are_equal_if_they_are_of_the_same_object() -> None:
+    def f(x: Any, init: Any) -> Any:
+        items: list[int] = []
+        return x + 1, [
+            Plugin.__init_subclass__ != Plugin.__init_subclass__, init == Plugin.__init_subclass__,
+            "".join == "".join, "".join == ",".join, (1).__add__ != (1).__add__,
+            items.append == items.append, [].append == [].append,
+        ]
+
+    check(f, (X, Plugin.__init_subclass__), breaks=0)
+
+
+class Meta(type):
+    def __getattr__(cls, name: str) -> str:
+        return "of the metaclass"
+
+
+class Virtual(metaclass=Meta):
+    @types.DynamicClassAttribute
+    def name(self) -> str:
+        return "of the object"
+
+
+def test_attributes_that_only_instances_have_are_those_of_the_metaclass() -> None:
+    check(lambda x: (x + 1, Virtual.name, Virtual().name), (X,), breaks=0)
+
+
+def test_keys_whose_comparison_raises_raise_in_the_program() -> None:
+    def f(x: Any) -> Any:
+        class Raising(str):
+            def __eq__(self, other: object) -> bool:
+                found.clear()
+                return False
+
+            def __hash__(self) -> int:
+                return hash("key")
+
+        found = {Raising(): 1}
+        return x + 1, "key" in found, len(found)
+
+    check(f, (X,), breaks=None)
+
+
+def test_replaced_builtins_are_not_called_by_capture() -> None:
+    calls: list[Any] = []
+
+    def f(x: Any) -> Any:
+        return x + 1
+
+    weft.reset()
+    compiled = weft.compile(f, backend="eager")
+    with mock.patch.object(builtins, "len", calls.append):
+        assert torch.equal(compiled(X), X + 1)
+    assert not calls
+    assert torch.equal(compiled(X), X + 1) and weft.stats()["graphs"] == 1
