@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import builtins
+import colorsys
 import dataclasses
 import gc
 import inspect
+import sys
 import types
 from typing import Any
 from unittest import mock
@@ -178,3 +180,27 @@ def test_replaced_builtins_are_not_called_by_capture() -> None:
         assert torch.equal(compiled(X), X + 1)
     assert not calls
     assert torch.equal(compiled(X), X + 1) and weft.stats()["graphs"] == 1
+
+
+def test_imports_follow_sys_modules() -> None:
+    def f(x: Any) -> Any:
+        try:
+            import colorsys
+
+            return x + colorsys.rgb_to_hsv(1, 0, 0)[2]
+        except ImportError:
+            return x - 1
+
+    def without(x: Any) -> Any:
+        sys.modules["colorsys"] = None  # type: ignore[assignment]
+        try:
+            return f(x)
+        finally:
+            sys.modules["colorsys"] = colorsys
+
+    compiled, alone = weft.compile(f, backend="eager"), weft.compile(without, backend="eager")
+    assert torch.equal(compiled(X), X + 1) and torch.equal(alone(X), X - 1)
+    with mock.patch.dict(sys.modules, {"colorsys": None}):
+        assert torch.equal(compiled(X), X - 1)
+    with mock.patch.dict(sys.modules, {"colorsys": mock.Mock(rgb_to_hsv=lambda *_: (0, 0, 5))}):
+        assert torch.equal(compiled(X), X + 5)

@@ -309,9 +309,13 @@ def import_name(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
         base = parent.rsplit(".", level - 1)[0] if level > 1 else parent
         target = f"{base}.{target}" if target else base
     if not _is_of_torch(target):
+        if tx.has_changed(sys.modules):
+            raise graph_break("unknown-operation", "an import after a change of sys.modules")
         _check_loaded(target, names or ())
+        loaded = tx.tree.object(sys.modules, "sys.modules").dict_item(target)
+        tx.guards.add(loaded, "is", sys.modules[target])
     module = evaluate(tx, lambda: __import__(ins.argval, package, None, names, level))
-    frame.stack.append(tx.wrap_fixed(module, module.__name__))
+    frame.stack.append(tx.wrap_fixed(module, target))
 
 
 @opcode("IMPORT_FROM")
