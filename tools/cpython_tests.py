@@ -8,6 +8,7 @@ Both import torch first, which changes `inspect` and `typing`. The tests' outcom
     python -m tools.cpython_tests --module test_dict -v    # one; lists the differences
     python -m tools.cpython_tests --python .venv312/bin/python
 
+Below the table are the tests that end otherwise, with the reason (`tools/cpython_differences.py`).
 Frames of the test modules and of the standard library are captured; those of unittest, the import
 system, torch and weft are left alone. The bodies of doctests are run with the hook on.
 """
@@ -36,6 +37,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final
+
+from tools.cpython_differences import REASONS, Reason, reason_of
 
 MODULES: Final = [
     "test_dict",
@@ -415,12 +418,18 @@ class Comparison:
         return {n: pair for n, pair in pairs.items() if pair[0] != pair[1]}
 
     @property
+    def reasons(self) -> dict[str, Reason | None]:
+        """Test that ends otherwise → why, if that is known."""
+        return {test: reason_of(test) for test in self.different}
+
+    @property
     def verdict(self) -> str:
         if self.plain.crash:
             return "not comparable: fails without the hook"
         if self.hooked.crash:
             return "CRASH" if "exit" in self.hooked.crash else "HANG"
-        return f"{len(self.different)} differ" if self.different else "same"
+        kinds = Counter(_kind(reason) for reason in self.reasons.values())
+        return ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) or "same"
 
     def row(self) -> str:
         captured = self.hooked.counts.get("bytecode", 0)
@@ -429,6 +438,13 @@ class Comparison:
             f"| {self.module} | {_summary(self.plain)} | {_summary(self.hooked)} | {captured} of "
             f"{asked} | {sum(self.hooked.errors.values())} | {self.verdict} |"
         )
+
+
+def _kind(reason: Reason | None) -> str:
+    """What a difference is called in the table."""
+    if reason is None:
+        return "differ"
+    return "observe the interpreter" if reason.observes else "explained"
 
 
 def _summary(run: Run) -> str:
@@ -457,6 +473,20 @@ def compare(args: argparse.Namespace) -> Iterable[Comparison]:
 
     with ThreadPoolExecutor(args.jobs) as pool:
         yield from pool.map(one, args.module or MODULES)
+
+
+def explain(comparisons: list[Comparison]) -> None:
+    """Prints the tests that end otherwise, by reason."""
+    tests: dict[Reason | None, list[str]] = {}
+    for comparison in comparisons:
+        for test, reason in comparison.reasons.items():
+            tests.setdefault(reason, []).append(test.removeprefix("test."))
+    print("\n| kind | tests | the test ... |\n|---|---|---|")
+    for reason in (*REASONS, None):
+        if reason in tests:
+            names = ", ".join(f"`{test}`" for test in tests[reason])
+            text = reason.text if reason else "is still to be looked at"
+            print(f"| {_kind(reason)} | {names} | {text} |")
 
 
 def show(comparison: Comparison, verbose: bool) -> None:
@@ -493,11 +523,12 @@ def main() -> int:
         args.report.write_text(json.dumps(run_module(args.child, args.hooked, args.only)))
         return 0
     print(HEADER)
-    good = True
+    done = []
     for comparison in compare(args):
         show(comparison, args.verbose)
-        good = good and comparison.verdict in ("same", "not comparable: fails without the hook")
-    return 0 if good else 1
+        done.append(comparison)
+    explain(done)
+    return 1 if any(c.hooked.crash or None in c.reasons.values() for c in done) else 0
 
 
 if __name__ == "__main__":
