@@ -82,6 +82,9 @@ from torch._C import _set_throw_on_mutable_data_ptr as forbid_data_access
 from torch._C import (
     _VariableFunctions as VariableFunctions,
 )
+
+# aot: why autograd refuses writes to a view.
+from torch._C._autograd import CreationMeta, _get_creation_meta
 from torch._C._autograd import _get_sequence_nr as autograd_sequence
 
 # capture.state: hooks on what autograd saves.
@@ -91,6 +94,7 @@ from torch._C._autograd import (
 from torch._C._autograd import (
     _push_saved_tensors_default_hooks as push_saved_tensors_default_hooks,
 )
+from torch._C._autograd import _set_creation_meta as forbid_writes_to_view
 from torch._C._autograd import (
     _top_saved_tensors_default_hooks as top_saved_tensors_default_hooks,
 )
@@ -198,6 +202,13 @@ def engine_gradients(
         tuple(values), tuple(tangents), False, False, tuple(inputs),
         allow_unreachable=True, accumulate_grad=False,
     )
+
+
+def view_forbids_writes(tensor: torch.Tensor) -> Any:
+    """Why autograd refuses writes to a view (the function that made it made several, say), or
+    None."""
+    reason = _get_creation_meta(tensor) if tensor._is_view() else CreationMeta.DEFAULT
+    return None if reason == CreationMeta.DEFAULT else reason
 
 
 def forward_ad_level() -> int:

@@ -483,3 +483,18 @@ def test_a_part_of_a_broadcast_tensor_is_written() -> None:
     mine = x.clone()
     torch.testing.assert_close(weft.compile(f, backend="aot_eager")(mine, y), f(x, y))
     torch.testing.assert_close(mine, x)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_writes_to_one_of_several_views_are_refused(backend: str) -> None:
+    """As autograd refuses them of what `chunk` returns: the compiled function's were slices."""
+    def parts(x):
+        with torch.no_grad():
+            row = x[0]
+        return (*x.chunk(2), row)
+
+    for x in (torch.ones(4, 2), torch.ones(4, 2, requires_grad=True) * 1):
+        for view in weft.compile(parts, backend=backend)(x):
+            with pytest.raises(RuntimeError, match="is being modified inplace"):
+                view.mul_(torch.ones((), requires_grad=True))
+    assert torch.equal(x, torch.ones(4, 2))

@@ -21,7 +21,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from weft._frame import distinct_storages
-from weft._torch import foreach_copy_, tree_unflatten
+from weft._torch import forbid_writes_to_view, foreach_copy_, tree_unflatten
 from weft.aot.ambient import Boxed
 from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbolic_leaves
 from weft.aot.trace import OutputSpec, Traced
@@ -91,6 +91,7 @@ class _Source:
             "store_silently": store_silently,
             "increment_version": increment_version,
             "bases": bases,
+            "forbid_writes": forbid_writes_to_view,
             "math": math,
             "AssumptionError": AssumptionError,
         }
@@ -205,6 +206,10 @@ class _Source:
             item = self._output(k, output)
             if output.mode == "no_grad" or (output.mode and not torch.is_grad_enabled()):
                 lines.append(f"with {output.mode}(): result{k} = {item}")  # as the graph did
+                item = f"result{k}"
+            if output.forbids_writes is not None:
+                self.scope[f"why{k}"] = output.forbids_writes
+                lines += [f"result{k} = {item}", f"forbid_writes(result{k}, why{k})"]
                 item = f"result{k}"
             items.append(item)
         flat = f"({', '.join(items)}{',' if len(items) == 1 else ''})"

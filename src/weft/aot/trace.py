@@ -27,6 +27,7 @@ from weft._torch import (
     is_functorch_wrapped_tensor,
     python_dispatcher,
     tree_flatten,
+    view_forbids_writes,
 )
 from weft.aot import record_special  # noqa: F401  (registers its rules)
 from weft.aot.ambient import default_dtype
@@ -51,7 +52,8 @@ class OutputSpec:
 
     kind "value": graph output `index`; "input": the input object `index` itself; "constant":
     `value`. `steps` are views applied to that, under the gradient mode `mode` if it matters;
-    `detached`: autograd does not know of them.
+    `detached`: autograd does not know of them; `forbids_writes`: why autograd does, if `chunk`
+    or the like made it, or `no_grad` (then only with gradients).
     """
 
     kind: str
@@ -60,6 +62,7 @@ class OutputSpec:
     value: Any = None
     detached: bool = False
     mode: str = ""
+    forbids_writes: Any = None
 
 
 @final
@@ -386,7 +389,9 @@ class _Outputs:
             raise Unsupported("a view of a view that was made without gradients")
         known = output.requires_grad or (output._is_view() and not owner.requires_grad)
         steps = steps or (_ALIAS,)
-        return OutputSpec(kind, index, steps, detached=not known, mode=mode)
+        forbids = view_forbids_writes(output) if known and torch.is_grad_enabled() else None
+        return OutputSpec(kind, index, steps, detached=not known, mode=mode,
+                          forbids_writes=forbids)
 
     def _check_gradient(self, output: torch.Tensor, owner: torch.Tensor) -> None:
         """A view made at run time gets its gradient from what it views."""
