@@ -12,8 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import weft
 from tests.aot.test_peak_memory import step_in_hook
-from weft.aot import stages, training
-from weft.aot.stages import stages_of
+from weft.aot import backward_stages as stages
+from weft.aot import training
+from weft.aot.backward_stages import stages_of
 
 Program = Callable[[nn.Sequential, Callable[..., Any], torch.Tensor], list[Any]]
 

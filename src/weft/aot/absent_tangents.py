@@ -1,14 +1,13 @@
-"""What a backward graph has to compute when some values get no tangent, or some gradients are not
-asked for.
+"""What a backward graph computes if some values get no tangent, or some gradients are not needed.
 
 Place in the pipeline: `backwards.py` narrows a copy of the backward graph for each pattern of
-tangents and gradients that turns up. As in autograd, nothing flows where no tangent comes in (which
-is more than a zero: `0 * inf` is never computed), and a sum with nothing is its other term::
+tangents and gradients that occurs. As in autograd, nothing flows where no tangent arrives (which is
+more than a zero: `0 * inf` is never computed), and a sum with an absent term is its other term::
 
     before:  s = mul(t_logits, w);  g = add(s, h);  return g, sum(t_logits)
     after:   return h, None                                    # t_logits is absent
 
-An operator that `_RULES` do not know gets zeros.
+Operators without an entry in `_RULES` receive zeros.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ Rule = Callable[[Node, Collection[Node]], Node | bool | None]
 
 
 def remove_tangents(graph: Graph, absent_tangents: Collection[Node]) -> set[Node]:
-    """Nothing flows from these placeholders any more; outputs without a tangent are None.
+    """Remove what these placeholders contribute; outputs without a tangent become None.
 
-    Returns the operators that are given zeros in place of something absent.
+    Returns the operators that receive zeros instead of an absent tangent.
     """
     absent: set[Node] = set()
     with_zeros: set[Node] = set()
@@ -63,7 +62,7 @@ def _visit(node: Node, absent: set[Node], with_zeros: set[Node]) -> None:
 
 
 def _zeros(graph: Graph, tangent: Node) -> Node:
-    """What stands for an absent tangent where an operator must have one."""
+    """A zero tensor instead of an absent tangent, for operators that need one."""
     value = tangent.meta["val"]
     order = stride_order(value.stride())
     evaluator = Evaluator.current()
@@ -111,29 +110,29 @@ def _sum(node: Node, absent: Collection[Node]) -> Node | bool | None:
 
 
 def _whole_list(node: Node, absent: Collection[Node]) -> bool | None:
-    """Linear in all the tensors of a list together."""
+    """Linear in a list of tensors: absent only if all of them are."""
     return all(a in absent for a in node.args[0]) or None  # type: ignore[union-attr]
 
 
 def _chosen(node: Node, absent: Collection[Node]) -> bool | None:
-    """One of two, where both are absent or zero."""
+    """A selection between two values: absent if both are absent or zero."""
     chosen = node.args[1:3]
     return all(a in absent or _is_zero(a) for a in chosen) or None
 
 
 def _filled(node: Node, absent: Collection[Node]) -> bool | None:
-    """Zeros in place of some elements."""
+    """Some elements are replaced by zeros."""
     return (node.args[0] in absent and _is_zero(node.args[2])) or None
 
 
 def _padded(node: Node, absent: Collection[Node]) -> bool | None:
-    """Zeros around."""
+    """Zeros are added around it."""
     value = node.args[2] if len(node.args) > 2 else 0
     return (node.args[0] in absent and _is_zero(value)) or None
 
 
 def _written(position: int) -> Rule:
-    """A copy of the first argument with elements of another one in some places."""
+    """A copy of the first argument with some elements from another one."""
 
     def rule(node: Node, absent: Collection[Node]) -> bool | None:
         base = node.args[0]
@@ -143,7 +142,8 @@ def _written(position: int) -> Rule:
 
 
 def _other(node: Node, absent: Collection[Node]) -> bool | None:
-    """Views and derivatives are linear in the first argument, of others nothing is known."""
+    """Views and derivatives are linear in the first argument; nothing is known about other
+    operators."""
     target = node.target
     if target is operator.getitem:
         return _first(node, absent)
@@ -158,7 +158,7 @@ def _takes_gradient_first(op: OpOverload) -> bool:
 
 
 def _is_zero(value: Any) -> bool:
-    """Whether a number or a tensor is nothing but zeros."""
+    """Whether a number or a tensor is entirely zero."""
     while isinstance(value, Node) and value.target in _SAME_VALUE:
         value = value.args[0]
     if not isinstance(value, Node):

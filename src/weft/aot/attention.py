@@ -1,15 +1,17 @@
-"""Attention on GPUs: the kernel that eager takes, and masks that the fast kernels accept.
+"""Attention on GPUs: the kernel that eager chooses, and masks that the fast kernels accept.
 
 Place in the pipeline: `trace.py` runs a captured `scaled_dot_product_attention` through here.
 
-PyTorch picks one of its kernels (cuDNN, flash, memory-efficient, plain matrix products) by looking
-at the tensors. Two things make it choose the plain one, several times slower and larger:
+PyTorch chooses one of its kernels (cuDNN, flash, memory-efficient, plain matrix products) by
+looking at the tensors. Two things make it choose the plain one, which is several times slower and
+needs more memory:
+
 - fake tensors: so it is asked with uninitialised tensors of the same sizes, strides and type;
-- a mask broadcast along its last dimension, as libraries build it for captured programs: it is laid
-  out densely first, broadcast dimensions aside, which costs one small copy.
-A mask that depends on no input and hides nothing (libraries build those too) is dropped, on every
-device.
-Grouped-query calls and other devices go the ordinary way.
+- a mask that is broadcast along its last dimension, as libraries build it for captured programs:
+  that dimension is made dense first, which costs one small copy.
+
+On every device, a mask that depends on no input and hides nothing (libraries build those too) is
+dropped. Grouped-query calls and other devices take the ordinary path.
 """
 
 from __future__ import annotations
@@ -38,9 +40,8 @@ def attention(
     attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """`torch.nn.functional.scaled_dot_product_attention` on fakes, with the kernel that eager
-    takes.
-    """
+    """`torch.nn.functional.scaled_dot_product_attention` on fakes, by the kernel that eager
+    chooses."""
     plain = attn_mask is None and not enable_gqa and query.device.type == "cuda"
     if plain and _all_static(query, key, value):
         kernel = KERNELS.get(_choice(query, key, value, dropout_p, is_causal, scale))
@@ -55,7 +56,7 @@ def attention(
 
 
 def _dense(mask: torch.Tensor) -> torch.Tensor:
-    """The mask with its last dimension in order; other broadcast dimensions stay so."""
+    """The mask with a dense last dimension; other broadcast dimensions stay broadcast."""
     last = mask.stride(-1)
     if type(last) is not int or last == 1 or mask.shape[-1] == 1:
         return mask
@@ -72,7 +73,7 @@ def _choice(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     dropout: float, causal: bool, scale: float | None,
 ) -> int:
-    """PyTorch's choice for real tensors of this form."""
+    """The kernel that PyTorch chooses for real tensors of this form."""
     with no_modes():
         real = [
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).requires_grad_(
@@ -147,7 +148,7 @@ def run_attention(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def hides_nothing(mask: Node) -> bool:
-    """Is the mask a constant of the graph that lets every position through?"""
+    """Whether the mask is a constant of the graph that lets every position through."""
     nodes = _constant_nodes(mask)
     if nodes is None:
         return False
@@ -163,7 +164,8 @@ def hides_nothing(mask: Node) -> bool:
 
 
 def _constant_nodes(root: Node) -> list[Node] | None:
-    """What `root` is computed from, operands first; None if an input or much is among it."""
+    """The nodes that `root` is computed from, operands first; None if they include an input or are
+    too many."""
     found: dict[Node, None] = {}
     stack = [root]
     while stack:
@@ -181,7 +183,8 @@ def _constant_nodes(root: Node) -> list[Node] | None:
 
 
 def _are_written(nodes: Iterable[Node]) -> bool:
-    """Whether an operator writes to the memory of one of them: `mask.masked_fill_(...)`."""
+    """Whether an operator writes to the memory of one of the nodes, as `mask.masked_fill_(...)`
+    does."""
     waiting = list(nodes)
     seen, memory = set(waiting), {_memory(node) for node in waiting} - {None}
     while waiting:

@@ -1,16 +1,16 @@
 """The `torch.autograd.Function` around a compiled forward and backward.
 
-Place in the pipeline: made once per compiled training graph; its `apply` runs at every call, so
-what can be decided beforehand is.
+Place in the pipeline: made once per compiled training graph. Its `apply` runs at every call, so
+whatever can be decided before is decided before::
 
     function = make_function(spec)       # boxed: list of inputs -> values
     values = function([x, w])            # values have one grad_fn, whose backward is compiled
 
-Under `create_graph=True` the backward differentiates the captured graph instead, through autograd,
-so that gradients of gradients exist. What that needs of the inputs beyond the saved values is held
-beside autograd's saved tensors: eager would let the program write to it, and pack none of it. Only
-leaves are kept, which costs nothing; others are held weakly, and their loss is an error, not a
-wrong number.
+With `create_graph=True` the backward differentiates the captured graph instead, through autograd,
+so that gradients of gradients exist. The inputs that this needs besides the saved values are kept
+outside autograd's saved tensors, because eager would not save them: the program may write to them,
+and hooks do not see them. Only leaves are kept strongly, which costs nothing; others are held
+weakly, and if they are gone, that is an error and not a wrong number.
 """
 
 from __future__ import annotations
@@ -30,12 +30,7 @@ from weft._torch import (
     is_executed,
     is_legacy_batchedtensor,
 )
-from weft.aot.ambient import Boxed, RandomState, no_autocast
-from weft.aot.backwards import Backwards, Indices
-from weft.aot.independent import Groups
-from weft.aot.runtime_wrapper import bases
-from weft.aot.saved_values import drop
-from weft.aot.stages import (
+from weft.aot.backward_stages import (
     Gradients,
     in_stages,
     linked_call,
@@ -43,6 +38,11 @@ from weft.aot.stages import (
     nothing,
     together,
 )
+from weft.aot.backwards import Backwards, Indices
+from weft.aot.global_state import Boxed, RandomState, no_autocast
+from weft.aot.independent import Groups
+from weft.aot.runtime_wrapper import bases
+from weft.aot.saved_values import drop
 from weft.aot.symbols import SymbolSource
 from weft.aot.tangents import TangentLayout
 from weft.errors import WeftError
@@ -50,13 +50,13 @@ from weft.runtime.generated_code import load
 
 
 class DoubleBackwardError(WeftError, RuntimeError):
-    """`create_graph=True` asked for something that the compiled graph cannot give."""
+    """`create_graph=True` needs something that the compiled graph cannot give."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FunctionSpec:
-    """All that the function needs to know."""
+    """The description of a compiled forward and backward."""
 
     forward: Boxed
     backwards: Backwards
@@ -103,7 +103,7 @@ def make_function(spec: FunctionSpec) -> Boxed:
 
 
 def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
-    """`at_once`, but by several nodes where gradients do not stay beside each other anyway."""
+    """`at_once`, but with a node for each stage if gradients are added up anyway."""
     function = _function_class(spec, linked=True)
     first = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     stages = [[spec.gradient_inputs[k] for k in stage] for stage in spec.backwards.stages]
@@ -124,7 +124,7 @@ def _function_class(
 ) -> type[torch.autograd.Function]:
     """A subclass of `torch.autograd.Function` for one compiled graph.
 
-    linked: its later gradients are those of nodes behind it.
+    linked: gradients of later stages belong to nodes behind it.
     """
 
     class CompiledFunction(torch.autograd.Function):
@@ -150,7 +150,7 @@ def _function_class(
 def _gradients(
     spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None, linked: bool
 ) -> Gradients | Iterator[Gradients]:
-    """All gradients, by position; or stage by stage, as they are asked for."""
+    """All gradients by position or, if linked, stage by stage as they are needed."""
     batched = are_functorch_transforms_active() or _are_batched(grads, spec.layouts)
     saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
     wanted = None if batched else _wanted(ctx, spec, linked)
@@ -173,7 +173,7 @@ def _gradients(
 
 
 def _are_batched(grads: Sequence[Any], layouts: Iterable[int]) -> bool:
-    """Whether `torch.autograd.grad(is_grads_batched=True)` asks."""
+    """Whether `torch.autograd.grad(is_grads_batched=True)` runs the backward."""
     for k in layouts:  # noqa: SIM110  at every backward: `any` takes three times as long
         if grads[k] is not None and is_legacy_batchedtensor(grads[k]):
             return True
@@ -183,7 +183,7 @@ def _are_batched(grads: Sequence[Any], layouts: Iterable[int]) -> bool:
 def _by_stage(
     spec: FunctionSpec, found: Gradients | Iterator[Gradients], given: Indices | None
 ) -> Iterator[Gradients]:
-    """Gradients stage by stage; None where no given tangent reaches."""
+    """The gradients stage by stage; None if no given tangent reaches one."""
     stages = spec.backwards.stages
     pieces = found if isinstance(found, Iterator) else in_stages(stages, found)
     if given is None:
@@ -198,7 +198,7 @@ def _by_stage(
 
 
 def _forward(spec: FunctionSpec, linked: bool) -> Callable[..., Any]:
-    """The function's forward: source for this graph, since it runs at every call."""
+    """The function's forward: generated source for this graph, because it runs at every call."""
     scope: dict[str, Any] = {
         "run": spec.forward, "spec": spec, "others": _others, "nothing": nothing,
         "bases": bases,
@@ -245,7 +245,8 @@ def _forward_text(spec: FunctionSpec, linked: bool) -> str:
 def _placed(
     spec: FunctionSpec, gradients: Sequence[Any], given: Indices | None
 ) -> tuple[Any, ...]:
-    """Gradients at the positions of their inputs; None where no given tangent reaches (as eager).
+    """Gradients at the positions of their inputs; None if no given tangent reaches one (as in
+    eager).
 
     `given`: the values that have a tangent, or None if all have.
     """
@@ -265,7 +266,7 @@ def _placed(
 def _tangents(
     spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None
 ) -> list[torch.Tensor]:
-    """The tangents of the values `given` (None: of all), as the backward takes them."""
+    """The tangents of the values `given` (None: all), as the backward takes them."""
     tangents = []
     for k, layout in spec.layouts.items():
         if grads[k] is not None:
@@ -277,10 +278,10 @@ def _tangents(
 
 
 def _wanted(ctx: Any, spec: FunctionSpec, linked: bool) -> Indices | None:
-    """The gradients that this backward is about (`torch.autograd.grad` of some inputs); None: all.
+    """The gradients that this backward should compute (`torch.autograd.grad` of some inputs); None:
+    all.
 
-    A plain `backward()` is told by one look: it executes the nodes of leaves, others only say that
-    they have been asked for.
+    One look tells whether it is a plain `backward()`: only that executes the nodes of leaves.
     """
     nodes, edges = ctx.next_functions, spec.edges
     if linked:
@@ -300,10 +301,10 @@ def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices |
 
 
 def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.Tensor]:
-    """The saved tensors, which are kept until all groups of values have had their backward.
+    """The saved tensors, kept until all groups of values have had their backward.
 
     The autograd engine frees them after the first one, unless the graph is retained; eager frees
-    only what belongs to that group.
+    only those of that group.
     """
     walked = {g for g in groups if given is None or g & given}
     saved, done = getattr(ctx, "kept_saved", (None, set()))
@@ -318,9 +319,9 @@ def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.
 
 
 def _mixes(spec: FunctionSpec, given: Indices) -> bool:
-    """Whether a gradient is a sum over groups of values of which some have no tangent.
+    """Whether a gradient is a sum over groups of values, some of which have no tangent.
 
-    Zeros in their place are no zeros any more behind an infinite derivative.
+    Zeros instead of an absent tangent do not stay zeros behind an infinite derivative.
     """
     return bool(spec.groups) and any(v & given and v - given for v in spec.depends_on)
 
@@ -340,7 +341,7 @@ def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
 def _differentiably(
     spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], wanted: Indices | None
 ) -> Gradients:
-    """The gradients through autograd, on the original inputs."""
+    """The gradients computed through autograd, for the original inputs."""
     inputs = _original_inputs(spec, ctx, saved)
     by_value = {k: layout.fit(grads[k]) for k, layout in spec.layouts.items()
                 if grads[k] is not None}
@@ -352,7 +353,7 @@ def _differentiably(
 
 
 def _original_inputs(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:
-    """What the forward was given."""
+    """The arguments of the forward."""
     inputs: list[Any] = [None] * spec.n_inputs
     for i, tensor in zip(spec.saved_inputs, saved, strict=False):
         inputs[i] = tensor
@@ -367,7 +368,7 @@ def _original_inputs(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list
 
 
 def _recomputed(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:
-    """All that was saved: the forward runs once more."""
+    """All saved values, by running the forward again."""
     random = ctx.random.replayed() if spec.random_devices else nullcontext()
     with random:
         outputs = spec.forward(_original_inputs(spec, ctx, saved))
@@ -376,7 +377,7 @@ def _recomputed(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]
 
 @final
 class _StandIn:
-    """What is remembered of an input whose value does not matter."""
+    """The metadata of an input whose value does not matter."""
 
     __slots__ = ("device", "dtype", "requires_grad", "size", "stride")
 
@@ -386,7 +387,7 @@ class _StandIn:
         self.requires_grad = tensor.requires_grad
 
     def made(self) -> torch.Tensor:
-        """A tensor like it."""
+        """A tensor with that metadata."""
         made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
         return made.zero_().requires_grad_(self.requires_grad)
 

@@ -1,9 +1,10 @@
-"""The backward halves of one training graph: one for each pattern of tangents that turns up.
+"""The compiled backwards of one training graph: one for each pattern of tangents that occurs.
 
-Place in the pipeline: made by `training.py`, asked by `autograd_function.py` at every backward. A
-graph with one result has its backward at once. Which of several results get a tangent is only known
-when the backward comes, so it is compiled then, for exactly these; the same for gradients that
-nobody asks for (`torch.autograd.grad(loss, x)` with parameters that need gradients, too)::
+Place in the pipeline: made by `training.py`, used by `autograd_function.py` at every backward. A
+graph with one result has its backward compiled at once. Which of several results get a tangent is
+only known when the backward runs, so it is compiled then, for exactly these. The same holds for
+gradients that are not needed (`torch.autograd.grad(loss, x)` with parameters that require
+gradients, too)::
 
     loss, logits = compiled(x)
     loss.backward()          # compiles the backward without the tangent of `logits`
@@ -19,11 +20,11 @@ from torch.fx import Graph, Node
 from weft._torch import DisableAutocast, DisableTorchFunction
 from weft.aot import graph as aten_graph
 from weft.aot.absent_tangents import remove_tangents
-from weft.aot.ambient import Boxed
+from weft.aot.backward_stages import Stages
+from weft.aot.global_state import Boxed
 from weft.aot.nodes import copied_graph
 from weft.aot.prepare import Compiler, finish
 from weft.aot.python_code import compile_calls
-from weft.aot.stages import Stages
 from weft.compiling import compiling
 from weft.config import config
 from weft.diagnostics.failures import handle
@@ -38,9 +39,10 @@ _MAX_PATTERNS: Final = 8
 
 @final
 class Backward:
-    """A compiled backward: of which values it takes tangents, and whether it works with zeros.
+    """A compiled backward: the values whose tangents it takes, and whether it uses zeros for
+    others.
 
-    in_stages: `call` gives an iterator of the gradients of each stage.
+    in_stages: `call` returns an iterator of the gradients of each stage.
     """
 
     __slots__ = ("call", "given", "in_stages", "with_zeros")
@@ -54,10 +56,11 @@ class Backward:
 
 @final
 class Backwards:
-    """The backward graph and what has been compiled of it.
+    """The backward graph, and the backwards that have been compiled from it.
 
-    `tangents`: the values that its last placeholders are the tangents of. `stages`: in which it
-    gives its gradients. `narrows`: whether it may be compiled for some tangents and gradients only.
+    `tangents`: the values whose tangents are its last placeholders. `stages`: the stages in which
+    it returns its gradients. `narrows`: whether it may be compiled for some tangents and gradients
+    only.
     """
 
     def __init__(
@@ -75,7 +78,8 @@ class Backwards:
             self.compiled[None, None] = self._made(None, None, compiler)
 
     def of(self, given: Indices | None, wanted: Indices | None) -> Backward:
-        """The backward for tangents of the values `given` and the gradients `wanted` (positions).
+        """The backward for the tangents of the values `given` and the gradients `wanted`
+        (positions).
 
         None: all.
         """
@@ -133,7 +137,7 @@ Source = tuple[str, int] | None
 
 
 def _gradient_sources(graph: Graph, tangents: list[Node]) -> list[Source]:
-    """Where each gradient comes from; the graph keeps only outputs that it computes."""
+    """The source of each gradient; the graph keeps only outputs that it computes."""
     node = aten_graph.output_node(graph)
     n_placeholders = sum(n.op == "placeholder" for n in graph.nodes)
     first = n_placeholders - len(tangents)
@@ -151,7 +155,7 @@ def _gradient_sources(graph: Graph, tangents: list[Node]) -> list[Source]:
 
 
 def _stages_of_outputs(sources: list[Source], stages: Stages) -> Stages:
-    """The outputs of each stage; none if there is one stage, or an output is two gradients."""
+    """The outputs of each stage; () if there is one stage, or if one output is two gradients."""
     outputs = [s[1] for s in sources if s is not None and s[0] == "output"]
     found = tuple(
         tuple(s[1] for k in stage if (s := sources[k]) is not None and s[0] == "output")
@@ -162,7 +166,7 @@ def _stages_of_outputs(sources: list[Source], stages: Stages) -> Stages:
 
 
 def _with_sources(backward: Boxed, sources: list[Source], stages: Stages) -> Boxed:
-    """`backward` with all gradients in place."""
+    """`backward` with all gradients at their places."""
     tangents = {s[1] for s in sources if s is not None and s[0] == "tangent"}
     if getattr(backward, "in_stages", False):
         return _staged(backward, sources, tangents, stages)
@@ -184,7 +188,8 @@ def _with_sources(backward: Boxed, sources: list[Source], stages: Stages) -> Box
 def _staged(
     backward: Boxed, sources: list[Source], tangents: set[int], stages: Stages
 ) -> Boxed:
-    """`backward`, which gives its outputs by number as they are made, with gradients in place."""
+    """`backward`, which yields its outputs with their numbers as they are computed, with gradients
+    at their places."""
 
     def call(inputs: list[Any]) -> Any:
         found: dict[Source, Any] = {("tangent", i): inputs[i] for i in tangents}

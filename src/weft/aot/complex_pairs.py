@@ -1,7 +1,7 @@
 """Complex tensors become pairs of real ones, which kernels can compute with.
 
-Place in the pipeline: `prepare.py`, after decomposition. Complex numbers stay in memory only where
-they are an input, an output, or the business of a library call (a product of matrices, an FFT):
+Place in the pipeline: `prepare.py`, after decomposition. Complex numbers stay in memory only if
+they are an input, an output, or an operand of a library call (a matrix product, an FFT)::
 
     z = view_as_complex(x); w = z * f; y = view_as_real(w)        # f: an input, complex
     →   a = select(x, -1, 0); b = select(x, -1, 1)
@@ -35,7 +35,7 @@ _IN_PLACE: Final = frozenset({*VIEWS, aten._conj.default})
 
 
 def split_complex(graph: Graph) -> None:
-    """Rewrites `graph` in place. What it leaves behind is dead code."""
+    """Rewrite `graph` in place; leaves dead code behind."""
     if not any(_is_complex(node) for node in graph.nodes):
         return
     splitter = _Splitter(graph)
@@ -50,7 +50,7 @@ def _is_complex(node: Node) -> bool:
 
 
 def _complex_dtype(node: Node) -> torch.dtype:
-    """In which an operator computes: its result's, or that of the widest operand."""
+    """The complex dtype in which an operator computes: its result's, or its widest operand's."""
     nodes = [node] if _is_complex(node) else filter(_is_complex, node.all_input_nodes)
     dtypes: Iterable[torch.dtype] = (n.meta["val"].dtype for n in nodes)
     return max(dtypes, key=lambda dtype: dtype.itemsize)
@@ -58,7 +58,7 @@ def _complex_dtype(node: Node) -> torch.dtype:
 
 @final
 class _Splitter:
-    """The parts of complex nodes found so far."""
+    """Rewrites the complex nodes of a graph one by one."""
 
     def __init__(self, graph: Graph) -> None:
         self.tensors = Functionalizer(graph, Evaluator.current())
@@ -70,7 +70,7 @@ class _Splitter:
         """The node that is being visited."""
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
-        """Appends an operator in place of what is being visited."""
+        """Append an operator before the node that is being visited."""
         return self._like_origin(self.tensors.emit(op, *args, **kwargs))
 
     def _like_origin(self, node: Node) -> Node:
@@ -80,7 +80,7 @@ class _Splitter:
     # -- nodes -------------------------------------------------------------------------------------
 
     def visit(self, node: Node) -> None:
-        """Replaces a node that has to do with complex tensors."""
+        """Replace a node that reads or computes complex tensors."""
         self.origin = node
         if node.target is operator.getitem and node.args[0] in self.lists:
             self._pick(node)
@@ -96,7 +96,7 @@ class _Splitter:
             self._replace(node, self._apply(node))
 
     def _applies(self, node: Node) -> bool:
-        """Whether there is a rule, and all it reads are tensors that kernels know."""
+        """Whether there is a rule, and all operands are tensors that kernels can read."""
         tensors = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
         known = all(isinstance(t, (FakeTensor, list, tuple)) for t in tensors)
         return known and node.target in RULES and not any(
@@ -105,7 +105,7 @@ class _Splitter:
         )
 
     def _stays(self, node: Node) -> bool:
-        """Whether this is a view of complex numbers in memory (as an output, it is to be one)."""
+        """Whether this is a view of complex numbers in memory; as an output it must stay one."""
         first = node.args[0]
         in_memory = isinstance(first, Node) and self.joined.get(first) is first
         if in_memory and node.target is aten.view_as_real.default:
@@ -113,7 +113,7 @@ class _Splitter:
         return in_memory and node.target in _IN_PLACE and _is_complex(node)
 
     def _keep(self, node: Node) -> None:
-        """A node that works on complex tensors in memory."""
+        """Keep a node that works on complex tensors in memory."""
         node.args = map_arg(node.args, self._in_memory)
         node.kwargs = map_arg(node.kwargs, self._in_memory)
         if _is_complex(node):
@@ -143,7 +143,7 @@ class _Splitter:
     # -- arguments ---------------------------------------------------------------------------------
 
     def _apply(self, node: Node) -> Any:
-        """A node's rule on its arguments' parts."""
+        """Apply a node's rule to its arguments' parts."""
         assert isinstance(node.target, OpOverload)
         cx = Context(self.emit, node.target, REAL_DTYPE[_complex_dtype(node)], node.meta["val"])
         args = [self._argument(a) for a in node.args]
@@ -161,7 +161,7 @@ class _Splitter:
         return value
 
     def _parts_of(self, node: Node) -> Parts:
-        """The parts of a complex node; what is in memory is read as pairs."""
+        """The parts of a complex node; one in memory is read as pairs."""
         found = self.parts.get(node)
         if found is None:
             found = self._apply(node) if node.target in _IN_PLACE else self._read(node)

@@ -88,7 +88,7 @@ class Parts(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Context:
-    """What a rule may need beside its arguments."""
+    """What a rule needs besides its arguments."""
 
     emit: Emit
     op: OpOverload
@@ -99,11 +99,11 @@ class Context:
 
     @property
     def complex_result(self) -> bool:
-        """Whether a rule is to return parts."""
+        """Whether a rule should return parts."""
         return isinstance(self.result, torch.Tensor) and self.result.is_complex()
 
     def parts(self, value: Any) -> Parts:
-        """Anything as a complex operand; the imaginary part of a real one is the number 0."""
+        """Any operand as a complex one; the imaginary part of a real operand is the number 0."""
         if isinstance(value, Parts):
             return Parts(self._typed(value.real), self._typed(value.imag))
         if isinstance(value, Real):
@@ -119,7 +119,7 @@ class Context:
         return part.call(aten._to_copy.default, dtype=self.dtype)
 
     def tensors(self, value: Any) -> Parts:
-        """The same with a tensor for each part."""
+        """As `parts`, with a tensor for each part."""
         real, imag = self.parts(value)
         if not isinstance(imag.value, Node):
             imag = real.call(aten.full_like.default, imag.value)
@@ -134,7 +134,7 @@ AnyRule = TypeVar("AnyRule", bound=Rule)
 
 
 def rule(*ops: OpOverload) -> Callable[[AnyRule], AnyRule]:
-    """Registers a rule."""
+    """Register a rule."""
 
     def register(function: AnyRule) -> AnyRule:
         RULES.update(dict.fromkeys(ops, function))
@@ -170,7 +170,7 @@ def _mul(cx: Context, a: Any, b: Any) -> Parts:
 
 @rule(aten.div.Tensor, aten.div.Scalar)
 def _div(cx: Context, a: Any, b: Any) -> Parts:
-    """Scaled by the divisor's larger part, which keeps its square from overflowing."""
+    """Both operands are scaled by the divisor's larger part, so that its square cannot overflow."""
     a, b = cx.parts(a), cx.parts(b)
     if not isinstance(b.real.value, Node):
         divisor = complex(b.real.value, b.imag.value)
@@ -275,7 +275,7 @@ def _polar(cx: Context, size: Real, angle: Real) -> Parts:
 
 @rule(aten._to_copy.default)
 def _to_copy(cx: Context, a: Any, **form: Any) -> Any:
-    """Also between real and complex numbers; the imaginary part is lost as in eager."""
+    """Converts also between real and complex; the imaginary part is dropped as in eager."""
     parts = a if isinstance(a, Parts) else None
     real = a.real if parts else a
     if not cx.complex_result:
@@ -291,8 +291,10 @@ def _to_copy(cx: Context, a: Any, **form: Any) -> Any:
 
 
 def _alike(*values: int) -> Rule:
-    """A rule for operators that do the same to both parts; `values`: positions of the arguments
-    that are complex, be they given as numbers or real tensors."""
+    """A rule for operators that do the same to both parts.
+
+    `values`: positions of the complex arguments, even if they are numbers or real tensors.
+    """
 
     def apply(cx: Context, *args: Any, **kwargs: Any) -> Any:
         given = [_as_parts(cx, a) if i in values else a for i, a in enumerate(args)]

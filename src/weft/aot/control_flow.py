@@ -1,10 +1,10 @@
-"""Graphs compiled in stages: those with `torch.cond`, that return leaves they made, or that store
+"""Graphs compiled in parts: those with `torch.cond`, that return leaves they made, or that store
 activations.
 
-Place in the pipeline: `pipeline.compile_aot` asks `has_stages(gm)` first. Which branch runs is
-decided at each call, in Python; gradients flow between the stages through autograd, and end at a
-leaf that one of them made. An activation that a forward hook stores gets its whole gradient because
-what depends on it is another stage.
+Place in the pipeline: `pipeline.compile_aot` calls `has_stages(gm)` first. Which branch runs is
+decided at each call, in Python. Gradients flow between the parts through autograd, and end at a
+leaf that one of them made. An activation that a forward hook stores gets its whole gradient,
+because what depends on it is in another part::
 
     a = sin(x)                           stage 0: compiled
     b = cond(p, true_fn, false_fn, (a,)) stage 1: true_fn or false_fn, each compiled
@@ -26,7 +26,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from weft._torch import HigherOrderOperator, cond_operator
-from weft.aot.ambient import modes_kept
+from weft.aot.global_state import preserve_modes
 from weft.aot.views import Unsupported
 
 CompilePart = Callable[[GraphModule, list[Any]], Callable[..., Any]]
@@ -36,16 +36,16 @@ _COND: Final = cond_operator
 
 
 def has_stages(gm: GraphModule) -> bool:
-    """Whether a graph takes decisions when it runs, returns a leaf that it makes, or stores what
-    its results are differentiated by."""
+    """Whether a graph takes a decision when it runs, returns a leaf that it makes, or stores an
+    activation whose gradient the program may ask for."""
     if any(n.target is _COND for n in gm.graph.nodes):
         return True
     return bool(_makes_leaves(gm.graph) or _stored_activations(gm.graph))
 
 
 def _stored_activations(graph: Graph) -> set[Node]:
-    """Nodes whose gradients are asked for, as it seems (the program keeps them by a side effect,
-    and other results depend on them), or the last that writes to such a one."""
+    """Nodes whose gradients the program may ask for: a side effect stores them, and other results
+    depend on them. If such a node is written later, the last write."""
     stored = [n for n in graph.nodes if "stored" in n.meta and _has_gradient(n)]
     if not stored:
         return set()
@@ -56,7 +56,7 @@ def _stored_activations(graph: Graph) -> set[Node]:
 
 
 def _dependents(node: Node) -> Iterator[Node]:
-    """All that is computed of a node, directly or not."""
+    """All nodes that depend on a node, directly or not."""
     seen = {node}
     waiting = [node]
     while waiting:
@@ -84,12 +84,12 @@ def _makes_leaves(graph: Graph) -> set[Node]:
 
 
 def _sets_mode(node: Node) -> bool:
-    """Whether a node is a call for its effect on global state, such as the gradient mode."""
+    """Whether a node sets global state, such as the gradient mode."""
     return node.op == "call_function" and not node.users and not node.all_input_nodes
 
 
 def check_node(node: Node) -> None:
-    """Raises Unsupported for operators on functions that cannot be traced."""
+    """Raise Unsupported for operators on functions that cannot be traced."""
     if isinstance(node.target, HigherOrderOperator):
         raise Unsupported(f"{node.target} is run as it is")
 
@@ -100,7 +100,7 @@ def compile_stages(
     """`gm` as a sequence of compiled stages."""
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     examples = dict(zip(placeholders, example_inputs, strict=True))
-    with modes_kept():
+    with preserve_modes():
         stages = [
             _branch(gm, nodes[0], examples, compile_part) if kind == "branch" else
             _straight(gm, nodes, examples, compile_part if kind == "plain" else _as_it_is)
@@ -110,7 +110,8 @@ def compile_stages(
 
 
 def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
-    """Runs of "plain" nodes; each "branch" and what is run "as it is" alone."""
+    """The graph as "plain" sequences, single "branch" nodes, and single nodes that run "as it
+    is"."""
     makes_leaves = _makes_leaves(graph)
     stored = _stored_activations(graph)
     stages: list[tuple[str, list[Node]]] = []
@@ -133,19 +134,19 @@ def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
 
 
 def _as_it_is(part: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-    """Not compiled; a mode is set now too, for the stages that follow."""
+    """A node that is not compiled; a mode is also set now, for the stages that follow."""
     if all(_sets_mode(n) for n in part.graph.nodes if n.op != "output"):
         part()
     return part.forward
 
 
 def _is_module(node: Node) -> bool:
-    """A reference to a subgraph, which only its branch node reads."""
+    """Whether the node refers to a subgraph, which only its branch node reads."""
     return node.op == "get_attr" and all(u.target is _COND for u in node.users)
 
 
 def _is_result(node: Node, of: Any) -> bool:
-    """`getitem(of(…), i)`: part of that call's stage."""
+    """Whether the node is `getitem(of(…), i)`: part of that call's stage."""
     source = node.args[0] if node.args else None
     return node.target is operator.getitem and isinstance(source, Node) and source.target is of
 
@@ -153,7 +154,7 @@ def _is_result(node: Node, of: Any) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Something to run: which values it takes and gives."""
+    """A compiled part or a branch, with the values that it takes and returns."""
 
     run: Callable[..., Any]
     inputs: list[Node]
@@ -162,7 +163,7 @@ class _Stage:
 
 @final
 class _Program:
-    """Runs stages in turn; what none of them needs any more is let go of."""
+    """Runs stages in turn, and frees values after their last use."""
 
     def __init__(self, placeholders: list[Node], stages: list[_Stage], result: Any) -> None:
         self.placeholders = placeholders
@@ -186,7 +187,7 @@ class _Program:
 def _straight(
     gm: GraphModule, stage: list[Node], examples: dict[Node, Any], compile_part: CompilePart
 ) -> _Stage:
-    """A stage without a decision, compiled for the examples; adds its outputs' examples."""
+    """A compiled stage without a decision; adds its outputs' examples."""
     inside = set(stage)
     inputs = list(dict.fromkeys(a for n in stage for a in n.all_input_nodes if a not in inside))
     outputs = [n for n in stage if any(u not in inside for u in n.users)]
@@ -199,7 +200,7 @@ def _straight(
 def _part(
     gm: GraphModule, stage: list[Node], inputs: list[Node], outputs: list[Node]
 ) -> GraphModule:
-    """The nodes of a stage as a graph of their own."""
+    """The nodes of a stage as a graph module."""
     graph = Graph()
     env: dict[Node, Node] = {}
     for node in inputs:
@@ -214,7 +215,7 @@ def _part(
 def _branch(
     gm: GraphModule, node: Node, examples: dict[Node, Any], compile_part: CompilePart
 ) -> _Stage:
-    """A branch node: both sides compiled."""
+    """A stage with both branches compiled."""
     predicate, *sides, operands = node.args
     assert isinstance(operands, (tuple, list))
     inputs = [n for n in operands if isinstance(n, Node)]
@@ -239,7 +240,7 @@ def _index(user: Node) -> int:
 
 
 def _side(gm: GraphModule, side: Any, operands: Sequence[Any]) -> GraphModule:
-    """A branch's graph, with operands that are plain numbers filled in."""
+    """A branch's graph, with operands that are plain numbers substituted."""
     found = gm.get_submodule(str(side.target))
     assert isinstance(found, GraphModule)
     if all(isinstance(o, Node) for o in operands):
@@ -260,7 +261,7 @@ def _side(gm: GraphModule, side: Any, operands: Sequence[Any]) -> GraphModule:
 
 @final
 class _Choice:
-    """Runs one of two sides; gives the results that are asked for."""
+    """Runs one of two branches and returns the results that are used."""
 
     def __init__(
         self, on_true: Callable[..., Any], on_false: Callable[..., Any], items: list[int]

@@ -1,10 +1,10 @@
 """Sizes and numbers that depend on data, in ATen graphs.
 
 Place in the pipeline: around all of `compile_aot`. While a graph is traced and its passes run,
-operators like `nonzero` may bring unbacked symbols; the node that brings some says where running
-code finds their values (`meta["binds"]`). What had to be assumed of them (equal sizes, indices
-that count from the front) is tested when the graph runs (`meta["asserts"]` of the graph); if a
-test fails, the captured graph runs instead.
+operators like `nonzero` may introduce unbacked symbols; their node says where running code finds
+the values (`meta["binds"]`). What had to be assumed about them (equal sizes, indices that count
+from the front) is checked when the graph runs (`meta["asserts"]` of the graph); if a check fails,
+the captured graph runs instead::
 
     nonzero: i64[u0, 2] = aten.nonzero.default(x)        # binds u0 = nonzero.size(0)
     item: u1 = aten._local_scalar_dense.default(n)       # binds u1
@@ -29,7 +29,7 @@ from weft.shapes.symnode import extents
 
 @contextmanager
 def data_symbols(gm: GraphModule, example_inputs: Sequence[Any]) -> Iterator[ShapeContext]:
-    """The context that makes symbols for what depends on data, while a graph is compiled."""
+    """Set the context that makes symbols for data-dependent values while a graph is compiled."""
     context = gm.meta.get("shapes") or _context_of(gm, example_inputs) or ShapeContext()
     mode = Evaluator.current().mode
     before = mode.symbols, context.fakes_are_tensors, context.asserts, context.may_expect
@@ -48,8 +48,8 @@ def data_symbols(gm: GraphModule, example_inputs: Sequence[Any]) -> Iterator[Sha
 
 @contextmanager
 def expecting(symbols: ShapeContext) -> Iterator[None]:
-    """While the captured graph is traced: what its operators ask of data is answered by what is
-    expected, and tested."""
+    """While tracing, assume the expected answer to questions of operators about data, and check it
+    later."""
     symbols.expects = True
     try:
         yield
@@ -70,8 +70,11 @@ def _context_of(gm: GraphModule, example_inputs: Sequence[Any]) -> ShapeContext 
 
 
 def with_positions(args: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """The arguments of `target[key] = value` with positions in place of masks: the value's gradient
-    is what the backward finds there, and how many there are is better known before."""
+    """The arguments of `target[key] = value` with masks replaced by positions.
+
+    The value's gradient is what the backward finds at the positions, and their number is better
+    known before.
+    """
     target, key, value = args
     if not isinstance(value, torch.Tensor) or not value.requires_grad or not value.dim():
         return target, key, value
@@ -86,5 +89,5 @@ def with_positions(args: Sequence[Any]) -> tuple[Any, Any, Any]:
 
 
 def bound_names(graph: Graph) -> dict[str, Node]:
-    """The node that each symbol's value comes from."""
+    """The node that binds each symbol."""
     return {b.name: node for node in graph.nodes for b in binds(node)}

@@ -1,8 +1,9 @@
-"""Which operators are replaced by simpler ones, and by what.
+"""Which operators are replaced by simpler ones.
 
-Place in the pipeline: `expand.py` asks `find(op)` for the decomposition of every operator that the
-code generator has no lowering for. Most come from PyTorch's own table; `@decomposition` adds ours,
-where PyTorch's is missing or poor. `KEPT` are operators for which a library call beats any formula.
+Place in the pipeline: `expand.py` calls `find(op)` for every operator that the code generator has
+no lowering for. Most decompositions come from PyTorch's table; `@decomposition` adds those that
+PyTorch lacks or has in a slow form. `KEPT` are operators for which a library call is faster than
+any formula::
 
     @decomposition(aten.foo.default)
     def foo(x, alpha):
@@ -53,7 +54,8 @@ decomposition = registrar(OURS)
 
 
 def find(op: OpOverload, device: str) -> Decomposition | None:
-    """The decomposition of an operator, if it has one that is worth using on that device type."""
+    """The decomposition of an operator, or None if it has none that is worth using on that device
+    type."""
     found = OURS.get(op)
     if found is not None:
         return found
@@ -107,8 +109,8 @@ def _per_item(value: Any, n: int) -> list[Any]:
 
 @decomposition(aten._efficientzerotensor.default)
 def efficient_zeros(size: Any, **form: Any) -> Any:
-    """Zeros in memory: forward-mode derivatives use tensors without any, which kernels cannot read.
-    """
+    """Zeros in memory; forward-mode derivatives use tensors without memory, which kernels cannot
+    read."""
     return torch.zeros(size, **form)
 
 
@@ -133,7 +135,7 @@ def batch_norm_with_new_statistics(
 ) -> tuple[Any, ...]:
     """Batch norm, the batch's mean and inverse deviation, and the new running statistics.
 
-    All of it in float32 for half types, as ATen's kernels compute.
+    Half types are computed in float32, as in ATen's kernels.
     """
     if not training:
         raise NotImplementedError("the running statistics are used: another operator")
@@ -171,7 +173,7 @@ def _normalized_batch(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, 
 
 @decomposition(aten.index_put.default)
 def masked_number(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
-    """`x[mask] = number` without looking for the positions."""
+    """`x[mask] = number`, without computing the positions."""
     mask = indices[0]
     if len(indices) != 1 or mask.dtype is not torch.bool or values.dim() or values.is_complex():
         raise NotImplementedError("positions, or a value for each")
@@ -181,8 +183,8 @@ def masked_number(x: Any, indices: Any, values: Any, accumulate: bool = False) -
 
 @decomposition(aten.slice_backward.default)
 def padded_slice(grad: Any, sizes: Any, dim: int, start: Any, end: Any, step: Any) -> Any:
-    """Zeros around the gradient where sizes are symbolic: PyTorch's formula asks whether all was
-    taken (of `x[:, :n]` behind a padding to a multiple), and a guard would answer."""
+    """Zeros around the gradient, for symbolic sizes: PyTorch's formula asks whether the slice is
+    everything (`x[:, :n]` after padding to a multiple), which would become a guard."""
     size = sizes[dim]
     if type(step) is not int or step != 1 or type(start) is not int or start < 0 or (
             type(size) is int):
@@ -194,8 +196,8 @@ def padded_slice(grad: Any, sizes: Any, dim: int, start: Any, end: Any, step: An
 
 
 def _keeping_nan(op: OpOverload, where: Callable[..., Any]) -> None:
-    """PyTorch's formula asks whether a value is inside; the kernels, whether it is outside: then
-    NaN, which is neither, stays."""
+    """PyTorch's formula tests whether a value is inside, the kernels whether it is outside; for
+    NaN, which is neither, the gradient must stay."""
 
     @decomposition(op)
     def formula(gradient: Any, *args: Any) -> Any:

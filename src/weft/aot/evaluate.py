@@ -1,10 +1,11 @@
-"""Metadata of operator results, remembered: the same operator on the same metadata runs once.
+"""Metadata of operator results, cached: the same operator on the same metadata runs once.
 
-Place in the pipeline: aot's recorder and the expansion of decompositions ask here for every node's
-`meta["val"]`. A miss costs a run of PyTorch's meta kernel on fake tensors (≈ 60 µs), a hit ≈ 5.
+Place in the pipeline: aot's recorder and the expansion of decompositions compute every node's
+`meta["val"]` here. A miss costs a run of PyTorch's meta kernel on fake tensors (≈ 60 µs), a hit ≈
+5.
 
 Metadata is *interned*: one `FakeTensor`, the exemplar, stands for all tensors with the same sizes,
-strides, dtype and device, so the key of a call is made of the arguments' identities.
+strides, dtype and device, so the key of a call consists of the arguments' identities::
 
     evaluator = Evaluator.current()
     x = evaluator.exemplar((2, 3), (3, 1), torch.float32, torch.device("cpu"))
@@ -47,7 +48,7 @@ class Result:
 
 @final
 class Evaluator:
-    """Interned metadata and remembered results, shared by all compilations of the process."""
+    """Interned metadata and cached results, shared by all compilations of the process."""
 
     _shared: ClassVar[Evaluator | None] = None
 
@@ -59,7 +60,7 @@ class Evaluator:
 
     @classmethod
     def current(cls) -> Evaluator:
-        """The process's evaluator; a new one once the old one has grown large."""
+        """The process's evaluator; replaced by a new one when it has grown large."""
         found = cls._shared
         if found is None or len(found._results) > _LIMIT:
             found = cls._shared = cls()
@@ -104,7 +105,7 @@ class Evaluator:
         return self.fresh(exemplar.size(), exemplar.stride(), exemplar.dtype, exemplar.device)
 
     def alias(self, viewed: FakeTensor, exemplar: FakeTensor, offset: Any) -> FakeTensor:
-        """A fresh fake tensor with an exemplar's metadata on the storage of `viewed`."""
+        """A new fake tensor with an exemplar's metadata on the storage of `viewed`."""
         if viewed.is_inference() is not torch.is_inference_mode_enabled():
             with torch.inference_mode(viewed.is_inference()):  # as eager's views are
                 return self.alias(viewed, exemplar, offset)
@@ -171,7 +172,7 @@ def dim_key(dim: Any) -> Any:
 
 
 def number_key(number: Any) -> Any:
-    """A hashable stand-in for a symbolic number: its expression and whose symbols it is about."""
+    """A hashable stand-in for a symbolic number: its expression and its context."""
     return (type(number), id(number.node.shape_env), number.node.value)
 
 

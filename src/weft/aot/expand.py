@@ -1,10 +1,9 @@
 """Replaces operators that the code generator does not know by their decompositions.
 
-Place in the pipeline: after tracing, before the passes. A decomposition is a Python function; it is
-run once per distinct call (operator, argument metadata, constants) inside a recorder of its own,
-and the recorded *template* is copied into the graph wherever that call occurs. A template is used
-only if every operator in it is one that the code generator knows: half-known ones would be slower
-than the library's own operator.
+Place in the pipeline: after tracing, before the passes. A decomposition is a Python function. It
+runs once per distinct call (operator, argument metadata, constants) inside its own recorder, and
+the recorded *template* is copied into the graph wherever that call occurs. A template is used only
+if the code generator knows every operator in it: otherwise the library's own operator is faster::
 
     expand(graph, lowered=LOWERINGS.__contains__)
 """
@@ -49,7 +48,7 @@ def expand(graph: Graph, lowered: Lowered) -> int:
 class Template:
     """A recorded decomposition: a graph with one placeholder per tensor argument, in order.
 
-    Its output is a node, or a list of nodes and None, as the operator has one result or several.
+    Its output is a node, or a list of nodes and None if the operator has several results.
     """
 
     __slots__ = ("graph", "placeholders")
@@ -61,7 +60,7 @@ class Template:
 
     @property
     def outputs(self) -> Any:
-        """The results' nodes (those that later expansion put in place of the first ones)."""
+        """The nodes of the results, after further expansion."""
         return output_node(self.graph).args[0]
 
 
@@ -77,7 +76,7 @@ class _Expander:
         self.count = 0
 
     def visit(self, node: Node) -> None:
-        """Replaces one node if it should be."""
+        """Replace one node, if it should be replaced."""
         op: OpOverload = node.target  # type: ignore[assignment]
         if "binds" in node.meta or self.lowered(op) or (
             decomposition := find(op, _device_type(node))
@@ -94,7 +93,7 @@ class _Expander:
     # -- templates ---------------------------------------------------------------------------------
 
     def _template(self, node: Node, decomposition: Decomposition) -> Template | None:
-        """The template for a call, or None if it is better kept."""
+        """The template for a call, or None if the operator should be kept."""
         try:
             template = _record(node, decomposition, self.evaluator)
         except (Unsupported, NotImplementedError, UndecidedValue, ZeroDivisionError):
@@ -106,7 +105,7 @@ class _Expander:
         return template if wanted else None
 
     def _expand_within(self, template: Template) -> None:
-        """Decompositions may use operators that need decomposing in turn."""
+        """Expand the operators of a template that need decomposition themselves."""
         inner = _Expander(template.graph, self.lowered)
         inner.templates = self.templates
         for node in list(template.graph.nodes):
@@ -122,7 +121,7 @@ class _Expander:
     # -- use ---------------------------------------------------------------------------------------
 
     def _instantiate(self, node: Node, template: Template) -> None:
-        """Copies a template in place of `node`."""
+        """Copy a template in place of `node`."""
         env: dict[Node, Node] = dict(
             zip(template.placeholders, _tensor_arguments(node), strict=True)
         )
@@ -150,7 +149,7 @@ class _Expander:
 
 
 def _record(node: Node, decomposition: Decomposition, evaluator: Evaluator) -> Template:
-    """Runs a decomposition on fakes and writes down what it does."""
+    """Run a decomposition on fakes and record what it does."""
     graph = Graph()
     tensors = Functionalizer(graph, evaluator)
     recorder = Recorder(tensors, _no_lifting)
@@ -176,7 +175,8 @@ def _record(node: Node, decomposition: Decomposition, evaluator: Evaluator) -> T
 
 
 def _thawed(value: Any) -> Any:
-    """Plain lists and dictionaries for fx's immutable ones, which decompositions may change."""
+    """Plain lists and dictionaries instead of fx's immutable ones, because decompositions may
+    change them."""
     if isinstance(value, dict):
         return {k: _thawed(v) for k, v in value.items()}
     if isinstance(value, list):
@@ -222,7 +222,7 @@ def _is_wider(a: torch.dtype, b: torch.dtype) -> bool:
 
 
 def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether elements lie alike; strides of dimensions of size 1 say nothing."""
+    """Whether elements are laid out alike; strides of dimensions of size 1 do not matter."""
     sizes, strides = a.size(), zip(a.stride(), b.stride(), strict=True)
     return any(certainly_equal(n, 0) for n in sizes) or all(
         certainly_equal(s, t) or certainly_equal(n, 1)
@@ -231,7 +231,7 @@ def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _replace_items(node: Node, values: list[Node | None]) -> None:
-    """`getitem(node, i)` become the values."""
+    """Replace each `getitem(node, i)` by the i-th value."""
     for user in list(node.users):
         index: Any = user.args[1] if user.target is operator.getitem else None
         value = None if index is None else values[index]
@@ -255,7 +255,8 @@ def _tensor_arguments(node: Node) -> list[Node]:
 
 
 def _template_key(op: OpOverload, node: Node) -> Any:
-    """Constants are copied into the graph, so they are told apart exactly; tensors by metadata."""
+    """The key of a call: constants are copied into the graph and compared exactly, tensors by
+    metadata."""
     values = map_arg((node.args, tuple(node.kwargs.items())), _metadata_of)
     return (op, exact_key(values))
 

@@ -1,10 +1,10 @@
 """Functionalisation while recording: mutation and aliasing become pure operators on current values.
 
-Place in the pipeline: the recorder (`record.py`) tells the `Functionalizer` of every operator's
-tensors. Per storage there is a `Base`: a graph node with the storage's current value and a version.
-Per tensor there is an `Alias`: its base, the view steps that lead from the base to it, and a node
-with its value as of some version. Reading a stale alias replays its steps on the base's current
-node; writing to an alias undoes them.
+Place in the pipeline: the recorder (`record.py`) informs the `Functionalizer` about every
+operator's tensors. For each storage there is a `Base`: a graph node with the storage's current
+value, and a version. For each tensor there is an `Alias`: its base, the view steps that lead from
+the base to it, and a node with its value at some version. Reading a stale alias replays its steps
+on the base's current node; writing to an alias undoes them::
 
     y = x[0]            # Alias(base=x, steps=(select 0 0,))
     y.add_(1)           # n1 = add(select(x), 1);  base x := select_scatter(x, n1, 0, 0)
@@ -20,11 +20,11 @@ import torch
 from torch.fx import Graph, Node
 
 from weft._torch import FakeTensor, OpOverload
-from weft.aot.ambient import default_dtype
-from weft.aot.drawn_again import bernoulli_again, generator_state, saves_memory
 from weft.aot.evaluate import Evaluator, Result
+from weft.aot.global_state import default_dtype
 from weft.aot.nodes import add_node
 from weft.aot.operators import draws_numbers
+from weft.aot.recomputed_random import bernoulli_again, generator_state, saves_memory
 from weft.aot.views import Unsupported, ViewStep, restride
 from weft.shapes.symnode import certainly_equal
 
@@ -71,7 +71,7 @@ def _dtypes(value: Any) -> list[Any]:
 
 @final
 class Functionalizer:
-    """Keeps the value of every tensor met while recording, and appends operators to the graph."""
+    """Knows the current value of every recorded tensor, and appends operators to the graph."""
 
     def __init__(self, graph: Graph, evaluator: Evaluator) -> None:
         self.graph = graph
@@ -87,13 +87,13 @@ class Functionalizer:
     # -- the graph ---------------------------------------------------------------------------------
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
-        """Appends `op` with its metadata."""
+        """Append `op` and return its node."""
         return self.append(op, args, kwargs)[0]
 
     def append(
         self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Node, Result]:
-        """Appends `op`; its node and result."""
+        """Append `op`; returns its node and result."""
         if torch.get_default_dtype() is not self.default_dtype:
             kwargs = self._with_dtype(op, args, kwargs)
         result = self.evaluator.run(op, args, kwargs)
@@ -104,8 +104,8 @@ class Functionalizer:
         return node, result
 
     def _with_dtype(self, op: OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The program set a default dtype, and the graph runs under another: what follows from it
-        is named."""
+        """The arguments of `op` with an explicit dtype, if that depends on a default dtype that the
+        program set: the graph runs under another one."""
         meant = self.evaluator.run(op, args, kwargs).value
         with default_dtype(self.default_dtype):
             found = self.evaluator.run(op, args, kwargs).value
@@ -116,10 +116,10 @@ class Functionalizer:
         return {**kwargs, "dtype": meant.dtype}
 
     def _drawn(self, op: OpOverload, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
-        """A random operator: where the forward runs again, the numbers that it drew before.
+        """A random operator; when the forward runs again, it gives the numbers that it drew before.
 
-        What is the same draw is told by the state of the generator, which activation checkpointing
-        sets back, and which moves on here with each draw (`generator_kept` undoes that).
+        Equal draws are recognised by the state of the generator: activation checkpointing resets
+        it, and each draw advances it here (`preserve_generator` undoes that).
         """
         draw = (op, torch.get_rng_state().numpy().tobytes())
         torch.rand(1, device="cpu")  # whatever the default device
@@ -132,7 +132,7 @@ class Functionalizer:
         return found
 
     def _state_before(self, drawn: Node) -> Node:
-        """The state of the generator before a draw of the forward."""
+        """The node of the generator's state before a draw of the forward."""
         if drawn not in self._states:
             args = drawn.args[:1]
             meta = {**drawn.meta, "val": self.evaluator.run(generator_state, args, {}).value}
@@ -141,11 +141,12 @@ class Functionalizer:
         return self._states[drawn]
 
     def runs_again(self) -> bool:
-        """Whether activation checkpointing runs the forward again."""
+        """Whether activation checkpointing is running the forward again."""
         return self.phase == "backward" and torch.is_grad_enabled()
 
     def once(self, op: OpOverload, *args: Any) -> Node:
-        """`op`, which brings symbols: the same node, and symbols, for the same arguments."""
+        """Append `op`, which introduces symbols; for the same arguments return the same node and
+        symbols."""
         key = (op, *args)
         found = self._once.get(key)
         if found is None:
@@ -153,14 +154,14 @@ class Functionalizer:
         return found
 
     def append_known(self, op: Any, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
-        """Appends an operator whose result's metadata is known."""
+        """Append an operator whose result's metadata is known."""
         meta = {"val": value, "stack": self.stack, "phase": self.phase}
         if self.runs_again() and not (op is operator.getitem and "runs_again" not in args[0].meta):
             meta["runs_again"] = True  # unless it is a part of what the forward drew
         return add_node(self.graph, op, args, kwargs, meta)
 
     def placeholder(self, name: str, value: Any) -> Node:
-        """Appends a graph input."""
+        """Append a graph input."""
         node = self.graph.create_node("placeholder", name)
         node.meta.update(val=value, stack=(), phase="forward")
         return node
@@ -168,15 +169,15 @@ class Functionalizer:
     # -- tensors -----------------------------------------------------------------------------------
 
     def knows(self, live: torch.Tensor) -> bool:
-        """Whether a tensor was met before."""
+        """Whether the tensor was recorded."""
         return id(live) in self._aliases
 
     def alias(self, live: torch.Tensor) -> Alias:
-        """What is known of a tensor."""
+        """The alias of a recorded tensor."""
         return self._aliases[id(live)]
 
     def add_base(self, live: torch.Tensor, node: Node, source: int | None = None) -> Alias:
-        """`live` is a new tensor with its own storage and the value `node`."""
+        """Record `live`, a new tensor with its own storage and the value `node`."""
         start = 0 if source is None else live.storage_offset()
         made = self._aliases[id(live)] = Alias(live, Base(live, node, source, start), (), node)
         return made
@@ -184,16 +185,17 @@ class Functionalizer:
     def add_base_view(
         self, live: torch.Tensor, base: Base, steps: tuple[ViewStep, ...], node: Node
     ) -> None:
-        """`live` is the view `steps` of a whole storage, whatever it was made from."""
+        """Record `live`, the view `steps` of a whole storage, whatever it was made from."""
         self._aliases[id(live)] = Alias(live, base, steps, node)
 
     def add_view(self, live: torch.Tensor, of: Alias, step: ViewStep | None, node: Node) -> None:
-        """`live` is the view `step` of `of` (None: the same tensor again), of value `node`."""
+        """Record `live`, the view `step` of `of` (None: the same tensor again), with the value
+        `node`."""
         steps = of.steps if step is None else (*of.steps, step)
         self._aliases[id(live)] = Alias(live, of.base, steps, node)
 
     def rename(self, live: torch.Tensor, to: Alias) -> None:
-        """`live` stands for the same tensor as `to` from now on."""
+        """Let `live` stand for the same tensor as `to`."""
         self._aliases[id(live)] = Alias(live, to.base, to.steps, to.node)
 
     def read(self, live: torch.Tensor) -> Node:
@@ -207,7 +209,7 @@ class Functionalizer:
         return alias.node
 
     def write(self, live: torch.Tensor, value: Node) -> None:
-        """`value` is the new content of a tensor, and of whatever it views."""
+        """Make `value` the new content of a tensor, and so of whatever it views."""
         alias = self._aliases[id(live)]
         value = self._fitted(value, live)
         base = alias.base
@@ -224,7 +226,7 @@ class Functionalizer:
             alias.node, alias.version = value, base.version
 
     def _fitted(self, value: Node, live: torch.Tensor) -> Node:
-        """`value` with the dtype, sizes and memory order of the tensor it is written to."""
+        """`value` with the dtype, sizes and memory order of the tensor that it is written to."""
         have = value.meta["val"]
         if have.dtype != live.dtype or have.device != live.device:
             value = self.emit(
@@ -236,7 +238,7 @@ class Functionalizer:
 
 
 def require_fake(tensor: torch.Tensor) -> FakeTensor:
-    """`tensor`, which must be fake."""
+    """Return `tensor`, which must be fake; otherwise raise Unsupported."""
     if not isinstance(tensor, FakeTensor):
         raise Unsupported(f"a {type(tensor).__name__} in the captured graph")
     return tensor

@@ -47,7 +47,7 @@ def output_node(graph: Graph) -> Node:
 
 
 def verify(gm: AtenGraph) -> None:
-    """Raises VerificationError if `gm` breaks a rule of ATen graphs."""
+    """Raise VerificationError if `gm` breaks a rule of ATen graphs."""
     gm.graph.lint()
     nodes = list(gm.graph.nodes)
     if not nodes or nodes[-1].op != "output" or type(nodes[-1].args[0]) is not tuple:

@@ -1,16 +1,16 @@
-"""Convolutions work on channels-last memory, and those by 1 x 1 kernels are products.
+"""Convolutions work on channels-last memory, and 1 x 1 convolutions become matrix products.
 
 Place in the pipeline: `training.py`, on the joint graph before it is split, and `pipeline.py` for
-graphs without a backward on GPUs (on CPUs `codegen/lowering/convolution.py` lays those out).
-`runtime/image_speed.py` knows for which convolutions it pays.
+graphs without a backward on GPUs (on CPUs `codegen/lowering/convolution.py` does it).
+`runtime/image_speed.py` knows for which convolutions it is faster::
 
     y = convolution(x, w)             x' = copy of x as NHWC;  y = convolution(x', w)
     z = relu(y)                       z = relu(y)                      # NHWC like its operand
     v = view(z, [n, -1])              v = view(copy of z as NCHW, [n, -1])
 
-The metadata of what follows a convolution is asked for again; an operator that is not known to
-accept any layout gets its operands back in the layout that the graph was traced with, and so does
-the output. Values do not change.
+The metadata of what follows a convolution is computed again. An operator that is not known to
+accept any layout gets its operands in the layout of the traced graph, and so does the output.
+Values do not change.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ VIEWS: Final = frozenset(
 
 
 def use_channels_last(gm: AtenGraph, device: str | None = None) -> bool:
-    """Lay the graph's images out as NHWC, in place; whether that was done.
+    """Lay out the graph's images as NHWC, in place; returns whether that was done.
 
-    device: of a graph without gradients, only where the convolutions are on devices of this type.
+    device: for a graph without gradients, only if the convolutions are on devices of this type.
     """
     convolutions = [n for n in gm.graph.nodes if n.target is aten.convolution.default]
     trained = any(n.target is aten.convolution_backward.default for n in gm.graph.nodes)
@@ -75,7 +75,7 @@ def use_channels_last(gm: AtenGraph, device: str | None = None) -> bool:
 
 
 def _is_suitable(node: Node, trained: bool) -> bool:
-    """Is it a plain 2-D convolution, or the gradient of one, that is faster on NHWC?"""
+    """Whether a node is a plain 2-D convolution, or the gradient of one, that is faster on NHWC."""
     backward = node.target is aten.convolution_backward.default
     operands, rest = (node.args[:3], node.args[7:]) if backward else (node.args[:2], node.args[6:])
     images = [a.meta["val"] for a in operands if isinstance(a, Node)]
@@ -90,8 +90,8 @@ def _is_suitable(node: Node, trained: bool) -> bool:
 
 
 def _meet_nhwc(graph: Graph) -> set[Node]:
-    """The images that operators of any layout combine, however indirectly, with one of a
-    convolution on NHWC."""
+    """The images that are combined, directly or indirectly, with one of a convolution on NHWC by
+    operators that accept any layout."""
     beside: dict[Node, set[Node]] = defaultdict(set)
     waiting: list[Node] = []
     for node in graph.nodes:
@@ -138,7 +138,7 @@ def _is_plain_image(value: Any) -> bool:
 
 
 def _products(node: Node) -> int:
-    """Multiplications of a convolution."""
+    """The number of multiplications of a convolution."""
     weight: Any = node.args[1]
     count: int = node.meta["val"].numel() * prod(weight.meta["val"].shape[1:])
     return count
@@ -146,7 +146,7 @@ def _products(node: Node) -> int:
 
 @final
 class _Layout:
-    """One walk over the graph: nodes get new operands and metadata as layouts change."""
+    """One walk over the graph, in which nodes get new operands and metadata as layouts change."""
 
     def __init__(self, graph: Graph, trained: bool) -> None:
         self.graph, self.trained = graph, trained
@@ -157,7 +157,7 @@ class _Layout:
         self.meet_nhwc = _meet_nhwc(graph) if trained else set()
 
     def run(self) -> None:
-        """The walk."""
+        """Walk over the graph."""
         for node in list(self.graph.nodes):
             self.graph.inserting_before(node)
             if node.op == "output":
@@ -191,7 +191,7 @@ class _Layout:
         self._update(node)
 
     def _product(self, image: Node, weight: Any, bias: Any) -> Node:
-        """A 1 x 1 convolution as a product of pixels."""
+        """A 1 x 1 convolution as a matrix product of its pixels."""
         batch, _, height, width = image.meta["val"].size()
         pixels, matrix = self._pixels(image), self._matrix(weight)
         columns = self._emit(aten.t.default, matrix)
@@ -217,18 +217,18 @@ class _Layout:
             self._take_kernels_gradient(node)
 
     def _take_kernels_gradient(self, node: Node) -> None:
-        """The gradient of the kernel is NHWC too: who needs it otherwise gets a copy of ours."""
+        """The kernel's gradient is NHWC too; users that need another layout get a copy."""
         results = list(node.meta["val"])
         form = (results[1], list(results[1].size()), list(_nhwc(results[1])))
         results[1] = self.evaluator.run(aten.new_empty_strided.default, form, {}).value
         node.meta["val"] = tuple(results)
 
     def _kernel(self, weight: Any) -> Node:
-        """On GPUs a copy as NHWC, which the library would make at half the speed."""
+        """On GPUs an NHWC copy of the kernel; the library would make one at half the speed."""
         return self._image(weight) if _is_on_gpu(weight) else self._restored(weight)
 
     def _product_backward(self, node: Node, gradient: Node, image: Node, weight: Any) -> None:
-        """Gradients of a 1 x 1 convolution: those of a product."""
+        """The gradients of a 1 x 1 convolution: those of a matrix product."""
         wanted: Any = node.args[-1]
         batch, _, height, width = image.meta["val"].size()
         rows, pixels, matrix = self._pixels(gradient), self._pixels(image), self._matrix(weight)
@@ -249,7 +249,7 @@ class _Layout:
             self.graph.erase_node(node)
 
     def _pixels(self, image: Node) -> Node:
-        """An NHWC image as the matrix of its pixels' channels."""
+        """An NHWC image as a matrix: one row of channels for each pixel."""
         channels = image.meta["val"].size(1)
         last = self._emit(aten.permute.default, image, [0, 2, 3, 1])
         return self._emit(aten.view.default, last, [-1, channels])
@@ -266,7 +266,7 @@ class _Layout:
         return self._emit(aten.permute.default, last, [0, 3, 1, 2])
 
     def _stays_nchw(self, node: Node) -> bool:
-        """Is it the image of a convolution, or its gradient, that is faster on NCHW?"""
+        """Whether it is the image of a convolution, or its gradient, that is faster on NCHW."""
         call: Any = node
         wanted = aten.convolution.default
         if node.target is operator.getitem and node.args[1:] == (0,):
@@ -276,8 +276,8 @@ class _Layout:
         return not _is_suitable(call, self.trained)
 
     def _hand_on(self, node: Node) -> None:
-        """What follows reads an NHWC copy, as it meets such images: sums over images of which one
-        lies across the others cost ten times as much (batch norms beside grouped convolutions)."""
+        """Give the users an NHWC copy, because they combine it with such images: sums of images
+        with different layouts cost ten times as much (batch norms beside grouped convolutions)."""
         users = list(node.users)
         self.graph.inserting_before(node.next)
         image = self._image(node)
@@ -289,13 +289,14 @@ class _Layout:
     # -- what follows them -----------------------------------------------------------------------
 
     def _follow(self, node: Node) -> None:
-        """A node with operands in another layout."""
+        """Handle a node with operands in another layout."""
         if not (_takes_any_layout(node) and self._update(node)):
             node.args = map_arg(node.args, self._restored)
             node.kwargs = map_arg(node.kwargs, self._restored)
 
     def _update(self, node: Node) -> bool:
-        """Ask for the metadata again; whether the operator accepts its operands' layouts."""
+        """Compute the metadata again; returns whether the operator accepts its operands'
+        layouts."""
         traced = node.meta["val"]
         try:
             made = self._metadata(node)
@@ -320,7 +321,7 @@ class _Layout:
         return self.evaluator.run(node.target, args, kwargs).value
 
     def _restored(self, node: Any) -> Any:
-        """A value in the layout that it was traced with."""
+        """A value in the layout of the traced graph."""
         traced = self.traced.get(node)
         if not isinstance(traced, FakeTensor):
             return node
@@ -339,7 +340,7 @@ class _Layout:
         return self.images[node]
 
     def _replace(self, node: Node, made: Node) -> None:
-        """Everything that reads `node` reads `made`, which may be laid out otherwise."""
+        """Let all users of `node` read `made`, which may have another layout."""
         traced = node.meta["val"]
         node.replace_all_uses_with(made)
         self.graph.erase_node(node)
@@ -358,14 +359,15 @@ def _is_on_gpu(node: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Plain lists for fx's immutable ones."""
+    """Plain lists instead of fx's immutable ones."""
     if isinstance(value, list):
         return [_plain(v) for v in value]
     return tuple(_plain(v) for v in value) if isinstance(value, tuple) else value
 
 
 def _is_product(weight: Any, options: Sequence[Any]) -> bool:
-    """Is a convolution by this kernel a matrix product of all pixels, and faster as one?"""
+    """Whether a convolution with this kernel is a matrix product of all pixels, and faster as
+    one."""
     stride, padding, _, _, _, groups = options[:6]
     value = weight.meta["val"]
     whole = all(s == 1 for s in stride) and all(p == 0 for p in padding)
@@ -386,7 +388,7 @@ def _nhwc(value: torch.Tensor) -> tuple[int, ...]:
 
 
 def _is_dense(value: Any) -> bool:
-    """Can the layout be restored (a permutation of row-major memory)?"""
+    """Whether the layout can be restored (a permutation of row-major memory)."""
     if not isinstance(value, FakeTensor):
         return False
     step = 1

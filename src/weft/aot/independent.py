@@ -1,8 +1,8 @@
 """Which results of a graph eager could differentiate one after the other.
 
-Place in the pipeline: asked by `joint.py` before the backward is recorded. A backward frees what
-the autograd nodes that it walks have saved; a second one that meets such a node is refused. Results
-that share no such node are independent::
+Place in the pipeline: used by `joint.py` before the backward is recorded. A backward frees what the
+autograd nodes on its way have saved, and a second one that reaches such a node raises. Results that
+share no such node are independent::
 
     a, b = x.sin(), x.exp()         # groups {a}, {b}:  a.sum().backward(); b.sum().backward()
     h = x.exp(); a, b = h * h, h    # one group
@@ -20,7 +20,7 @@ Groups = tuple[frozenset[int], ...]
 
 
 def independent_groups(values: Mapping[int, torch.Tensor]) -> Groups:
-    """The keys of `values`, those together that share saved tensors; () if all do."""
+    """The keys of `values` in groups that share saved tensors; () if there is one group."""
     if len(values) < 2:
         return ()
     search = _Search()
@@ -31,7 +31,7 @@ def independent_groups(values: Mapping[int, torch.Tensor]) -> Groups:
 
 
 class _Search:
-    """Walks what is behind each result once, however many results reach it."""
+    """Walks over the nodes behind each result, each once, however many results reach it."""
 
     def __init__(self) -> None:
         self._first: dict[Any, int] = {}
@@ -48,8 +48,8 @@ class _Search:
                 self._saving.add(node)
 
     def _reached(self, key: int, start: Any) -> list[Any]:
-        """The nodes that no other result has reached, those behind first; joins the results that
-        reach the others."""
+        """The nodes that no other result has reached, deepest first; joins the results that reach
+        shared ones."""
         reached, waiting = [], [(start, False)]
         while waiting:
             node, is_done = waiting.pop()
@@ -74,7 +74,7 @@ class _Search:
                 self._group[key] = ours
 
     def groups(self) -> Groups:
-        """The results by what they share."""
+        """The groups of results that share saved tensors."""
         return tuple(dict.fromkeys(frozenset(self._group[key]) for key in self._group))
 
 
@@ -89,7 +89,8 @@ def _saves(node: Any) -> bool:
 
 @cache
 def _saved_names(kind: type) -> tuple[str, ...]:
-    """Those of tensors, which have a raw form: reading a symbolic number would fix it."""
+    """The names of saved tensors, which have a raw form (reading a saved symbolic number would fix
+    it)."""
     names = dir(kind)
     return tuple(n for n in names if n.startswith("_saved_") and f"_raw{n}" in names)
 

@@ -1,8 +1,9 @@
-"""Joint graph for training: the backward is recorded right behind the forward, in one graph.
+"""Joint graph for training: the backward is recorded after the forward, in one graph.
 
-Place in the pipeline: after `trace`, when an output needs a gradient. The autograd graph that the
-fake forward built is run, still inside the recorder, on fake tangents; its operators land in the
-same ATen graph with `meta["phase"] == "backward"` and the source lines of the forward operators.
+Place in the pipeline: after `trace`, if an output needs a gradient. The autograd graph that the
+fake forward built is run on fake tangents, still inside the recorder. Its operators become part of
+the same ATen graph, with `meta["phase"] == "backward"` and the source lines of the forward
+operators::
 
     tracer, traced = trace(gm, inputs)
     joint = trace_backward(tracer, traced)
@@ -28,7 +29,7 @@ from weft.aot.views import Unsupported, stride_order
 @final
 @dataclass(frozen=True, slots=True)
 class JointGraph:
-    """A graph of forward and backward, and what its outputs and extra inputs mean."""
+    """A graph of forward and backward, and the meaning of its outputs and extra inputs."""
 
     graph: Graph
     n_values: int  # outputs of the forward; gradients follow
@@ -39,7 +40,7 @@ class JointGraph:
 
 
 def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
-    """Records the backward of `traced` and closes its graph; None if nothing needs a gradient."""
+    """Record the backward of `traced` and close its graph; None if nothing needs a gradient."""
     primals = {  # one that is no leaf was given its gradient by a write
         i: p for i, p in enumerate(tracer.primals)
         if p is not None and p.requires_grad and p.is_leaf
@@ -68,7 +69,7 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
 
 
 def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torch.Tensor]]:
-    """A placeholder and a fake per differentiable value, in its memory order, without gaps.
+    """A placeholder and a fake for each differentiable value, in its memory order, without gaps.
 
     `TangentLayout` brings the tangents of a call into that form.
     """
@@ -102,7 +103,8 @@ def _dense(value: FakeTensor, evaluator: Evaluator) -> FakeTensor:
 def _run_backward(
     tracer: Tracer, traced: Traced, primals: list[torch.Tensor], tangents: list[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """The gradients of the primals, recorded. Programs leave autocast before the backward."""
+    """The recorded gradients of the primals. Autocast is off, because programs leave it before the
+    backward."""
     values = list(traced.differentiable.values())
     tracer.tensors.phase = "backward"
     tracer.recorder.locate = _Locator(tracer)
@@ -115,14 +117,14 @@ def _run_backward(
 
 
 def _zeros(primal: torch.Tensor, tracer: Tracer) -> torch.Tensor:
-    """The gradient of what the values do not depend on, where it is not left out."""
+    """The gradient of a primal that the values do not depend on."""
     with torch.no_grad(), tracer.recorder:
         return torch.zeros_like(primal)
 
 
 @final
 class _Locator:
-    """Gives backward operators the source lines of the forward operator they belong to.
+    """Gives backward operators the source lines of their forward operators.
 
     Autograd numbers its nodes in the order in which the forward makes them.
     """

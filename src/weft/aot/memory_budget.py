@@ -1,10 +1,10 @@
-"""Which dear operators the backward may run again, so that less is saved (`config`'s
+"""Which expensive operators the backward may recompute, to save less (`config`'s
 `activation_memory_budget`).
 
-Place in the pipeline: asked by `partition.py` when the budget is less than 1. The operators that
-the minimum cut runs once only are ordered by what running them again costs for each byte that it
-spares; the fewest that bring the saved bytes under the limit are given free. More free operators
-never make the cut dearer, so a bisection finds how many.
+Place in the pipeline: used by `partition.py` if the budget is less than 1. The operators that the
+minimum cut runs only once are ordered by the cost of recomputing them for each byte that it saves;
+the fewest that bring the saved bytes below the limit may be recomputed. More of them never make the
+cut more expensive, so a bisection finds how many::
 
     budget 1    the cut as it is: at most what eager saves
     budget 0.5  half of that, where products and norms may run again
@@ -38,9 +38,10 @@ def save_less(
     dear: Sequence[Node], cut: Callable[[set[Node]], Saved], size: Callable[[Saved], int],
     budget: float,
 ) -> Saved:
-    """The values to save if at most `budget` of what `cut` saves now may be saved.
+    """The values to save if at most the part `budget` of what `cut` saves now may be saved.
 
-    `dear`: what may be run again; `cut(free)`: the values saved if `free` of it is; `size`: bytes.
+    `dear`: operators that may run again; `cut(free)`: the values saved if those in `free` do;
+    `size`: bytes.
     """
     ranked = sorted(dear, key=_cost_per_byte)
     saved = cut(set())
@@ -67,7 +68,7 @@ def _cost_per_byte(node: Node) -> float:
 
 
 def _work(node: Node) -> float:
-    """About how many elements an operator computes with."""
+    """A rough count of the elements that an operator computes with."""
     read = [numel(t) for a in node.all_input_nodes for t in _tensors(a)]
     made = [numel(t) for t in _tensors(node)]
     if _is_product(node) and len(read) > 1:
@@ -87,5 +88,5 @@ def _tensors(node: Node) -> list[FakeTensor]:
 
 
 def numel(tensor: torch.Tensor) -> int:
-    """How many elements a tensor has, by the sizes of the first call."""
+    """The number of elements, for the sizes of the first call."""
     return math.prod(hint(n) for n in tensor.size())

@@ -1,7 +1,7 @@
 """Appends nodes to torch.fx graphs, quickly.
 
-`Graph.create_node` searches every argument for symbolic sizes in order to warn of them, which takes
-longer than the rest; ATen graphs hold symbolic sizes on purpose (docs/architecture/aot.md).
+`Graph.create_node` searches every argument for symbolic sizes in order to warn about them, which
+takes longer than the rest; ATen graphs hold symbolic sizes on purpose (docs/architecture/aot.md)::
 
     node = add_node(graph, torch.ops.aten.add.Tensor, (x, 1), {}, {"val": fake})
 """

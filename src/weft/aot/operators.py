@@ -1,6 +1,7 @@
 """What an operator's schema says: does it mutate, alias, or is it functional, and what replaces it.
 
-Place in the pipeline: aot's recorder asks for the `OpFacts` of each operator it meets, once each.
+Place in the pipeline: aot's recorder reads the `OpFacts` of each operator that it records; they are
+computed once::
 
     facts(torch.ops.aten.add_.Tensor).kind          # Kind.MUTATION
     facts(torch.ops.aten.add_.Tensor).functional    # torch.ops.aten.add.Tensor
@@ -18,7 +19,7 @@ from typing import Any, Final, final
 import torch
 
 from weft._torch import OpOverload, has_dispatch_kernel
-from weft.aot.made_functional import functional_form
+from weft.aot.functional_form import functional_form
 
 aten = torch.ops.aten
 
@@ -37,7 +38,7 @@ class Kind(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class OpFacts:
-    """Facts read off one operator's schema."""
+    """Facts that an operator's schema states."""
 
     op: OpOverload
     kind: Kind
@@ -49,7 +50,8 @@ class OpFacts:
     defaults: tuple[tuple[int, str, Any], ...]  # the functional variant's are other
 
     def defaults_from(self, n_args: int) -> dict[str, Any]:
-        """Values to pass to the functional variant for arguments after the first `n_args`."""
+        """Default values to pass to the functional variant for arguments after the first
+        `n_args`."""
         return {name: value for i, name, value in self.defaults if i >= n_args}
 
 
@@ -95,8 +97,8 @@ def _kind(
 def is_composite(op: OpOverload) -> bool:
     """Whether PyTorch defines `op`, for every backend, by calling other operators.
 
-    What is registered in C++ counts: the forms in Python of `upsample_nearest2d`, say, give results
-    of another layout than the kernels.
+    Only definitions in C++ count: the Python ones of `upsample_nearest2d`, say, give results with
+    another layout than the kernels.
     """
     return op.namespace == "aten" and has_dispatch_kernel(op.name(), "CompositeImplicitAutograd")
 
@@ -115,7 +117,7 @@ def draws_numbers(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 def _lost_defaults(
     op: OpOverload, functional: OpOverload | None
 ) -> tuple[tuple[int, str, Any], ...]:
-    """Defaults of `op` that the call of its functional variant must spell out."""
+    """Defaults of `op` that a call of its functional variant must spell out."""
     if functional is None:
         return ()
     theirs = {a.name: a for a in functional._schema.arguments}
@@ -129,7 +131,7 @@ def _lost_defaults(
 
 
 def _functional_variant(op: OpOverload, is_out: bool) -> OpOverload | None:
-    """The overload that computes the same and writes nothing."""
+    """The overload that computes the same without writing to arguments."""
     if op in _RENAMED:
         return _RENAMED[op]
     name = op._schema.name.split("::")[1]
@@ -140,7 +142,7 @@ def _functional_variant(op: OpOverload, is_out: bool) -> OpOverload | None:
 
 
 def _made(op: OpOverload) -> OpOverload | None:
-    """A functional operator of our own making, for one that has none."""
+    """A functional operator made by weft, for one that has none."""
     return None if is_composite(op) else functional_form(op)
 
 
@@ -160,14 +162,14 @@ def _by_name(namespace: Any, name: str, op: OpOverload) -> OpOverload | None:
 
 
 def _matching_overload(packet: Any, op: OpOverload) -> OpOverload | None:
-    """The overload of `packet` with the arguments of `op` less the `out=` ones."""
+    """The overload of `packet` with the arguments of `op` except the `out=` ones."""
     names = packet.overloads() if packet is not None else ()
     candidates: list[OpOverload] = [getattr(packet, name) for name in names]
     return next((c for c in candidates if _takes_the_same(c, op)), None)
 
 
 def _takes_the_same(candidate: OpOverload, op: OpOverload) -> bool:
-    """Whether `candidate` writes nothing and takes arguments of the types that `op` takes."""
+    """Whether `candidate` writes nothing and takes arguments of the same types as `op`."""
     theirs = candidate._schema.arguments
     if any(a.alias_info is not None and a.alias_info.is_write for a in theirs):
         return False

@@ -1,16 +1,16 @@
-"""Splits a joint graph into forward and backward so that little memory lives in between.
+"""Splits a joint graph into forward and backward so that little memory is kept in between.
 
-Place in the pipeline: after the passes have worked on the joint graph. What the backward needs of
-the forward is either *saved* or *recomputed*. Which, is a minimum cut: every value may be cut
-(cost: its bytes); a value whose operator is too dear to run twice hangs on the source, so that the
-cut falls at or behind it; values that backward operators read hang on the sink.
+Place in the pipeline: after the passes have run on the joint graph. What the backward needs from
+the forward is either *saved* or *recomputed*; a minimum cut decides. Every value may be cut, at the
+cost of its bytes. A value whose operator is too expensive to run twice is connected to the source,
+so the cut is at or after it. Values that backward operators read are connected to the sink::
 
     forward:  h = mm(x, w);  y = gelu(h);  z = mm(y, v)
     backward: needs x, w, v, h (gelu), y (weight gradient)
     cut:      save x, w, v (they exist anyway) and h; recompute y = gelu(h)
 
-Eager's own choice is one of the cuts considered, so no more is saved than eager saves. Still less
-is saved where `config.activation_memory_budget` asks for it (`memory_budget.py`).
+Eager's own choice is one of the possible cuts, so never more is saved than in eager. With
+`config.activation_memory_budget`, even less is saved (`memory_budget.py`).
 """
 
 from __future__ import annotations
@@ -57,12 +57,11 @@ _CHEAP: Final = frozenset(
 @final
 @dataclass(slots=True)
 class Partition:
-    """Forward and backward graphs, and how saved values travel between them.
+    """Forward and backward graphs, and how saved values get from one to the other.
 
-    The forward returns the joint graph's values, then `n_extra` values only for the backward.
-    The backward takes the saved values in this order: `saved_inputs`, `saved_values` (indices of
-    the forward's outputs), then the values of `symbols`, then the tangents; it returns the
-    gradients.
+    The forward returns the joint graph's values, then `n_extra` values only for the backward. The
+    backward takes the saved values in this order: `saved_inputs`, `saved_values` (indices of the
+    forward's outputs), then the values of `symbols`, then the tangents; it returns the gradients.
     """
 
     forward: Graph
@@ -75,10 +74,10 @@ class Partition:
 
 
 def mark_copies(graph: Graph) -> None:
-    """Marks the clones of inputs in a joint graph: the backward reads them, not the inputs.
+    """Mark the clones of inputs in a joint graph: the backward reads them instead of the inputs.
 
-    The caller may write its tensors between forward and backward, and made copies therefore
-    (MoCo's queue). Passes keep what is marked; it is not made again from the input.
+    The program made the copies because it may write to its tensors between forward and backward
+    (MoCo's queue). Passes keep marked nodes, and they are not recomputed from the input.
     """
     for node in graph.nodes:
         if node.target is aten.clone.default and not node.kwargs.get("memory_format"):
@@ -96,7 +95,7 @@ def partition(joint: JointGraph, graph: Graph, mutated: Iterable[int], free: set
     anyway (parameters).
     """
     roles = _Roles(joint, graph, set(mutated), free)
-    saved = _chosen(roles)
+    saved = _values_to_save(roles)
     return _split(roles, saved)
 
 
@@ -131,7 +130,7 @@ class _Roles:
         return found
 
     def read_late(self, node: Node) -> bool:
-        """Whether an operator of the backward reads `node`, or it is a gradient itself."""
+        """Whether an operator of the backward reads `node`, or it is itself a gradient."""
         return node in self.wanted or not self.late.isdisjoint(node.users)
 
 
@@ -150,8 +149,8 @@ def _ancestors(values: Iterable[Any]) -> set[Node]:
 # -- what to save ----------------------------------------------------------------------------------
 
 
-def _chosen(roles: _Roles) -> set[Node]:
-    """The values to keep for the backward, within the memory budget."""
+def _values_to_save(roles: _Roles) -> set[Node]:
+    """The values to save for the backward, within the memory budget."""
     budget = config.activation_memory_budget
     if budget >= 1:
         return _cheapest_cut(roles)
@@ -172,10 +171,10 @@ def _may_run_again(node: Node, roles: _Roles) -> bool:
 
 
 def _cheapest_cut(roles: _Roles, free: Container[Node] = ()) -> set[Node]:
-    """The values to keep if what is not cheap runs once, but for the nodes in `free`.
+    """The values to save if what is not cheap runs only once, except the nodes in `free`.
 
-    Of equal cuts that nearest to the backward, where least is computed again: edges are turned
-    round, so that the sink's side is the smallest.
+    Among equal cuts, the one nearest to the backward recomputes least: edges are reversed, so that
+    the sink's side is the smallest.
     """
     nodes = [n for n in roles.nodes if n not in roles.late]
     number = {n: 2 * i + 2 for i, n in enumerate(nodes)}  # entry; its exit is one more
@@ -195,8 +194,8 @@ def _cheapest_cut(roles: _Roles, free: Container[Node] = ()) -> set[Node]:
 
 
 def _cost(node: Node, roles: _Roles) -> int:
-    """What keeping a value costs: its bytes (four times), and less than one if the forward would
-    not have it in memory otherwise; infinite if it cannot be kept."""
+    """The cost of saving a value: four times its bytes, plus one if the forward would not have it
+    in memory otherwise; infinite if it cannot be saved."""
     value = node.meta["val"]
     if node.op == "placeholder":
         return 1 if node in roles.free or not isinstance(value, FakeTensor) else 4 * _bytes(value)
@@ -206,8 +205,8 @@ def _cost(node: Node, roles: _Roles) -> int:
 
 
 def _is_read_from_memory(node: Node, roles: _Roles) -> bool:
-    """Whether an operator of the forward that no kernel computes reads a value, or it is one of
-    the forward's."""
+    """Whether the forward has the value in memory anyway: it returns it, or an operator that is not
+    part of a fused kernel reads it."""
     return any(
         _is_read_from_memory(user, roles) if is_view(user) else not is_cheap(user)
         for user in node.users
@@ -225,7 +224,7 @@ def is_view(node: Node) -> bool:
 
 
 def _must_run_early(node: Node, roles: _Roles) -> bool:
-    """Inputs, and operators of the forward that are not cheap to run again."""
+    """Whether it is an input, or an operator of the forward that is not cheap to run again."""
     if node.op == "placeholder" or node in roles.binders:
         return True
     if node not in roles.early:
@@ -249,7 +248,7 @@ def is_cheap(node: Node) -> bool:
 
 
 def _split(roles: _Roles, saved: set[Node]) -> Partition:
-    """Forward and backward graphs for a choice of saved values."""
+    """The forward and backward graphs for a choice of saved values."""
     ordered = [n for n in roles.nodes if n in saved]
     kept = (n for n in ordered if n.op == "placeholder" and n not in roles.mutated)
     inputs = dict.fromkeys(kept)  # a set with an order
@@ -273,7 +272,7 @@ def _split(roles: _Roles, saved: set[Node]) -> Partition:
 
 
 def _forward(roles: _Roles, extra: list[Node], graph: Graph) -> None:
-    """All that values and saved values need, in the original order."""
+    """All nodes that values and saved values need, in the original order."""
     effects = [n for n in roles.nodes if _has_effect(n, roles)]
     needed = _ancestors([*roles.values, *extra, *effects])
     env: dict[Node, Node] = {}
@@ -284,7 +283,7 @@ def _forward(roles: _Roles, extra: list[Node], graph: Graph) -> None:
 
 
 def _data_symbols(forward: Graph) -> list[SymbolSource]:
-    """The forward returns the values of the symbols that it binds; the backward takes them."""
+    """Let the forward return the values of the symbols that it binds, for the backward."""
     node = output_node(forward)
     values: list[Any] = list(node.args[0])  # type: ignore[arg-type]
     found: list[SymbolSource] = []
@@ -299,8 +298,8 @@ def _data_symbols(forward: Graph) -> list[SymbolSource]:
 
 
 def _has_effect(node: Node, roles: _Roles) -> bool:
-    """Random operators of the forward run even when unused, as in eager; so does what gives
-    symbols their values."""
+    """Whether the node runs even if its result is unused: random operators, as in eager, and nodes
+    that bind symbols."""
     if node in roles.binders:
         return True
     return node.meta.get("phase") == "forward" and node not in roles.late and (
@@ -313,7 +312,8 @@ def _has_effect(node: Node, roles: _Roles) -> bool:
 def _backward(
     roles: _Roles, saved: list[Node], sizes: list[SymbolSource], graph: Graph
 ) -> None:
-    """Gradients from saved values and tangents; what is recomputed runs right before its use."""
+    """Compute gradients from saved values and tangents; what is recomputed runs right before its
+    use."""
     env: dict[Node, Node] = {}
     for node in saved:
         env[node] = _placeholder(graph, node.name, node.meta)
@@ -340,7 +340,7 @@ def _placeholder(graph: Graph, name: str, meta: dict[str, Any]) -> Node:
 
 
 def _emit(node: Node, env: dict[Node, Node], graph: Graph) -> None:
-    """Copies `node` and, before it, whatever it needs that is not there yet."""
+    """Copy `node` and, before it, whatever it needs that is not there yet."""
     waiting = [node]
     while waiting:
         current = waiting[-1]

@@ -1,7 +1,7 @@
 """The steps of ahead-of-time compilation, in order.
 
 Place in the pipeline: backends call `compile_aot` with a captured graph and a compiler of ATen
-graphs; it returns what the replacement function calls.
+graphs; it returns what the replacement function calls::
 
     call = compile_aot(gm, example_inputs, compiler=compile_calls)
     call([x, w])                # boxed: takes a list, returns the outputs
@@ -16,17 +16,23 @@ from typing import Any
 from torch.fx import GraphModule
 
 from weft.aot import training
-from weft.aot.ambient import generator_kept, without_autocast
 from weft.aot.control_flow import compile_stages, has_stages
 from weft.aot.data_dependent import data_symbols, expecting
 from weft.aot.expand import Lowered
+from weft.aot.global_state import preserve_generator, without_autocast
 from weft.aot.image_layout import use_channels_last
 from weft.aot.joint import trace_backward
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.runtime_wrapper import wrap
 from weft.aot.trace import Traced, trace
 from weft.aot.views import Unsupported
-from weft.aot.wrappers import apart, can_take_apart, has_wrappers, taken_apart, together
+from weft.aot.wrappers import (
+    can_unwrap,
+    has_wrappers,
+    unwrapped_graph,
+    unwrapped_inputs,
+    wrap_outputs,
+)
 from weft.diagnostics import events
 from weft.passes import framework
 from weft.shapes.context import ShapeContext
@@ -37,20 +43,21 @@ def compile_aot(
     gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, *,
     lowered: Lowered | None = None,
 ) -> Callable[..., Any]:
-    """`gm` as a functional ATen graph compiled by `compiler`.
+    """`gm` as a functional ATen graph, compiled by `compiler`.
 
-    `lowered` tells which operators the compiler knows; others are decomposed. None: keep all.
+    `lowered` says which operators the compiler knows; others are decomposed. None: keep all.
     """
     gm = framework.run_pipeline(gm, framework.registered("captured"))
     if has_wrappers(gm):
-        if not can_take_apart(gm):
+        if not can_unwrap(gm):
             return _uncompiled(gm, "gradients of wrapped tensors")
-        inner = compile_aot(taken_apart(gm), apart(example_inputs), compiler, lowered=lowered)
-        return together(inner, gm)
+        parts = unwrapped_inputs(example_inputs)
+        inner = compile_aot(unwrapped_graph(gm), parts, compiler, lowered=lowered)
+        return wrap_outputs(inner, gm)
     if has_stages(gm):
         part = partial(_compile_part, compiler, lowered)
         return compile_stages(gm, example_inputs, part)
-    with data_symbols(gm, example_inputs) as symbols, generator_kept():
+    with data_symbols(gm, example_inputs) as symbols, preserve_generator():
         return _compile_traced(gm, example_inputs, compiler, lowered, symbols)
 
 
@@ -58,7 +65,7 @@ def _compile_traced(
     gm: GraphModule, example_inputs: Sequence[Any], compiler: Compiler, lowered: Lowered | None,
     symbols: ShapeContext,
 ) -> Callable[..., Any]:
-    """A graph without branches: trace, optimise, compile, wrap."""
+    """A graph without branches: trace, optimize, compile, wrap."""
     try:
         with events.stage("aot"), expecting(symbols):
             tracer, traced = trace(gm, example_inputs)
@@ -66,9 +73,10 @@ def _compile_traced(
         traced.assumes = bool(symbols.asserts)
         if joint is not None:
             return training.compile_joint(gm, tracer, traced, joint, compiler, lowered)
-    except (Unsupported, UndecidedValue, ZeroDivisionError) as reason:  # the last: mean of nothing
+    except (Unsupported, UndecidedValue, ZeroDivisionError) as reason:
+        # (ZeroDivisionError: the mean of no elements.)
         if "shapes" in gm.meta:
-            raise  # capture can do without what depends on data
+            raise  # capture tries again without data-dependent values
         return _uncompiled(gm, str(reason))
     aten_gm = optimize(traced.graph, lowered)
     if lowered is not None:
@@ -79,7 +87,7 @@ def _compile_traced(
 
 
 def _writable(traced: Traced) -> list[int]:
-    """The written inputs, if autograd knows of none of the writes (and no assumption may fail)."""
+    """The written inputs, if autograd sees none of the writes (and no check on data may fail)."""
     if traced.assumes:
         return []
     return traced.mutated if traced.detached_mutations.issuperset(traced.mutated) else []
@@ -89,13 +97,14 @@ def _compile_part(
     compiler: Compiler, lowered: Lowered | None, gm: GraphModule, example_inputs: list[Any]
 ) -> Callable[..., Any]:
     """A part of a graph with branches, as a callable of its inputs."""
-    return taking_inputs(compile_aot(gm, example_inputs, compiler, lowered=lowered))
+    return unboxed(compile_aot(gm, example_inputs, compiler, lowered=lowered))
 
 
-def taking_inputs(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled graph that takes its inputs, not a list of them.
+def unboxed(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled graph that takes its inputs as arguments, not in a list.
 
-    Who can give it the list, so that inputs die early, finds the other form as `boxed_form`.
+    Callers that can pass a list, so that inputs are freed early, find the boxed form as
+    `boxed_form`.
     """
     if not getattr(call, "boxed", False):
         return call
@@ -108,7 +117,7 @@ def taking_inputs(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _uncompiled(gm: GraphModule, reason: str) -> Callable[..., Any]:
-    """The captured graph itself, which the user is told of."""
+    """The captured graph itself; the reason is reported to the user."""
     events.record("uncompiled", reason=reason)
     events.count("uncompiled_graphs")
     return run_captured(gm)

@@ -1,6 +1,6 @@
-"""What is done to every ATen graph between tracing and the compiler.
+"""The steps between tracing and the compiler, for every ATen graph.
 
-Place in the pipeline: `pipeline.py` (inference) and `training.py` share these steps.
+Place in the pipeline: `pipeline.py` (inference) and `training.py` share these steps::
 
     gm = optimize(graph, lowered)     # decompositions, passes
     gm = finish(gm)                   # outputs own their memory; verified
@@ -16,10 +16,10 @@ from torch.fx import Graph, Node
 
 from weft._torch import OpOverload
 from weft.aot import graph as aten_graph
-from weft.aot.ambient import Boxed
 from weft.aot.complex_pairs import split_complex
 from weft.aot.evaluate import Evaluator
 from weft.aot.expand import Lowered, expand
+from weft.aot.global_state import Boxed
 from weft.aot.graph import AtenGraph
 from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
@@ -47,11 +47,11 @@ def optimize(graph: Graph, lowered: Lowered | None) -> AtenGraph:
 
 
 def finish(gm: AtenGraph, written: Sequence[int] = ()) -> AtenGraph:
-    """A graph ready for a compiler.
+    """Make a graph ready for a compiler.
 
     `written`: the inputs whose new values are the first outputs. The compiler finds them in
     `gm.meta["written"]` as (output, input) pairs: it may write such an output into the input's own
-    memory, once the input has been read for the last time, and return the input itself.
+    memory, after the input's last use, and return the input itself.
     """
     protect_outputs(gm.graph)
     gm.meta["written"] = tuple(enumerate(written))
@@ -64,7 +64,7 @@ def finish(gm: AtenGraph, written: Sequence[int] = ()) -> AtenGraph:
 
 
 def protect_outputs(graph: Graph) -> None:
-    """Every output is memory of its own: no input, no part of one, nothing returned twice."""
+    """Give every output its own memory: no output is an input, a view of one, or returned twice."""
     node = aten_graph.output_node(graph)
     taken: set[Node] = set()
     results: list[Any] = []

@@ -1,6 +1,6 @@
 """Runs an ATen graph as straight Python: one operator call a line, values freed at their last use.
 
-Place in the pipeline: the `aot_eager` backend's executor, and the reference for code generation.
+Place in the pipeline: the `aot_eager` backend's executor, and the reference for code generation::
 
     run = compile_calls(gm)        # boxed: takes a list of inputs, which it clears
     run.source                     # def call(inputs): ...
@@ -123,7 +123,7 @@ class _Writer:
 
 
 def _has_gaps(value: torch.Tensor) -> bool:
-    """Gaps or overlaps in memory, of which `aten.clone` keeps none."""
+    """Whether the memory has gaps or overlaps, which `aten.clone` does not preserve."""
     if value.layout is not torch.strided:
         return False
     reach = span([*map(hint, value.size())], [*map(hint, value.stride())])
@@ -131,8 +131,8 @@ def _has_gaps(value: torch.Tensor) -> bool:
 
 
 def _local_names(nodes: list[Node], taken: set[str]) -> dict[Node, str]:
-    """The nodes' own names, or near ones where the text means something else by a name: the program
-    may call a tensor `inputs`, `math`, or like a symbol of a size."""
+    """The nodes' names, changed if they mean something else in the text: the program may call a
+    tensor `inputs`, `math`, or like the symbol of a size."""
     used = taken | {n.name for n in nodes}
     names: dict[Node, str] = {}
     for node in nodes:

@@ -1,14 +1,14 @@
-"""The recorder: a dispatch mode below autograd that writes down ATen operators, functionalised.
+"""The recorder: a dispatch mode below autograd that records ATen operators, functionalised.
 
 Place in the pipeline: `trace.py` runs the captured graph on fake tensors inside it. The recorder
 never computes: it appends each operator to a graph (through the `Functionalizer`) and returns a
-fake tensor with the result's metadata. Autograd, autocast and composite operators act above it.
+fake tensor with the result's metadata. Autograd, autocast and composite operators act above it::
 
     with Recorder(functionalizer):
         y = torch.nn.functional.linear(x, w, b)      # records aten.t, aten.addmm
 
-Operators that need their own treatment have a handler in `HANDLERS`; all others are treated by what
-their schema says (`operators.facts`).
+Operators with special treatment have a handler in `HANDLERS`; others are recorded as their schema
+says (`operators.facts`).
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ aten = torch.ops.aten
 
 Handler = Callable[["Recorder", OpOverload, Sequence[Any], dict[str, Any]], Any]
 HANDLERS: Final[dict[OpOverload, Handler]] = {}
-"""Operators with a treatment of their own; filled by `record_special.py`."""
+"""Handlers of operators with special treatment; filled by `record_special.py`."""
 
 
 @final
 class Recorder(DispatchMode):
     """Records every ATen operator that runs inside it.
 
-    `lift(tensor)` is called for a real tensor that turns up; it returns the node that stands for
-    it.
+    `lift(tensor)` is called for a real tensor; it returns the fake that stands for it.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Recorder(DispatchMode):
         return value
 
     def fresh(self, node: Node) -> Any:
-        """Live results for a functional operator's node, in its structure."""
+        """New fake tensors for the results of a functional operator's node, in its structure."""
         value = node.meta["val"]
         if isinstance(value, FakeTensor):
             made = self.evaluator.like(value)
@@ -106,7 +105,7 @@ class Recorder(DispatchMode):
         return value
 
     def items(self, node: Node) -> list[Any]:
-        """The parts of a node with several results: nodes for tensors, else the values."""
+        """The results of a node with several: nodes for tensors, constants for others."""
         return [
             self.tensors.append_known(operator.getitem, (node, i), {}, item)
             if isinstance(item, FakeTensor)
@@ -121,7 +120,7 @@ class Recorder(DispatchMode):
     # -- by kind -----------------------------------------------------------------------------------
 
     def functional(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Fresh results, nothing written."""
+        """New results, nothing written."""
         node_args = tuple(self.nodes(a) for a in args)
         node_kwargs = {k: self.nodes(v) for k, v in kwargs.items()}
         node, _ = self.tensors.append(known.op, node_args, node_kwargs)
@@ -135,7 +134,7 @@ class Recorder(DispatchMode):
         return self.view_step(args[0], step)
 
     def view_step(self, tensor: torch.Tensor, step: ViewStep) -> Any:
-        """The live view `step` of a live tensor."""
+        """The view `step` of a tensor."""
         tensor = self.live(tensor)
         viewed = self.tensors.alias(tensor)
         node, result = self._view_node(self.node(tensor), step)
@@ -152,7 +151,7 @@ class Recorder(DispatchMode):
         return self.tensors.append(step.op, (viewed, *step.args), {})
 
     def identity(self, tensor: torch.Tensor) -> Any:
-        """A fresh tensor object that aliases all of `tensor`; nothing is recorded."""
+        """A new tensor object that aliases all of `tensor`; nothing is recorded."""
         tensor = self.live(tensor)
         node = self.node(tensor)
         made = self.evaluator.alias(require_fake(tensor), node.meta["val"], 0)
@@ -196,7 +195,7 @@ class Recorder(DispatchMode):
         increment_version(target)  # an operator of lists leaves it to its kernel
 
     def _returned(self, known: OpFacts, plain: list[Any], targets: list[Any]) -> Any:
-        """What the mutating operator returns: fresh results and the arguments themselves."""
+        """What the mutating operator returns: new results and the arguments themselves."""
         returns = known.op._schema.returns
         fresh, written = iter(plain), iter(targets)
         values = [next(fresh) if r.alias_info is None else next(written) for r in returns]
@@ -205,11 +204,11 @@ class Recorder(DispatchMode):
         return values[0] if len(values) == 1 else tuple(values)
 
     def _resize_out(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """`out=` tensors take the result's sizes, as eager resizes them."""
+        """Resize `out=` tensors to the result's sizes, as eager does."""
         self.evaluator.mode.dispatch(known.op, (FakeTensor,), args, kwargs)
 
     def metadata(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """`x.t_()`: the tensor itself becomes a view of what it was."""
+        """`x.t_()`: the tensor itself becomes a view of its old self."""
         assert known.functional is not None
         live = self.live(args[0])
         step = ViewStep(known.functional, _positional(known.op, args[1:], kwargs))
@@ -220,12 +219,12 @@ class Recorder(DispatchMode):
         return args[0]
 
     def composite(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Inference mode skips the decomposition of composite operators: do it here."""
+        """Decompose a composite operator, which inference mode does not do."""
         with self:
             return known.op.decompose(*args, **kwargs)
 
     def opaque(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """No functional form."""
+        """An operator without a functional form."""
         raise Unsupported(f"{known.op} has no functional form")
 
 
@@ -247,7 +246,7 @@ def _returns_one_list(op: OpOverload) -> bool:
 def _positional(
     op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """All arguments after the first by position, defaults filled in where something follows."""
+    """All arguments after the first by position, with defaults where others follow."""
     if not kwargs:
         return tuple(args)
     rest = op._schema.arguments[1 + len(args) :]

@@ -1,4 +1,4 @@
-"""Operators whose recording is not what their schema says.
+"""Operators that are not recorded as their schema says.
 
 Place in the pipeline: imported by `trace.py` for its entries in `record.HANDLERS`: writes that have
 a shorter functional form, views with several results, and operators that mutate without saying so
@@ -40,7 +40,7 @@ def _copy(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, 
 
 @_handles(aten.fill_.Scalar, aten.zero_.default)
 def _fill(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """A constant; what was there before is not read."""
+    """A constant; the old content is not read."""
     live = rec.live(args[0])
     value = args[1] if len(args) > 1 else kwargs.get("value", 0)
     node = rec.emit(
@@ -60,8 +60,8 @@ def _fill_tensor(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dic
 def _bernoulli(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Drawn in memory order; the functional form draws row by row, whatever the layout.
 
-    On CPUs drawn as booleans, which are the same numbers: what a backward keeps of dropout is a
-    quarter of eager's mask.
+    On CPUs it is drawn as booleans, which are the same numbers: the mask of a dropout kept for the
+    backward has a quarter of eager's bytes.
     """
     live = rec.live(args[0])
     order = stride_order(live.stride())
@@ -80,7 +80,7 @@ def _bernoulli(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[
 
 @_handles(aten.resize_.default, aten.resize_as_.default)
 def _resize(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Nothing where the sizes stay; uninitialised memory is not expressed."""
+    """Nothing if the sizes stay; uninitialised memory is not supported."""
     size = args[1].size() if op is aten.resize_as_.default else args[1]
     if not certainly_equal(args[0].size(), size):
         raise Unsupported("resize_ to other sizes")
@@ -120,7 +120,7 @@ def _lift_fresh(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
 
 @_handles(aten._to_copy.default)
 def _to_copy(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Of a tensor; `vmap` also converts the number in `x / 20`, which arrives as a number."""
+    """Of a tensor; `vmap` also converts the number in `x / 20`, which is passed as a number."""
     if isinstance(args[0], torch.Tensor):
         return rec.functional(facts(op), args, kwargs)
     dtype = kwargs.get("dtype") or torch.tensor(args[0]).dtype
@@ -212,7 +212,7 @@ def _as_strided_scatter(
 
 
 def _check_inside(base: Base, size: list[Any], stride: list[Any], offset: Any) -> None:
-    """The value of the base must have all elements that the view shows."""
+    """Check that the base's value has all elements that the view shows."""
     live = base.live
     order = stride_order(live.stride())
     if not is_row_major(live.permute(order)):
@@ -221,8 +221,8 @@ def _check_inside(base: Base, size: list[Any], stride: list[Any], offset: Any) -
 
 
 def _check_reach(live: Any, start: Any, size: list[Any], stride: list[Any], offset: Any) -> None:
-    """Whether a view stays between the first and the last element of `live`, which is at `start`.
-    """
+    """Whether a view stays between the first and the last element of `live`, which is at
+    `start`."""
     if any(certainly_equal(n, 0) for n in size):
         return
     end = offset + span(size, stride)
@@ -235,7 +235,7 @@ def _check_reach(live: Any, start: Any, size: list[Any], stride: list[Any], offs
 
 @_handles(aten.native_batch_norm.default)
 def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Training updates the running statistics, which the schema does not say (nor versions)."""
+    """Training updates the running statistics, which neither schema nor versions say."""
     x, weight, bias, mean, var, training, momentum, eps = args
     if not training:
         stats = tuple(rec.nodes(a) for a in (x, weight, bias, mean, var))
@@ -261,7 +261,7 @@ def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
 def _batch_norm_backward(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """In training the running statistics are not read: nothing of them need be kept."""
+    """Training does not read the running statistics, so they need not be saved."""
     nodes = [rec.nodes(a) for a in args]
     if args[7]:
         nodes[3] = nodes[4] = None
@@ -273,7 +273,7 @@ def _batch_norm_backward(
 def _miopen_batch_norm(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """The same by a vendor's library: kernels of our own compute it, with what they fuse."""
+    """The same operator by a vendor's library; weft's kernels compute it, fused with others."""
     return _batch_norm(rec, aten.native_batch_norm.default, args, kwargs)
 
 
@@ -290,7 +290,7 @@ def _cudnn_batch_norm(
 def _vendor_batch_norm_backward(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Of training; the order of arguments is another."""
+    """In training; the arguments have another order."""
     x, gradient, weight, _, _, mean, inverse, eps = args[:8]
     rest = (weight, None, None, mean, inverse, True, eps, [True, True, True])
     native = aten.native_batch_norm_backward.default
@@ -305,7 +305,8 @@ BIAS_APART_ON = frozenset({"cuda"})
 def _convolution_backward(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """The bias's gradient is a sum, which may share the kernel that makes its operand."""
+    """The bias's gradient is a sum, which may be fused with the kernel that computes its
+    operand."""
     gradient, mask = args[0], args[10]
     if not mask[2] or gradient.device.type not in BIAS_APART_ON:
         return rec.functional(facts(op), args, kwargs)
@@ -320,7 +321,7 @@ def _convolution_backward(
 
 @_handles(aten.mkldnn_rnn_layer.default)
 def _mkldnn_rnn(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Where gradients are wanted, the form that keeps what its backward needs."""
+    """If gradients are needed, the form that keeps what its backward needs."""
     wanted = mkldnn_rnn_layer_keeping if torch.is_grad_enabled() else op
     return rec.fresh(rec.emit(wanted, *(rec.nodes(a) for a in args)))
 
@@ -330,7 +331,7 @@ def _mkldnn_rnn(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
 
 @_handles(aten.nonzero.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor)
 def _once(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The same value has the same symbols."""
+    """Equal values have equal symbols."""
     if kwargs:
         return rec.functional(facts(op), args, kwargs)
     return rec.fresh(rec.tensors.once(op, *map(rec.nodes, args)))
@@ -352,7 +353,7 @@ def _equal(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str,
 
 @_handles(aten.index.Tensor)
 def _index(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """A mask is where it is true: once for all that it selects from."""
+    """A mask becomes its positions, computed once for all that it selects from."""
     if not any(map(is_mask, args[1])):
         return rec.functional(facts(op), args, kwargs)
     positions: list[Any] = []
@@ -388,7 +389,7 @@ def _device(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str
 
 @_handles(aten.size.default, aten.stride.default)
 def _extents(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The caller takes no symbolic ints: the sizes of this call, fixed by guards."""
+    """The caller takes no symbolic ints: guards fix the sizes of this call."""
     live = rec.live(args[0])
     return tuple(int(n) for n in (live.size() if op is aten.size.default else live.stride()))
 

@@ -1,9 +1,8 @@
 """Recurrent layers in training: a library call that keeps what its backward needs.
 
-Place in the pipeline: `record_special.py` records this operator in place of
-`aten.mkldnn_rnn_layer` where gradients are wanted. PyTorch's operator keeps the workspace of its
-backward only when it runs with gradients enabled, which a compiled forward does not; this one
-always keeps it.
+Place in the pipeline: `record_special.py` records this operator instead of `aten.mkldnn_rnn_layer`
+if gradients are needed. PyTorch's operator keeps the workspace of its backward only when gradients
+are enabled, which they are not in a compiled forward; this one always keeps it::
 
     torch.ops.weft.mkldnn_rnn_layer_keeping(x, w0, w1, ...)     # (output, hy, cy, workspace)
 """

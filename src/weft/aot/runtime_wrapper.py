@@ -1,7 +1,7 @@
-"""What remains to be done around a compiled graph at every call: mutations and aliasing outputs.
+"""What a compiled graph needs around it at every call: mutations and aliasing outputs.
 
-Place in the pipeline: the last step of aot. The wrapper is Python source made for one graph, so
-that a graph without mutation and aliasing costs one call and nothing else::
+Place in the pipeline: the last step of aot. The wrapper is Python source generated for one graph,
+so a graph without mutation and aliasing costs one call and nothing else::
 
     def call(inputs):
         x = inputs[0]
@@ -22,7 +22,7 @@ from torch.autograd.graph import increment_version
 
 from weft._frame import distinct_storages
 from weft._torch import forbid_writes_to_view, foreach_copy_, tree_unflatten
-from weft.aot.ambient import Boxed
+from weft.aot.global_state import Boxed
 from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbolic_leaves
 from weft.aot.trace import OutputSpec, Traced
 from weft.aot.views import ViewStep
@@ -34,17 +34,17 @@ from weft.runtime.strided_views import CALLS
 def wrap(
     traced: Traced, artifact: Boxed, captured: Callable[..., Any], hidden: Collection[int] = ()
 ) -> Boxed:
-    """A boxed callable that runs `artifact` and shows the caller what eager would have shown.
+    """A boxed callable that runs `artifact` and has all effects that eager has.
 
-    `captured` runs instead where a written input shares memory with another one: then a write shows
-    elsewhere too, which the functional graph does not know. `artifact` may write to the inputs
-    `hidden` without their versions telling.
+    `captured` runs instead if a written input shares memory with another one: then a write is
+    visible elsewhere too, which the functional graph does not know. `artifact` may write to the
+    inputs `hidden` without changing their versions.
     """
     return _Source(traced, artifact, captured, hidden).compiled()
 
 
 def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    """Writes values to inputs; a compiler may have written some in place, and returned them."""
+    """Write values to inputs; a compiler may have written some in place and returned the inputs."""
     apart = [(t, v) for t, v in zip(targets, values, strict=True) if t is not v]
     if len(apart) < len(targets):
         increment_version([t for t, v in zip(targets, values, strict=True) if t is v])
@@ -54,7 +54,7 @@ def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
 
 
 def store_silently(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    """As `store`, where eager would not count the write in the tensors' versions."""
+    """As `store`, for writes that eager does not count in the tensors' versions."""
     apart = [(t.data, v) for t, v in zip(targets, values, strict=True) if t is not v]
     if apart:
         foreach_copy_([t for t, _ in apart], [v for _, v in apart])
@@ -73,7 +73,7 @@ def bases(outputs: Sequence[Any], views: Sequence[int]) -> Sequence[Any]:
 
 
 class _Source:
-    """Writes the wrapper's source; objects it needs are globals of the written function."""
+    """Writes the wrapper's source; the objects that it needs are globals of the function."""
 
     def __init__(
         self, traced: Traced, artifact: Boxed, captured: Callable[..., Any],
@@ -121,7 +121,7 @@ class _Source:
         )
 
     def _run(self) -> list[str]:
-        """Without autograd: the graph has lost its `detach` and `no_grad`."""
+        """Call the artifact. Autograd is off if the graph has lost its `detach` and `no_grad`."""
         lines = ["outputs = artifact(inputs)"]
         if self.traced.runs_below_autograd:
             lines = ["with no_grad():", f"    {lines[0]}"]
@@ -141,7 +141,7 @@ class _Source:
         return tuple(sorted({spec.index for spec in values if not spec.steps} & viewed))
 
     def _lift(self) -> list[str]:
-        """Lifted tensors follow the inputs."""
+        """Append lifted tensors to the inputs."""
         names = [f"lifted{i}" for i in range(len(self.traced.lifted))]
         self.scope.update(zip(names, self.traced.lifted, strict=True))
         return [f"inputs = [*inputs, {', '.join(names)}]"] if names else []
@@ -155,18 +155,18 @@ class _Source:
         return [f"if not distinct(inputs, {written}): return captured(*{own})"]
 
     def _keep(self) -> list[str]:
-        """Inputs needed after the artifact has run (it may clear the list)."""
+        """Keep inputs that are needed after the artifact has run (it may clear the list)."""
         used = {s.index for s in self.traced.outputs if s.kind == "input"}
         used.update(self.traced.mutated)
         return [f"in{i} = inputs[{i}]" for i in sorted(used)]
 
     def _hide(self) -> list[str]:
-        """What the artifact gets of the inputs whose writes nobody may count."""
+        """Pass `.data` of inputs whose writes must not be counted."""
         return [f"data{i} = inputs[{i}] = in{i}.data" for i in self.traced.mutated
                 if i in self.hidden]
 
     def _symbols(self) -> list[str]:
-        """The symbols that view arguments and returned sizes are made of."""
+        """Read the symbols in view arguments and returned sizes."""
         sizes = [
             size
             for spec in self.traced.outputs
@@ -238,7 +238,7 @@ class _Source:
         return f"{name}({', '.join([of, *arguments])})"
 
     def _argument(self, name: str, value: Any) -> str:
-        """A view's argument as text; what has no text becomes a global."""
+        """A view's argument as text; an object without a text becomes a global."""
         if isinstance(value, SYMBOLIC):
             return size_text(value)
         if isinstance(value, (list, tuple)):

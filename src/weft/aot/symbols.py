@@ -1,7 +1,7 @@
 """Symbolic sizes as Python text, and where running code reads the symbols' values.
 
 Place in the pipeline: generated Python (the runtime wrapper, `aot_eager`'s calls) computes sizes
-like `2*s0 + 1`; the symbols are sizes of the inputs, or integers among them.
+like `2*s0 + 1`; the symbols are sizes of the inputs, or integers among them::
 
     found = input_symbols([fake_of_size_s0_by_8, symint_s1])
     found["s0"].text("x")       # x.size(0)
@@ -30,7 +30,7 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 @final
 @dataclass(frozen=True, slots=True)
 class SymbolSource:
-    """A symbol: its value as PyTorch sees it, and the input that it is read from."""
+    """A symbol: its value as PyTorch sees it, and the input from which it is read."""
 
     value: Any
     input: int
@@ -39,7 +39,7 @@ class SymbolSource:
     of_output: bool = False  # the forward's output of that index, not an input
 
     def text(self, name: str) -> str:
-        """Python text that reads it from the input called `name`."""
+        """The Python expression that reads it from the input called `name`."""
         return name if self.dim is None else f"{name}.{self.method}({self.dim})"
 
     def read(self, inputs: Sequence[Any]) -> Any:
@@ -49,7 +49,7 @@ class SymbolSource:
 
 
 def input_symbols(values: Iterable[Any]) -> dict[str, SymbolSource]:
-    """The symbols that inputs with these values give directly, by name."""
+    """The symbols that can be read directly from inputs with these values, by name."""
     found: dict[str, SymbolSource] = {}
     for i, value in enumerate(values):
         if isinstance(value, FakeTensor):
@@ -69,7 +69,7 @@ def _add(found: dict[str, SymbolSource], size: Any, source: SymbolSource) -> Non
 
 
 def plain_name(size: Any) -> str | None:
-    """The name of a size that is a symbol and nothing else."""
+    """The name of a size that is just a symbol, or None."""
     if isinstance(size, torch.SymInt):
         expression = expr_of(size)
         if isinstance(expression, int) or symbols(expression) != {expression}:
@@ -81,7 +81,7 @@ def plain_name(size: Any) -> str | None:
 
 
 def size_text(size: Any) -> str:
-    """A symbolic number as Python over the symbols' names."""
+    """A symbolic number as a Python expression of the symbols' names."""
     if isinstance(size, torch.SymBool):
         return f"({condition_text(condition_of(size))})"
     if isinstance(size, torch.SymInt):
@@ -119,7 +119,7 @@ def _symbol_name(expression: Any) -> str:
 
 
 def hint(size: Any) -> int:
-    """An integer that a size may well be."""
+    """A likely integer value of a size."""
     if type(size) is int:
         return size
     value = getattr(size.node, "hint", None)

@@ -1,10 +1,10 @@
-"""How tangents reach a compiled backward: in the memory order that it expects, and as its own.
+"""How tangents reach a compiled backward: in the memory order that it expects, and owned by it.
 
-Place in the pipeline: asked by `autograd_function.py` at every backward. The autograd engine holds
+Place in the pipeline: used by `autograd_function.py` at every backward. The autograd engine holds
 the tangents until a backward returns. Eager's nodes need one for an operator or two; a compiled
 backward would keep the gradient of the logits, say, until the last parameter has its gradient. So a
-large tangent that nobody else holds is emptied, and what it had goes on with the backward, where it
-dies when it has been read last::
+large tangent without other holders is emptied, and its memory is moved into a tensor of the
+backward's own, which frees it after its last use::
 
     mine = layout.fit_own(grads, 0)     # grads[0] may have no elements now
 """
@@ -19,7 +19,7 @@ from typing import Final, final
 
 import torch
 
-from weft.aot.holders import seen_in_backward
+from weft.aot.reference_counts import seen_in_backward
 from weft.aot.views import stride_order
 
 _LARGE: Final = 1 << 12
@@ -29,7 +29,8 @@ _LARGE: Final = 1 << 12
 @final
 @dataclass(frozen=True, slots=True)
 class TangentLayout:
-    """How the compiled backward expects a tangent: its memory order; and zeros in that order."""
+    """The memory order of a tangent that the compiled backward expects; makes zeros in that
+    order."""
 
     order: tuple[int, ...] | None  # dimensions from the outermost; None: row-major
     back: tuple[int, ...]
@@ -47,7 +48,7 @@ class TangentLayout:
         return TangentLayout(moved, back, size, value.dtype, value.device)
 
     def zeros(self, size: Sequence[int]) -> torch.Tensor:
-        """In place of a tangent that is absent."""
+        """Zeros for an absent tangent."""
         sizes = [size[d] for d in self.order or self.back]
         return torch.zeros(sizes, dtype=self.dtype, device=self.device).permute(self.back)
 
@@ -58,12 +59,12 @@ class TangentLayout:
         return tangent.permute(self.order).contiguous().permute(self.back)
 
     def fit_own(self, grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
-        """The tangent `grads[k]` in that layout; the engine's, if it is worth taking it."""
+        """The tangent `grads[k]` in that layout; taken from the engine if that is worth it."""
         return self.fit(grads[k] if grads[k].nbytes < _LARGE else _taken(grads, k))
 
 
 def _taken(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
-    """The tangent `grads[k]`, or a new tensor of its memory if only the engine holds it.
+    """The tangent `grads[k]`, or a new tensor with its memory if only the engine holds it.
 
     `grads` are the arguments of a `backward`, as they came.
     """
@@ -79,7 +80,7 @@ def _taken(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
 
 
 def _holders(grads: Sequence[torch.Tensor], k: int) -> tuple[int, ...]:
-    """How many hold a tangent, in C++ and in Python, and what it is a view of."""
+    """The numbers of references to a tangent, in C++ and in Python, and whether it is a view."""
     found = grads[k]._use_count(), sys.getrefcount(grads[k])  # type: ignore[attr-defined]
     base = grads[k]._base
     if base is None:
@@ -89,7 +90,7 @@ def _holders(grads: Sequence[torch.Tensor], k: int) -> tuple[int, ...]:
 
 @cache
 def _holders_of_ours() -> list[tuple[int, ...]]:
-    """The same for tangents that only the engine holds: seen in backwards, as no rule says it."""
+    """The same for tangents that only the engine holds, measured in backwards."""
     # An own tensor, and a view.
     return [seen_in_backward(lambda ctx, grads: _holders(grads, 0), use)
             for use in (torch.exp, torch.squeeze)]

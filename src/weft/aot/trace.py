@@ -1,8 +1,8 @@
 """Traces a captured (torch-level) graph to a functional ATen graph.
 
-Place in the pipeline: the first step of aot. The captured graph is run, node by node, on fake
-tensors inside the `Recorder`; what comes out is one flat graph of ATen operators plus a description
-of what the caller must see besides: which inputs were mutated, which outputs alias what.
+Place in the pipeline: the first step of aot. The captured graph runs, node by node, on fake tensors
+inside the `Recorder`. The result is one flat graph of ATen operators and a description of what else
+the caller must see: which inputs were mutated, which outputs alias what::
 
     tracer, traced = trace(gm, example_inputs)
     traced.graph        # torch.fx.Graph of ATen operators: outputs = mutated inputs, then values
@@ -30,12 +30,12 @@ from weft._torch import (
     view_forbids_writes,
 )
 from weft.aot import record_special  # noqa: F401  (registers its rules)
-from weft.aot.ambient import default_dtype
 from weft.aot.attention import FUNCTIONS
 from weft.aot.control_flow import check_node
 from weft.aot.data_dependent import bound_names, with_positions
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Base, Functionalizer, require_fake
+from weft.aot.global_state import default_dtype
 from weft.aot.record import Recorder
 from weft.aot.symbols import names_in, symbolic_leaves
 from weft.aot.views import Unsupported, ViewStep, may_overlap, restride
@@ -51,9 +51,9 @@ class OutputSpec:
     """How one output of the captured function is made from the ATen graph's inputs and outputs.
 
     kind "value": graph output `index`; "input": the input object `index` itself; "constant":
-    `value`. `steps` are views applied to that, under the gradient mode `mode` if it matters;
-    `detached`: autograd does not know of them; `forbids_writes`: why autograd does, if `chunk`
-    or the like made it, or `no_grad` (then only with gradients).
+    `value`. `steps` are views of that, made under the gradient mode `mode` if it matters;
+    `detached`: autograd does not know of them; `forbids_writes`: why autograd forbids writes to
+    the view, if `chunk` or the like made it, or (with gradients) `no_grad`.
     """
 
     kind: str
@@ -86,20 +86,21 @@ class Traced:
     runs_below_autograd: bool = False  # autograd is on, an input has a gradient, no value has
 
     def add(self, node: Any, live: torch.Tensor | None) -> int:
-        """One more value; `live` is the tensor that autograd knows it by, if it has a gradient."""
+        """Add a value and return its index; `live` is the tensor by which autograd knows it, if it
+        has a gradient."""
         if live is not None and live.requires_grad:
             self.differentiable[len(self.values)] = live
         self.values.append(node)
         return len(self.values) - 1
 
     def close(self) -> None:
-        """Appends the output node."""
+        """Append the output node."""
         self.graph.output(tuple(self.values))
 
 
 @final
 class Tracer:
-    """One tracing run: the graph being built and the fakes it runs on."""
+    """One tracing run: the graph under construction and the fakes it runs on."""
 
     def __init__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> None:
         self.gm = gm
@@ -122,7 +123,7 @@ class Tracer:
     # -- inputs ------------------------------------------------------------------------------------
 
     def add_inputs(self) -> None:
-        """Placeholders and fakes for all inputs of the captured graph."""
+        """Add placeholders and fakes for all inputs of the captured graph."""
         nodes = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         for node, example in zip(nodes, self.examples, strict=True):
             value = node.meta.get("example_value")
@@ -137,7 +138,7 @@ class Tracer:
                 self.versions.append(0)
 
     def add_state(self) -> None:
-        """Lifts parameters and buffers of a graph module that holds its own (`compile_fx`)."""
+        """Lift parameters and buffers of a graph module that has its own (`compile_fx`)."""
         if not any(n.op in ("get_attr", "call_module") for n in self.gm.graph.nodes):
             return
         for module in self.gm.modules():
@@ -148,7 +149,7 @@ class Tracer:
 
     @contextmanager
     def _fake_state(self) -> Iterator[None]:
-        """The module's parameters and buffers are their fakes meanwhile."""
+        """Replace the module's parameters and buffers by their fakes inside the block."""
         try:
             for table, name, _, fake in self.state:
                 table[name] = fake
@@ -183,7 +184,7 @@ class Tracer:
         return seen
 
     def _lift(self, tensor: torch.Tensor) -> FakeTensor:
-        """A real tensor turned up: it becomes one more input."""
+        """Make a real tensor of the program one more input."""
         fake = self.context.fake(tensor)
         if not self.tensors.knows(fake):
             assert isinstance(fake, FakeTensor)
@@ -193,7 +194,7 @@ class Tracer:
         return fake
 
     def at_inputs(self) -> Any:
-        """Context: nodes go behind the placeholders."""
+        """A context in which nodes are appended after the placeholders."""
         graph = self.tensors.graph
         if self.last_placeholder is None:
             first = next(iter(graph.nodes), None)
@@ -203,7 +204,7 @@ class Tracer:
     # -- running -----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Runs the captured graph inside the recorder; leaves its outputs in `result`."""
+        """Run the captured graph inside the recorder; leaves its outputs in `result`."""
         grad_mode = torch.is_grad_enabled()
         try:
             with default_dtype(torch.get_default_dtype()), self._fake_state(), self.recorder:
@@ -263,7 +264,7 @@ class Tracer:
     # -- outputs -----------------------------------------------------------------------------------
 
     def finish(self) -> Traced:
-        """The outputs and their description; the graph gets its output node from `close`."""
+        """Describe the outputs; the graph gets its output node from `close`."""
         traced = Traced(self.tensors.graph, len(self.examples), self.lifted)
         self._check_metadata()
         written = [i for i, p in enumerate(self.primals)
@@ -277,7 +278,7 @@ class Tracer:
         return traced
 
     def _add_numbers(self, traced: Traced) -> None:
-        """What the wrapper computes of data-dependent numbers, the graph must return."""
+        """Let the graph return the data-dependent numbers that the wrapper computes with."""
         symbols = self.evaluator.mode.symbols
         if symbols is None or not symbols.unbacked_symbols.names:
             return
@@ -286,7 +287,7 @@ class Tracer:
             traced.numbers[name] = traced.add(symbols.number_called(name), None)
 
     def _add_mutation(self, traced: Traced, i: int) -> None:
-        """The new value of input `i` is an output, with a gradient if autograd saw the write."""
+        """Return the new value of input `i`, with a gradient if autograd saw the write."""
         seen = self.inputs[i]
         traced.mutated.append(i)
         traced.counts[i] = _version(seen) - self.versions[i]
@@ -296,7 +297,7 @@ class Tracer:
         traced.add(self.tensors.alias(seen).base.node, seen if differentiable else None)
 
     def _check_metadata(self) -> None:
-        """Inputs must keep their geometry: changing it is not replayed."""
+        """Check that inputs keep their sizes and strides: such changes are not replayed."""
         tensors = [i for i in self.inputs if isinstance(i, torch.Tensor)]
         for seen, (size, stride, offset) in zip(tensors, self.shapes, strict=True):
             now = (*seen.size(), *seen.stride(), seen.storage_offset())
@@ -304,7 +305,7 @@ class Tracer:
                 raise Unsupported("an input's sizes or strides are changed in place")
 
     def _check_shared(self, written: list[int]) -> None:
-        """A written input must be the only input on its storage."""
+        """Check that a written input is the only input on its storage."""
         if not written:
             return
         storages = [None if p is None else p.untyped_storage()._cdata for p in self.primals]
@@ -340,7 +341,7 @@ class _Outputs:
         return self.tracer.recorder.live(output)
 
     def _shared_bases(self) -> set[int]:
-        """Storages that different output tensors share."""
+        """Storages that several output tensors share."""
         seen: dict[int, int] = {}
         shared = set()
         for output in self.flat:
@@ -378,7 +379,7 @@ class _Outputs:
     def _view_spec(
         self, kind: str, index: int, output: torch.Tensor, owner: torch.Tensor
     ) -> OutputSpec:
-        """`output` by the views that lead to it from `owner`, whose memory it shares."""
+        """`output` as the views that lead to it from `owner`, whose memory it shares."""
         steps = self.tensors.alias(output).steps
         if output is owner and not steps:
             return OutputSpec(kind, index)
@@ -394,7 +395,7 @@ class _Outputs:
                           forbids_writes=forbids)
 
     def _check_gradient(self, output: torch.Tensor, owner: torch.Tensor) -> None:
-        """A view made at run time gets its gradient from what it views."""
+        """Check that a view made at run time can get its gradient from what it views."""
         if output.requires_grad and not owner.requires_grad:
             raise Unsupported("an output with a gradient on the memory of one without")
 
@@ -412,8 +413,8 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _has_no_history(view: torch.Tensor) -> bool:
-    """Whether `no_grad` made a view of what has a gradient; autograd refuses to say whether it is a
-    leaf if that was written since."""
+    """Whether `no_grad` made a view of a tensor that has a gradient. (If that was written since,
+    autograd raises when asked whether the view is a leaf.)"""
     if not (view.requires_grad and view._is_view()):
         return False
     try:
@@ -423,7 +424,8 @@ def _has_no_history(view: torch.Tensor) -> bool:
 
 
 def _comes_from(output: torch.Tensor, owner: torch.Tensor) -> bool:
-    """Whether gradients of a view arrive at its owner: not through a view that `no_grad` made."""
+    """Whether gradients of a view reach its owner; they do not through a view that `no_grad`
+    made."""
     waiting: list[Any] = [output.grad_fn]
     seen: set[Any] = set()
     while waiting:
@@ -438,7 +440,7 @@ def _comes_from(output: torch.Tensor, owner: torch.Tensor) -> bool:
 
 
 def _names_in_specs(specs: Sequence[OutputSpec]) -> Iterator[str]:
-    """The symbols that outputs are made of when the wrapper runs."""
+    """The symbols that the wrapper needs to make the outputs."""
     for spec in specs:
         for value in (spec.value, *(step.args for step in spec.steps)):
             for number in symbolic_leaves(value):
@@ -455,7 +457,7 @@ def trace(gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Tracer, Trace
 
 
 def _resolve(value: Any, env: dict[Node, Any]) -> Any:
-    """Node arguments replaced by their values."""
+    """The arguments with nodes replaced by their values."""
     kind = type(value)
     if kind is Node:
         return env[value]

@@ -1,6 +1,6 @@
 """From a joint graph to a differentiable compiled callable.
 
-Place in the pipeline: the training branch of `pipeline.compile_aot`.
+Place in the pipeline: the training branch of `pipeline.compile_aot`::
 
     call = compile_joint(gm, tracer, traced, joint, compiler, lowered)
     loss = call([x, target])[0];  loss.backward()
@@ -16,18 +16,18 @@ from torch.fx import Graph, GraphModule, Node
 
 from weft._torch import OpOverload, tree_flatten
 from weft.aot import graph as aten_graph
-from weft.aot.ambient import Boxed, without_autocast
 from weft.aot.autograd_function import FunctionSpec, make_function
+from weft.aot.backward_stages import Stages, stages_of
 from weft.aot.backwards import Backwards
+from weft.aot.double_backward import DoubleBackward
 from weft.aot.expand import Lowered
+from weft.aot.global_state import Boxed, without_autocast
 from weft.aot.image_layout import use_channels_last
 from weft.aot.joint import JointGraph
 from weft.aot.operators import draws_numbers
 from weft.aot.partition import Partition, is_view, mark_copies, partition
 from weft.aot.prepare import Compiler, finish, optimize
-from weft.aot.redo import Redo
 from weft.aot.runtime_wrapper import wrap
-from weft.aot.stages import Stages, stages_of
 from weft.aot.tangents import TangentLayout
 from weft.aot.trace import Traced, Tracer
 from weft.diagnostics import events
@@ -42,7 +42,7 @@ def compile_joint(
     gm: GraphModule, tracer: Tracer, traced: Traced, joint: JointGraph, compiler: Compiler,
     lowered: Lowered | None,
 ) -> Boxed:
-    """Optimise, partition, compile both halves, and wrap them for autograd."""
+    """Optimize, partition, compile both halves, and wrap them for autograd."""
     leaves = _leaf_inputs(tracer)
     mark_copies(joint.graph)
     joint_gm = optimize(joint.graph, lowered)
@@ -52,7 +52,7 @@ def compile_joint(
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
     spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves)
-    redo = Redo(gm, traced, joint.gradient_inputs, _stale(joint, joint_gm.graph, traced))
+    redo = DoubleBackward(gm, traced, joint.gradient_inputs, _stale(joint, joint_gm.graph, traced))
     forward = compiler(finish(aten_graph.make(parts.forward)))
     of_data = any(s.of_output for s in parts.symbols)
     kept = [i in leaves for i in joint.gradient_inputs]
@@ -76,12 +76,13 @@ def compile_joint(
 
 
 def _watched(stages: Stages, inputs: list[int], leaves: set[int]) -> int | None:
-    """A leaf among the inputs with gradients, if these come in several stages."""
+    """A leaf input whose `.grad` tells whether gradients are accumulated, if there are several
+    stages."""
     return next((i for i in inputs if i in leaves), None) if len(stages) > 1 else None
 
 
 def _with_gradients(call: Boxed) -> Boxed:
-    """For a graph that is called without gradients and enables them itself."""
+    """Enable gradients around a graph that is called without them and enables them itself."""
 
     def enabled(inputs: list[Any]) -> Any:
         with torch.enable_grad():
@@ -92,7 +93,7 @@ def _with_gradients(call: Boxed) -> Boxed:
 
 
 def _leaf_inputs(tracer: Tracer) -> set[int]:
-    """Inputs that are alive whatever we do: parameters and other leaves."""
+    """Inputs that are alive in any case: parameters and other leaves."""
     tensors = [*tracer.examples, *tracer.lifted]
     return {
         i for i, t in enumerate(tensors)
@@ -104,7 +105,7 @@ def _spec(
     tracer: Tracer, traced: Traced, joint: JointGraph, joint_graph: Graph, parts: Partition,
     leaves: set[int],
 ) -> dict[str, Any]:
-    """The static parts of the function's description."""
+    """The static fields of the `FunctionSpec`."""
     values = [n.meta["val"] for n in joint.tangents]
     layouts = {k: TangentLayout.of(v) for k, v in zip(joint.tangent_values, values, strict=True)}
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
@@ -183,7 +184,7 @@ def _random_devices(graph: Graph) -> frozenset[torch.device]:
 
 
 def _stale(joint: JointGraph, graph: Graph, traced: Traced) -> set[int]:
-    """Overwritten inputs whose old value the other outputs depend on."""
+    """Overwritten inputs whose old value other outputs depend on."""
     results: Any = aten_graph.output_node(graph).args[0]
     others = results[len(traced.mutated) : joint.n_values]
     used = _dependencies([v for v in others if isinstance(v, Node)])
@@ -204,7 +205,7 @@ def _dependencies(start: list[Node]) -> set[Node]:
 
 
 def _inputs_that_matter(node: Node) -> list[Node]:
-    """The inputs of a node; for a result of an operator with several, those it depends on."""
+    """The inputs of a node; for one result of several, those that it depends on."""
     source = node.args[0] if node.args else None
     if node.target is not operator.getitem or not isinstance(source, Node):
         return node.all_input_nodes

@@ -1,13 +1,12 @@
-"""View operators and their inverses: how a write to a view becomes a new value of what it views.
+"""View operators and their inverses: a write to a view becomes a new value of what it views.
 
 Place in the pipeline: the functionaliser replays `ViewStep`s to read a view of a changed base, and
-undoes them to write through a view.
+undoes them to write through a view::
 
-    y = x[1]; y.add_(1)      # recorded as:  new_y = x[1] + 1;  new_x = select_scatter(x, new_y, 0,
-    1)
+    y = x[1]; y.add_(1)  # recorded as:  new_y = x[1] + 1;  new_x = select_scatter(x, new_y, 0, 1)
 
-An inverse is registered per operator: `(emit, parent, child, args) -> new parent`, all fx nodes;
-`args` are the view's arguments after the viewed tensor.
+Each operator has an inverse, `(emit, parent, child, args) -> new parent`, on fx nodes; `args` are
+the view's arguments after the viewed tensor.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ aten = torch.ops.aten
 
 
 class Unsupported(Exception):
-    """The graph does something that has no functional form; run it some other way."""
+    """The graph does something that has no functional form; it is run in another way."""
 
 
 class Emit(Protocol):
@@ -119,8 +118,8 @@ def _as_strided_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...
 
 @_inverse(aten.expand.default)
 def _expand_back(emit: Emit, parent: Node, child: Node, args: tuple[Any, ...]) -> Node:
-    """Eager lets a broadcast tensor be written only in parts where no element is repeated: which of
-    the copies that was is not known here."""
+    """Eager lets a broadcast tensor be written only in parts without repeated elements; which of
+    the copies was written is not known here."""
     size = _meta(parent).size()
     if not certainly_equal(_meta(child).numel(), _meta(parent).numel()):
         raise Unsupported("write to a part of a broadcast tensor")
@@ -157,12 +156,13 @@ def stride_order(stride: Sequence[Any]) -> list[int]:
 
 
 def span(size: Sequence[Any], stride: Sequence[Any]) -> Any:
-    """From the first element to behind the last."""
+    """The number of elements from the first one to behind the last one in memory."""
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
 def may_overlap(tensor: torch.Tensor) -> bool:
-    """Whether elements may share memory: a step is no longer than what it steps over."""
+    """Whether elements may share memory: a stride is smaller than the extent of the inner
+    dimensions."""
     reach = 0
     for d in reversed(stride_order(tensor.stride())):
         step, size = hint(tensor.stride(d)), hint(tensor.size(d))
@@ -173,7 +173,7 @@ def may_overlap(tensor: torch.Tensor) -> bool:
 
 
 def reshape(emit: Emit, node: Node, size: Any) -> Node:
-    """A reshape, copying only where a view is not possible."""
+    """A reshape, which copies only if a view is not possible."""
     size = list(size)
     if certainly_equal(_meta(node).size(), size):
         return node
@@ -191,7 +191,7 @@ def contiguous(emit: Emit, node: Node) -> Node:
 
 
 def restride(emit: Emit, node: Node, stride: tuple[Any, ...]) -> Node:
-    """The same values in memory order `stride`, where that is dense; else as they are."""
+    """The same values in memory order `stride`, if that is dense; otherwise unchanged."""
     have = _meta(node)
     if certainly_equal(have.stride(), stride) or any(certainly_equal(n, 0) for n in have.size()):
         return node

@@ -1,8 +1,8 @@
 """Graphs with tensors made of tensors: the same graph on their parts.
 
 Place in the pipeline: before tracing. Inputs and outputs that are wrappers (`shapes/wrappers.py`)
-become those that they are made of; between, the recorder leaves operations on wrappers to their
-class, and records what it does with the parts::
+are replaced by their parts. In between, the recorder leaves operations on wrappers to their class,
+and records what it does with the parts::
 
     graph(w: Scaled, x)           graph(w_0, w_1, x)
                                       w = joined(w_0, w_1)
@@ -25,7 +25,7 @@ Call = Callable[..., Any]
 
 @final
 class Joined:
-    """Makes a wrapper like `like` of its parts."""
+    """Makes a wrapper like `like` from its parts."""
 
     __name__ = "joined"
 
@@ -42,7 +42,7 @@ def _is_wrapped(value: object) -> bool:
 
 
 def _values(gm: GraphModule) -> tuple[list[Any], list[Any]]:
-    """What is known of the graph's inputs and outputs."""
+    """The example values of the graph's inputs and outputs."""
     inputs = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
     output = gm.graph.output_node().args[0]
     nodes = output if isinstance(output, (tuple, list)) else ()
@@ -55,8 +55,9 @@ def has_wrappers(gm: GraphModule) -> bool:
     return any(map(_is_wrapped, (*inputs, *outputs)))
 
 
-def can_take_apart(gm: GraphModule) -> bool:
-    """Whether parts say all: gradients of wrappers are wrappers, and symbolic sizes are unknown."""
+def can_unwrap(gm: GraphModule) -> bool:
+    """Whether the graph can be written on parts: no gradients of wrappers, no symbolic sizes in
+    them."""
     inputs, outputs = _values(gm)
     wrapped = [value for value in (*inputs, *outputs) if _is_wrapped(value)]
     return not any(
@@ -65,8 +66,8 @@ def can_take_apart(gm: GraphModule) -> bool:
     )
 
 
-def taken_apart(gm: GraphModule) -> GraphModule:
-    """The graph with parts for inputs and outputs."""
+def unwrapped_graph(gm: GraphModule) -> GraphModule:
+    """The graph with parts as inputs and outputs."""
     graph, env = Graph(), dict[Node, Node]()
     for node in gm.graph.nodes:
         value = node.meta.get("example_value")
@@ -109,20 +110,20 @@ def _parts_of(graph: Graph, node: Node, value: Any) -> Iterator[Node]:
         yield from _parts_of(graph, part, inner)
 
 
-def apart(inputs: Sequence[Any]) -> list[Any]:
-    """Inputs, wrappers as their parts."""
+def unwrapped_inputs(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs with wrappers replaced by their parts."""
     return [piece for value in inputs
             for piece in (leaves(value) if _is_wrapped(value) else (value,))]
 
 
-def together(call: Call, gm: GraphModule) -> Call:
-    """`call`, which is of parts, as a callable of what `gm` takes and gives."""
+def wrap_outputs(call: Call, gm: GraphModule) -> Call:
+    """`call`, which works on parts, as a callable with the inputs and outputs of `gm`."""
     outputs = [Joined(value) if _is_wrapped(value) else None for value in _values(gm)[1]]
     counts = [1 if join is None else len(leaves(join.like)) for join in outputs]
     boxed = getattr(call, "boxed", False)
 
     def on_wrappers(*inputs: Any) -> list[Any]:
-        pieces = apart(inputs)
+        pieces = unwrapped_inputs(inputs)
         results = iter(call(pieces) if boxed else call(*pieces))
         taken = [[next(results) for _ in range(count)] for count in counts]
         return [own[0] if join is None else join(*own)

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from weft.aot.ambient import Boxed
+from weft.aot.global_state import Boxed
 from weft.aot.graph import AtenGraph
-from weft.aot.pipeline import compile_aot, taking_inputs
+from weft.aot.pipeline import compile_aot, unboxed
 from weft.aot.plain_sizes import with_plain_sizes
 from weft.codegen import compile_graph
 from weft.codegen.lowering import LOWERINGS
@@ -92,4 +92,4 @@ def compile_fx(
     if not isinstance(gm, GraphModule):
         raise BadValue(f"compile_fx takes a torch.fx.GraphModule, got {type(gm).__name__}",
                        do="use weft.compile for functions and modules")
-    return taking_inputs(inductor(gm, example_inputs, options=options))
+    return unboxed(inductor(gm, example_inputs, options=options))

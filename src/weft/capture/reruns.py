@@ -23,7 +23,7 @@ import torch
 from torch import fx
 
 from weft import _frame
-from weft.aot.ambient import RandomState
+from weft.aot.global_state import RandomState
 from weft.capture.graph import draws, version_of
 from weft.diagnostics.failures import handle
 from weft.runtime.data_checks import HOLDS, AssumptionError, hold_expected

@@ -1,4 +1,5 @@
-"""How many hold a tensor that autograd hands to a backward: measured, as no rule says it.
+"""How many references a tensor has that autograd passes to a backward: measured, because it is not
+documented.
 
 Place in the pipeline: used by `tangents.py` and `saved_values.py`, which take or free a tensor that
 only autograd holds::
@@ -19,8 +20,8 @@ T = TypeVar("T")
 def seen_in_backward(
     look: Callable[[Any, Sequence[torch.Tensor]], T], use: Callable[[torch.Tensor], torch.Tensor]
 ) -> T:
-    """What `look(ctx, tangents)` gives in the backward of a function that has saved a tensor, and
-    whose result went into `use`."""
+    """The result of `look(ctx, tangents)` in the backward of a function that saved a tensor and
+    whose result was passed to `use`."""
     found: list[T] = []
 
     class Probe(torch.autograd.Function):

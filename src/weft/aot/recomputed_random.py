@@ -1,7 +1,7 @@
-"""Random numbers of a checkpointed forward drawn a second time, for less memory than keeping them.
+"""Random numbers of a checkpointed forward, drawn a second time instead of being kept.
 
-Place in the pipeline: `functionalize.py` records these operators where activation checkpointing
-runs a large dropout on the CPU again. The forward keeps the generator's state of before the draw::
+Place in the pipeline: `functionalize.py` records these operators when activation checkpointing runs
+a large dropout on the CPU again. The forward keeps the generator's state before the draw::
 
     state = generator_state(empty);  mask = bernoulli(empty, p)     # forward: keeps 5 KB
     mask = bernoulli_again(state, [8, 4096], p)                     # backward: the same mask
@@ -54,7 +54,7 @@ bernoulli_again: Final = torch.ops.weft.bernoulli_again.default
 
 
 def saves_memory(drawn: Node) -> bool:
-    """Whether a draw is one that can be made again from a state that is smaller."""
+    """Whether the draw can be repeated from a state that is smaller than its result."""
     value = drawn.meta["val"]
     if drawn.target is not aten.bernoulli.p or value.dtype is not torch.bool:
         return False

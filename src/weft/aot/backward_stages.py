@@ -1,16 +1,17 @@
-"""A compiled backward that hands gradients over as they are made, by more than one autograd node.
+"""A compiled backward that returns gradients as they are computed, through several autograd nodes.
 
 Place in the pipeline: `training.py` asks for the stages of a backward graph; `autograd_function.py`
-links the nodes. A node of autograd returns all its gradients at once, so with a model of one node
-all new gradients are alive together, beside those that they are added to (accumulation over
-batches), or that an optimizer in a hook would have used up. Eager has one at a time. Where that
-matters the function's later gradients belong to nodes of their own, which autograd runs next::
+links the nodes. An autograd node returns all its gradients at once. With one node for a model, all
+new gradients are alive together, in addition to those that they are added to (accumulation over
+batches), or that an optimizer in a hook would have used up; eager has one at a time. Where that
+matters, the gradients of later stages belong to nodes of their own, which autograd runs next::
 
     values -- CompiledFunction --+-- AccumulateGrad (gradients of the first stage)
                                  +-- Later --+-- AccumulateGrad (of the second)
                                              +-- Later -- ...
 
-All of them take the next piece of one generator: the compiled backward, which pauses there.
+All nodes take their gradients from one generator: the compiled backward, which pauses between
+stages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Final, final
 import torch
 from torch.fx import Graph, Node
 
-from weft.aot.ambient import no_autocast
+from weft.aot.global_state import no_autocast
 from weft.aot.graph import output_node
 from weft.aot.memory_budget import numel
 
@@ -33,16 +34,16 @@ Gradients = Sequence[torch.Tensor | None]
 _PARTS: Final = 16
 _LEAST: Final = {"cpu": 1 << 19}
 _LEAST_ELSEWHERE: Final = 1 << 24
-"""A stage has about as many bytes as the largest gradient, but not less than these, or than that
-part of all: it takes some microseconds."""
+"""A stage has about as many bytes as the largest gradient, but at least these, and at least that
+part of all gradients: each stage costs some microseconds."""
 _SMALL: Final = 64
-"""Gradients that are this part of a stage come last: kernels that sum them up run late."""
+"""Gradients smaller than this part of a stage come last: the kernels that sum them up run late."""
 
 
 def stages_of(graph: Graph, kept: Sequence[bool]) -> Stages:
-    """In which stages a backward graph gives its gradients.
+    """The stages in which a backward graph returns its gradients.
 
-    `kept`: which of them are added up in leaves; others are gone soon.
+    `kept`: which of them are stored in leaves; others are freed soon.
     """
     gradients: Sequence[Any] = output_node(graph).args[0]  # type: ignore[assignment]
     place = {node: i for i, node in enumerate(graph.nodes)}
@@ -81,7 +82,7 @@ class Pieces:
         self._gradients: Iterator[Gradients] = iter(())
 
     def begin(self, gradients: Iterator[Gradients]) -> None:
-        """Another backward."""
+        """Start another backward."""
         self._gradients = gradients
 
     def next(self) -> Gradients:
@@ -93,9 +94,9 @@ class Pieces:
 def linked_call(
     first: Callable[..., Any], stages: Sequence[Sequence[int]], inputs: list[Any]
 ) -> Sequence[Any]:
-    """Calls `first(inputs, pieces, *own inputs, link)`, with a node for each later stage behind it.
+    """Call `first(inputs, pieces, *own inputs, link)`, with a node for each later stage behind it.
 
-    `stages`: the positions of the inputs that each stage has gradients of.
+    `stages`: the positions of the inputs whose gradients each stage has.
     """
     pieces = Pieces()
     link: tuple[torch.Tensor, ...] = ()
@@ -106,7 +107,7 @@ def linked_call(
 
 
 def nodes_of(following: Sequence[Any], stages: Stages) -> list[Any]:
-    """What follows the nodes that `linked_call` made, by gradient.
+    """The nodes behind those that `linked_call` made, for each gradient.
 
     `following`: the first one's `next_functions`.
     """
@@ -120,7 +121,7 @@ def nodes_of(following: Sequence[Any], stages: Stages) -> list[Any]:
 
 
 def in_stages(stages: Stages, gradients: Gradients) -> Iterator[Gradients]:
-    """Gradients that were all made at once."""
+    """Split gradients that were computed together into stages."""
     for stage in stages:
         yield [gradients[k] for k in stage]
 
@@ -136,7 +137,7 @@ def together(stages: Stages, pieces: Iterator[Gradients]) -> Gradients:
 
 @cache
 def nothing(device: torch.device) -> torch.Tensor:
-    """What passes between the nodes: they must run on the device's own thread."""
+    """The empty tensor that links the nodes; its device decides the thread that runs them."""
     return torch.empty(0, device=device)
 
 

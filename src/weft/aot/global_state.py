@@ -1,4 +1,4 @@
-"""Global state under which a graph was captured or ran, for running it again under the same.
+"""Global state while a graph is captured or run, for running it again under the same state.
 
     autocast, random = AutocastState.current(), RandomState.of({torch.device("cpu")})
     with autocast, random.replayed():
@@ -29,7 +29,7 @@ class AutocastState:
 
     @staticmethod
     def current() -> AutocastState:
-        """The state now."""
+        """The current settings."""
         return AutocastState(
             {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES}
         )
@@ -50,7 +50,7 @@ class AutocastState:
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """The default dtype is `dtype`; what it was comes back."""
+    """Set the default dtype inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -60,8 +60,8 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
-def modes_kept() -> Iterator[None]:
-    """Gradient mode and autocast are afterwards what they were before."""
+def preserve_modes() -> Iterator[None]:
+    """Restore gradient mode and autocast at the end of the block."""
     before = AutocastState.current()
     with torch.set_grad_enabled(torch.is_grad_enabled()):
         try:
@@ -73,14 +73,14 @@ def modes_kept() -> Iterator[None]:
 
 
 def no_autocast() -> AbstractContextManager[Any]:
-    """No autocast meanwhile: compiled graphs have their casts."""
+    """Turn autocast off inside the block: compiled graphs have casts of their own."""
     return DisableAutocast() if is_any_autocast_enabled() else nullcontext()
 
 
 def without_autocast(call: Boxed) -> Boxed:
-    """`call`, an artifact whose casts are operators of its own, under the autocast of this moment.
+    """`call`, a compiled graph that has its own casts, with the current autocast turned off.
 
-    Guards hold the graph's callers to that state.
+    Guards make sure that its callers have the same autocast state.
     """
     if not is_any_autocast_enabled():
         return call
@@ -102,13 +102,13 @@ class RandomState:
 
     @staticmethod
     def of(devices: Iterable[torch.device]) -> RandomState:
-        """The states now."""
+        """The current states of the devices' generators."""
         cuda = {_index(d) for d in devices if d.type == "cuda"}
         cpu = torch.get_rng_state() if any(d.type == "cpu" for d in devices) else None
         return RandomState(cpu, {i: torch.cuda.get_rng_state(i) for i in cuda})
 
     def restore(self) -> None:
-        """The generators go on from here."""
+        """Set the generators back to these states."""
         if self.cpu is not None:
             torch.set_rng_state(self.cpu)
         for index, state in self.cuda.items():
@@ -116,15 +116,15 @@ class RandomState:
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """These states meanwhile, those of before afterwards."""
+        """Set these states inside the block, and the previous ones after it."""
         with torch.random.fork_rng(devices=list(self.cuda)):
             self.restore()
             yield
 
 
 @contextmanager
-def generator_kept() -> Iterator[None]:
-    """The CPU generator's state afterwards is that of before."""
+def preserve_generator() -> Iterator[None]:
+    """Restore the CPU generator's state at the end of the block."""
     state = torch.get_rng_state()
     try:
         yield

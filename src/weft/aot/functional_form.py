@@ -1,7 +1,7 @@
 """A functional operator for one that only exists in place: it works on copies and returns them.
 
-Place in the pipeline: `operators.py` asks for it where PyTorch has no functional variant, as for
-custom operators with `mutates_args`.
+Place in the pipeline: used by `operators.py` if PyTorch has no functional variant, as for custom
+operators with `mutates_args`::
 
     op = torch.ops.mylib.add_one_.default             # add_one_(Tensor(a!) x, float k) -> ()
     functional_form(op)                               # (Tensor x, float k) -> Tensor
@@ -22,7 +22,8 @@ _ALIAS: Final = re.compile(r"Tensor\([^)]*\)")
 
 
 def functional_form(op: OpOverload) -> OpOverload | None:
-    """The functional operator, made at first sight; None if `op` does more than write to tensors.
+    """The functional operator, defined when first needed; None if `op` does more than write to
+    tensors.
 
     It returns the fresh results of `op`, then the new values of what `op` writes to.
     """
@@ -43,7 +44,7 @@ def functional_form(op: OpOverload) -> OpOverload | None:
 
 
 def _define(op: OpOverload, name: str, written: list[str], fresh: list[int]) -> None:
-    """Registers the operator: schema, kernel and fake kernel."""
+    """Register the operator: schema, kernel and fake kernel."""
     arguments = _ALIAS.sub("Tensor", str(op._schema).partition("(")[2].rpartition(" -> ")[0])
     returns = ", ".join(["Tensor"] * (len(fresh) + len(written)))
     _LIBRARY.define(f"{name}({arguments} -> ({returns})", tags=_kept_tags(op))
@@ -58,7 +59,7 @@ def _kept_tags(op: OpOverload) -> tuple[torch.Tag, ...]:
 
 
 def _kernel(op: OpOverload, written: Sequence[str], fresh: Sequence[int]) -> Callable[..., Any]:
-    """Runs `op` on copies of what it writes to."""
+    """A kernel that runs `op` on copies of what it writes to."""
     names = [a.name for a in op._schema.arguments]
     single = len(op._schema.returns) == 1
 

@@ -1,9 +1,9 @@
-"""Gradients of gradients: the captured graph once more, through autograd, with `create_graph=True`.
+"""Gradients of gradients: the captured graph runs again through autograd, with `create_graph=True`.
 
-Place in the pipeline: called by the compiled function's backward when it must be differentiable.
+Place in the pipeline: called by the compiled function's backward if it must be differentiable::
 
-    redo = Redo(gm, traced, gradient_inputs)
-    redo(inputs, {0: tangent}, None, None)     # one gradient (or None) per gradient input
+    double = DoubleBackward(gm, traced, gradient_inputs, stale)
+    double(inputs, {0: tangent}, None, None)   # one gradient (or None) per gradient input
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 from torch.fx import GraphModule
 
 from weft._torch import tree_flatten
-from weft.aot.ambient import AutocastState, RandomState
 from weft.aot.autograd_function import DoubleBackwardError
 from weft.aot.backwards import Indices
+from weft.aot.global_state import AutocastState, RandomState
 from weft.aot.trace import Traced
 
 
 @final
-class Redo:
+class DoubleBackward:
     """Runs the captured graph again and differentiates it."""
 
     def __init__(self, gm: GraphModule, traced: Traced, gradient_inputs: Sequence[int],
@@ -40,7 +40,7 @@ class Redo:
         self, inputs: list[Any], tangents: dict[int, torch.Tensor], random: RandomState | None,
         wanted: Indices | None,
     ) -> list[torch.Tensor | None]:
-        """The `wanted` gradients (None: all); differentiable where gradients are enabled."""
+        """The `wanted` gradients (None: all), differentiable if gradients are enabled."""
         create_graph = torch.is_grad_enabled()
         chosen = [k for k in range(len(self.gradient_inputs)) if wanted is None or k in wanted]
         gradients: list[torch.Tensor | None] = [None] * len(self.gradient_inputs)
@@ -64,7 +64,7 @@ class Redo:
         return gradients
 
     def _check(self, tangents: dict[int, torch.Tensor]) -> None:
-        """Refuse what would not be the forward's own computation."""
+        """Refuse inputs with which the graph would not repeat the forward's computation."""
         if self.stale:
             raise _refused("an input that the compiled graph overwrote")
         if any(k not in self.position for k in tangents):
@@ -87,7 +87,7 @@ def _refused(reason: str) -> DoubleBackwardError:
 
 
 def _positions(traced: Traced) -> dict[int, tuple[int, bool]]:
-    """For each value of the forward, an output of the captured graph that is that value, or (true)
+    """For each value of the forward, the output of the captured graph that is that value, or (True)
     a view of it."""
     found: dict[int, tuple[int, bool]] = {}
     for position, spec in enumerate(traced.outputs):
