@@ -1,9 +1,15 @@
 """Integers of unknown value: sizes that change between calls, and the indices of kernels.
 
-Core types: ``Expr`` (``expr.py``), ``Condition`` (``relation.py``), ``Facts`` (``facts.py``),
-``ShapeGuard`` (``guard.py``), ``SymNode`` (``symnode.py``), ``ShapeContext`` (``context.py``),
-``DynamicPolicy`` (``policy.py``), ``FakeContext`` (``fake.py``, on the ``MemoFakeMode`` of
-``fake_mode.py``).
+Place in the pipeline: low; capture, aot and codegen all use it. By role:
+
+- the language: `expr` (``Expr``), `atoms`, `polynomials`, `intervals`, `functions`, `relation`
+  (``Condition``), `rendering`, `printing`, `pickling`;
+- what is known and asked: `facts` (``Facts``), `context` (``ShapeContext``), `named`, `policy`
+  (``DynamicPolicy``), `contents`, `guard` (``ShapeGuard``), `asserts`, `unbacked`;
+- floats: `floats`, `float_domains`, `rounding`, `carried_floats`, `float_trials`, `number_calls`;
+- PyTorch's side: `symnode` (``SymNode``), `layout`, `without_sympy`;
+- fake tensors: `fake` (``FakeContext``), `fake_mode` (``MemoFakeMode``), `make_fake`,
+  `shape_rules`, `meta_corrections`, `data_dependent`, `wrappers`.
 """
 
 import weft.shapes.pickling  # noqa: F401  registers how expressions are copied

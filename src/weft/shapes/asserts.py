@@ -1,8 +1,8 @@
-"""Conditions on data-dependent symbols that running code tests, and the nodes that bind symbols.
+"""Conditions on data-dependent symbols that running code checks, and the nodes that bind symbols.
 
-Place in the pipeline: ATen graphs carry both (`node.meta["binds"]`, `graph.meta["asserts"]`);
-whoever writes a call sequence binds a symbol right behind its operator, and tests each condition
-as soon as it knows all its symbols::
+Place in the pipeline: ATen graphs carry both (`node.meta["binds"]`, `graph.meta["asserts"]`). A
+writer of call sequences binds a symbol right behind its operator, and checks each condition as soon
+as all its symbols are bound::
 
     asserts = Asserts(gm.meta["asserts"], known=["s0"])
     u0 = nonzero.size(0)                # the writer's line for binds(node)
@@ -23,18 +23,18 @@ from weft.shapes.unbacked import Binding, symbol_name
 
 
 def binds(node: Node) -> tuple[Binding, ...]:
-    """The symbols that a node's result gives values to."""
+    """The symbols that a node's result binds."""
     found: tuple[Binding, ...] = node.meta.get("binds", ())
     return found
 
 
 @final
 class Asserts:
-    """The conditions that are still to be tested, while call sequences are written."""
+    """The conditions that a call sequence under construction does not check yet."""
 
     def __init__(self, conditions: Sequence[ShapeGuard], known: Iterable[str]) -> None:
-        """`known`: the symbols whose values inputs give. What is about these alone was tested
-        before the graph is called (by guards, or by the forward)."""
+        """`known`: the symbols that inputs bind. Conditions on these alone were checked before the
+        graph is called (by guards, or by the forward)."""
         self.known = set(known)
         self.waiting = [
             (names, one.condition)
@@ -43,7 +43,7 @@ class Asserts:
         ]
 
     def bound(self, names: Iterable[str]) -> Iterator[str]:
-        """Lines that test what can be tested now that these symbols are known."""
+        """Lines that check the conditions that can be checked now that these symbols are bound."""
         self.known.update(names)
         ready = [condition for needed, condition in self.waiting if needed <= self.known]
         self.waiting = [(n, c) for n, c in self.waiting if not n <= self.known]
@@ -51,13 +51,13 @@ class Asserts:
 
 
 def condition_names(condition: AnyCondition) -> set[str]:
-    """The names of the symbols that a condition is about."""
+    """The names of the symbols in a condition."""
     if isinstance(condition, FloatRelation):
         return {symbol_name(s) for s in number_symbols(condition)}
     return {symbol_name(s) for s in condition_symbols(condition)}
 
 
 def assume_text(condition: AnyCondition) -> str:
-    """A line that raises `AssumptionError` where the condition does not hold."""
+    """A line that raises `AssumptionError` unless the condition holds."""
     text = python_text(condition)
     return f"assume({text}, {text!r})"

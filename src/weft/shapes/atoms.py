@@ -1,7 +1,7 @@
 """Atoms: the indivisible factors of integer expressions.
 
-Place in the pipeline: below ``expr.py``, which makes them (one object for each), computes their
-``bounds`` and gives each its ``expr``, the expression that consists of it alone.
+Place in the pipeline: below ``expr.py``, which creates them (one object for each), computes their
+``bounds`` and sets their ``expr``, the expression that consists of the atom alone.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class IntFunction:
 
 @final
 class Applied(Atom):
-    """``function(*args)``, of which no algebra is known."""
+    """``function(*args)``, an opaque function without algebraic rules."""
 
     __slots__ = ("args", "function")
 

@@ -1,11 +1,11 @@
-"""Symbolic floats that C++ takes as plain ones: carried through it, and found again behind it.
+"""Symbolic floats that C++ takes as plain ones: replaced by marks, and recognised again behind C++.
 
 Place in the pipeline: below ``context.py``, which has the marks of its symbols. Capture finds out
-what may be carried (`float_trials.py`), aot's recorder puts the symbols back. Most operators take a
-`double`: C++ asks a symbolic float for its number, which would fix it. Instead it is given a
-*mark*, a number beside that of this call which nothing else has. What C++ makes of the call are
-operators below autograd, in the forward and in the backward, and there the mark, or what C++ has
-computed of it, stands for the symbol again::
+which floats may be carried (`float_trials.py`); aot's recorder restores the symbols. Most operators
+take a `double`, so C++ asks a symbolic float for its number, which would fix it. Instead C++ gets a
+*mark*: a unique number close to that of this call. C++ turns the call into operators below
+autograd, in the forward and in the backward; there the mark, or what C++ computed from it, stands
+for the symbol::
 
     dropout(x, r0)                    # r0 is 0.1 in this call; C++ is given 0.1000000123
     bernoulli(x, 0.8999999877)        # arrives at the recorder as bernoulli(x, 1 - r0)
@@ -43,7 +43,7 @@ class CarriedFloats:
         return bool(self._meanings)
 
     def mark(self, value: FloatValue, hint: float) -> float:
-        """What C++ gets for a float that is `hint` in this call, also if that is only tried."""
+        """The mark that C++ gets for a float that is `hint` in this call (also in a trial)."""
         known = self._marks.get(value)
         if known is None:
             known = self._computed(value) or beside(hint, len(self._marks))
@@ -52,7 +52,7 @@ class CarriedFloats:
         return known
 
     def _computed(self, value: FloatValue) -> float | None:
-        """The mark of what Python computes of marks, as it would be computed in C++."""
+        """The mark of an expression of marks, computed as C++ would compute it."""
         if not isinstance(value, FloatExpr):
             return None
         args = [self._marks.get(arg, arg) for arg in value.args]
@@ -60,7 +60,7 @@ class CarriedFloats:
         return made if isinstance(made, float) else None
 
     def keep(self, value: FloatValue, formulas: Iterable[Formula]) -> None:
-        """The float is carried from now on: C++ hands on such formulas of its mark."""
+        """Carry the float from now on; `formulas` say what C++ computes from its mark."""
         mark = self._marks[value]
         for formula in (_itself, *formulas):
             number, meaning = formula(mark), formula(value)
@@ -73,16 +73,16 @@ class CarriedFloats:
         return mark if mark in self._meanings else None
 
     def meaning(self, number: float) -> FloatValue | None:
-        """What a number stands for that C++ hands on."""
+        """What a number that C++ passes on stands for."""
         return self._meanings.get(number)
 
     def operand(self, number: float) -> FloatValue:
-        """What C++ means with a number that it computes with a symbolic size: `mark / s0`."""
+        """What C++ means by a number that it combines with a symbolic size, as in `mark / s0`."""
         return self._meanings.get(number, self._marked.get(number, number))
 
 
 def beside(number: float, n: int) -> float:
-    """The nth mark for a number: close to it, between the same `BORDERS`."""
+    """The nth mark for a number: close to it, and between the same `BORDERS`."""
     start = number if math.isfinite(number) and number else 0.37
     step = (n + 1) * 1.2345678912e-7
     above, below = start * (1 + step), start * (1 - step)
@@ -98,12 +98,12 @@ def interval(number: float) -> tuple[float, float] | None:
 
 
 def formula_of(mark: float, number: float, other: float, changed: float) -> Formula | None:
-    """What gives `number` for `mark` and `changed` for `other`."""
+    """The formula that gives `number` for `mark` and `changed` for `other`, or None."""
     return next((f for f in _candidates(mark, number) if f(other) == changed), None)
 
 
 def _candidates(mark: float, number: float) -> Iterator[Formula]:
-    """What C++ may have computed of a mark, with at most one whole number."""
+    """What C++ may have computed from a mark, with at most one integer."""
     yield from (formula for formula in (_itself, _negated) if formula(mark) == number)
     for family, parameter in _FAMILIES:
         k = parameter(mark, number)

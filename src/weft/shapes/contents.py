@@ -1,17 +1,17 @@
 """Contents of small integer tensors that a capture may rely on, and a guard compares.
 
-Place in the pipeline: part of a code object's `DynamicPolicy`. Sizes of images, lengths of
-sequences, strides in buffers: where a program's control flow needs such numbers, capture ends in a
-graph break, or is made for this content. A few contents are served so; when yet another one comes
-the tensor counts as data for good::
+Place in the pipeline: part of a code object's `DynamicPolicy`. Where a program's control flow needs
+such numbers (image sizes, sequence lengths, strides in buffers), capture either breaks the graph or
+specialises on the content. A few contents are served so; if more come, the tensor counts as data
+for good::
 
     contents.learn("grid", grid)        # captures may rely on it from now on
     contents.known("grid", grid)        # SameContents, the predicate of the guard
-    contents.known("grid", other)       # as much for another content, at first
+    contents.known("grid", other)       # the same for another content, at first
     contents.known("grid", one_more)    # None, and it may not be learned again
 
-What modules hold under one name (`kernel_size` of each convolution) is relied on together: each
-lesson interprets the whole frame again.
+Attributes of modules with one name (`kernel_size` of each convolution) are learned together,
+because each lesson interprets the whole frame again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST: Final = 3
 
 @final
 class SameContents:
-    """Whether a tensor (of the right type and sizes) holds the numbers that another one held."""
+    """Whether a tensor (of the right type and sizes) holds the same numbers as another one."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._numbers = tensor.tolist()
@@ -40,7 +40,7 @@ class SameContents:
         return bool(tensor.tolist() == self._numbers)
 
     def raw(self, tensor: torch.Tensor) -> bytes | None:
-        """The memory of the tensor, if that is what C can compare (guards have its layout)."""
+        """The tensor's memory, if C can compare it (other guards check its layout)."""
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
             return None
         return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
@@ -51,7 +51,8 @@ class SameContents:
 
 @final
 class Contents:
-    """The tensors whose contents captures of one code object rely on, by their sources' names."""
+    """The tensors whose contents captures of one code object rely on, by the names of their
+    sources."""
 
     def __init__(self) -> None:
         self._known: dict[str, SameContents] = {}
@@ -69,7 +70,7 @@ class Contents:
         self._attributes.add(_attribute(name))
 
     def known(self, name: str, tensor: torch.Tensor) -> SameContents | None:
-        """The predicate for a tensor that captures rely on, if they still may."""
+        """The predicate for a tensor that captures rely on, or None if they may not any more."""
         same = self._known.pop(name, None)
         if same is not None and may_be_known(tensor) and same(tensor):
             self._known[name] = same
@@ -83,7 +84,7 @@ class Contents:
 
 
 def _attribute(name: str) -> str:
-    """The last attribute in a source's name; all of the name where there is none."""
+    """The last attribute in a source's name, or the whole name."""
     return name.rpartition(".")[2]
 
 

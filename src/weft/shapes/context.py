@@ -1,9 +1,9 @@
-"""One capture's symbols, what is known about them, and the guards that were asked for.
+"""One capture's symbols, what is known about them, and the guards that were needed.
 
-Place in the pipeline: capture makes a `ShapeContext` per frame, asks it for symbolic sizes
-(`size`) and numbers (`integer`, `number`), runs operators on fake tensors that have them, and
-reads ``guards`` at the end. PyTorch sees the context as the ``shape_env`` of its nodes; the
-methods it calls are marked "torch:".
+Place in the pipeline: capture makes a `ShapeContext` per frame, asks it for symbolic sizes (`size`)
+and numbers (`integer`, `number`), runs operators on fake tensors that have them, and reads
+``guards`` at the end. PyTorch uses the context as the ``shape_env`` of its nodes; the methods that
+it calls are marked "torch:"::
 
     context = ShapeContext()
     n = context.size(128, source)          # a torch.SymInt with hint 128; 0 and 1 stay ints
@@ -71,8 +71,8 @@ class ShapeContext:
         self, *, specialize_zero_one: bool = True, share_equal_hints: bool = True,
         data_dependent: bool = False, line: Callable[[], SourceLine | None] = lambda: None,
     ) -> None:
-        """``line`` gives the user's line being evaluated; ``data_dependent`` allows symbols for
-        values that only the running program knows (``nonzero``, ``item``)."""
+        """``line`` returns the user's current line; ``data_dependent`` allows symbols for values
+        that depend on data (``nonzero``, ``item``)."""
         self.specialize_zero_one = specialize_zero_one
         self.share_equal_hints = share_equal_hints
         self.data_dependent = data_dependent
@@ -106,7 +106,7 @@ class ShapeContext:
         self.fake_tensor_cache: dict[object, object] = {}
 
     def _init_memory(self) -> None:
-        """Symbols, nodes and answers that were made before."""
+        """Caches of symbols, nodes and answers."""
         self._shared: dict[Hashable, Expr] = {}
         self._counts: dict[str, int] = {}
         self._parts: dict[FloatSymbol, Callable[[], tuple[Expr, Expr] | None]] = {}
@@ -122,7 +122,7 @@ class ShapeContext:
         self.kept: list[object] = []
 
     def _init_data(self) -> None:
-        """What depends on tensors' data (docs/architecture/data.md)."""
+        """State of data-dependent values (docs/architecture/data.md)."""
         self.unbacked_symbols = Unbacked()
         self.fakes_are_tensors = True
         self.assuming = False
@@ -149,7 +149,8 @@ class ShapeContext:
         self, hint: int, source: Hashable, *, lo: int | None = None, hi: int = INF,
         group: Hashable = None, marked: bool = False, dim: Dim | None = None,
     ) -> int | torch.SymInt:
-        """A symbolic size that is ``hint`` in this call; an int for 0 and 1 if those specialise.
+        """A symbolic size that is ``hint`` in this call; an int for 0 and 1 if those are
+        specialised.
 
         Sizes with equal hints, limits and ``group`` share a symbol; so do those of one ``dim``.
         """
@@ -171,7 +172,7 @@ class ShapeContext:
         return self.sym_int(made)
 
     def _relate(self, dim: Dim, made: Expr) -> None:
-        """Sizes of one name follow from each other."""
+        """Learn the relations between sizes of one name."""
         for condition in self.dims.relations(dim, made):
             if self.facts.decide(condition) is None:
                 self.guard(condition, True)
@@ -182,7 +183,8 @@ class ShapeContext:
 
     def integer(self, hint: int, source: Hashable, *, lo: int = -INF, hi: int = INF,
                 dim: Dim | None = None) -> torch.SymInt:
-        """A Python int that changes between calls: any value in the limits, never shared."""
+        """A Python int that changes between calls: any value in the limits; symbols are never
+        shared."""
         made = self._symbol("z", "int", lo, hi, hint)
         self.sources[made] = [source]
         if dim is not None:
@@ -200,12 +202,12 @@ class ShapeContext:
         return torch.SymFloat(self.float_node(made))
 
     def parts_of(self, number: FloatSymbol) -> tuple[Expr, Expr] | None:
-        """The float's mantissa and exponent, if they can be read."""
+        """The float's mantissa and exponent as symbols, if they can be read."""
         parts = self._parts.get(number)
         return None if parts is None else parts()
 
     def unbacked_size(self, example: int, source: Hashable, *, lo: int, hi: int) -> torch.SymInt:
-        """The size of an input; that it is ``example`` in this call decides nothing."""
+        """The size of an input whose value in this call, ``example``, must not decide anything."""
         made = self._symbol("u", "unbacked", lo, hi, None)
         self.unbacked_symbols.exist = True
         self.sources[made] = [source]
@@ -213,7 +215,7 @@ class ShapeContext:
         return self.sym_int(made)
 
     def drawn_number(self, example: float, source: Hashable) -> torch.SymFloat:
-        """A float of the call that no guard may look at; `example` decides nothing."""
+        """A float that no guard can check; its value in this call, `example`, decides nothing."""
         made = FloatSymbol(f"r{self._next('r')}")
         self.unbacked_symbols.exist = True
         self.sources[made] = [source]
@@ -221,19 +223,19 @@ class ShapeContext:
         return torch.SymFloat(self.float_node(made))
 
     def unbacked(self, what: str = "data", *, lo: int = 0, hi: int = INF) -> torch.SymInt:
-        """An integer that only the running program knows (of `what`); it has no hint."""
+        """An integer that depends on data (`what` names it); it has no hint."""
         made = self._symbol("u", "unbacked", lo, hi, None)
         self.unbacked_symbols.add(made, symbol_of(made).name, what, self.line())
         return self.sym_int(made)
 
     def unbacked_float(self, what: str) -> torch.SymFloat:
-        """A float that only the running program knows."""
+        """A float that depends on data."""
         made = FloatSymbol(f"v{self._next('v')}")
         self.unbacked_symbols.add(made, made.name, what, self.line())
         return torch.SymFloat(self.float_node(made))
 
     def unbacked_bool(self, what: str) -> torch.SymBool:
-        """A bool that only the running program knows: an integer, 0 or 1, is 1."""
+        """A bool that depends on data, as the condition that an integer symbol of 0 or 1 is 1."""
         return torch.SymBool(
             self.bool_node(relation(EQ, expr_of(self.unbacked(what, hi=1)) - 1))
         )
@@ -250,7 +252,7 @@ class ShapeContext:
         return number
 
     def of_known(self, data: torch.Tensor, compute: Callable[[torch.Tensor], Any]) -> Any:
-        """What an operator needs of the data of a fake; None where nobody knows it."""
+        """What an operator needs from the data of a fake, or None if the data is not known."""
         if self.told_before is not None:
             answer = next(self.told_before, None)
         else:
@@ -294,7 +296,7 @@ class ShapeContext:
     def layout_node(
         self, question: Layout, sizes: tuple[IntExpr, ...], strides: tuple[IntExpr, ...]
     ) -> SymNode:
-        """The answer to a question about a tensor's layout; asked often, so memoised."""
+        """The answer to a question about a tensor's layout; cached, because it is asked often."""
         key = (question, sizes, strides)
         condition = self._layouts.get(key)
         if condition is None:
@@ -302,8 +304,8 @@ class ShapeContext:
         return self.bool_node(self._general(condition))
 
     def _general(self, condition: Condition) -> Condition:
-        """A question of layout about data-dependent sizes is answered for sizes of at least two:
-        for others strides mean nothing."""
+        """A layout condition on data-dependent sizes, for sizes of at least two: for smaller ones
+        strides do not matter."""
         if not self.unbacked_symbols.exist or self.decide(condition) is not None:
             return condition
         if self.condition_hint(condition) is not None:
@@ -317,7 +319,7 @@ class ShapeContext:
         return INF if hint is None else hint
 
     def number_called(self, name: str) -> torch.SymInt | torch.SymFloat:
-        """The unbacked symbol of that name as PyTorch has it."""
+        """The unbacked symbol of that name, as a torch number."""
         made = self.unbacked_symbols.names[name]
         if isinstance(made, FloatSymbol):
             return torch.SymFloat(self.float_node(made))
@@ -326,7 +328,7 @@ class ShapeContext:
     # -------------------------------------------------------------------- hints
 
     def hint(self, value: IntExpr) -> int | None:
-        """The value in this call; None where it depends on data."""
+        """The value in this call, or None if it depends on data."""
         if isinstance(value, int):
             return value
         if value not in self._hinted:
@@ -345,7 +347,7 @@ class ShapeContext:
             return None
 
     def condition_hint(self, condition: AnyCondition) -> bool | None:
-        """Whether the condition holds in this call; None where that depends on data."""
+        """Whether the condition holds in this call, or None if that depends on data."""
         if isinstance(condition, FloatRelation):
             known = number_symbols(condition) <= self.hints.keys()
             return holds(condition, self.hints) if known else None
@@ -358,7 +360,7 @@ class ShapeContext:
     # -------------------------------------------------------------------- decisions
 
     def decide(self, condition: AnyCondition) -> bool | None:
-        """What follows from the facts, without a guard."""
+        """The truth that follows from the facts, without a guard, or None."""
         if isinstance(condition, FloatRelation):
             return self._decide_float(condition)
         answer = self.facts.decide(condition)
@@ -373,7 +375,7 @@ class ShapeContext:
         return self._float_answers.get(condition)
 
     def evaluate(self, condition: AnyCondition) -> bool:
-        """The truth in this call; unless it follows from the facts, it becomes a guard."""
+        """The truth in this call; becomes a guard unless it follows from the facts."""
         answer = self.truth(condition)
         if answer is None and self.expects:
             answer = self.expect(condition)
@@ -382,7 +384,7 @@ class ShapeContext:
         return answer
 
     def truth(self, condition: AnyCondition) -> bool | None:
-        """As `evaluate`; None where it depends on data."""
+        """As `evaluate`, or None if the truth depends on data."""
         decided = self.decide(condition)
         if decided is not None:
             return decided
@@ -396,8 +398,11 @@ class ShapeContext:
         return answer
 
     def _settled_by_sizes(self, condition: Condition, answer: bool) -> bool | None:
-        """The answer to what is about data, where this call's sizes decide it whatever the data:
-        a guard cannot compute it, so running code tests it."""
+        """The truth of a condition with data-dependent symbols, if this call's sizes decide it for
+        all data.
+
+        A guard cannot compute that, so running code checks it.
+        """
         if not (self.may_expect or self.assuming):
             return None
         self._assert(condition if answer else not_(condition), assumed=True)
@@ -405,7 +410,8 @@ class ShapeContext:
         return answer
 
     def guard(self, condition: AnyCondition, answer: bool) -> None:
-        """Record that the artifact serves only calls where the condition has this answer."""
+        """Record that the artifact is only valid for calls in which the condition has this
+        truth."""
         if isinstance(condition, bool):
             return
         self.learn(condition, answer)
@@ -413,7 +419,7 @@ class ShapeContext:
         self.guards.append(ShapeGuard(held, self.line()))
 
     def learn(self, condition: AnyCondition, answer: bool) -> None:
-        """From now on the condition has this answer, which somebody else sees to."""
+        """Assume this truth from now on; the caller makes sure of it."""
         if isinstance(condition, FloatRelation):
             self._float_answers[condition] = answer
         else:
@@ -436,7 +442,7 @@ class ShapeContext:
         return hint
 
     def specialize_float(self, value: FloatValue) -> float:
-        """The float in this call, fixed by a guard (compared as Python prints it)."""
+        """The float in this call, fixed by a guard (compared by its Python text)."""
         if isinstance(value, float):
             return value
         hint = self.float_hint(value)
@@ -446,8 +452,8 @@ class ShapeContext:
         return hint
 
     def plain_float(self, value: FloatValue) -> float:
-        """What C++ gets that takes a plain float: what stands for the symbolic one where that is
-        carried through, else the float in this call, fixed."""
+        """A plain float for C++: the mark of the symbolic one if that is carried, else the float of
+        this call, fixed."""
         hint = self.float_hint(value)
         if hint is None or self.decide(compare("same", value, hint)) is True:
             return self.specialize_float(value)
@@ -458,7 +464,7 @@ class ShapeContext:
         return self.specialize_float(value) if carried is None else carried
 
     def restored(self, value: Any) -> Any:
-        """Arguments that C++ hands on, with symbolic floats in place of what stands for them."""
+        """Arguments from C++ with marks replaced by the symbolic floats that they stand for."""
         if type(value) is float:
             meaning = self.carried.meaning(value)
             return value if meaning is None else torch.SymFloat(self.float_node(meaning))
@@ -473,7 +479,7 @@ class ShapeContext:
         self.guard(condition, True)
 
     def require(self, condition: AnyCondition) -> bool:
-        """``torch._check``: a guard on sizes, an assertion at run time on data."""
+        """``torch._check``: a guard on sizes, a check at run time on data."""
         answer = self.truth(condition)
         if answer is None:
             self._assert(condition)
@@ -481,14 +487,17 @@ class ShapeContext:
         return bool(answer)
 
     def _assert(self, condition: AnyCondition, *, assumed: bool = False) -> None:
-        """From now on the condition on data holds, or running code stops."""
+        """Assume the condition on data from now on; running code checks it."""
         self.learn(condition, True)
         self.asserts.append(ShapeGuard(condition, self.line(), assumed))
 
     def expect(self, condition: AnyCondition) -> bool | None:
-        """An answer to what nobody can know: sizes have their likely values, or are neither 0 nor
-        1, those that are compared are equal, and numbers are not negative. Running code tests it
-        and does without where it is wrong. None: that decides nothing, or may not be done."""
+        """Assume a likely truth for a condition on data, or None.
+
+        Sizes have their likely values or are neither 0 nor 1, compared sizes are equal, and numbers
+        are not negative. Running code checks it and falls back if it is wrong. None: that decides
+        nothing, or assumptions are not allowed.
+        """
         if self._suppressed or isinstance(condition, FloatRelation):
             return None
         if isinstance(condition, Relation) and any(
@@ -509,8 +518,8 @@ class ShapeContext:
         return answer
 
     def _told_of_bool(self, condition: Relation) -> bool | None:
-        """The answer with which an operator goes on. It raises for the other one itself; ATen
-        graphs have no such operator, and test the answer."""
+        """The truth with which an operator goes on. For the other one it raises itself; ATen graphs
+        have no such operator and check the condition."""
         if self.told_before is None:
             if self.bool_answer is not None:
                 self.answers.append(self.bool_answer)
@@ -543,7 +552,8 @@ class ShapeContext:
     def _maybe_evaluate_static(
         self, node: object, *, compute_hint: bool = False
     ) -> bool | int | float | None:
-        """torch: what the facts say of a node (`SymNode.expr` is the node itself)."""
+        """torch: the value of a node if the facts determine it (`SymNode.expr` is the node
+        itself)."""
         if not isinstance(node, SymNode):
             return None
         if node.pytype is bool:

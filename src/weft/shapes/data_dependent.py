@@ -1,15 +1,15 @@
-"""Operators whose result's sizes, or whose result, only the running program knows.
+"""Operators whose result, or whose result's sizes, depend on data.
 
-Place in the pipeline: `MemoFakeMode` asks here before anything else. The rules give results that
-are described by *unbacked* symbols of a `ShapeContext`: integers with a range but no value
-(``u0``), floats (``v0``). PyTorch's own rules need its ShapeEnv, and sympy.
+Place in the pipeline: `MemoFakeMode` tries these rules first. They describe results by *unbacked*
+symbols of a `ShapeContext`: integers with a range but no value (``u0``), floats (``v0``). PyTorch's
+own rules need its ShapeEnv, and sympy::
 
     with mode:                       # mode.symbols is a ShapeContext
         torch.nonzero(fake)          # sizes (u0, fake.dim()), 0 <= u0 <= fake.numel()
         fake[mask]                   # sizes (u1, ...); u1 again for other[mask]
         fake.sum().item()            # a SymFloat (v0), SymInt (u2) or SymBool
 
-Without a context, or where it does not allow such symbols, PyTorch raises, and capture breaks the
+Without a context, or if it does not allow such symbols, PyTorch raises, and capture breaks the
 graph.
 """
 
@@ -67,8 +67,10 @@ def _count(
     context: ShapeContext, origin: str, most: Any, key: Any = None, *,
     of: FakeTensor | None = None, count: Callable[[torch.Tensor], Any] = torch.count_nonzero,
 ) -> Any:
-    """How many of at most `most` things there are; the same symbol for the same `key`. Where the
-    data `of` is known they are counted."""
+    """A count of at most `most`; the same symbol for the same `key`.
+
+    If the data `of` is known, the actual count.
+    """
     if type(most) is int and most == 0:
         return 0
     counted = None if of is None else context.of_known(of, lambda data: int(count(data)))
@@ -86,7 +88,7 @@ def _count(
 
 
 def _identity(context: ShapeContext, tensor: FakeTensor, what: str) -> Any:
-    """A key of a tensor's present content, where fakes stand for one tensor each."""
+    """A key for a tensor's current content, for fakes that stand for one tensor each."""
     if not context.fakes_are_tensors or tensor.is_inference():
         return None
     context.kept.append(tensor)  # so that its id stays its own
@@ -107,7 +109,7 @@ def _nonzero(
 
 @_rule(aten.index.Tensor)
 def _index(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Masks become what they select, one list of positions for each of their dimensions."""
+    """Replace masks by their positions, one list for each of their dimensions."""
     if not any(map(is_mask, args[1])):
         return NotImplemented
     positions: list[Any] = []
@@ -272,7 +274,7 @@ def _slice(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mappin
 
 
 def _bound(context: ShapeContext, value: Any, size: IntExpr) -> IntExpr | None:
-    """A bound of a slice between 0 and `size`; None where its sign is open."""
+    """A bound of a slice, limited to 0 and `size`; None if its sign is unknown."""
     known = expr_of(value) if isinstance(value, torch.SymInt) else value
     if isinstance(known, int) and known >= INF:
         return size
@@ -285,7 +287,7 @@ def _bound(context: ShapeContext, value: Any, size: IntExpr) -> IntExpr | None:
 
 
 def _is_positive(context: ShapeContext, value: IntExpr) -> bool | None:
-    """Whether an index counts from the front; assumed so where it may be."""
+    """Whether an index counts from the front; assumed if it may."""
     condition = ge(value, 0)
     if context.decide(condition) is None and context.condition_hint(condition) is None:
         return context.require(condition) if context.assuming else None
@@ -296,7 +298,7 @@ def _is_positive(context: ShapeContext, value: IntExpr) -> bool | None:
 def _squeeze(
     mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Whether a size is 1 decides about the result's rank: PyTorch's rule takes it not to be."""
+    """Whether a size is 1 decides the result's rank; as PyTorch does, assume that it is not."""
     x = args[0]
     given = args[1] if len(args) > 1 else kwargs.get("dim", range(x.dim()))
     for dim in given if isinstance(given, Sequence) else [given]:
@@ -327,7 +329,8 @@ def _expand(
 
 
 def _require_equal(context: ShapeContext, size: IntExpr, want: IntExpr) -> None:
-    """Kernels need the sizes equal; the operator itself also takes 1, which then is no news."""
+    """Require equal sizes, as kernels do. (The operator also accepts 1, which then says
+    nothing.)"""
     if context.assuming or not context.decide(ge(want, 2)):
         context.require(eq(size, want))
 
@@ -400,7 +403,7 @@ def _number(context: ShapeContext, dtype: torch.dtype) -> Any:
 
 @_rule(aten.equal.default)
 def _equal(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Never of the same value twice: tensors of equal content need not be the same."""
+    """A new symbol each time: tensors of equal content need not be the same."""
     left, right = args
     if left.dim() != right.dim():
         return False

@@ -1,14 +1,14 @@
 """Integer expressions in normal form: the language of symbolic sizes and of kernel indices.
 
-Place in the pipeline: below everything. Capture gives sizes of unknown value to fake tensors, the
-code generator writes index maps; both are the same objects, so nothing is converted on the way.
+Place in the pipeline: below everything. Capture gives symbolic sizes to fake tensors, the code
+generator writes index maps; both use the same objects, so nothing is converted on the way.
 
-An expression is a polynomial with integer coefficients over *atoms*: symbols, ``a // b``,
-``a % b``, ``min``, ``max`` and functions of no algebra (``functions.py``). Expressions are
-immutable and hash-consed: equal normal forms are the same object, so equality and hashing are by
-identity. **Constants are plain Python ints**: every function takes ``int | Expr`` and gives an
-``int`` when the result is constant. All values are taken to fit in 64 bits; division and
-remainder floor as Python's do.
+An expression is a polynomial with integer coefficients over *atoms*: symbols, ``a // b``, ``a %
+b``, ``min``, ``max`` and opaque functions (``functions.py``). Expressions are immutable and
+hash-consed: equal normal forms are the same object, so equality and hashing are by identity.
+**Constants are plain Python ints**: every function takes ``int | Expr`` and returns an ``int`` if
+the result is constant. All values are assumed to fit in 64 bits; division and remainder floor as
+Python's do.
 
     >>> i, j = symbol("i", 0, 127), symbol("j", 0, 7)
     >>> (8 * i + j) // 8 is i, (8 * i + j) % 8 is j
@@ -75,7 +75,7 @@ class Expr:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """An interval that holds every value, from the ranges of the symbols alone."""
+        """An interval that contains every value, computed from the ranges of the symbols alone."""
         if self._bounds is None:
             self._bounds = polynomial_bounds(self)
         return self._bounds
@@ -102,7 +102,7 @@ class Expr:
             yield from monomial
 
     def coeff(self, variable: Expr) -> IntExpr | None:
-        """The factor of ``variable`` where the expression is linear in it; otherwise None."""
+        """The factor of ``variable`` if the expression is linear in it, otherwise None."""
         parts = split_linear(self, variable)
         return None if parts is None else parts[0]
 
@@ -177,7 +177,7 @@ _HAS_MOD, _HAS_DIV, _HAS_LOOP_BOUND, _HAS_EXTREME = 1, 2, 4, 8
 
 
 def symbol(name: str, lo: int = -INF, hi: IntExpr = INF, kind: str = "size") -> Expr:
-    """The variable ``name`` with its range; the same arguments give the same object."""
+    """The variable ``name`` with its range; the same object for the same arguments."""
     key = (Symbol, name, lo, hi, kind)
     atom = _atoms.get(key)
     if atom is None:
@@ -336,7 +336,7 @@ def _partners(atom: Mod, rest: IntExpr) -> Iterator[tuple[IntExpr, IntExpr]]:
 
 
 def _without_terms(value: Expr, monomial: Monomial, partner: IntExpr) -> IntExpr | None:
-    """``value`` less the term of ``monomial`` and ``partner``; None if that is not a term of it."""
+    """``value`` without the term of ``monomial`` and ``partner``; None if it has no such term."""
     if not isinstance(partner, Expr) or partner.const or len(partner.terms) != 1:
         return None
     ((other, coefficient),) = partner.terms.items()
@@ -355,10 +355,10 @@ def bounds(value: IntExpr) -> tuple[int, int]:
 
 
 def lower_bound(value: IntExpr) -> int:
-    """A number that ``value`` never falls below (``-INF`` when unknown).
+    """A number that ``value`` is never below (``-INF`` if unknown).
 
-    Sharper than ``bounds``: it follows loop indices to their symbolic limits and compares
-    products of sizes (``n*m - m`` is at least 0 where ``n >= 1`` and ``m >= 0``).
+    Sharper than ``bounds``: it follows loop indices to their symbolic limits and compares products
+    of sizes (``n*m - m`` is at least 0 if ``n >= 1`` and ``m >= 0``).
     """
     if isinstance(value, int):
         return value
@@ -369,7 +369,7 @@ def lower_bound(value: IntExpr) -> int:
 
 
 def upper_bound(value: IntExpr) -> int:
-    """A number that ``value`` never exceeds (``INF`` when unknown)."""
+    """A number that ``value`` is never above (``INF`` if unknown)."""
     return -lower_bound(-value)
 
 
@@ -395,7 +395,8 @@ def _structural_lower_bound(value: Expr) -> int:
 
 
 def _bound_without_extremes(value: Expr) -> int:
-    """``n - min(n, 14)`` is no less than ``n - n``: each extreme at each of its arguments."""
+    """The bound with each ``min``/``max`` replaced by each of its arguments: ``n - min(n, 14) >= n
+    - n``."""
     for monomial, coefficient in value.terms.items():
         atom = monomial[0]
         if len(monomial) == 1 and isinstance(atom, Min | Max):
@@ -406,7 +407,7 @@ def _bound_without_extremes(value: Expr) -> int:
 
 
 def _bound_without_division(value: Expr) -> int:
-    """From ``k * (a // k)`` lying between ``a - k + 1`` and ``a``."""
+    """The bound that follows from ``a - k + 1 <= k * (a // k) <= a``."""
     for monomial, coefficient in value.terms.items():
         if len(monomial) != 1 or not isinstance(atom := monomial[0], FloorDiv):
             continue
@@ -421,7 +422,8 @@ def _bound_without_division(value: Expr) -> int:
 
 
 def _at_loop_limits(value: IntExpr) -> IntExpr:
-    """``value`` with each symbolically bounded index at the end where ``value`` is smallest."""
+    """``value`` with each symbolically bounded index at the end of its range where ``value`` is
+    smallest."""
     while isinstance(value, Expr) and value._flags & _HAS_LOOP_BOUND:
         steps = (_at_limit(value, atom) for atom in value.atoms())
         step = next((e for e in steps if e is not None), None)
@@ -432,7 +434,7 @@ def _at_loop_limits(value: IntExpr) -> IntExpr:
 
 
 def _at_limit(value: Expr, atom: Atom) -> IntExpr | None:
-    """``value`` with one loop index at its extreme; None where its sign is unknown."""
+    """``value`` with one loop index at its extreme; None if the sign of its factor is unknown."""
     if not isinstance(atom, Symbol) or isinstance(atom.hi, int):
         return None
     slope, rest = split_linear(value, atom.expr) or (None, 0)
@@ -457,7 +459,7 @@ def _division_bounds(atom: FloorDiv | Mod) -> tuple[int, int]:
 
 
 def floor_div(left: IntExpr, right: IntExpr) -> IntExpr:
-    """``left // right``, floored; ``right`` is taken not to be zero."""
+    """``left // right``, floored; ``right`` is assumed not to be zero."""
     if isinstance(left, int) and (left == 0 or isinstance(right, int)):
         return left // right if isinstance(right, int) else 0
     if isinstance(right, int) and right in (1, -1):
@@ -468,7 +470,7 @@ def floor_div(left: IntExpr, right: IntExpr) -> IntExpr:
 
 
 def mod(left: IntExpr, right: IntExpr) -> IntExpr:
-    """``left % right`` with the sign of ``right``, which is taken not to be zero."""
+    """``left % right`` with the sign of ``right``, which is assumed not to be zero."""
     if isinstance(left, int) and (left == 0 or isinstance(right, int)):
         return left % right if isinstance(right, int) else 0
     if left is right or (isinstance(right, int) and right in (1, -1)):
@@ -510,7 +512,7 @@ def _fits(remainder: IntExpr, divisor: IntExpr) -> bool:
 
 
 def _without_content(left: IntExpr, right: Expr) -> tuple[IntExpr, IntExpr]:
-    """Cancel what divides both: ``(4*n*m) // (6*m)`` is ``(2*n) // 3``."""
+    """The fraction with common factors cancelled: ``(4*n*m) // (6*m)`` is ``(2*n) // 3``."""
     left_terms = left.terms if isinstance(left, Expr) else {}
     left_const = left.const if isinstance(left, Expr) else left
     common = gcd(right.const, left_const, *right.terms.values(), *left_terms.values()) or 1
@@ -523,7 +525,7 @@ def _without_content(left: IntExpr, right: Expr) -> tuple[IntExpr, IntExpr]:
 
 
 def without_positive_factors(value: Expr) -> Expr:
-    """``value`` divided by the sizes that are factors of all its terms: of the same sign."""
+    """``value`` divided by the sizes that are factors of all its terms; it has the same sign."""
     shared = () if value.const else shared_factors([*value.terms])
     result = _exact(value, 1, shared) if shared else value
     return result if isinstance(result, Expr) else value
@@ -626,7 +628,7 @@ def _remainder_by_constant(left: Expr, right: int) -> IntExpr:
 
 
 def _without_inner_mod(value: Expr, modulus: int) -> IntExpr:
-    """Drop remainders that the outer one makes superfluous: ``(x % 8 + y) % 4 = (x + y) % 4``."""
+    """Drop remainders that the outer one makes redundant: ``(x % 8 + y) % 4 = (x + y) % 4``."""
     if not value._flags & _HAS_MOD:
         return value
     result: IntExpr = value
@@ -713,7 +715,7 @@ def subs(value: IntExpr, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
 
 
 def sum_of_products(value: Expr, factor: Callable[[Atom], IntExpr]) -> IntExpr:
-    """The polynomial with something in place of each atom."""
+    """The polynomial with each atom replaced by its `factor`."""
     total: IntExpr = value.const
     for monomial, coefficient in value.terms.items():
         term: IntExpr = coefficient
@@ -733,7 +735,7 @@ def _replaced(atom: Atom, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
 
 
 def applied(function: IntFunction, *args: IntExpr) -> IntExpr:
-    """``function(*args)``: computed where all are constants, else an atom."""
+    """``function(*args)``: computed if all arguments are constants, else an atom."""
     if all(isinstance(arg, int) for arg in args):
         return function.compute(*args)
     key = (Applied, function, args)

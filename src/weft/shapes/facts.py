@@ -1,9 +1,9 @@
 """What is known about symbols, and which comparisons follow from it without a guard.
 
-Place in the pipeline: a `ShapeContext` keeps one `Facts`; every guard it records is learned here,
-so that nothing is asked twice and implied guards are never emitted.
+Place in the pipeline: a `ShapeContext` has one `Facts`. Every guard that it records is learned
+here, so nothing is asked twice and implied guards are not emitted.
 
-Facts are kept as a *view*: each symbol may stand for a simpler or narrower expression, and a
+Facts are stored as a *view*: each symbol may stand for a simpler or narrower expression, and a
 comparison is decided on the viewed expression. One mechanism serves all kinds of facts:
 
     ========================= ==================================================
@@ -78,7 +78,7 @@ class Facts:
         self._linear: dict[Expr, bool] = {}
 
     def view(self, value: IntExpr) -> IntExpr:
-        """The value as the facts see it: narrower symbols, equal symbols replaced."""
+        """The value with all facts applied: equal symbols replaced, ranges narrowed."""
         if isinstance(value, int) or not self._view:
             return value
         found = self._viewed.get(value)
@@ -87,7 +87,7 @@ class Facts:
         return found
 
     def simplify(self, value: IntExpr) -> IntExpr:
-        """The value with equal symbols replaced; it keeps the original symbols otherwise."""
+        """The value with equal symbols replaced; other symbols stay the original ones."""
         if self.equal:
             value = subs(value, self.equal)
         known = self._equal_atoms
@@ -96,8 +96,10 @@ class Facts:
         return sum_of_products(value, lambda atom: known.get(atom.expr, atom.expr))
 
     def factored(self, value: IntExpr) -> IntExpr:
-        """`simplify`, and what is known to be a multiple written as such over ``quotients``:
-        ``(s0 // s1) * s1`` and ``s0`` are one expression where ``s1`` divides ``s0``."""
+        """`simplify`, with known multiples written as products of ``quotients``.
+
+        ``(s0 // s1) * s1`` and ``s0`` are then one expression if ``s1`` divides ``s0``.
+        """
         value = self.simplify(value)
         for variable, multiple in self._multiples:
             known, product = self.simplify(variable), self.simplify(multiple)
@@ -106,7 +108,8 @@ class Facts:
         return self._named(computed_exactly(value))
 
     def _named(self, value: IntExpr) -> IntExpr:
-        """The value with a quotient symbol in place of each function that only Python computes."""
+        """The value with a quotient symbol in place of each function that only Python can
+        compute."""
         if isinstance(value, int) or not has_functions(value):
             return value
         return with_functions(value, self._named_function)
@@ -120,7 +123,7 @@ class Facts:
         return known
 
     def bounds(self, value: IntExpr) -> tuple[int, int]:
-        """The interval that the facts leave to the value."""
+        """The interval that the facts allow for the value."""
         viewed = self.view(value)
         return lower_bound(viewed), upper_bound(viewed)
 
@@ -166,8 +169,8 @@ class Facts:
         return True if self._is_at_least_zero(expr) and self._is_at_least_zero(-expr) else None
 
     def _is_at_least_zero(self, expr: IntExpr) -> bool:
-        """From ranges, because a known nonnegative expression is no larger, or because quotients
-        are no larger or smaller than they are."""
+        """Whether it follows that the expression is at least 0: from ranges, from a known
+        nonnegative expression that is no larger, or by bounding its quotients."""
         found = self._signs.get(expr)
         if found is None:
             found = self._signs[expr] = lower_bound(expr) >= 0 or any(
@@ -176,8 +179,11 @@ class Facts:
         return found
 
     def _is_without_division(self, expr: IntExpr) -> bool:
-        """Whether what is left without a division is certainly not negative, but perhaps at the
-        symbol's first values, where the expression itself is not."""
+        """As `_is_at_least_zero` for a smaller expression without a division.
+
+        The symbol's first values, for which only the expression itself is nonnegative, are tested
+        apart.
+        """
         if isinstance(expr, int):
             return False
         if self._is_without_one_division(expr):
@@ -192,8 +198,8 @@ class Facts:
         return smaller is not None and self._is_at_least_zero(smaller)
 
     def _helpful(self, expr: IntExpr) -> Iterator[IntExpr]:
-        """The nonnegative expressions that an expression may be no less than. A loop over data has
-        one for each turn, with a term for each turn: most need not be subtracted to see that."""
+        """Known nonnegative expressions that may bound `expr` from below. A loop over data has one
+        for each turn, with a term for each turn; most are not needed."""
         if isinstance(expr, int):
             return
         linear = self._is_linear(expr)
@@ -212,7 +218,7 @@ class Facts:
         return found
 
     def learn(self, condition: Condition) -> None:
-        """Take the condition as true from now on. Learning what is excluded is an error."""
+        """Assume the condition from now on. Learning an excluded condition is an error."""
         if isinstance(condition, Junction) and condition.kind == "and":
             for part in condition.parts:
                 self.learn(part)
@@ -220,7 +226,7 @@ class Facts:
             self._learn_equality_of_inputs(condition)
 
     def _learn_viewed(self, condition: Condition) -> bool:
-        """`learn` what may speak of narrower symbols and quotients; whether it was news."""
+        """`learn` for a viewed condition; True if it was not known."""
         viewed = rewrite(condition, self.view)
         if viewed is False:
             raise ValueError(f"{condition!r} contradicts what is known")
@@ -242,7 +248,7 @@ class Facts:
             self._known.add(condition)
 
     def _learn_equality_of_inputs(self, condition: Condition) -> None:
-        """Keep ``symbol == expression`` in the original symbols too, for `simplify`."""
+        """Store ``symbol == expression`` in the original symbols too, for `simplify`."""
         if not isinstance(condition, Relation) or condition.kind != EQ:
             return
         solved = _solve(self.simplify(condition.expr))
@@ -254,7 +260,7 @@ class Facts:
             self._equal_atoms[part[0].expr] = -part[2] * part[1]
 
     def _equate(self, variable: Expr, value: IntExpr) -> None:
-        """In original symbols."""
+        """Store an equality in original symbols."""
         self.equal = {s: subs(v, {variable: value}) for s, v in self.equal.items()}
         self.equal[variable] = value
 
@@ -287,7 +293,8 @@ class Facts:
             self._learn_viewed(relation(GE, limits.hi - value))
 
     def _as_multiple(self, expr: Expr) -> tuple[Expr, IntExpr] | None:
-        """For ``(a * symbol + b) % k == 0``, ``a`` prime to ``k``: the symbol and ``k * q + c``."""
+        """For ``(a * symbol + b) % k == 0`` with ``a`` coprime to ``k``: the symbol and ``k * q +
+        c``."""
         atom = expr.atom
         if not isinstance(atom, Mod):
             return None
@@ -316,7 +323,7 @@ class Facts:
         return left, right * self._quotient(left // right, 1, INF)
 
     def _keep_multiple(self, variable: Expr, value: IntExpr) -> None:
-        """For `factored`: in the original symbols, unless they depend on data."""
+        """For `factored`: store a multiple in the original symbols, unless they depend on data."""
         original, product = self._whole.get(variable, variable), subs(value, self._whole)
         if all(symbol_of(s).kind != "unbacked" for s in (original, *symbols(product))):
             self._multiples.append((original, product))
@@ -352,7 +359,7 @@ class Facts:
                 self._learn_viewed(relation(GE, dividend))
 
     def _replace(self, variable: Expr, value: IntExpr) -> None:
-        """From now on view ``variable`` as ``value``."""
+        """View ``variable`` as ``value`` from now on."""
         step = {variable: value}
         self._view = {s: subs(v, step) for s, v in self._view.items()}
         self._view[variable] = value
@@ -372,10 +379,10 @@ def _nonconstant(value: IntExpr) -> Expr:
 
 
 def _solve(expr: IntExpr) -> tuple[Expr, IntExpr] | None:
-    """``(symbol, value)`` with ``symbol == value`` where ``expr == 0``, if there is one.
+    """``(symbol, value)`` with ``symbol == value`` if ``expr == 0``, or None.
 
-    The youngest symbol is replaced, so that the symbols of the first inputs survive; those that
-    depend on data before all others, which they never replace: inputs' sizes are known earlier.
+    The youngest symbol is replaced, so that the symbols of the first inputs survive. Data-dependent
+    symbols are replaced first and never replace others, because inputs' sizes are known earlier.
     """
     known = [s for s in symbols(expr) if not _depends_on_data(s)]
     data = [s for s in symbols(expr) if _depends_on_data(s)]
@@ -393,8 +400,11 @@ def _depends_on_data(variable: Expr) -> bool:
 
 
 def _age(variable: Expr) -> tuple[int, int]:
-    """Least for the youngest. Symbols of data count in their names, in the order in which running
-    code knows them; ids are the process's."""
+    """The sort key of a symbol's age: least for the youngest.
+
+    Data-dependent symbols count in their names, in the order in which running code binds them; ids
+    belong to the process.
+    """
     found = symbol_of(variable)
     number = found.name[1:]
     counts = found.kind == "unbacked" and number.isdigit()
@@ -402,7 +412,7 @@ def _age(variable: Expr) -> tuple[int, int]:
 
 
 def _single_atom(expr: IntExpr) -> tuple[Atom, int, int] | None:
-    """For ``a * atom + b``: the atom, ``a`` and ``b``."""
+    """For ``a * atom + b``: the atom, ``a`` and ``b``; else None."""
     if isinstance(expr, int) or len(expr.terms) != 1:
         return None
     ((monomial, slope),) = expr.terms.items()
@@ -410,7 +420,7 @@ def _single_atom(expr: IntExpr) -> tuple[Atom, int, int] | None:
 
 
 def _bound_of_dividend(expr: Expr) -> IntExpr | None:
-    """For ``a * (left // right) + b >= 0``: what is at least 0 of ``left``."""
+    """From ``a * (left // right) + b >= 0``, an expression of ``left`` that is at least 0."""
     atom, slope, rest = _single_atom(expr) or (None, 0, 0)
     if not isinstance(atom, FloorDiv) or lower_bound(atom.right) < 1:
         return None
@@ -420,7 +430,7 @@ def _bound_of_dividend(expr: Expr) -> IntExpr | None:
 
 
 def _without_division(expr: Expr) -> IntExpr | None:
-    """What is no larger than a positive multiple of the expression, with the dividend in place of a
+    """A lower bound of a positive multiple of the expression, with the dividend instead of a
     quotient: ``4*m + n - 3`` for ``m + n // 4``, and ``4*m - n`` for ``m - n // 4``."""
     for monomial, slope in expr.terms.items():
         for at, atom in enumerate(monomial):
@@ -435,8 +445,8 @@ def _without_division(expr: Expr) -> IntExpr | None:
 
 
 def _without_first_values(expr: Expr) -> Expr | None:
-    """An expression with a division for larger values of its one symbol, if it is at least 0 for
-    the first ones."""
+    """An expression with a division, for larger values of its one symbol, if it is at least 0 for
+    the smallest ones; else None."""
     if len(expr.symbols) != 1 or not any(isinstance(atom, FloorDiv) for atom in expr.atoms()):
         return None
     (variable,) = expr.symbols
@@ -452,7 +462,7 @@ def _without_first_values(expr: Expr) -> Expr | None:
 
 
 def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:
-    """For ``a * symbol + b >= 0``: the symbol and one of its name with the narrower range."""
+    """For ``a * symbol + b >= 0``: the symbol, and one of the same name with the narrower range."""
     if len(expr.symbols) != 1:
         return None
     (variable,) = expr.symbols

@@ -1,9 +1,9 @@
 """Fake tensors: tensors with metadata and a storage identity, but no data.
 
-Place in the pipeline: capture runs torch-level operators on fakes to learn their results'
-metadata, and aot runs the captured graph on fakes to record ATen operators. Both make them through
-a `FakeContext`, which wraps PyTorch's `FakeTensorMode` (the oracle for operator metadata), without
-its ShapeEnv.
+Place in the pipeline: capture runs torch-level operators on fakes to learn their results' metadata,
+and aot runs the captured graph on fakes to record ATen operators. Both make them through a
+`FakeContext`, which wraps PyTorch's `FakeTensorMode` (the oracle for operator metadata), without
+its ShapeEnv::
 
     context = FakeContext()
     fake = context.fake(torch.ones(2, 3))      # same sizes, strides, dtype, device; no data
@@ -35,7 +35,7 @@ _META = torch.device("meta")
 
 
 def non_leaf(leaf: FakeTensor) -> FakeTensor:
-    """A fake tensor on the storage of `leaf` that autograd takes for a computed one.
+    """A fake tensor on the storage of `leaf` that autograd treats as a computed one.
 
     Unlike a view of a leaf it may be written in place, as other computed tensors may.
     """
@@ -48,7 +48,7 @@ def non_leaf(leaf: FakeTensor) -> FakeTensor:
 
 
 def connected_non_leaf(leaf: FakeTensor) -> FakeTensor:
-    """As `non_leaf`, and gradients flow on to `leaf` itself."""
+    """As `non_leaf`, but gradients flow on to `leaf`."""
     twin = make_fake(leaf.fake_mode, _meta_twin(leaf), leaf.fake_device)
     with torch.enable_grad():
         made: FakeTensor = _Computed.apply(leaf, [twin])  # type: ignore[no-untyped-call]
@@ -61,7 +61,7 @@ def _meta_twin(fake: FakeTensor) -> torch.Tensor:
 
 
 class _Computed(torch.autograd.Function):
-    """Identity whose result is given: autograd sees a fresh tensor."""
+    """An identity with a given result, which autograd treats as a fresh tensor."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, box: list[torch.Tensor]) -> torch.Tensor:
@@ -74,7 +74,7 @@ class _Computed(torch.autograd.Function):
 
 @final
 class FakeContext:
-    """Makes fakes of real tensors, one per tensor, for the length of one capture.
+    """Makes fakes of real tensors, one for each tensor, during one capture.
 
     Real tensors are kept alive as long as the context is, so that the identity memo stays valid.
     """
@@ -152,7 +152,7 @@ class FakeContext:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether geometry, dtype and device are all there is to know of `tensor`."""
+    """Whether geometry, dtype and device describe `tensor` completely."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided

@@ -1,19 +1,19 @@
-"""A `FakeTensorMode` that remembers operators' results by metadata, symbolic sizes included.
+"""A `FakeTensorMode` that caches operators' results by metadata, symbolic sizes included.
 
-Place in the pipeline: capture and aot run every operator under this mode. The same operator on
-the same metadata is common (the layers of a transformer, a graph run again by aot), and PyTorch's
-own memory of results costs as much as a small meta kernel, and is built for sympy sizes. Here a
-hit costs about 25 µs, with symbolic sizes as with static ones.
+Place in the pipeline: capture and aot run every operator under this mode. The same operator on the
+same metadata is common (the layers of a transformer, a graph run again by aot). PyTorch's own cache
+costs as much as a small meta kernel, and is built for sympy sizes. Here a hit costs about 25 µs,
+with symbolic as with static sizes::
 
     mode = MemoFakeMode()
     with mode:
         fake + fake        # computed by PyTorch's meta kernel
         fake + fake        # made from the remembered sizes, strides, dtype and device
 
-Remembered are operators whose outputs are new tensors, views of one argument or an argument
-itself. Data-dependent, in-place-view and user-defined operators are always run. A result computed
-under guards of a `ShapeContext` holds for as long as that context: such entries are kept per
-mode, those of static sizes for the whole process.
+Operators are cached if their outputs are new tensors, views of one argument, or an argument itself.
+Data-dependent, in-place-view and user-defined operators always run. A result that was computed
+under guards of a `ShapeContext` is valid for that context: such entries are stored per mode, those
+of static sizes for the whole process.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class _Unlogged(logging.Filter):
     depth = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is logged."""
+        """Whether the record is logged."""
         return not self.depth
 
 
@@ -163,11 +163,11 @@ logging.getLogger(FakeTensorMode.__module__).addFilter(_unlogged)
 
 @final
 class MemoFakeMode(FakeTensorMode):
-    """`FakeTensorMode` with a memory of results; see the module's text."""
+    """A `FakeTensorMode` with a cache of results; see the module's docstring."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch: False, or the first operator would load torch._dynamo to keep it out of here."""
+        """torch: False, because otherwise the first operator would load torch._dynamo."""
         return False
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class MemoFakeMode(FakeTensorMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """The operator's result on fakes, remembered or computed."""
+        """The operator's result on fakes, cached or computed."""
         if self._refuses_sizes and func in _SIZE_QUESTIONS:
             raise SizesAskedError(str(func))
         if func is _DEVICE and type(args[0]) is FakeTensor:  # C++ asks it in most operators
@@ -213,7 +213,7 @@ class MemoFakeMode(FakeTensorMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
     ) -> Any:
-        """The result of an operator whose metadata depends on its arguments' alone."""
+        """The result of an operator whose metadata depends on its arguments' metadata alone."""
         reader = _KeyReader(self)
         key = reader.key(func, args, kwargs or {})
         if key is None:
@@ -236,19 +236,19 @@ class MemoFakeMode(FakeTensorMode):
     def _by_pytorch(
         self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        """PyTorch's own answer. It logs the errors of operators, which the program may expect."""
+        """PyTorch's own result. It logs operators' errors, which the program may expect."""
         if func in _LIFTS and type(args[0]) is torch.Tensor and args[0].layout is torch.strided:
             return self._lifted(args[0])
         _unlogged.depth += 1
         draws = torch.Tag.nondeterministic_seeded in func.tags
         try:
-            with without_sympy(), _generators_kept(args) if draws else nullcontext():
+            with without_sympy(), _preserve_generators(args) if draws else nullcontext():
                 return super().dispatch(func, types, args, kwargs)
         finally:
             _unlogged.depth -= 1
 
     def _lifted(self, real: torch.Tensor) -> FakeTensor:
-        """What `torch.tensor(...)` makes, which remembers a single number for `.item()`.
+        """The result of `torch.tensor(...)`, which remembers a single number for `.item()`.
 
         PyTorch's own way to the same result loads torch._dynamo.
         """
@@ -260,14 +260,14 @@ class MemoFakeMode(FakeTensorMode):
         return fake
 
     def n_told(self) -> int:
-        """How often known data has decided about a result, which then is one of its own."""
+        """How often known data has decided a result, which then must not be cached."""
         return 0 if self.symbols is None else self.symbols.n_told
 
     def _compute(
         self, func: OpOverload, types: Sequence[type], args: Sequence[Any],
         kwargs: Mapping[str, Any], reader: _KeyReader,
     ) -> Any:
-        """The result by PyTorch's rules, in PyTorch's order, for plain operators.
+        """The result of a plain operator by PyTorch's rules, in PyTorch's order.
 
         `FakeTensorMode` does the same with more cases, and loads torch._dynamo on its way.
         """
@@ -323,7 +323,7 @@ class MemoFakeMode(FakeTensorMode):
         """The result for the sizes of this call, fixed by guards.
 
         For operators whose meta kernels take no symbolic sizes. Other errors (sizes that do not
-        fit) come again.
+        fit) are raised again.
         """
         with in_kernel_invocation(self):
             plain_args = [_concrete(arg, self) for arg in args]
@@ -343,9 +343,9 @@ class MemoFakeMode(FakeTensorMode):
 
 
 @contextmanager
-def _generators_kept(args: Sequence[Any]) -> Iterator[None]:
-    """The generators' states afterwards are those of before: an operator without a meta kernel is
-    run by PyTorch on real tensors of zeros."""
+def _preserve_generators(args: Sequence[Any]) -> Iterator[None]:
+    """Restore the generators afterwards: PyTorch runs an operator without a meta kernel on real
+    tensors of zeros."""
     devices = {a.fake_device for a in args if isinstance(a, FakeTensor)}
     cuda = [d for d in devices if d.type == "cuda"]
     with no_modes():
@@ -382,7 +382,7 @@ def _initialise(mode: FakeTensorMode) -> None:
 
 
 def _wants_plain_sizes(error: RuntimeError) -> bool:
-    """Whether C++ code refused symbolic sizes (each kind of accessor has its own words for it)."""
+    """Whether C++ code refused symbolic sizes (each kind of accessor has its own message)."""
     text = str(error)
     return isinstance(error, SizesAskedError) or any(words in text for words in _REFUSALS)
 
@@ -398,7 +398,7 @@ def _may_specialize(func: OpOverload, error: Exception) -> bool:
 
 
 def _concrete(value: Any, mode: FakeTensorMode) -> Any:
-    """An argument with plain numbers (guarded) in place of symbolic ones."""
+    """The argument with symbolic numbers replaced by plain ones (guarded)."""
     if isinstance(value, torch.SymInt):
         return int(value)
     if isinstance(value, torch.SymFloat):
@@ -414,11 +414,11 @@ def _concrete(value: Any, mode: FakeTensorMode) -> Any:
 
 @cache
 def _run_meta_kernels_without_dynamo() -> None:
-    """Spare the first meta kernel the loading of torch._dynamo.
+    """Keep the first meta kernel from loading torch._dynamo.
 
-    PyTorch wraps Python meta kernels so that torch.compile leaves them alone: the wrapper looks
-    for a memo on the function and, finding none, loads torch._dynamo to make one. Where nobody
-    has loaded that yet, the memo is set to the function itself.
+    PyTorch wraps Python meta kernels so that torch.compile leaves them alone: the wrapper looks for
+    a memo on the function and, if there is none, loads torch._dynamo to make one. Unless that is
+    loaded already, the memo is set to the function itself.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -445,7 +445,7 @@ def _wrapped_functions(function: FunctionType) -> list[FunctionType]:
 
 
 def _by_formula(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader) -> Any:
-    """The plain cases of common operators."""
+    """Plain cases of common operators, by formula."""
     results = infer(func, args, kwargs)
     if results is None:
         return NotImplemented
@@ -467,7 +467,7 @@ def _make(mode: FakeTensorMode, result: Result, reader: _KeyReader) -> torch.Ten
 
 
 def _decomposed(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader) -> Any:
-    """Operators whose meta kernel is missing or takes no symbolic sizes, by simpler ones."""
+    """Operators whose meta kernel is missing or takes no symbolic sizes, by decomposition."""
     if func in meta_table or mode.cpp_meta_supports_symint(func):
         return NotImplemented
     if reader.symbolic and func in mode._unbacked_special_fake_handling_ops:
@@ -491,7 +491,7 @@ def _by_prim(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyRe
 def _by_special_rule(
     mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader
 ) -> Any:
-    """Factories, device conversions, indexing and other rules of PyTorch for fakes only."""
+    """PyTorch's special rules for fakes: factories, device conversions, indexing."""
     for applies, rule in op_implementations_checks:
         if applies(func):
             result = rule(mode, func, *args, **kwargs)
@@ -503,7 +503,7 @@ def _by_special_rule(
 def _as_on_real_tensors(
     mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader
 ) -> Any:
-    """Views of plain sizes, which C++ computes for meta tensors as for any, and copies."""
+    """Copies, and views of plain sizes, which C++ computes for meta tensors as for any others."""
     if (func.is_view and not reader.symbolic) or func is _COPY:
         return _by_meta_kernel(mode, func, args, kwargs, reader)
     return NotImplemented
@@ -530,13 +530,13 @@ def _by_meta_kernel(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader:
 
 @cache
 def _asks_for_the_device(func: OpOverload) -> bool:
-    """Whether a kernel in Python lays its results out by the device, which meta tensors hide."""
+    """Whether a Python kernel chooses layouts by the device, which meta tensors hide."""
     code = getattr(inspect.unwrap(meta_table.get(func, len)), "__code__", None)
     return code is not None and "device_hint" in code.co_names
 
 
 def _on_meta(value: Any, metas: dict[int, FakeTensor]) -> Any:
-    """Arguments with meta tensors in place of fake ones, which are put down in ``metas``."""
+    """The arguments with fake tensors replaced by meta tensors, which are recorded in ``metas``."""
     kind = type(value)
     if kind is FakeTensor:
         meta = meta_of(value)
@@ -548,7 +548,8 @@ def _on_meta(value: Any, metas: dict[int, FakeTensor]) -> Any:
 
 
 def _dispatcher_for(func: OpOverload, reader: _KeyReader) -> AbstractContextManager[Any]:
-    """The meta kernels of Fourier transforms reshape, which in C++ asks for plain sizes."""
+    """The Python dispatcher for meta kernels of Fourier transforms: they reshape, which in C++
+    needs plain sizes."""
     reshapes = reader.symbolic and func.name().startswith("aten::_fft")
     return python_dispatcher() if reshapes else nullcontext()
 
@@ -559,7 +560,7 @@ _RULES: Final = (
 
 
 class _KeyReader:
-    """Turns a call's arguments into a hashable key, collecting its tensors on the way."""
+    """Turns a call's arguments into a hashable key, and collects their tensors."""
 
     __slots__ = ("mode", "n_constants", "shape_context", "symbolic", "tensors")
 

@@ -1,8 +1,8 @@
-"""Where Python's operations on floats have a value: elsewhere they raise (or give complex numbers).
+"""Where Python's operations on floats are defined; elsewhere they raise (or give complex numbers).
 
-Place in the pipeline: beside ``floats.py``. Capture asks before it makes an operation part of a
-formula: what is not certain becomes a guard, so that a call whose numbers lie elsewhere is
-captured by itself, and raises where the program can catch it.
+Place in the pipeline: beside ``floats.py``. Capture checks this before an operation becomes part of
+a formula. If it is not certain, a guard requires it, so a call with other numbers is captured
+separately and raises where the program can catch it.
 
     >>> from weft.shapes.expr import symbol
     >>> from weft.shapes.floats import apply
@@ -33,7 +33,7 @@ _POWER: Final = 16
 
 
 def is_certain(op: str, *args: Number) -> bool:
-    """Whether the operation has a value whatever the symbols are."""
+    """Whether the operation is defined for all values of the symbols."""
     rule = _RULES.get(op)
     return rule is None or rule(*args)
 
@@ -51,13 +51,13 @@ _KEEP_POSITIVE: Final = frozenset(("float", "sqrt", "add", "mul", "min", "max", 
 
 
 def _is_finite(value: Number) -> bool:
-    """Of what is computed from sizes; a float of the program may be infinite."""
+    """Whether a value computed from sizes is finite; a float of the program may be infinite."""
     return not any(isinstance(s, FloatSymbol) for s in number_symbols(value)) and value not in (
         float("inf"), float("-inf"))
 
 
 def _is_limited(value: Number) -> bool:
-    """Whether its exponential is certain not to overflow."""
+    """Whether the exponential of the value cannot overflow."""
     if isinstance(value, int | Expr):
         return upper_bound(value) <= _EXPONENT
     if isinstance(value, FloatExpr):

@@ -1,15 +1,15 @@
-"""Whether C++ hands floats on as they are: calls are tried with several numbers.
+"""Finds out whether C++ passes floats on unchanged, by trying calls with several numbers.
 
-Place in the pipeline: capture runs the operators that it gives symbolic floats through
-`run_carrying`. Where C++ asks for a plain float, in the forward or in the backward, the call is
-tried on fakes without symbols. The operators below autograd must be the same for each number, and
-the numbers in them constant or a formula of one that was tried: then the symbol is carried
-(`carried_floats.py`). Else it is fixed, as any operator fixes it.
+Place in the pipeline: capture runs operators with symbolic floats through `run_carrying`. If C++
+asks for a plain float, in the forward or in the backward, the call is tried on fakes without
+symbols. If the operators below autograd are the same for each number, and the numbers in them are
+constant or a formula of one that was tried, the symbol is carried (`carried_floats.py`). Otherwise
+it is fixed by a guard::
 
     run_carrying(context, mode, torch.dropout, (x, r0, True), {})    # guards 0 < r0 < 1
 
-Composite operators treat some numbers in a way of their own, as dropout does 0 and 1. Those that
-they do (`BORDERS`) are tried too; where they differ, the symbol is guarded to lie between them.
+Composite operators treat some numbers specially, as dropout does 0 and 1. These numbers (`BORDERS`)
+are tried too; if they differ, a guard requires the float to lie between them.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def run_carrying(
     context: ShapeContext, mode: MemoFakeMode, function: Callable[..., Any],
     args: Sequence[Any], kwargs: dict[str, Any],
 ) -> tuple[Any, bool]:
-    """`mode.run`, with symbolic floats carried through where C++ asks for plain ones; whether that
-    was done, `context.carrying` says."""
+    """`mode.run`, with symbolic floats carried through C++ if possible; `context.carrying` says
+    whether they were."""
     context.carrying = False
     leaves = tree_flatten((args, kwargs))[0] if context.has_floats else ()
     if not any(isinstance(leaf, torch.SymFloat) for leaf in leaves):
@@ -74,13 +74,13 @@ def run_carrying(
 
 
 class _Failed(Exception):
-    """The call cannot be tried, or C++ does more with a float than to hand it on."""
+    """The call cannot be tried, or C++ does more with a float than pass it on."""
 
 
 @final
 @dataclass
 class _Run:
-    """What became of the call for some numbers: operators on tensors, and the floats in them."""
+    """The operators on tensors, and the floats in them, that a call became for some numbers."""
 
     structure: list[Any] = field(default_factory=list)
     floats: list[float] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Trial:
         self._domains: dict[FloatValue, tuple[float, float] | None] = {}
 
     def ask_in_backward(self) -> None:
-        """The call with its symbols, for what C++ asks of them in the backward."""
+        """Run the backward of the call with its symbols, to see what C++ asks of them there."""
         tensors = (leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor))
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             with suppress(_Failed):
@@ -126,7 +126,7 @@ class Trial:
         return True
 
     def carry(self, context: ShapeContext) -> None:
-        """From now on the floats are carried, in calls for which C++ does the same."""
+        """Carry the floats from now on, in calls for which C++ does the same."""
         context.carrying = True
         for value, domain in self._domains.items():
             context.carried.mark(value, self._hints[value] or 0.0)
@@ -139,7 +139,7 @@ class Trial:
     # -- what C++ makes of the numbers -------------------------------------------------------------
 
     def _find_formulas(self) -> None:
-        """What each number of the run is of the marks: constant (None), or a formula of one."""
+        """For each number of the run, a formula of one mark, or None for a constant."""
         self._formulas = [None] * len(self._base.floats)
         for value, mark in self._marks.items():
             other = _another(mark)
@@ -155,7 +155,8 @@ class Trial:
                 self._formulas[i] = value, formula
 
     def _domain(self, value: FloatValue) -> tuple[float, float] | None:
-        """Between which `BORDERS` the float may lie for the call to be the same; None: anywhere."""
+        """The `BORDERS` between which the float must lie for the call to be the same, or None for
+        anywhere."""
         differing = [number for number in _SAMPLES if not self._agrees(value, number)]
         if not differing:
             return None
@@ -215,7 +216,8 @@ class Trial:
         return twins[id(leaf)][1]
 
     def _twin(self, fake: torch.Tensor) -> tuple[FakeTensor, torch.Tensor]:
-        """A fake of plain sizes, and what the call gets: that, or what it may write too."""
+        """A fake of plain sizes, and what is passed to the call: that, or a tensor that it may
+        write to."""
         if type(fake) is not FakeTensor or fake.layout is not torch.strided:
             raise _Failed
         size, stride = [*map(_hint, fake.size())], [*map(_hint, fake.stride())]
@@ -229,7 +231,7 @@ class Trial:
 
 @final
 class _Log(DispatchMode):
-    """Writes down the operators that run inside it, for comparison."""
+    """Records the operators that run inside it, for comparison."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,7 +250,7 @@ class _Log(DispatchMode):
         return result
 
     def read(self, value: Any) -> None:
-        """Notes arguments or results."""
+        """Record arguments or results."""
         structure = self.run.structure
         if isinstance(value, torch.Tensor):
             self._read_tensor(value)
@@ -263,7 +265,8 @@ class _Log(DispatchMode):
             structure.append((type(value), value))
 
     def _read_tensor(self, tensor: torch.Tensor) -> None:
-        """Which one it is; the data of a real one, which C++ may have made of a float."""
+        """The tensor's number; for a real tensor its data, which C++ may have computed from a
+        float."""
         if id(tensor) not in self._positions:
             self._positions[id(tensor)] = len(self._tensors)
             self._tensors.append(tensor)
@@ -274,13 +277,13 @@ class _Log(DispatchMode):
 
 
 def _all_arguments(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """Those too that PyTorch leaves out since they are the defaults."""
+    """All arguments, including defaults that PyTorch omits."""
     rest = op._schema.arguments[len(args):]
     return [*args, *(kwargs.get(argument.name, argument.default_value) for argument in rest)]
 
 
 def _differentiate(result: Any, twins: list[tuple[FakeTensor, torch.Tensor]]) -> None:
-    """Runs the backward of the result, and of what may have been written."""
+    """Run the backward of the result, and of what may have been written."""
     inputs = [leaf for leaf, _ in twins if leaf.requires_grad]
     made = [*tree_flatten(result)[0], *(given for leaf, given in twins if given is not leaf)]
     outputs = list({id(one): one for one in made
@@ -290,7 +293,7 @@ def _differentiate(result: Any, twins: list[tuple[FakeTensor, torch.Tensor]]) ->
 
 
 def _another(mark: float) -> float:
-    """A number between the same borders."""
+    """Another number between the same borders."""
     low, high = interval(mark) or (mark, mark)
     return mark * 1.73205080757 if math.isinf(high - low) else low + (high - low) * 0.61803398875
 

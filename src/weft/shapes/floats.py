@@ -2,7 +2,7 @@
 
 Place in the pipeline: beside ``expr.py``; values like ``1 / math.sqrt(x.size(-1))`` stay symbolic
 and reach the graph as formulas of its inputs. No algebra is done on floats (it would change
-rounding): an expression is the tree of operations that Python performed, hash-consed, evaluated
+rounding): an expression is the hash-consed tree of the operations that Python performed, evaluated
 as Python would.
 
     >>> from weft.shapes.expr import symbol
@@ -62,9 +62,9 @@ class FloatSymbol:
 
 @final
 class FloatRelation:
-    """A comparison in which a float takes part; decided by its hint and guarded as a whole.
+    """A comparison that involves a float; decided by its hint and guarded as a whole.
 
-    ``negated`` is a flag of its own because ``not (a < b)`` is not ``a >= b`` for NaN.
+    ``negated`` is a flag because ``not (a < b)`` is not ``a >= b`` for NaN.
     """
 
     __slots__ = ("__weakref__", "left", "negated", "op", "right")
@@ -128,7 +128,7 @@ _interned: WeakValueDictionary[tuple[object, ...], FloatExpr | FloatRelation] = 
 
 
 def apply(op: str, *args: Number) -> FloatValue:
-    """``op`` on ``args``: computed where all are constants, else an expression."""
+    """``op`` on ``args``: computed if all are constants, else an expression."""
     if all(isinstance(arg, int | float) for arg in args):
         return float(OPERATIONS[op][0](*args))
     if op == "truediv" or OPERATIONS[op][1].startswith("math."):
@@ -142,13 +142,14 @@ def apply(op: str, *args: Number) -> FloatValue:
 
 
 def _unconverted(value: Number) -> Number:
-    """Sizes, which functions convert to floats themselves: one spelling of one value."""
+    """The value without a conversion of sizes to floats, which functions do themselves: one
+    spelling for one value."""
     converted = isinstance(value, FloatExpr) and value.op == "float"
     return value.args[0] if converted and isinstance(value.args[0], Expr) else value  # type: ignore[union-attr]
 
 
 def compare(op: str, left: Number, right: Number, negated: bool = False) -> bool | FloatRelation:
-    """The comparison (or its negation); a bool where both sides are constants."""
+    """The comparison (or its negation); a bool if both sides are constants."""
     if isinstance(left, int | float) and isinstance(right, int | float):
         return bool(COMPARISONS[op][0](left, right)) is not negated
     key = (op, _identity(left), _identity(right), negated)
@@ -167,8 +168,10 @@ _SAFE: Final = 2**53
 
 
 def rounded_down(value: Number) -> IntExpr | None:
-    """``math.floor(value)`` as an integer expression, where that is exact for all sizes:
-    ``floor(n * 1.5)`` is ``3 * n // 2``; ``n / m`` never reaches a whole number by rounding."""
+    """``math.floor(value)`` as an integer expression, if that is exact for all sizes, else None.
+
+    ``floor(n * 1.5)`` is ``3 * n // 2``; rounding never moves ``n / m`` to an integer.
+    """
     ratio = _ratio(value)
     return None if ratio is None else floor_div(ratio[0], ratio[1])
 
@@ -180,14 +183,14 @@ def rounded_up(value: Number) -> IntExpr | None:
 
 
 def truncated(value: Number) -> IntExpr | None:
-    """``int(value)``, likewise, of what is never negative."""
+    """``int(value)``, likewise, for values that are never negative."""
     ratio = _ratio(value)
     return rounded_down(value) if ratio is not None and lower_bound(ratio[0]) >= 0 else None
 
 
 def _ratio(value: Number) -> tuple[IntExpr, IntExpr] | None:
     """Numerator and positive denominator of a value that Python computes without error, except
-    perhaps for one division of whole numbers at the end."""
+    perhaps for one final division of integers."""
     if isinstance(value, FloatExpr) and value.op == "truediv":
         over, under = (exact_ratio(arg) for arg in value.args)
         if over is not None and under is not None and over[1] == under[1] == 1:
@@ -196,7 +199,7 @@ def _ratio(value: Number) -> tuple[IntExpr, IntExpr] | None:
 
 
 def exact_ratio(value: Number) -> _Ratio | None:
-    """For a value computed without error: numerator and denominator, a power of two."""
+    """Numerator and denominator (a power of two) of a value computed without error."""
     if isinstance(value, int | float):
         found: _Ratio | None = value.as_integer_ratio() if math.isfinite(value) else None
     elif isinstance(value, Expr):
@@ -230,7 +233,7 @@ _EXACT: Final[Mapping[str, Callable[..., _Ratio | None]]] = {
 
 
 def is_nonnegative(value: Number) -> bool:
-    """Whether a float computed of sizes is certain not to be negative (or NaN)."""
+    """Whether a float computed from sizes cannot be negative (or NaN)."""
     if isinstance(value, int | Expr):
         return lower_bound(value) >= 0
     if isinstance(value, FloatExpr):
@@ -262,7 +265,7 @@ def rewrite(value: Number, change: Callable[[IntExpr], IntExpr]) -> Number:
 
 
 def evaluate(value: Number, env: Mapping[object, int | float]) -> int | float:
-    """The number for given values of the symbols; KeyError where one is missing."""
+    """The number for given values of the symbols; KeyError if one is missing."""
     if isinstance(value, int | float):
         return value
     if isinstance(value, Expr):
@@ -275,7 +278,7 @@ def evaluate(value: Number, env: Mapping[object, int | float]) -> int | float:
 
 
 def is_real(compute: Callable[[], object]) -> bool:
-    """Whether to compute it neither raises nor gives a complex number."""
+    """Whether calling `compute` neither raises nor gives a complex number."""
     try:
         return type(compute()) in (int, float)
     except (ArithmeticError, ValueError):
@@ -302,7 +305,7 @@ def number_symbols(value: Number | FloatRelation) -> frozenset[Expr | FloatSymbo
 
 
 def operations(value: Number) -> list[FloatExpr]:
-    """The operations that the value is made of, each once and after those of its arguments."""
+    """The operations in the value, each once and after those of its arguments."""
     found: dict[FloatExpr, None] = {}
     pending = [value]
     while pending:
@@ -319,7 +322,8 @@ def text(value: Number, names: Mapping[str, str] | None = None,
          known: Mapping[FloatExpr, str] | None = None) -> str:
     """Python source of the value, over the module ``math`` and its symbols' names.
 
-    ``names`` maps symbol names to other text, ``known`` what was computed before.
+    ``names`` maps symbol names to other text, ``known`` values that were computed before to their
+    names.
     """
     if not isinstance(value, FloatExpr):
         return _leaf_text(value, names or {})

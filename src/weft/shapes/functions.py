@@ -1,7 +1,7 @@
-"""Functions from ints to ints of which no algebra is known: they stay symbolic as they are.
+"""Opaque functions from ints to ints: no algebraic rules, they stay symbolic as they are.
 
 Place in the pipeline: beside ``expr.py``, which applies them. Python evaluates them (in guards, in
-call sequences); kernels are given their values. Rounded floats of sizes are such functions too
+call sequences); kernels receive their values. Rounded floats of sizes are such functions too
 (``floats.rounded``).
 
     >>> from weft.shapes.expr import applied, symbol
@@ -38,7 +38,7 @@ _made: dict[str, IntFunction] = {}
 
 
 def int_function(text: str, limits: Callable[..., Interval] | None = None) -> IntFunction:
-    """The function that Python computes by `text`; whoever comes first says its limits."""
+    """The function that Python computes by `text`; its first user sets its limits."""
     found = _made.get(text)
     if found is None:
         found = _made[text] = IntFunction(text, _computed(text), limits or _anything)
@@ -84,8 +84,8 @@ def with_functions(value: IntExpr, change: Callable[[Expr], IntExpr]) -> IntExpr
 
 
 def computed_exactly(value: IntExpr) -> IntExpr:
-    """The value with functions, which Python computes, in place of what divides or compares numbers
-    of the program that might not fit in 64 bits. (Sums and products may wrap around.)"""
+    """The value with divisions and comparisons of numbers that might exceed 64 bits replaced by
+    functions, which Python computes. (Sums and products may wrap around.)"""
     return value if isinstance(value, int) else sum_of_products(value, _exact_atom)
 
 
@@ -100,7 +100,7 @@ def _exact_atom(atom: Atom) -> IntExpr:
 
 
 def _may_be_large(value: IntExpr) -> bool:
-    """Whether it is computed of numbers of any size."""
+    """Whether it is computed from numbers of any size."""
     numbers = [one for one in symbols(value) if symbol_of(one).kind == "int"]
     if not numbers or [value] == numbers:
         return False
@@ -116,7 +116,8 @@ def _not_negative(*args: Interval) -> Interval:
 
 
 def _divisor_limits(*args: Interval) -> Interval:
-    """Of a greatest common divisor: no larger than any argument that is certainly not zero."""
+    """Limits of a greatest common divisor: no larger than any argument that is certainly not
+    zero."""
     largest = [high for low, high in args if low > 0]
     least = 1 if largest else 0
     return least, min(largest, default=INF)
@@ -135,7 +136,7 @@ def _length_limits(arg: Interval) -> Interval:
 
 
 def _bits_limits(*args: Interval) -> Interval:
-    """Of what sets no bit that no argument has, where none is negative."""
+    """Limits of a function that sets no bit that no argument has, for nonnegative arguments."""
     if any(low < 0 for low, _ in args):
         return -INF, INF
     return 0, min(INF, (1 << max(high for _, high in args).bit_length()) - 1)

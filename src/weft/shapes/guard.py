@@ -41,9 +41,10 @@ Slots = Mapping[Expr, int]
 
 @dataclass(frozen=True, slots=True)
 class ShapeGuard:
-    """``condition`` must hold for the artifact to be used; the user's ``line`` asked for it.
+    """``condition`` must hold for the artifact to be used; the user's ``line`` required it.
 
-    Of data: `assumed` where the program itself would do without."""
+    For conditions on data: `assumed` if the program itself works without it.
+    """
 
     condition: AnyCondition
     line: SourceLine | None
@@ -73,7 +74,7 @@ def sides(condition: Relation) -> tuple[IntExpr, str, IntExpr]:
 
 
 def opposite(condition: AnyCondition) -> AnyCondition:
-    """The condition that holds where this one does not."""
+    """The negation of the condition."""
     return negation(condition) if isinstance(condition, FloatRelation) else not_(condition)
 
 
@@ -94,7 +95,7 @@ def _in_parentheses(condition: Condition) -> str:
 
 
 def runs_in_c(condition: AnyCondition) -> bool:
-    """Whether `postfix` can write it: no floats, nor functions that only Python computes."""
+    """Whether `postfix` can express it: no floats, and no functions that only Python computes."""
     if isinstance(condition, Relation):
         return not has_functions(condition.expr)
     if isinstance(condition, Junction):
@@ -103,12 +104,12 @@ def runs_in_c(condition: AnyCondition) -> bool:
 
 
 def postfix(condition: Condition, slots: Slots) -> Program:
-    """The condition as a program over integer slots; ``slots`` says where each symbol is."""
+    """The condition as a program over integer slots; ``slots`` maps each symbol to its slot."""
     return tuple(_condition_program(condition, slots))
 
 
 def equal_postfix(slot: int, value: IntExpr, slots: Slots) -> Program:
-    """The program of: the number in `slot` is `value`."""
+    """The program that tests whether the number in `slot` equals `value`."""
     return ("slot", slot), *_value_program(value, slots), "=="
 
 

@@ -58,7 +58,7 @@ def is_channels_last_strides_3d(sizes: Sizes, strides: Sizes, hint: Hint) -> Con
 
 
 def _grows_in_order(sizes: Sizes, strides: Sizes, order: Sequence[int]) -> Condition:
-    """Eager's test: ambiguous layouts (a stride 0, C or N of one element) count as row-major."""
+    """Eager's test: ambiguous layouts (a stride of 0, one element in C or N) count as row-major."""
     conditions = [ne(strides[1], 0)]
     least: IntExpr = 0
     for d in order:

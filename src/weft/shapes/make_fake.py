@@ -1,8 +1,8 @@
-"""Makes fake tensors from meta tensors in about 3 µs, where `FakeTensor(...)` takes 8 to 20.
+"""Makes fake tensors from meta tensors in about 3 µs; `FakeTensor(...)` takes 8 to 20.
 
 Place in the pipeline: the innermost step of every fake operator. `FakeTensor(mode, meta, device)`
 checks its arguments and sets a dozen attributes one by one. Here the first tensor of a mode and
-device is made that way, and the others take its attributes.
+device is made that way, and the others copy its attributes::
 
     fake = make_fake(mode, torch.empty(2, 3, device="meta"), torch.device("cpu"))
 """
@@ -63,8 +63,10 @@ _ROOM: Final = 1 << 48
 
 
 def make_meta(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
-    """A meta tensor of this geometry with a storage of its own, which has room for anything where
-    sizes are symbolic: computing how much there would be costs five times as much as all the rest.
+    """A meta tensor of this geometry with its own storage.
+
+    If sizes are symbolic, the storage is large enough for anything: computing its size would cost
+    five times as much as the rest.
     """
     for number in (*size, *stride):
         if type(number) is not int:
@@ -85,8 +87,8 @@ def _room(dtype: torch.dtype) -> torch.Tensor:
 
 
 def meta_of(fake: torch.Tensor) -> torch.Tensor:
-    """A meta tensor on the fake tensor's storage, of which C++ kernels ask the device at no cost
-    (each time they ask a fake one, Python code runs, and the first time loads DTensor)."""
+    """A meta tensor on the fake tensor's storage, which C++ kernels can ask for the device at no
+    cost. (If they ask a fake one, Python code runs, and the first time it loads DTensor.)"""
     return meta_view(fake, fake.dtype, fake.size(), fake.stride(), fake.storage_offset())
 
 

@@ -1,9 +1,9 @@
-"""Where PyTorch's meta kernels promise another type or layout than the CPU kernels give.
+"""Corrects meta kernels of PyTorch that promise another type or layout than the CPU kernels give.
 
-Place in the pipeline: asked by `MemoFakeMode` about each newly computed result. A norm whose input
-is in half precision while its parameters are in float32 - the usual case under autocast on a CPU -
-returns its statistics in float32; the meta kernels say they have the input's type. What reads the
-statistics (a kernel of the backward) would take the bytes of one type for another.
+Place in the pipeline: `MemoFakeMode` passes each newly computed result through here. A norm whose
+input is in half precision while its parameters are in float32 - the usual case under autocast on a
+CPU - returns its statistics in float32; the meta kernels say they have the input's type. What reads
+the statistics (a kernel of the backward) would take the bytes of one type for another::
 
     mean of native_layer_norm(bfloat16 x, float32 weight)    meta: bfloat16    CPU: float32
     batch_norm(x.transpose(1, 2))                            meta: as x        CPU: row-major
@@ -65,7 +65,8 @@ Cast = Callable[..., Any]
 
 
 def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> Any:
-    """`result` with the types and layouts that a CPU gives; `cast` is `_to_copy` of a fake."""
+    """`result` with the types and layouts that a CPU kernel returns; `cast` is `_to_copy` of a
+    fake."""
     if func is aten.roll.default:
         return _as_image(args[0], result, cast) if len(args) > 2 and args[2] else result
     if func in _PADS:
@@ -84,8 +85,7 @@ def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) ->
 
 
 def _as_image(x: torch.Tensor, result: torch.Tensor, cast: Cast) -> torch.Tensor:
-    """On a CPU `roll` (which is `cat` of two parts) and padding keep the memory of images as it
-    lies."""
+    """On a CPU, `roll` (a `cat` of two parts) and padding keep the layout of images."""
     form = _IMAGES.get(x.dim())
     if x.device.type != "cpu" or form is None or x.is_contiguous():
         return result
@@ -95,7 +95,7 @@ def _as_image(x: torch.Tensor, result: torch.Tensor, cast: Cast) -> torch.Tensor
 
 
 def _without_overlap(result: torch.Tensor, cast: Cast) -> torch.Tensor:
-    """A copy of an expanded tensor has all its elements."""
+    """A copy of an expanded tensor has memory for all its elements."""
     overlaps = any(s == 0 and n != 1 for n, s in zip(result.shape, result.stride(), strict=True))
     return cast(result) if overlaps else result
 
@@ -103,7 +103,8 @@ def _without_overlap(result: torch.Tensor, cast: Cast) -> torch.Tensor:
 def _spectrum(
     x: torch.Tensor, dims: Sequence[int], ends: Sequence[int], result: torch.Tensor, cast: Cast
 ) -> torch.Tensor:
-    """MKL writes the transformed dimensions last, `ends` behind them, each as in the input."""
+    """MKL writes the transformed dimensions innermost, `ends` behind them; each part in the order
+    of the input."""
     strides = x.stride()
     order = sorted(range(x.dim()), key=lambda d: (d in dims, d in ends, -strides[d]))
     back = [order.index(d) for d in range(x.dim())]
@@ -112,7 +113,7 @@ def _spectrum(
 
 
 def _known_layout(result: torch.Tensor, cast: Cast) -> torch.Tensor:
-    """The kernels write row-major memory, and that of images."""
+    """The kernels write row-major or channels-last memory."""
     known = {torch.contiguous_format, _IMAGES.get(result.dim(), torch.contiguous_format)}
     if any(result.is_contiguous(memory_format=form) for form in known):
         return result
@@ -120,8 +121,8 @@ def _known_layout(result: torch.Tensor, cast: Cast) -> torch.Tensor:
 
 
 def _with_types(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> Any:
-    """The statistics of a norm of mixed types are float32, new running ones of the old ones' type.
-    """
+    """The statistics of a norm of mixed types are float32; new running statistics have the type of
+    the old ones."""
     wanted: dict[int, torch.dtype] = {}
     if func in _RUNNING:
         given, made = _RUNNING[func]

@@ -20,7 +20,7 @@ from weft.shapes.relation import EQ, Condition, relation
 
 @final
 class NamedSizes:
-    """What was seen under each name: its size in this call, and the first symbol."""
+    """For each name: its size in this call, and its first symbol."""
 
     def __init__(self) -> None:
         self.of: dict[Expr, Dim] = {}  # symbol -> the dimension that it was made for
@@ -28,7 +28,8 @@ class NamedSizes:
         self._first: dict[str, tuple[Dim, Expr]] = {}
 
     def check(self, dim: Dim, size: int, what: str) -> int:
-        """The size of the plain name where ``what`` has this size; one for all of a call."""
+        """The size of the plain name, if ``what`` has this size; it must be the same for all of a
+        call."""
         root = dim.root_size(size)
         if root is None:
             raise DimensionError(f"{what} is {size}, and was declared as {dim!r}",
@@ -42,7 +43,7 @@ class NamedSizes:
         return root
 
     def relations(self, dim: Dim, symbol: Expr) -> Iterator[Condition]:
-        """What ties a new symbol to the earlier ones of its name."""
+        """The conditions between a new symbol and the earlier ones of its name."""
         self.of[symbol] = dim
         known = self._first.setdefault(dim.root, (dim, symbol))
         if known[1] is not symbol:

@@ -1,7 +1,7 @@
-"""Functions without algebra as nodes of captured graphs: on plain and on symbolic ints.
+"""Opaque functions as nodes of captured graphs: on plain and on symbolic ints.
 
-Place in the pipeline: capture puts them into graphs for sizes such as ``int(n * 0.3)``; the graph
-runs them on ints, aot on symbols.
+Place in the pipeline: capture adds them to graphs for sizes such as ``int(n * 0.3)``; the graph
+runs them on ints, aot on symbols::
 
     number_call(GCD)(12, 8)         # 4
     number_call(GCD)(s0, 8)         # the SymInt math.gcd(s0, 8)

@@ -36,9 +36,9 @@ _MOST_TESTED: Final = 6
 class DimensionRange:
     """A symbolic dimension: its limits, and the sizes seen at the last two captures.
 
-    Dimensions with the same history share a symbol: they have changed together. `marked`: the user
-    wants to hear of it if the program fixes it; `dim`: the user's name for it; `unbacked`: its
-    size in the call at hand decides nothing.
+    Dimensions with the same history share a symbol: they changed together. `marked`: it is an error
+    if the program fixes it; `dim`: the user's name for it; `unbacked`: its size in the current call
+    must not decide anything.
     """
 
     history: tuple[int, ...]
@@ -51,7 +51,8 @@ class DimensionRange:
 
 @final
 class DynamicPolicy:
-    """What was seen at earlier captures of one code object, and what follows from it."""
+    """What earlier captures of one code object saw, and which sizes are symbolic because of
+    that."""
 
     def __init__(self, dynamic: bool | None, *, automatic: bool = True, outermost: bool = False,
                  declared: Declarations | None = None) -> None:
@@ -87,7 +88,7 @@ class DynamicPolicy:
     ) -> dict[int, DimensionRange]:
         """The symbolic dimensions of the tensor called ``name``.
 
-        ``marks``: what the user said of dimensions; None: static. Parameters and buffers are
+        ``marks``: what the user said about dimensions; None: static. Parameters and buffers are
         static unless they changed.
         """
         self._note(name, sizes)
@@ -106,8 +107,8 @@ class DynamicPolicy:
         return ranges
 
     def is_symbolic(self, name: str, value: int | float, *, argument: bool = False) -> bool:
-        """Whether the Python number called ``name`` has had another value at an earlier capture, or
-        is one of the call's arguments where all is symbolic from the start."""
+        """Whether the Python number called ``name`` is symbolic: it had another value at an earlier
+        capture, or it is an argument of the call and everything is symbolic from the start."""
         last = self._numbers.setdefault(name, value)
         if type(last) is not type(value) or (last != value and last == last):
             self._changed_numbers.add(name)
@@ -117,15 +118,15 @@ class DynamicPolicy:
         return self.automatic and name in self._changed_numbers
 
     def number_range(self, name: str, value: int | float) -> DimRange | None:
-        """What ``dynamic_shapes`` says of the Python number called ``name``."""
+        """What ``dynamic_shapes`` says about the Python number called ``name``."""
         said = self.declared.numbers.get(name)
         if said is not None and type(value) is int:
             said.check(name, value)
         return said
 
     def disappointed(self, calls: int) -> bool:
-        """Notes that data was not as expected in the latest of so many calls; whether that was once
-        too often."""
+        """Record that an assumption on data failed in the latest of so many calls; True if that was
+        once too often."""
         latest = self._disappointments
         latest.append(calls)
         self.expects = len(latest) < _MOST_DISAPPOINTMENTS or calls - latest[0] >= _AMONG_CALLS
@@ -133,16 +134,16 @@ class DynamicPolicy:
 
     @property
     def may_test_inputs(self) -> bool:
-        """Whether branches on the inputs' data have not gone too many ways."""
+        """Whether branches on the inputs' data have not yet gone too many ways."""
         return self._n_tested < _MOST_TESTED
 
     def note_input_tests(self, count: int) -> None:
-        """A capture relies on so many tests of its inputs."""
+        """Record that a capture relies on so many tests of its inputs."""
         self._n_tested += count > 0
 
     @property
     def may_fix(self) -> bool:
-        """Whether a graph may rely on plain numbers of symbolic sizes that an operator takes."""
+        """Whether a graph may fix symbolic sizes that an operator takes as plain numbers."""
         return self.fixes_all or not self.must_share
 
     def _note(self, name: str, sizes: tuple[int, ...]) -> None:

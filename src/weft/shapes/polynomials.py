@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def shifted_lower_bound(value: Expr) -> int:
-    """Write each atom as ``lo + t``: where no ``t`` has a negative factor the constant bounds."""
+    """Write each atom as ``lo + t``; if no ``t`` has a negative factor, the constant is a lower
+    bound."""
     total: dict[Monomial, int] = {(): value.const}
     for monomial, coefficient in value.terms.items():
         if any(abs(atom.bounds[0]) >= FAR for atom in monomial):
@@ -70,7 +71,7 @@ def shared_factors(monomials: list[Monomial]) -> Monomial:
 
 
 def quotient_monomial(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    """``monomial / divisor``; None where it does not divide."""
+    """``monomial / divisor``, or None if it does not divide."""
     rest = list(monomial)
     for atom in divisor:
         if atom not in rest:

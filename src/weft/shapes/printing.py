@@ -32,10 +32,11 @@ def c_text(
     names: Mapping[str, str] | None = None,
     named: Callable[[Atom, str], str] | None = None,
 ) -> str:
-    """C source over ``int64_t`` variables; ``names`` maps symbol names to other text, ``named``
-    quotients, remainders and extremes with their text to what is to stand for them.
+    """C source over ``int64_t`` variables.
 
-    ``min``/``max`` print as ``weft_min(a, b)`` and ``weft_max(a, b)``.
+    ``names`` maps symbol names to other text; ``named`` maps the text of quotients, remainders and
+    extremes to their replacement. ``min``/``max`` print as ``weft_min(a, b)`` and ``weft_max(a,
+    b)``.
     """
     if isinstance(value, int):
         return str(value) if abs(value) < _SMALL else f"{value}LL"
@@ -99,7 +100,7 @@ def _spelling(
 
 
 def _made_nonnegative(atom: FloorDiv | Mod) -> tuple[IntExpr, int]:
-    """``(left + shift * right, shift)``, nonnegative where a constant divisor allows it."""
+    """``(left + shift * right, shift)``, nonnegative if a constant divisor makes that possible."""
     low = lower_bound(atom.left)
     if low >= 0 or low <= -_SMALL or not isinstance(atom.right, int) or atom.right < 0:
         return atom.left, 0
@@ -108,7 +109,7 @@ def _made_nonnegative(atom: FloorDiv | Mod) -> tuple[IntExpr, int]:
 
 
 def fits_int32(value: IntExpr) -> bool:
-    """Whether the value is certain to fit in 32 bits (index arithmetic may then use them)."""
+    """Whether the value always fits in 32 bits (index arithmetic may then use them)."""
     if isinstance(value, int):
         return -_SMALL <= value < _SMALL
     lo, hi = value.bounds

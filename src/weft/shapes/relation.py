@@ -97,7 +97,7 @@ def lt(left: IntExpr, right: IntExpr) -> Condition:
 
 
 def relation(kind: str, expr: IntExpr) -> Condition:
-    """``expr <kind> 0`` in normal form, or its truth where the ranges decide it."""
+    """``expr <kind> 0`` in normal form, or its truth if the ranges decide it."""
     if isinstance(expr, int):
         return expr == 0 if kind == EQ else expr != 0 if kind == NE else expr >= 0
     return _order(expr) if kind == GE else _equality(kind, expr)
@@ -122,7 +122,7 @@ def _equality(kind: str, expr: Expr) -> Condition:
 
 
 def _reduced(expr: Expr) -> Expr:
-    """``expr`` divided by what its terms have in common (the constant is floored)."""
+    """``expr`` divided by the common factors of its terms (the constant is floored)."""
     divisor = gcd(*expr.terms.values())
     result = expr if divisor == 1 else expr // divisor
     assert isinstance(result, Expr)
@@ -183,7 +183,7 @@ def _joined(kind: str, parts: frozenset[Condition]) -> Condition:
 
 
 def substitute(condition: Condition, mapping: Mapping[Expr, IntExpr]) -> Condition:
-    """The condition with symbols replaced; a bool once that decides it."""
+    """The condition with symbols replaced; a bool if that decides it."""
     return rewrite(condition, lambda expr: subs(expr, mapping))
 
 

@@ -1,8 +1,9 @@
 """Ints from floats of sizes: ``int(n * 0.3)``, ``round(h / 7)``, ``math.ceil(n ** 0.5)``.
 
-Place in the pipeline: beside ``floats.py``. Where the float is exact the int is a polynomial with
-divisions; otherwise it is a function of the sizes, computed as Python would (`functions.py`).
-They take ints: a Python float that changes between calls is two of them, mantissa and exponent.
+Place in the pipeline: beside ``floats.py``. If the float is exact the int is a polynomial with
+divisions; otherwise it is a function of the sizes, computed as Python would (`functions.py`). Such
+functions take ints: a Python float that changes between calls is passed as two, mantissa and
+exponent.
 
     >>> from weft.shapes.expr import symbol
     >>> from weft.shapes.floats import apply
@@ -48,7 +49,7 @@ _ANY: Final[Range] = (-math.inf, math.inf)
 
 
 def rounded(how: str, value: Number, parts: Parts = lambda number: None) -> IntExpr | None:
-    """``how(value)``; None where a float takes part that is not known by its parts."""
+    """``how(value)``; None if it involves a float whose parts are not known."""
     exact = _EXACT[how](value) if how in _EXACT else None
     if exact is not None:
         return exact
@@ -66,7 +67,7 @@ def rounded(how: str, value: Number, parts: Parts = lambda number: None) -> IntE
 
 
 def float_symbols(value: Number) -> list[FloatSymbol]:
-    """The Python floats that change between calls among what the value is computed of."""
+    """The Python floats that change between calls in the value."""
     return [s for s in number_symbols(value) if isinstance(s, FloatSymbol)]
 
 
@@ -84,7 +85,7 @@ _LEAST_EXPONENT: Final = -1074
 
 
 def _of_ints(value: Number, parts: Mapping[FloatSymbol, tuple[Expr, Expr] | None]) -> Number:
-    """The value with products in place of floats that change."""
+    """The value with each float symbol replaced by its parts' product."""
     if isinstance(value, FloatExpr):
         return apply(value.op, *(_of_ints(arg, parts) for arg in value.args))
     found = parts[value] if isinstance(value, FloatSymbol) else None
@@ -115,7 +116,7 @@ def _rounded_range(how: str, limits: Range) -> Interval:
 
 
 def _range(value: Number, ranges: Mapping[Expr, Interval]) -> Range:
-    """Floats that the value lies between: rounding keeps the order of what is rounded."""
+    """Floats that bound the value: rounding preserves order."""
     if isinstance(value, Expr):
         least, most = ranges[value]
         return (-math.inf if least <= -INF else least), (math.inf if most >= INF else most)

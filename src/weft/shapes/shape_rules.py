@@ -1,14 +1,13 @@
-"""Results' metadata of common operators by formula, without PyTorch's meta kernels.
+"""Metadata of common operators' results by formula, without PyTorch's meta kernels.
 
-Place in the pipeline: the first thing that `MemoFakeMode` tries for an operator it has not seen
-on these sizes. Many of PyTorch's meta kernels are Python programs that take 0.2 to 1.5 ms, guard
-on symbolic sizes, and load sympy and more at their first use (half a second of a process's first
-compile). The formulas here cover the plain cases of elementwise operators, matrix products, layer
-norm, embedding and reductions; whatever is unusual (empty tensors, mixed layouts or devices,
-complex numbers, sizes not known to be equal) is left to PyTorch.
+Place in the pipeline: what `MemoFakeMode` tries first for an operator that it has not seen on these
+sizes. Many of PyTorch's meta kernels are Python programs that take 0.2 to 1.5 ms, guard on symbolic
+sizes, and load sympy and more at their first use (half a second of a process's first compile). The
+formulas here cover the plain cases of elementwise operators, matrix products, layer norm, embedding
+and reductions. Unusual cases (empty tensors, mixed layouts or devices, complex numbers, sizes not
+known to be equal) are left to PyTorch::
 
-    infer(torch.ops.aten.add.Tensor, (x, y), {})    # [Result(sizes, strides, dtype, device)] or
-    None
+    infer(torch.ops.aten.add.Tensor, (x, y), {})   # [Result(sizes, strides, dtype, device)] or None
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Sizes = tuple[IntExpr, ...]
 @final
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A tensor: sizes and strides as expressions; a ``view`` is of the first argument."""
+    """A tensor: sizes and strides as expressions; a ``view`` is one of the first argument."""
 
     sizes: Sizes
     strides: Sizes
@@ -43,7 +42,7 @@ class Result:
 
 @final
 class Unusual(Exception):
-    """Not a case for a formula."""
+    """The formula does not cover this case."""
 
 
 Rule = Callable[[Sequence[Any], Mapping[str, Any]], list[Result]]
@@ -51,7 +50,7 @@ RULES: Final[dict[OpOverload, Rule]] = {}
 
 
 def infer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result] | None:
-    """The results' metadata, or None where PyTorch must say."""
+    """The results' metadata, or None if PyTorch must compute it."""
     rule = RULES.get(func)
     if rule is None:
         return None
@@ -111,14 +110,15 @@ def _is_row_major(sizes: Sizes, strides: Sizes) -> bool:
 
 
 def _descends(strides: Sizes) -> bool:
-    """Whether each dimension is certain to step further than the next: if the first operand's do,
-    the result is row-major, however the others lie."""
+    """Whether each dimension certainly has a larger stride than the next. If this holds for the
+    first operand, the result is row-major, however the others are laid out."""
     ends = (*strides[1:], 0)
     return all(lower_bound(a - b) > 0 for a, b in zip(strides, ends, strict=True))
 
 
 def _is_dense(sizes: Sizes, strides: Sizes) -> bool:
-    """Without gaps in some order of the dimensions (told for plain ints, and for row-major)."""
+    """Whether there are no gaps in some order of the dimensions (decided for plain ints, and for
+    row-major)."""
     if _is_row_major(sizes, strides):
         return True
     pairs = [(stride, size) for stride, size in zip(strides, sizes, strict=True)]
@@ -133,7 +133,7 @@ def _is_dense(sizes: Sizes, strides: Sizes) -> bool:
 
 
 def _guarded(condition: Condition, numbers: Sequence[Any]) -> bool:
-    """Whether the condition holds in this call: from now on guarded, as PyTorch's rule would."""
+    """Whether the condition holds in this call, guarded as PyTorch's rule would."""
     if isinstance(condition, bool):
         return condition
     context = next(n.node.shape_env for n in numbers if isinstance(n, torch.SymInt))
@@ -149,13 +149,13 @@ def _require(condition: bool) -> None:
 
 
 def _gives_way(size: IntExpr, other: IntExpr) -> bool:
-    """Whether a size that depends on data must be 1 or the other one, or eager raises."""
+    """Whether a size that depends on data must be 1 or the other size, or eager raises."""
     unknown = isinstance(size, Expr) and any(symbol_of(s).kind == "unbacked" for s in size.symbols)
     return unknown and lower_bound(size) < 2 and lower_bound(other) >= 2
 
 
 def _loose(tensors: Sequence[FakeTensor]) -> bool:
-    """Whether the metadata is for operators that look at real sizes (not for kernels)."""
+    """Whether the metadata serves operators that look at real sizes (not kernels)."""
     symbols = getattr(tensors[0].fake_mode, "symbols", None)
     return symbols is not None and not symbols.assuming
 
@@ -248,7 +248,8 @@ def _common_type(
 
 
 def _lower_priority(high: torch.dtype, low: torch.dtype) -> torch.dtype:
-    """A group of lower rank matters only if its kind (float over int) is higher."""
+    """The dtype with a group of lower rank, which matters only if its kind (float over int) is
+    higher."""
     return low if low.is_floating_point and not high.is_floating_point else high
 
 
@@ -384,7 +385,7 @@ def _embedding(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
 
 
 def _reduction(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """Over given dimensions of a row-major float tensor."""
+    """A reduction over given dimensions of a row-major float tensor."""
     _require(2 <= len(args) <= 3 and not kwargs and type(args[0]) is FakeTensor)
     x, dims = args[0], args[1]
     keep = len(args) == 3 and args[2] is True
@@ -399,13 +400,13 @@ def _reduction(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
 
 
 def _extremes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """Of no elements there is no greatest one."""
+    """Not for empty tensors, which have no largest element."""
     _require(type(args[0]) is FakeTensor and all(lower_bound(n) > 0 for n in sizes_of(args[0])))
     return _reduction(args, kwargs)
 
 
 def _view(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """Of a row-major tensor: row-major again (PyTorch gives sizes of 1 other strides)."""
+    """A view of a row-major tensor: row-major again (PyTorch gives sizes of 1 other strides)."""
     _require(len(args) == 2 and not kwargs and type(args[0]) is FakeTensor)
     x = args[0]
     sizes, wanted = sizes_of(x), _values(args[1])
@@ -451,7 +452,7 @@ def _resized_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Re
 
 
 def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
-    """One that lies in memory as another does."""
+    """An image laid out as another one."""
     sizes, before, strides = _values(wanted), sizes_of(given), strides_of(given)
     _require(len(sizes) == len(before) >= 3)
     numbers = (*given.shape, *wanted)
@@ -488,7 +489,7 @@ def _shrunk_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Res
 
 
 def _margin_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """`(gradient, input, ...)`: that of the input, in rows."""
+    """`(gradient, input, ...)`: the gradient of the input, row-major."""
     x = args[1]
     _require(type(x) is FakeTensor and x.dtype in _REAL)
     sizes = sizes_of(x)

@@ -1,10 +1,10 @@
-"""`SymNode`: weft's expressions as PyTorch sees them, behind ``torch.SymInt`` and its kin.
+"""`SymNode`: weft's expressions as PyTorch sees them, behind ``torch.SymInt`` and the like.
 
 Place in the pipeline: between ``expr.py`` and PyTorch. ``torch.SymInt(node)`` accepts any object
-with the methods below; C++ calls them while fake tensors with symbolic sizes run through
-operators. A node holds a value (integer expression, float expression or condition) and its
-`ShapeContext`; arithmetic makes new nodes, ``guard_*`` asks the context for a concrete value.
-Nodes of one context are memoised by value, so equal sizes have the same node.
+with the methods below; C++ calls them while fake tensors with symbolic sizes run through operators.
+A node holds a value (integer expression, float expression or condition) and its `ShapeContext`.
+Arithmetic makes new nodes; ``guard_*`` asks the context for a concrete value. Nodes of one context
+are memoised by value, so equal sizes have the same node::
 
     n = context.size(128, source)
     n.node.value                    # the Expr s0
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class UndecidedValue(RuntimeError):
-    """A branch depends on a value that is known only when the program runs; breaks the graph."""
+    """A branch depends on a value that is only known when the program runs; breaks the graph."""
 
     def __init__(self, value: object, line: SourceLine | None) -> None:
         where = f" at {line}" if line is not None else ""
@@ -215,7 +215,7 @@ class SymNode:
     floordiv = int_floordiv
 
     def _divisor(self, other: SymNode) -> IntExpr:
-        """The other value, certain not to be zero (expressions take that for granted)."""
+        """The other value, guarded not to be zero (expressions assume that)."""
         divisor: IntExpr = other.value
         if not self.shape_env.require(relation.ne(divisor, 0)):
             raise ZeroDivisionError("integer division or modulo by zero")
@@ -266,7 +266,7 @@ class SymNode:
         return self.shape_env.int_node(value)
 
     def _power(self, base: IntExpr, exponent: IntExpr) -> IntExpr | None:
-        """``base**exponent`` of a constant base, where it is a 64-bit int (asked by guards)."""
+        """``base**exponent`` of a constant base, if it is a 64-bit int (guarded)."""
         if not isinstance(base, int) or base < 2 or not isinstance(exponent, Expr):
             return None
         power, largest = functions.power_of(base)
@@ -286,7 +286,8 @@ class SymNode:
     int_truediv = truediv = float_truediv
 
     def _int(self, operation: Callable[[IntExpr, IntExpr], IntExpr], other: SymNode) -> SymNode:
-        """The same few products and sums are asked for by every operator: they are remembered."""
+        """The result of an operation on ints, cached: operators ask for the same few products and
+        sums."""
         results = self.shape_env.results
         key = (operation, self, other)
         node = results.get(key)
@@ -346,8 +347,10 @@ class SymNode:
         return self._rounded("round")
 
     def _rounded(self, how: str) -> SymNode:
-        """An int from a float of sizes and of Python floats that change between calls. Where it has
-        no formula: its value in this call, between guards on the float."""
+        """An int from a float of sizes and of Python floats that change between calls.
+
+        If there is no formula: its value in this call, between guards on the float.
+        """
         if self.pytype is int:
             return self
         context = self.shape_env
@@ -360,8 +363,8 @@ class SymNode:
         return context.int_node(self._guarded_rounding(function, float(hint)))
 
     def _has_ordinary_floats(self) -> bool:
-        """Whether the value, if Python floats take part that change, fits in 62 bits, and none of
-        them is zero (which has a sign) or infinite."""
+        """Whether the value fits in 62 bits and none of its changing Python floats is zero (which
+        has a sign) or infinite."""
         asked = [(number, 0.0, math.inf) for number in rounding.float_symbols(self.value)]
         if asked:
             asked.append((self.value, -1.0, 2.0**62))
@@ -371,7 +374,7 @@ class SymNode:
                    for value, low, high in asked)
 
     def _guarded_rounding(self, how: Callable[[float], int], hint: float) -> int:
-        """All floats between the nearest integers round alike, whatever the direction."""
+        """The value in this call; all floats between the nearest integers are rounded alike."""
         context, value = self.shape_env, self.value
         if not math.isfinite(hint):
             context.specialize_float(value)
@@ -535,7 +538,7 @@ _CONCRETE: Final[dict[type, Callable[[ShapeContext, Any], int | float | bool]]] 
 
 
 def expr_of(size: int | torch.SymInt) -> IntExpr:
-    """The expression of a size as PyTorch has it; equal symbols are merged."""
+    """The expression of a plain or symbolic size; equal symbols are merged."""
     if isinstance(size, int):
         return size
     node = size.node
@@ -544,13 +547,14 @@ def expr_of(size: int | torch.SymInt) -> IntExpr:
 
 
 def is_hinted(value: object) -> bool:
-    """Whether a plain or symbolic number is known in this call: it does not depend on data."""
+    """Whether a plain or symbolic number is known in this call, that is, does not depend on
+    data."""
     return not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or (
         bool(value.node.has_hint()))
 
 
 def factored_expr_of(size: int | torch.SymInt) -> IntExpr:
-    """The expression with multiples written as such; see `Facts.factored`."""
+    """The expression with known multiples written as products; see `Facts.factored`."""
     if isinstance(size, int):
         return size
     result: IntExpr = size.node.shape_env.facts.factored(size.node.value)
@@ -572,7 +576,7 @@ def certainly_equal(left: Any, right: Any) -> bool:
 
 
 def is_row_major(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is certain to be contiguous, without a guard."""
+    """Whether a tensor is known to be contiguous, without a guard."""
     sizes = (*tensor.size(), *tensor.stride())
     symbolic = next((n for n in sizes if isinstance(n, torch.SymInt)), None)
     if symbolic is None:

@@ -1,7 +1,7 @@
-"""The symbols of one capture whose values only the running program knows.
+"""The symbols of one capture whose values depend on data.
 
 Place in the pipeline: part of a `ShapeContext`. Capture and aot ask after every operator which
-symbols it brought (`take_fresh`) and remember where running code finds their values (`Binding`).
+symbols it introduced (`take_fresh`) and record where running code finds their values (`Binding`)::
 
     context.unbacked("nonzero")                  # u0
     context.unbacked_symbols.take_fresh()        # ["u0"]
@@ -27,22 +27,22 @@ from weft.shapes.symnode import SymNode
 @final
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A symbol and where it is found in an operator's result: in the item that `path` leads to
-    (through nested lists), as the size of dimension `dim` (None: the number itself)."""
+    """A symbol and its place in an operator's result: the item that `path` leads to (through nested
+    lists), and there the size of dimension `dim` (None: the number itself)."""
 
     name: str
     path: tuple[int, ...]
     dim: int | None
 
     def text(self, result: str) -> str:
-        """Python text that reads it from the result called `result`."""
+        """The Python expression that reads it from the result called `result`."""
         where = result + "".join(f"[{item}]" for item in self.path)
         return where if self.dim is None else f"{where}.size({self.dim})"
 
 
 @final
 class Unbacked:
-    """Names, origins, and which symbols have come since someone asked."""
+    """Names and origins of unbacked symbols, and which were made since the last question."""
 
     def __init__(self) -> None:
         self.names: dict[str, Expr | FloatSymbol] = {}
@@ -65,7 +65,7 @@ class Unbacked:
         return fresh
 
     def as_large(self, value: IntExpr) -> IntExpr:
-        """The value with all these symbols taken to be at least two."""
+        """The value with all these symbols assumed to be at least two."""
         if isinstance(value, int):
             return value
         large: dict[Expr, IntExpr] = {}
@@ -76,7 +76,8 @@ class Unbacked:
         return subs(value, large) if large else value
 
     def as_expected(self, value: IntExpr) -> IntExpr:
-        """The value where symbols have their likely values, and others but bools are large."""
+        """The value with symbols at their likely values; others except bools are assumed to be
+        large."""
         if isinstance(value, int):
             return value
         names = {one: symbol_of(one).name for one in symbols(value)}
@@ -87,13 +88,13 @@ class Unbacked:
         return self.as_large(value)
 
     def told(self) -> Iterator[tuple[str, str]]:
-        """For people: each symbol and where it comes from."""
+        """Each symbol and its origin, for messages."""
         for name, (what, line) in self.origins.items():
             yield name, f"from {what}" + ("" if line is None else f" at {line}")
 
 
 def is_difference(value: IntExpr) -> bool:
-    """Whether it is one such symbol less another one."""
+    """Whether it is the difference of two such symbols."""
     if isinstance(value, int) or value.const or len(value.symbols) != 2:
         return False
     atoms = [symbol_of(one) for one in value.symbols]
@@ -108,7 +109,8 @@ def _at_least_two(limits: Symbol) -> IntExpr:
 
 
 def bindings(names: Iterable[str], value: Any) -> tuple[Binding, ...]:
-    """Where each of the symbols is found in an operator's result (others are left out)."""
+    """The places of the symbols in an operator's result (symbols that are not there are
+    omitted)."""
     places = dict(_places(value))
     return tuple(Binding(name, *places[name]) for name in names if name in places)
 
@@ -117,7 +119,7 @@ Place = tuple[tuple[int, ...], int | None]
 
 
 def _places(value: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[str, Place]]:
-    """Backwards, so that a symbol's first place counts."""
+    """The places of symbols in a value, last first, so that a symbol's first place wins."""
     if isinstance(value, tuple | list):
         for item in range(len(value) - 1, -1, -1):
             yield from _places(value[item], (*path, item))
@@ -133,7 +135,8 @@ def _places(value: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[str, Place
 
 
 def number_name(value: Any) -> str | None:
-    """The name of a symbol standing alone (a bool: the integer that is 1 where it is true)."""
+    """The name of a symbol that stands alone (for a bool, of the integer that is 1 if it is
+    true)."""
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return None
     known = value.node.value

@@ -1,15 +1,15 @@
 """Keeps PyTorch's meta kernels from loading sympy, half a second of a process's first compile.
 
 Place in the pipeline: `MemoFakeMode` and aot's expansion run PyTorch's Python kernels inside
-`without_sympy()`. Nearly all of these ask something of sizes first, with a statement like
+`without_sympy()`. Nearly all of these first ask something about sizes, with a statement like
 
     from torch.fx.experimental.symbolic_shapes import guard_or_false
 
-which loads PyTorch's symbolic-shape engine and sympy with it, though the sizes are plain ints or
-weft's own symbols. Inside the context, and only while nobody has loaded the real modules, their
-names stand for small modules that answer these questions. Whatever else is asked of them, or of a
-symbol that is not weft's, loads the real module and is passed on; so a stand-in that some module
-loaded meanwhile has kept a name of goes on working.
+which loads PyTorch's symbolic-shape engine and with it sympy, although the sizes are plain ints or
+weft's own symbols. Inside the context, and only while the real modules are not loaded, small
+stand-in modules answer these questions. Any other question, or one about a symbol that is not
+weft's, loads the real module and is passed on, so a stand-in that some other module keeps a
+reference to goes on working.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SYMBOLS: Final = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 @contextmanager
 def without_sympy() -> Iterator[None]:
-    """PyTorch's own questions about sizes are answered here, if its engine is not loaded yet."""
+    """Answer PyTorch's questions about sizes here, unless its engine is loaded."""
     placed = [module for module in _STAND_INS if module.__name__ not in sys.modules]
     for module in placed:
         sys.modules[module.__name__] = module
@@ -50,7 +50,7 @@ def _remove(stand_ins: Iterable[ModuleType]) -> None:
 
 
 class _StandIn(ModuleType):
-    """A module of a few names of its own; the other names are the real module's.
+    """A module with a few names of its own; other names are the real module's.
 
     ``classes`` are names of classes that have no instances before the real module is loaded.
     """
@@ -75,7 +75,7 @@ class _StandIn(ModuleType):
 
 @final
 class _NoInstance:
-    """Nothing is an instance of it."""
+    """A class without instances."""
 
 
 # ------------------------------------------------------------------------------ answers
@@ -95,7 +95,8 @@ def _ask_pytorch(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _question(name: str, plain: tuple[type, ...], answer: Any, ask: Any) -> Callable[..., Any]:
-    """A function of a number: ``answer`` of a plain one, ``ask`` of weft's node for it."""
+    """A function of a number: ``answer`` for a plain one, ``ask`` for weft's node of a symbolic
+    one."""
 
     def question(value: Any, *rest: Any, **options: Any) -> Any:
         if type(value) in plain:
@@ -119,7 +120,7 @@ def _itself(value: Any) -> Any:
 
 
 def _free_unbacked_symbols(value: Any) -> Any:
-    """None that PyTorch could name are in plain sizes."""
+    """The empty set: plain sizes have no symbols."""
     numbers: Sequence[Any] = (value,)
     if isinstance(value, torch.Tensor):
         numbers = (*value.size(), *value.stride(), value.storage_offset())

@@ -1,4 +1,4 @@
-"""Tensors made of tensors, whose class says of which: `__tensor_flatten__`, `__tensor_unflatten__`.
+"""Tensors made of tensors: classes with `__tensor_flatten__` and `__tensor_unflatten__`.
 
 Place in the pipeline: capture guards their parts and runs operations on wrappers of fakes; aot
 computes with the parts alone.
@@ -13,7 +13,7 @@ import torch
 
 
 def is_wrapper(cls: type) -> bool:
-    """Whether tensors of the class are made of others, and can be taken apart."""
+    """Whether tensors of the class are made of others and can be split into them."""
     return (
         issubclass(cls, torch.Tensor)
         and cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
@@ -23,14 +23,14 @@ def is_wrapper(cls: type) -> bool:
 
 
 def parts(wrapper: Any) -> tuple[Sequence[str], Any]:
-    """The attributes that hold the tensors it is made of (and a mesh of devices, perhaps), and what
-    else it is made of."""
+    """The attributes that hold its tensors (and perhaps a mesh of devices), and its other
+    content."""
     names, context = wrapper.__tensor_flatten__()
     return names, context
 
 
 def leaves(value: Any) -> list[torch.Tensor]:
-    """The tensors that are no wrappers, of which one is made in the end."""
+    """The tensors, which are not wrappers, that it is made of in the end."""
     if not isinstance(value, torch.Tensor):
         return []
     if not is_wrapper(type(value)):
@@ -39,7 +39,7 @@ def leaves(value: Any) -> list[torch.Tensor]:
 
 
 def rebuilt(value: Any, leaf: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Another wrapper like it: `leaf` gives what takes the place of each leaf, in order."""
+    """Another wrapper like it; `leaf` returns the replacement of each leaf, in order."""
     if not isinstance(value, torch.Tensor):
         return value
     if not is_wrapper(type(value)):
