@@ -1,8 +1,13 @@
 """Code generation: ATen graph → loop IR → schedule → kernels and a call sequence.
 
-Core types, in the order data meets them: `loop_ir.Kernel` (the IR), `lowering.*` (ATen operators
-as IR), `schedule.py` (which values share a kernel), `memory.py` (buffers and their lifetimes),
-`wrapper.py` (the call sequence), `compile.compile_graph` (all of it). Targets: `cpp/`, `triton/`.
+Place in the pipeline: after the passes; `compile.compile_graph` lists the steps. By role:
+
+- the IR: `dtypes`, `scalar_ops`, `loop_ir`, `simplify`, `interpret` (NumPy, the oracle);
+- ATen → formulas: `values`, `lowering/`, `access`;
+- which formulas share a kernel: `domain`, `groups`, `schedule`, `recomputed`, `step_order`,
+  `occupancy`;
+- kernels: `kernels`, `loop_transforms`, `targets`, `cpp/`, `triton/`;
+- the call sequence: `memory`, `wrapper`, `call_sequence`, `library_calls`, `gemm_calls`.
 """
 
 from weft.codegen.compile import Artifact, compile_graph

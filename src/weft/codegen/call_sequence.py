@@ -1,8 +1,8 @@
-"""The growing source of a graph's call sequence, and how tensors are made and spelled in it.
+"""The call sequence under construction, and how tensors are made and written in it.
 
-Place in the pipeline: filled by `wrapper.py`, `library_calls.py` and `gemm_calls.py`. Tensors are
-made and viewed by the C callables of `runtime/tensor_calls.py`, one for each distinct form; sizes
-that are not known are given at the call:
+Place in the pipeline: filled by `wrapper.py`, `library_calls.py` and `gemm_calls.py`. The C
+callables of `runtime/tensor_calls.py`, one for each distinct form, make and view tensors; unknown
+sizes are passed at the call::
 
     buf0 = empty2(s0)                    # (s0, 768) float32
     buf1 = mm4(buf0, in1)                # (s0, 768) @ (768, 64)
@@ -25,7 +25,7 @@ from weft.shapes.printing import python_text
 @final
 @dataclass
 class CallSequence:
-    """Source of `call(args)` and the objects that it names."""
+    """Source of `call(args)` and the objects that it refers to."""
 
     lines: list[str] = field(default_factory=list)
     scope: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class CallSequence:
         return f"{name}({', '.join([tensor, *given])})"
 
     def tensor(self, value: Strided, *, exact: bool = False) -> str:
-        """A strided value: its buffer, or a view of it.
+        """The expression of a strided value: its buffer, or a view of it.
 
         exact: strides of dimensions of size 1 must be right too.
         """
@@ -71,9 +71,10 @@ class CallSequence:
 
 
 def form_of(shape: Shape, strides: Shape, offset: IntExpr) -> tuple[Form, list[str]]:
-    """A form, and the texts of the numbers in it that are not known.
+    """A form, and the expressions of its unknown numbers.
 
-    Row-major strides that would have to be computed are left to the call."""
+    Row-major strides that would have to be computed are left to the call.
+    """
     follow = strides == contiguous_strides(shape) and not all(isinstance(n, int) for n in strides)
     steps = () if follow else strides
     given = [python_text(n) for n in (*shape, *steps, offset) if not isinstance(n, int)]
@@ -86,7 +87,7 @@ def _known(numbers: Shape) -> tuple[int | None, ...]:
 
 
 def is_whole(value: Strided, *, exact: bool = False) -> bool:
-    """Is the value all of its buffer, as it lies?"""
+    """Whether the value is all of its buffer, with the buffer's strides."""
     buffer = value.buffer
     if value.shape != buffer.shape or not isinstance(value.offset, int) or value.offset != 0:
         return False
@@ -102,10 +103,10 @@ def shape_text(sizes: Sequence[IntExpr]) -> str:
 
 
 def plain_strides(shape: Shape, strides: Shape) -> Shape:
-    """The strides, with those of dimensions of size 1 as a row-major view would have them.
+    """The strides, with those of dimensions of size 1 as in a row-major view.
 
-    They have no meaning, but libraries look at them: attention kernels refuse strides that are no
-    multiple of four.
+    They have no meaning, but libraries look at them: attention kernels refuse strides that are not
+    multiples of four.
     """
     made: list[IntExpr] = []
     step: IntExpr = 1

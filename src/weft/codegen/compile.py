@@ -39,8 +39,8 @@ class Artifact:
     """A compiled graph: `artifact(list_of_inputs) -> list of outputs`; it clears the list.
 
     `source` is the call sequence, `kernels` the loop IR, `decisions` the scheduler's log.
-    in_stages: the call gives an iterator instead, of (number, output) pairs for each stage of
-    `graph.meta["stages"]`.
+    in_stages: the call returns an iterator of (number, output) pairs for each stage of
+    `graph.meta["stages"]` instead.
     """
 
     call: Callable[[list[Any]], list[Any]]
@@ -56,7 +56,7 @@ class Artifact:
 
 
 def compile_graph(graph: GraphModule) -> Artifact:
-    """Compile a functional ATen graph whose nodes carry `meta["val"]`."""
+    """Compile a functional ATen graph whose nodes have `meta["val"]`."""
     with events.stage("lower"):
         lowered = GraphLowering.of(graph)  # operators as formulas and library calls
     with events.stage("schedule"):
@@ -79,9 +79,8 @@ def compile_graph(graph: GraphModule) -> Artifact:
 
 
 def _likely_sizes(graph: GraphModule, facts: Facts | None) -> dict[str, int]:
-    """The values of symbolic sizes in the call that is compiled for, by name; also of the quotients
-    that stand for factors of sizes.
-    """
+    """The values of symbolic sizes in the call that is compiled for, by name; also those of the
+    quotients that factors of sizes are written with."""
     found: dict[IntExpr, IntExpr] = {}
     for node in graph.graph.find_nodes(op="placeholder"):
         value = node.meta["val"]
@@ -100,7 +99,7 @@ def _build_kernels(schedule: Schedule) -> list[tuple[Group, Kernel]]:
 
 
 def _name(number: int, group: Group) -> str:
-    """A kernel's name, as seen in the call sequence and in profiles: number and operators."""
+    """A kernel's name in the call sequence and in profiles: number and operators."""
     operators = dict.fromkeys(re.sub(r"\W", "", o.operator).strip("_") for o in group.origins)
     return "_".join([f"k{number}", *list(operators)[-3:]])
 

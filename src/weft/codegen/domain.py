@@ -1,13 +1,13 @@
 """Iteration domains of fused kernels: common refinements of shapes.
 
-Place in the pipeline: used by `schedule.py`. Definitions can share a kernel when their domains are
-the same set of points under different shapes; the *refinement* is the coarsest shape of which both
-are row-major groupings:
+Place in the pipeline: used by `schedule.py`. Definitions can share a kernel if their domains are
+the same set of points with different shapes. The *refinement* is the coarsest shape such that both
+are row-major groupings of its dimensions::
 
     (4, 128, 768) and (512, 768)   →  (4, 128, 768): the second one's index 0 is 128*d0 + d1
 
-A domain's dimensions may be marked inner (reduced). Symbols are canonical - dimension k of extent
-n is always `loop_index("dk", n)` - so that equal accesses in equal domains are the same `Expr`.
+A domain's dimensions may be marked inner (reduced). Symbols are canonical - dimension k of extent n
+is always `loop_index("dk", n)` - so equal accesses in equal domains are the same `Expr`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Refinement:
 
 
 def refine(left: Domain, right: Domain) -> Refinement | None:
-    """The joint domain of two, or None.
+    """The joint domain of two domains, or None.
 
     A domain without reduction joins one with a reduction either over all its points or over its
     outer ones.
@@ -84,7 +84,7 @@ def _refine_all(left: Domain, right: Domain) -> Refinement | None:
 
 
 def _refine_outer(left: Domain, right: Domain) -> Refinement | None:
-    """`right` runs over the outer points of the reduction domain `left`."""
+    """The refinement if `right` runs over the outer points of the reduction domain `left`."""
     outer = [k for k, inner in enumerate(left.inner) if not inner]
     pieces = _pieces(tuple(left.extents[k] for k in outer), right.extents)
     if pieces is None:
@@ -116,7 +116,7 @@ def _refine_outer(left: Domain, right: Domain) -> Refinement | None:
 def _pieces(
     left: tuple[IntExpr, ...], right: tuple[IntExpr, ...]
 ) -> tuple[list[IntExpr], list[int], list[int]] | None:
-    """Extents of the refinement, and for each the dimension of either shape that it is part of."""
+    """Extents of the refinement, and for each the dimension of either shape that it belongs to."""
     if any(isinstance(n, int) and n == 0 for n in (*left, *right)):
         return None  # nothing to do, and nothing to divide by
     extents: list[IntExpr] = []

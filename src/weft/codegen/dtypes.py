@@ -40,12 +40,13 @@ INT_TYPES: Final = frozenset({"i64", "i32", "i16", "i8", "u8"})
 
 
 def from_torch(dtype: torch.dtype) -> DType:
-    """The IR's name of a torch dtype; KeyError for those the IR has not (complex, quantised, …)."""
+    """The IR's name of a torch dtype; KeyError for dtypes that the IR lacks (complex, quantised,
+    …)."""
     return _FROM_TORCH[dtype]
 
 
 def is_supported(dtype: torch.dtype) -> bool:
-    """Can a buffer of this torch dtype appear in a kernel?"""
+    """Whether a buffer of this torch dtype can appear in a kernel."""
     return dtype in _FROM_TORCH
 
 
@@ -55,5 +56,5 @@ def to_torch(dtype: DType) -> torch.dtype:
 
 
 def compute_type(dtype: DType) -> DType:
-    """The type in which values loaded from a buffer of `dtype` are computed."""
+    """The type of values loaded from a buffer of `dtype`."""
     return "f32" if dtype in HALF_TYPES else dtype

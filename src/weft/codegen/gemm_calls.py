@@ -1,6 +1,6 @@
-"""Matrix products through another library call, where that is faster than ATen's default.
+"""Matrix products by another library call, if that is faster than ATen's default.
 
-Place in the pipeline: asked by `library_calls.py` before it spells `mm` and `addmm`.
+Place in the pipeline: tried by `library_calls.py` before it writes `mm` and `addmm`.
 
 - CPU, float32, enough work: `addmm(bias, x, w.T)` becomes oneDNN's
   `mkldnn._linear_pointwise(x, w, bias, "none", [], "")`.
@@ -34,7 +34,7 @@ ASSUMED_SIZE: Final = 256
 
 
 def spell_gemm(sequence: CallSequence, call: ExternCall) -> str | None:
-    """The call's faster form, or None where ATen's own is right."""
+    """The call's faster form, or None if ATen's own is right."""
     operands = _operands(call)
     if operands is None:
         return None
@@ -45,7 +45,7 @@ def spell_gemm(sequence: CallSequence, call: ExternCall) -> str | None:
 
 
 def takes_epilogue(call: ExternCall) -> bool:
-    """Will the call be oneDNN's, which applies an activation at no cost?"""
+    """Whether the call will be oneDNN's, which applies an activation at no cost."""
     operands = _operands(call)
     if operands is None or operands[0].buffer.device.type != "cpu":
         return False
@@ -53,7 +53,7 @@ def takes_epilogue(call: ExternCall) -> bool:
 
 
 def needs_copy(left: Strided, right: Strided) -> bool:
-    """Would oneDNN compute this product faster, were the left matrix row-major?"""
+    """Whether oneDNN would compute this product faster if the left matrix were row-major."""
     if left.buffer.device.type != "cpu" or _is_contiguous(left):
         return False
     row_major = (left.shape[1], 1)
@@ -63,9 +63,8 @@ def needs_copy(left: Strided, right: Strided) -> bool:
 def _spell_aligned(
     sequence: CallSequence, left: Strided, right: Strided, bias: Strided | None
 ) -> str | None:
-    """Half-precision products that cuBLAS has slow kernels for: the rows of the result, or those of
-    an aligned left matrix, have a length that is no multiple of eight.
-    """
+    """Half-precision products for which cuBLAS has slow kernels: the length of the result's rows,
+    or of those of an aligned left matrix, is no multiple of eight."""
     depth, columns = right.shape
     half = left.buffer.dtype in (torch.float16, torch.bfloat16)
     if not half or not isinstance(columns, int):
@@ -83,7 +82,7 @@ def _spell_aligned(
 
 
 def _is_aligned(matrix: Strided) -> bool:
-    """Do all rows, or all columns, start where a vector can be read?"""
+    """Whether all rows, or all columns, start at an address from which a vector can be read."""
     steps = [s for s in matrix.strides if not _is_one(s)]
     return len(steps) == 1 and isinstance(steps[0], int) and steps[0] % ALIGNMENT == 0
 
@@ -104,7 +103,7 @@ def _spell_onednn(
 
 
 def _is_for_onednn(left: Strided, right: Strided) -> bool:
-    """Is this a float32 product on the CPU that oneDNN computes faster?"""
+    """Whether this is a float32 product on the CPU that oneDNN computes faster."""
     if left.buffer.dtype != torch.float32:
         return False
     if not (_is_contiguous(left) and any(_is_one(s) for s in right.strides)):
@@ -113,7 +112,7 @@ def _is_for_onednn(left: Strided, right: Strided) -> bool:
 
 
 def _trial(left: Strided, right: Strided) -> tuple[int, int, int]:
-    """The sizes at which the libraries are compared: the product's own under `max_autotune`."""
+    """The sizes for which the libraries are compared: the product's own with `max_autotune`."""
     rows, inner, columns = *left.shape, right.shape[1]
     if isinstance(rows, int) and isinstance(inner, int) and isinstance(columns, int):
         return (rows, inner, columns) if config.max_autotune else SHAPE
@@ -121,8 +120,8 @@ def _trial(left: Strided, right: Strided) -> tuple[int, int, int]:
 
 
 def _operands(call: ExternCall) -> tuple[Strided, Strided, Strided | None] | None:
-    """Both matrices and the bias (a vector or None) of a plain product, alike in dtype and device.
-    """
+    """Both matrices and the bias (a vector or None) of a plain product of one dtype and device, or
+    None."""
     if call.keywords or call.op not in (aten.mm.default, aten.addmm.default):
         return None
     values: list[Any] = list(call.arguments)

@@ -1,7 +1,7 @@
 """Definitions that share a kernel: their joint loops, and what the kernel reads and writes.
 
-Place in the pipeline: the vocabulary of `schedule.py`, which merges groups, of `recomputed.py`, and
-of `kernels.py`, which makes a kernel of each.
+Place in the pipeline: data of `schedule.py`, which merges groups, of `recomputed.py`, and of
+`kernels.py`, which makes a kernel of each group::
 
     group = singleton(0, analyse(definition))
     joint = refine(group.domain, other.domain)
@@ -26,7 +26,7 @@ from weft.shapes.expr import Expr, IntExpr, subs
 class Group:
     """Definitions that will be one kernel, with their accesses in terms of the group's domain.
 
-    `reads` may be a member's own: a change makes a new dictionary.
+    `reads` may be shared with a member, so it is never changed in place.
     """
 
     id: int
@@ -45,7 +45,7 @@ class Group:
 @final
 @dataclass(eq=False, slots=True)
 class Member:
-    """A definition in a group: `variables` are its own loop variables in the group's."""
+    """A definition in a group: `variables` are its own loop variables in terms of the group's."""
 
     access: Access
     variables: dict[Expr, IntExpr]
@@ -61,7 +61,8 @@ def singleton(number: int, access: Access) -> Group:
 
 
 def join(left: Group, right: Group, joint: Refinement) -> Group | str:
-    """Both groups over their joint domain, if every value passes between them point by point."""
+    """Both groups over their joint domain, if all values that pass between them do so point by
+    point; otherwise the reason against it."""
     reads = _moved(left.reads, joint.left), _moved(right.reads, joint.right)
     writes = (
         {n: subs(e, joint.left) for n, e in left.writes.items()},
@@ -84,7 +85,8 @@ def join(left: Group, right: Group, joint: Refinement) -> Group | str:
 
 
 def moved_to(group: Group, domain: Domain, variables: dict[Expr, IntExpr]) -> Group:
-    """The group over another domain of the same points, its loop variables given in that one's."""
+    """The group over another domain of the same points; `variables` are its loop variables in terms
+    of that one's."""
     members = [_remapped(m, variables) for m in group.members]
     writes = {n: subs(e, variables) for n, e in group.writes.items()}
     reads = _moved(group.reads, variables)
@@ -105,10 +107,10 @@ def _remapped(member: Member, variables: dict[Expr, IntExpr]) -> Member:
 
 
 def device_of(group: Group) -> torch.device:
-    """Where the group's results are."""
+    """The device of the group's results."""
     return group.members[0].access.definition.buffer.device
 
 
 def is_on_gpu(group: Group) -> bool:
-    """Does a launch of its kernel cost more than a call?"""
+    """Whether the kernel runs on a GPU, where a launch costs more than a call."""
     return device_of(group).type != "cpu"

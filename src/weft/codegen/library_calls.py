@@ -1,8 +1,8 @@
-"""Spelling of ATen calls in the call sequence.
+"""How ATen calls are written in the call sequence.
 
-Place in the pipeline: used by `wrapper.py`. Products of matrices are calls of C functions
+Place in the pipeline: used by `wrapper.py`. Matrix products are calls of C functions
 (`runtime/tensor_calls.py`) or of public bindings (`torch.mm` costs a third of
-`torch.ops.aten.mm.default`); results whose strides ATen may choose are brought to the promised
+`torch.ops.aten.mm.default`). Results whose strides ATen may choose are converted to the promised
 ones.
 """
 
@@ -63,7 +63,7 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
 
 
 def spell_write(sequence: CallSequence, call: ExternCall, target: str) -> None:
-    """Append the call as one that writes into `target`, not a copy of its first operand."""
+    """Append the call as one that writes into `target` instead of a copy of its first operand."""
     sequence.lines.append(_spell(sequence, call, WRITERS[call.op], [target]) + _origin(call))
 
 
@@ -72,7 +72,7 @@ def _origin(call: ExternCall) -> str:
 
 
 def _bind(sequence: CallSequence, call: ExternCall, targets: list[str]) -> None:
-    """Name the sizes that the call brought, and test what was assumed of them."""
+    """Name the data-dependent sizes of the results, and check the assumptions about them."""
     for binding in call.binds:
         if binding.dim is not None:
             result = targets[binding.path[0] if binding.path else 0]
@@ -90,7 +90,7 @@ PRODUCTS: Final = {
 
 
 def _spell_product(sequence: CallSequence, call: ExternCall) -> str | None:
-    """A product of matrices as one C call, which makes the views too."""
+    """A matrix product as one C call, which also makes the views."""
     kind, result = PRODUCTS.get(call.op), call.outputs[0] if call.outputs else None
     if kind is None or result is None or call.keywords or call.epilogue:
         return None
@@ -119,7 +119,7 @@ def _spell_aten(sequence: CallSequence, call: ExternCall) -> str:
 def _spell(
     sequence: CallSequence, call: ExternCall, function: Any, first: Sequence[str] = ()
 ) -> str:
-    """A call with the arguments of `call`, of which `first` replace the first ones."""
+    """A call with the arguments of `call`, the first of them replaced by `first`."""
     name = sequence.name(_short_name(function), function)
     arguments = [*first, *(spell(sequence, a) for a in call.arguments[len(first) :])]
     arguments += [f"{k}={spell(sequence, v)}" for k, v in call.keywords.items()]
@@ -131,18 +131,17 @@ def _short_name(op: Any) -> str:
 
 
 def _resolve_conjugate(sequence: CallSequence, call: ExternCall, buffer: Buffer) -> None:
-    """Kernels read memory as it is: some results (a singular vector's on a GPU) are conjugated by a
-    flag that their fakes do not have.
-    """
+    """Resolve a conjugate flag that the fakes do not have (a singular vector's on a GPU): kernels
+    read memory as it is."""
     if buffer.dtype.is_complex and not call.may_alias():
         given = f" if {buffer.name} is not None else None" if call.is_tuple else ""
         sequence.lines.append(f"{buffer.name} = {buffer.name}.resolve_conj(){given}")
 
 
 def _check_strides(sequence: CallSequence, buffer: Buffer, *, optional: bool) -> None:
-    """Kernels index memory by the promised strides: restore them where ATen chose others.
+    """Restore the promised strides, by which kernels index memory, if ATen chose others.
 
-    optional: one of several results, which ATen may leave out (None) though its fake is a tensor.
+    optional: one of several results, which ATen may return as None though its fake is a tensor.
     """
     sequence.scope["with_strides"] = with_strides
     want = shape_text(buffer.strides)
@@ -152,9 +151,8 @@ def _check_strides(sequence: CallSequence, buffer: Buffer, *, optional: bool) ->
 
 
 def with_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The tensor itself if its strides differ only where that has no meaning, else a copy laid out
-    so.
-    """
+    """The tensor itself if its strides differ only where that has no meaning, else a copy with
+    these strides."""
     pairs = zip(tensor.shape, tensor.stride(), strides, strict=True)
     if tensor.numel() == 0 or all(n == 1 or a == b for n, a, b in pairs):
         return tensor

@@ -1,8 +1,8 @@
-"""When buffers live and which dead one's memory a new one takes.
+"""Lifetimes of buffers, and which dead buffer's memory a new one reuses.
 
 Place in the pipeline: after `schedule.py`; `wrapper.py` follows the plan. Buffers that a kernel or
-an `out=` call fills may take over memory of the same size that nothing needs any more; memory that
-ATen returned may be taken over too unless it could alias something (views).
+an `out=` call fills may reuse dead memory of the same size; memory that ATen returned may be reused
+too, unless it could alias something (views)::
 
     plan = plan_memory(schedule, outputs)
     plan.reuse["buf7"] == "buf2"      # buf7 takes buf2's memory, dead by then
@@ -40,7 +40,7 @@ class MemoryPlan:
     dead_after: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def root(self, name: str) -> str:
-        """The buffer that first had a buffer's memory, of those that it was written in place of."""
+        """The first buffer in a chain of buffers that are written in place of each other."""
         while name in self.in_place:
             name = self.in_place[name]
         return name
@@ -96,7 +96,7 @@ def plan_memory(
 
 
 def last_uses(schedule: Schedule, lowered: GraphLowering) -> dict[str, int]:
-    """The last step that touches each buffer (inputs that are never read: -1)."""
+    """The last step that uses each buffer (-1 for inputs that are never read)."""
     last = {b.name: -1 for b in lowered.inputs if isinstance(b, Buffer)}
     for position, step in enumerate(schedule.steps):
         for name in step_reads(step):
@@ -119,12 +119,13 @@ def aliased_buffers(schedule: Schedule) -> set[str]:
 
 
 def _key(buffer: Buffer) -> object:
-    """Buffers of one key can have each other's memory."""
+    """Buffers with equal keys can share memory."""
     return _room(buffer), buffer.dtype, buffer.device
 
 
 def _room(buffer: Buffer) -> IntExpr:
-    """Elements of the memory. Only rows of known sizes have gaps (`lowering/row_padding.py`)."""
+    """The number of elements of the memory. Only rows of known sizes have gaps
+    (`lowering/row_padding.py`)."""
     count = product(buffer.shape)
     if count == 0 or not all(isinstance(s, int) for s in (count, *buffer.strides)):
         return count
@@ -148,7 +149,8 @@ def _donate(
     position: int,
     kernel: Kernel,
 ) -> None:
-    """Let the kernel write new values of mutated inputs into them, where nobody reads later."""
+    """Let the kernel write new values of mutated inputs into the inputs, if they are not read
+    later."""
     for buffer in written:
         target = lowered.written.get(buffer.name)
         if target is None or buffer.name in plan.in_place or target.name in plan.donated:
@@ -183,8 +185,8 @@ def _place(
 
 
 def _overwrite(plan: MemoryPlan, made: Buffer, base: Buffer, lowered: GraphLowering) -> None:
-    """Let an ATen call, the last to read its first operand, write there: into memory of ours, or
-    into the input whose new value this is."""
+    """Let an ATen call that is the last to read its first operand write there, if that is our
+    memory or the input whose new value this is."""
     target = lowered.written.get(made.name)
     if target is not None and plan.root(base.name) == target.name:
         plan.buffers[target.name] = target
@@ -195,11 +197,11 @@ def _overwrite(plan: MemoryPlan, made: Buffer, base: Buffer, lowered: GraphLower
 
 
 def can_overwrite(kernel: Kernel, source: str, target: str) -> bool:
-    """May `target` have the memory of `source`?
+    """Whether `target` may have the memory of `source`.
 
-    If every load of `source` is at the index and level of the one store to `target`, and no load
-    of a later stage (after a further reduction) could follow that store. A sum of what is stored
-    belongs to the store's own stage.
+    It may if every load of `source` is at the index and level of the one store to `target`, and no
+    load of a later stage (after a further reduction) could follow that store. A sum of what is
+    stored belongs to the store's own stage.
     """
     stores = [s for s in kernel.stores if s.buffer == target]
     if len(stores) != 1 or any(s.mode != "assign" for s in kernel.stores):
@@ -217,7 +219,7 @@ def can_overwrite(kernel: Kernel, source: str, target: str) -> bool:
 
 
 def reduction_depths(kernel: Kernel) -> dict[int, int]:
-    """For each node, how many reductions lie one after another before it."""
+    """For each node, the number of successive reductions before it."""
     depth: dict[int, int] = {}
     for node in kernel.nodes:
         before = max((depth[o.id] for o in operands(node)), default=0)
@@ -243,7 +245,7 @@ def _retire(
 def _forgo_costly_reuse(
     plan: MemoryPlan, schedule: Schedule, lowered: GraphLowering, last: Mapping[str, int]
 ) -> None:
-    """Forgo memory that would be kept for a later buffer while most memory is in use."""
+    """Undo reuse that would keep memory for a later buffer while most memory is in use."""
     steps = enumerate(schedule.steps)
     made = {b.name: k for k, step in steps for b in step_writes(step, schedule.needed)}
     used = _bytes_in_use(plan, lowered, made, last, len(schedule.steps))
@@ -261,7 +263,7 @@ def _bytes_in_use(
     plan: MemoryPlan, lowered: GraphLowering, made: Mapping[str, int], last: Mapping[str, int],
     n_steps: int,
 ) -> list[int]:
-    """At each step, if dead memory were free at once."""
+    """The bytes in use at each step, if dead memory were freed at once."""
     overwritten = set(plan.in_place.values())
     returned = {v.realize().buffer.name for v in lowered.outputs if isinstance(v, Value)}
     change = [0] * (n_steps + 1)
@@ -278,6 +280,7 @@ def _bytes_in_use(
 
 
 def _is_dense(buffer: Buffer) -> bool:
-    """No two elements in one place: so by construction, but for what an ATen call promised."""
+    """Whether no two elements share memory: true by construction, except for results of ATen
+    calls."""
     from_call = isinstance(buffer.definition, ExternCall)
     return not from_call or not any(s == 0 for s in buffer.strides)

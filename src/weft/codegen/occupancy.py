@@ -1,10 +1,10 @@
-"""Would a kernel leave most of a GPU idle?
+"""Whether a kernel would leave most of a GPU idle.
 
-Place in the pipeline: asked by `schedule.py` before it merges groups on a GPU, and by those who cut
-long rows into pieces (`triton/split.py`, `lowering/variance.py`). A reduction with few
-results and long rows is computed by two kernels (`triton/split.py`), but not where a third member
-reads its results at every point of the rows again (a batch norm of 64 channels, normalised in the
-same kernel): each row is then one program's work.
+Place in the pipeline: used by `schedule.py` before it merges groups on a GPU, and by
+`triton/split.py` and `lowering/variance.py`, which cut long rows into pieces. A reduction with few
+results and long rows is computed by two kernels (`triton/split.py`). This is not possible if a
+third member reads its results at every point of the rows again (a batch norm of 64 channels,
+normalised in the same kernel): then one program computes each row::
 
     leaves_gpu_idle(domain, members)    # [(written buffer, accesses, ...)]
 """
@@ -36,16 +36,15 @@ Member = tuple[bool, str, Collection[str], Iterable[IntExpr]]
 
 
 def wanted_pieces(results: int, columns: int, row: int) -> int:
-    """In how many pieces to cut rows so that enough programs, which compute `columns` results each,
-    have work; less than two: whole rows are as fast.
-    """
+    """The number of pieces to cut rows into, so that enough programs, which compute `columns`
+    results each, have work; less than two if whole rows are as fast."""
     if not _is_delayed(results, columns, row):
         return 0
     return min(-(-ENOUGH_PROGRAMS * columns // results), row // SHORTEST_PIECE)
 
 
 def _is_delayed(results: int, columns: int, row: int) -> bool:
-    """Are programs of `columns` results so few that two more launches are cheaper?"""
+    """Whether programs of `columns` results are so few that two more launches are cheaper."""
     programs = -(-results // columns)
     return results * row * (ENOUGH_PROGRAMS / max(1, programs) - 1) > WORTH_A_KERNEL
 
@@ -53,7 +52,8 @@ def _is_delayed(results: int, columns: int, row: int) -> bool:
 def leaves_gpu_idle(
     domain: Domain, members: Sequence[Member], reads: Mapping[str, Collection[IntExpr]]
 ) -> bool:
-    """For a kernel over `domain` with these members, in order, and these accesses."""
+    """Whether a kernel over `domain` with these members, in order, and these accesses leaves the
+    GPU idle."""
     if not domain.is_reduction or not _reads_results_again(domain, members):
         return False
     flags = list(zip(domain.extents, domain.inner, strict=True))
@@ -66,7 +66,7 @@ def leaves_gpu_idle(
 
 
 def turns_inside_rows(domain: Domain, indices: Iterable[IntExpr]) -> bool:
-    """Are some of a reduction's tensors contiguous along its long rows, others across them?
+    """Whether some of a reduction's tensors are contiguous along its long rows, others across them.
 
     A tile that is read one way and written the other costs less in a kernel of its own.
     """
@@ -85,7 +85,8 @@ def turns_inside_rows(domain: Domain, indices: Iterable[IntExpr]) -> bool:
 
 
 def _reads_results_again(domain: Domain, members: Sequence[Member]) -> bool:
-    """Does a member compute at every point of a row with what a reduction of the row gave?"""
+    """Whether a member computes at every point of a row with the result of a reduction of the
+    row."""
     row = {s for s, inner in zip(domain.symbols(), domain.inner, strict=True) if inner}
     late: set[str] = set()
     for reduces, written, read, variables in members:
@@ -98,7 +99,8 @@ def _reads_results_again(domain: Domain, members: Sequence[Member]) -> bool:
 
 
 def _contiguous_along_results(domain: Domain, reads: Mapping[str, Collection[IntExpr]]) -> bool:
-    """Are more reads contiguous along the last result's dimension than along the row's last?"""
+    """Whether more reads are contiguous along the last dimension of the results than along the last
+    one of the row."""
     symbols_of = list(zip(domain.symbols(), domain.inner, strict=True))
     outer = [s for s, inner in symbols_of if not inner]
     row = [s for s, inner in symbols_of if inner]

@@ -1,4 +1,4 @@
-"""Values that the kernels which read them compute again, where that moves fewer bytes.
+"""Values that their readers' kernels recompute, if that moves fewer bytes.
 
 Place in the pipeline: after the last merge of `schedule.py`. A formula with several users was given
 a buffer in the hope that they would share its kernel. The gradient of a batch norm shows where they
@@ -8,12 +8,13 @@ cannot: the sums over the image are needed before its last formula::
     gx = masked - centred * ... - total * ...                                       # kernel 2
 
 `masked` and `centred`, in float32, would be written and read again: 16 bytes an element. Kernel 2
-can compute both from `g`, `y` and `x`, 6 bytes in half precision. So a value leaves memory if
+can compute both from `g`, `y` and `x`, 6 bytes in half precision. So a value is removed from memory
+if
 
-- all who read it are kernels that run over its own points, and read it point by point;
-- its formula, with those of the values that only its own kernel knew, is short;
-- what they load additionally is less than what was stored and loaded;
-- what they keep in memory until then is not more than the value itself.
+- all its readers are kernels that run over its points and read it point by point;
+- its formula, with those of the values that only its own kernel computes, is short;
+- what the readers load in addition is less than what was stored and loaded;
+- what this keeps in memory until then is no larger than the value itself.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MOST_OPERATORS: Final = {"cpu": 16, "cuda": 40}
 @final
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """The steps and what is known of the buffers; `run` changes the first three."""
+    """The steps, and what is known about the buffers; `run` changes the first three fields."""
 
     steps: dict[int, Group | ExternCall]
     producer: dict[str, int]
@@ -44,14 +45,14 @@ class Recomputation:
     outputs: Collection[str]
 
     def run(self) -> list[str]:
-        """Recompute what is worth it; what was decided, a line each."""
+        """Recompute what is worth it; returns a line for each decision."""
         found = [d for name in list(self.producer) if (d := self._recomputed(name)) is not None]
         if found:
             self._drop_unread()
         return found
 
     def _recomputed(self, name: str) -> str | None:
-        """Let the readers of a value compute it; why, or None where it stays in memory."""
+        """Let the readers of a value compute it; returns why, or None if it stays in memory."""
         number, users = self.producer[name], self._users(name)
         group = self.steps[number]
         if not isinstance(group, Group) or not users or name in self.outputs:
@@ -76,12 +77,12 @@ class Recomputation:
         return f"{name}: computed again by its {len(users)} readers, which load {extra} bytes more"
 
     def _users(self, name: str) -> list[int]:
-        """The steps that read a value, but for its own."""
+        """The steps that read a value, except its own."""
         own = self.producer[name]
         return sorted(n for n in self.readers.get(name, ()) if n in self.steps and n != own)
 
     def _formulas(self, group: Group, name: str) -> list[Member]:
-        """The members that compute `name` from memory, in order; none if they are too many."""
+        """The members that compute `name` from memory, in order; () if there are too many."""
         makers = {m.access.definition.buffer.name: m for m in group.members}
         found: dict[str, Member] = {}
         waiting, budget = [name], MOST_OPERATORS.get(device_of(group).type, 0)
@@ -101,14 +102,15 @@ class Recomputation:
         return name in self.outputs or bool(self._users(name))
 
     def _may_wait(self, loaded: Collection[str], name: str, users: Collection[int]) -> bool:
-        """Is what must be kept for the last reader, and would be free, no larger than the value?"""
+        """Whether the buffers kept for the last reader, which would be free otherwise, are no
+        larger than the value."""
         last = max(self.positions[u] for u in users)
         kept = {n for n in loaded if n not in self.outputs and all(
             self.positions[r] < last for r in self.readers.get(n, set()) & self.steps.keys())}
         return self._bytes(kept) <= self.bytes.get(name, 0)
 
     def _at_hand(self, user: int) -> set[str]:
-        """What a kernel reads anyway, or computes."""
+        """What a kernel reads or computes anyway."""
         group = self.steps[user]
         assert isinstance(group, Group)
         return group.reads.keys() | group.writes.keys()
@@ -128,7 +130,7 @@ class Recomputation:
             self.steps[user] = group
 
     def _drop_unread(self) -> None:
-        """Forget members whose values nobody needs any more, and groups without others."""
+        """Remove members whose values are not needed any more, and groups that become empty."""
         for number, group in sorted(self.steps.items(), reverse=True):
             if isinstance(group, Group):
                 kept = self._needed_members(group)
@@ -156,12 +158,13 @@ class Recomputation:
         return kept[::-1]
 
     def _outside(self, name: str, group: Group) -> bool:
-        """Do others read what this group, and not another one, puts into memory?"""
+        """Whether others read what only this group puts into memory."""
         own = self.producer.get(name)
         return own is not None and self.steps.get(own) is group and bool(self._users(name))
 
 
 def _is_pure(member: Member) -> bool:
+    """Whether a member is a formula of each point alone, of known size."""
     """Is a member a formula of each point alone, of known size?"""
     definition = member.access.definition
     plain = definition.mode == "assign" and definition.updates is None and not definition.alone
@@ -173,7 +176,7 @@ def _written(members: Collection[Member]) -> set[str]:
 
 
 def _with_formulas(group: Group, formulas: Collection[Member]) -> Group | None:
-    """A kernel that computes the formulas too; None if its points or its reads are other ones."""
+    """A kernel that also computes the formulas; None if its points or its reads differ."""
     for member in formulas:
         if member.access.definition.buffer.name in group.writes:
             continue
@@ -186,7 +189,7 @@ def _with_formulas(group: Group, formulas: Collection[Member]) -> Group | None:
 
 
 def _joined(group: Group, alone: Group | None) -> Group | None:
-    """Both in one kernel over the same points."""
+    """Both in one kernel over the same points, or None."""
     points = product(group.domain.extents)
     if alone is None or product(alone.domain.extents) != points:
         return None
@@ -198,9 +201,8 @@ def _joined(group: Group, alone: Group | None) -> Group | None:
 
 
 def _in_order_of(group: Group, alone: Group) -> Group | None:
-    """A formula's group of its own with the loops of `group`, which reads the value in another
-    order (it stores transposed, say); None if it reads other points.
-    """
+    """A formula's own group with the loops of `group`, which reads the value in another order
+    (because it stores it transposed, say); None if it reads other points."""
     ((name, write),) = alone.writes.items()
     index = next(iter(group.reads.get(name, ())), None)
     if not isinstance(write, Expr) or not isinstance(index, Expr):

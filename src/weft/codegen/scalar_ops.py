@@ -26,7 +26,7 @@ from typing import Final, final
 @final
 @dataclass(frozen=True)
 class ScalarOp:
-    """One operator. `operands` and `result` are type classes.
+    """A scalar operator; `operands` and `result` are type classes.
 
     operands: "float" (f32, f64), "int" (the integer types), "bits" (i64), "integral" (int or bool),
     "number" (float or int), "any"; result: "same" (as the operands), "bool", "double" (f64),

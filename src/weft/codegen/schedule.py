@@ -1,17 +1,16 @@
-"""Which definitions share a kernel, in which order everything runs.
+"""Which definitions share a kernel, and in which order everything runs.
 
-Place in the pipeline: after `lowering/`, before `memory.py`. Every formula starts as a group of
-its own; groups are merged while that saves memory traffic and is legal:
+Place in the pipeline: after `lowering/`, before `memory.py`. Every formula starts as a group of its
+own; groups are merged while that saves memory traffic and is legal:
 
 - their domains have a common refinement (`domain.py`);
-- wherever one reads a buffer that the other writes, it reads it at the very point where it is
-  written;
+- if one reads a buffer that the other writes, it reads it at the very point where it is written;
 - no third group has to run between them;
-- what the earlier one frees is not kept until later library calls have run.
+- memory that the earlier one frees is not kept until later library calls have run.
 
-First producers with consumers (best saving first), then groups that read the same buffers; last,
-what is cheaper to compute again than to keep (`recomputed.py`). Each
-decision is kept with its reason in `Schedule.decisions`.
+First producers are merged with consumers (largest saving first), then groups that read the same
+buffers; last, values that are cheaper to recompute than to keep are removed (`recomputed.py`). Each
+decision is recorded with its reason in `Schedule.decisions`::
 
     schedule = make_schedule(lowered)
     for step in schedule.steps: ...      # Group (one kernel) or ExternCall, in execution order
@@ -57,7 +56,7 @@ Step: TypeAlias = "Group | ExternCall"
 @final
 @dataclass(eq=False)
 class Schedule:
-    """The steps in order, which buffers are in memory at all, and why."""
+    """The steps in order, which buffers are in memory, and the decisions with their reasons."""
 
     steps: list[Step]
     needed: set[str]
@@ -95,7 +94,7 @@ def _binds(definition: Definition) -> tuple[Binding, ...]:
 
 
 def symbols_of(definition: Definition, accesses: dict[int, Access]) -> frozenset[str]:
-    """The data-dependent symbols that a definition needs (and other ones, for calls)."""
+    """The data-dependent symbols that a definition needs (for calls, other symbols too)."""
     if isinstance(definition, Computed):
         return accesses[id(definition)].symbols
     own = {b.name for b in definition.binds}
@@ -168,23 +167,22 @@ def _needed_definitions(
 
 
 def _has_effect(definition: Definition) -> bool:
-    """Must it run even if nobody uses its result? (Operators without tensor results:
-    assertions; those that give sizes their values; those that draw random numbers.)
-    """
+    """Whether it must run even if its result is unused: operators without tensor results
+    (assertions), those that bind symbols, and those that draw random numbers."""
     if not isinstance(definition, ExternCall):
         return False
     return bool(definition.binds) or not written_by(definition) or _draws(definition)
 
 
 def _draws(definition: Definition) -> bool:
-    """Whether it moves a random generator on: such calls keep their order."""
+    """Whether it advances a random generator: such calls keep their order."""
     op = getattr(definition, "op", None)
     return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 @final
 class _Fusion:
-    """The groups while they are being merged, and what follows from their dependencies."""
+    """The groups while they are being merged, and their dependencies."""
 
     def __init__(
         self, definitions: list[Definition], accesses: dict[int, Access], outputs: set[str]
@@ -243,7 +241,7 @@ class _Fusion:
     # -- fusion ----------------------------------------------------------------------------------
 
     def fuse_producers(self) -> None:
-        """Merge each group with the producers of what it reads, best saving first."""
+        """Merge each group with the producers of what it reads, largest saving first."""
         for number in sorted(self.steps):
             while number in self.steps and isinstance(self.steps[number], Group):
                 group = self._absorb_one(number)
@@ -251,7 +249,7 @@ class _Fusion:
                     break
 
     def _absorb_one(self, number: int) -> int | None:
-        """Merge with the best producer; the number of the merged group, None if there is none."""
+        """Merge with the best producer; returns the number of the merged group, or None."""
         candidates = self._producers(number)
         scored = sorted(((self._saving(c, number), c) for c in candidates), reverse=True)
         for saving, candidate in scored:
@@ -267,8 +265,7 @@ class _Fusion:
 
     def fuse_siblings(self) -> None:
         """Merge consumers into producers again (more is possible now), then readers of the same
-        buffer, then numbers.
-        """
+        buffer, then single numbers."""
         for number in sorted(self.steps):
             while number in self.steps and isinstance(self.steps[number], Group):
                 if self._absorb_one(number) is None:
@@ -278,9 +275,8 @@ class _Fusion:
         self._merge_numbers()
 
     def _merge_numbers(self) -> None:
-        """Kernels of one element are no more than launches: on GPUs the counters of all batch
-        norms are one.
-        """
+        """Merge kernels of one element, whose cost is the launch: on GPUs the counters of all batch
+        norms become one kernel."""
         first: int | None = None
         for number, group in sorted(self.steps.items()):
             if not isinstance(group, Group) or group.domain.extents or not is_on_gpu(group):
@@ -296,7 +292,7 @@ class _Fusion:
                     self._try_merge(first, second, f"both read {name}")
 
     def _worthwhile(self, first: int, second: int) -> bool:
-        """Do two groups read something at the same points?"""
+        """Whether two groups read something at the same points."""
         left, right = self.steps[first], self.steps[second]
         assert isinstance(left, Group) and isinstance(right, Group)
         if left.domain == right.domain:
@@ -306,7 +302,7 @@ class _Fusion:
         return (product(left.domain.extents) - product(right.domain.extents)) == 0
 
     def _saving(self, producer: int, consumer: int) -> int:
-        """Bytes that need not be read (or written and read) if the two are one kernel."""
+        """Bytes that need not be read (or written and read) if the two become one kernel."""
         left, right = self.steps[producer], self.steps[consumer]
         assert isinstance(left, Group) and isinstance(right, Group)
         total = 0
@@ -334,7 +330,7 @@ class _Fusion:
         return True
 
     def _merged(self, left: Group, right: Group, first: int, second: int) -> Group | str:
-        """The union of two groups, or why there is none."""
+        """The union of two groups, or the reason why there is none."""
         if left.operators + right.operators > config.max_fusion_size:
             return "too many operators"
         if self._buffers_of(left, right, first, second) > config.max_fusion_buffers:
@@ -361,10 +357,10 @@ class _Fusion:
         return merged
 
     def _buffers_of(self, left: Group, right: Group, first: int, second: int) -> int:
-        """How many buffers a kernel of both would have.
+        """The number of buffers of a kernel of both.
 
         Each is a value that is held in registers somewhere between its load and its last use: the
-        sums of 24 residuals, computed again for a backward pass, must not become one kernel.
+        sums of 24 residuals, recomputed for a backward pass, must not become one kernel.
         """
         writes = left.writes.keys() | right.writes.keys()
         reads = (left.reads.keys() | right.reads.keys()) - writes
@@ -373,9 +369,8 @@ class _Fusion:
         return len(reads) + sum(1 for _ in kept)
 
     def _keeps_memory(self, first: int, second: int) -> bool:
-        """Does the earlier one free more than it makes, and the other wait for later library calls?
-        All that follows the earlier one would wait too.
-        """
+        """Whether the earlier one frees more than it allocates and the other waits for later
+        library calls: all that follows the earlier one would wait too."""
         early, late = sorted((first, second), key=self.positions.__getitem__)
         start, end = self.positions[early], self._position(early, late)
         between = bisect(self.calls, end) - bisect(self.calls, start)
@@ -390,8 +385,8 @@ class _Fusion:
         return is_due(sum(self.bytes.get(n, 0) for n in freed), made, between)
 
     def _gathers_results(self, first: int, second: int) -> bool:
-        """Are more bytes of the earlier one's results used up before the other runs, by steps that
-        would come later, than it takes for a result? (The states of a loop of library calls.)"""
+        """Whether steps that would run later free more bytes of the earlier one's results before
+        the other runs than a result takes (states of a loop of library calls)."""
         early, late = sorted((first, second), key=self.positions.__getitem__)
         end = self._position(early, late)
         if end == self.positions[early]:
@@ -406,18 +401,19 @@ class _Fusion:
         return used_up > max(self.bytes.get(name, 0) for name in other.writes)
 
     def _position(self, early: int, late: int) -> int:
-        """Where both run as one: at the first's place if the other waits for nothing behind it."""
+        """The position of both as one step: the first's, if the other waits for nothing behind
+        it."""
         start = self.positions[early]
         waits = any(self.positions[n] > start for n in self._dependencies(late))
         return self.positions[late] if waits else start
 
     def _is_read_from(self, position: int, name: str, except_by: int) -> bool:
-        """Is a buffer read at a position or later?"""
+        """Whether a buffer is read at a position or later."""
         readers = self.readers[name] & self.steps.keys() - {except_by}
         return any(self.positions[r] >= position for r in readers)
 
     def _separated(self, first: int, second: int) -> bool:
-        """Is there a path from one group to the other through a third one?"""
+        """Whether a path leads from one group to the other through a third one."""
         return self._path(first, second) or self._path(second, first)
 
     def _path(self, start: int, end: int) -> bool:
@@ -457,8 +453,11 @@ class _Fusion:
     def _join_paths(
         self, ahead: dict[int, int], behind: dict[int, int], first: int, second: int
     ) -> None:
-        """What is behind one of two groups is behind all that is ahead of either; behind both it is
-        already. Bits of groups that are gone stay in the sets, and mean nothing."""
+        """Update reachability: what follows one of the two groups now follows all that precedes
+        either.
+
+        Bits of groups that no longer exist stay in the sets, and mean nothing.
+        """
         both = 1 << first | 1 << second
         new = (ahead[first] | ahead[second]) & ~both | 1 << first
         for number in _bits((behind[first] ^ behind[second]) & ~both):
@@ -466,7 +465,7 @@ class _Fusion:
                 ahead[number] |= new
 
     def recompute(self) -> None:
-        """Values that their readers compute again are not kept in memory."""
+        """Remove values from memory that their readers recompute."""
         work = Recomputation(
             self.steps, self.producer, self.readers, self.positions, self.bytes, self.outputs
         )
@@ -525,7 +524,7 @@ class _Fusion:
 
 
 def _idles(group: Group) -> bool:
-    """Does a group read a few reductions' results at every point of long rows again?"""
+    """Whether a group reads a few reductions' results at every point of long rows again."""
     members = [
         (
             m.access.definition.reduction is not None,
@@ -539,7 +538,7 @@ def _idles(group: Group) -> bool:
 
 
 def _turns(group: Group) -> bool:
-    """Do a reduction's tensors lie in different directions?"""
+    """Whether a reduction's tensors are contiguous in different directions."""
     indices = [*group.writes.values(), *(e for found in group.reads.values() for e in found)]
     return turns_inside_rows(group.domain, indices)
 
@@ -549,7 +548,7 @@ def _name(group: Group) -> str:
 
 
 def _bits(mask: int) -> Iterator[int]:
-    """The numbers of a set's members."""
+    """The members of a set that is stored as bits."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1

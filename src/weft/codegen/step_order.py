@@ -1,14 +1,14 @@
-"""Steps run in the order that needs least memory at once, as far as moving one at a time leads.
+"""Reorders steps so that less memory is in use at once, by moving one step at a time.
 
-Place in the pipeline: the last part of `schedule.py`. What a backward computes again depends on
-saved values only, so all of it could run at the start, where most memory is in use::
+Place in the pipeline: the last part of `schedule.py`. What a backward recomputes depends on saved
+values only, so all of it could run at the start, where most memory is in use::
 
     relu1, relu2, grad2(relu2), grad1(relu1)   ->   relu2, grad2(relu2), relu1, grad1(relu1)
 
-A step that frees more than it makes (it is the last to read something larger) may move towards what
-it waits for: a gradient is added to another one when both are there, not at the end. A step that
-makes something may move towards its first reader. How far, the memory in use at each of the steps
-in between decides: what needs much for itself lets others free theirs first.
+A step that frees more than it allocates (it is the last reader of something larger) may move
+towards what it waits for: a gradient is added to another one when both exist, not at the end. A
+step that allocates may move towards its first reader. The memory in use at the steps in between
+decides how far: a step that itself needs much lets others free theirs first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Ends: TypeAlias = list[tuple[int, int]]
 @final
 @dataclass(slots=True)
 class StepOrder:
-    """What is known of the steps, by number, and of the buffers, by name."""
+    """The dependencies of the steps, by number, and the buffers, by name."""
 
     before: Mapping[int, set[int]]  # what a step has to wait for
     reads: Mapping[int, Iterable[str]]
@@ -41,7 +41,8 @@ class StepOrder:
     _readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def improved(self, order: Sequence[int]) -> list[int]:
-        """`order` with steps that free memory as early as that helps, others as late."""
+        """`order` with steps that free memory moved forward as far as that helps, and others moved
+        back."""
         for number in order:
             for other in self.before[number]:
                 self._followers[other].append(number)
@@ -55,7 +56,7 @@ class StepOrder:
         return line.order
 
     def _lifetimes(self, order: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Bytes that each step makes, and that are free behind it."""
+        """The bytes that each step allocates, and those that are free behind it."""
         place = {number: i for i, number in enumerate(order)}
         freed = [0] * len(order)
         for name, readers in self._readers.items():
@@ -71,15 +72,15 @@ class StepOrder:
             ends = self._ends(number, line)
             freed = sum(size for end, size in ends if end < here)
             if freed >= line.made[number] + _WORTH:
-                line.settle(number, range(first, here), ends)
+                line.move(number, range(first, here), ends)
 
     def _delay(self, number: int, line: _Timeline) -> None:
-        """Move a step that makes something towards its first reader."""
+        """Move a step that allocates towards its first reader."""
         here = line.place[number]
         last = min((line.place[f] for f in self._followers[number]), default=here)
         if here + 1 < last and line.made[number] >= _WORTH:
             lasting = self._bytes(self.outputs.intersection(self.writes[number]))
-            line.settle(number, range(here + 1, last), self._ends(number, line), lasting)
+            line.move(number, range(here + 1, last), self._ends(number, line), lasting)
 
     def _ends(self, number: int, line: _Timeline) -> Ends:
         return [
@@ -94,7 +95,7 @@ class StepOrder:
 
 @final
 class _Timeline:
-    """Steps in order, with the bytes in use ahead of each of them."""
+    """Steps in order, with the bytes in use before each of them."""
 
     __slots__ = ("levels", "made", "order", "place")
 
@@ -105,12 +106,12 @@ class _Timeline:
         changes = (m - f for m, f in zip(made, freed, strict=True))
         self.levels = list(accumulate(changes, initial=0))
 
-    def settle(self, number: int, passed: range, ends: Ends, lasting: int = 0) -> None:
-        """Move a step among those at the places `passed`, which are right before or behind it.
+    def move(self, number: int, passed: range, ends: Ends, lasting: int = 0) -> None:
+        """Move a step to the best of the places `passed`, which are right before or behind it.
 
-        Where most memory in use is least; among such places, where least is in use on the average,
-        but for `lasting` bytes of what the step makes, which are in use at the end anyway; among
-        these the last.
+        The best place has the smallest maximum of memory in use; among equal ones, the smallest
+        average, not counting `lasting` bytes of what the step allocates, which are in use at the
+        end anyway; among these the last place.
         """
         made, is_first = self.made[number], passed.start > self.place[number]
         change = _changes(passed, made, ends)
@@ -138,8 +139,8 @@ class _Timeline:
 
 
 def _changes(passed: range, made: int, ends: Ends) -> list[int]:
-    """How much more is in use at each place, and behind the last, if a step that makes so much runs
-    ahead of all, not behind."""
+    """The increase at each place, and behind the last, if a step that allocates so much runs before
+    all of them instead of behind."""
     gone = [0] * (len(passed) + 1)
     for end, size in ends:
         if end < passed.stop:

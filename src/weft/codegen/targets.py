@@ -21,7 +21,7 @@ COMBINES = frozenset({"cpu"})
 
 
 def get_ready(devices: Iterable[str]) -> None:
-    """Kernels will be asked for on devices of these types: what takes long to start may begin."""
+    """Start preparing for kernels on devices of these types, where that takes long."""
     if "cuda" in devices:
         importlib.import_module(TARGETS["cuda"]).get_ready()
 
@@ -29,7 +29,8 @@ def get_ready(devices: Iterable[str]) -> None:
 def compile_kernels(
     kernels: Sequence[Kernel], devices: Sequence[torch.device], hints: Mapping[str, int]
 ) -> list[Callable[..., None]]:
-    """One callable a kernel, taking its buffers, then its sizes; kernel i is on `devices[i]`.
+    """One callable for each kernel, taking its buffers, then its sizes; kernel i is on
+    `devices[i]`.
 
     hints: likely values of the symbolic sizes, by name.
     """
@@ -49,7 +50,7 @@ interpret = False
 
 
 def interpreted(kernel: Kernel) -> Callable[..., None]:
-    """The kernel as run by `interpret.py`."""
+    """A callable that runs the kernel by `interpret.py`."""
     names = [b.name for b in kernel.buffers]
     sizes = [str(s) for s in kernel.sizes]
 

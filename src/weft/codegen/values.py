@@ -5,7 +5,7 @@ become `Buffer`s with a `Definition`; `schedule.py` groups definitions into kern
 
 A `Value` is either *strided* (elements of a buffer at affine positions, so any view of it costs
 nothing) or *lazy* (a function from an index to a scalar node, computed again wherever it is used).
-`realize()` turns the second into the first, once, for everyone who holds the value:
+`realize()` turns the second into the first, for all users of the value::
 
     x = graph.input("x", …)                         # strided
     y = Value.lazy(x.shape, "f32", lambda em, i: em.op("exp", x.at(em, i)))
@@ -33,7 +33,7 @@ from weft.shapes.unbacked import Binding
 
 @final
 class Origin(NamedTuple):
-    """Where something comes from: an ATen operator and the user's line."""
+    """The origin of a formula: an ATen operator and the user's line."""
 
     operator: str
     line: SourceLine | None
@@ -57,8 +57,8 @@ def product(sizes: Sequence[IntExpr]) -> IntExpr:
 
 
 def estimate(size: IntExpr) -> int:
-    """A number of that order of magnitude, for comparisons of cost: symbols count as 64, and so do
-    functions that only Python computes, which have no value for any guess."""
+    """A rough number for comparing costs: symbols, and functions that only Python computes, count
+    as 64."""
     if isinstance(size, int):
         return size
     for guess in (64, 61, 2):  # a divisor may become zero under a guess
@@ -91,9 +91,9 @@ class Emitter(KernelBuilder):
     """A kernel builder that knows which buffers are computed at the same point of the same kernel.
 
     `forwards` maps (buffer, flat index) to the node that was just computed there, so that a
-    consumer fused with its producer takes the value and not the memory. `evaluated` has what
-    formulas gave at an index (under a mask): in `z = z * z + c`, again and again, each is used
-    twice, and would be evaluated 2**n times.
+    consumer fused with its producer uses the node instead of memory. `evaluated` has the nodes of
+    formulas at an index (under a mask): without it, `z = z * z + c`, repeated n times, would be
+    evaluated 2**n times.
     """
 
     forwards: dict[tuple[str, IntExpr], Node]
@@ -131,7 +131,7 @@ class View(Protocol):
         """The base's index of the view's element at `index`."""
 
     def strided(self, shape: Shape, strides: Shape, offset: IntExpr) -> Strides | None:
-        """Shape, strides and offset of the view of such a base, or None where it is not affine."""
+        """Shape, strides and offset of the view of such a base, or None if it is not affine."""
 
 
 Strides: TypeAlias = tuple[Shape, Shape, IntExpr]
@@ -155,7 +155,7 @@ class Buffer:
 
 
 def strided_index(index: Index, strides: Shape, start: IntExpr = 0) -> IntExpr:
-    """Where an element lies: start + sum(index * stride)."""
+    """The position of an element: start + sum(index * stride)."""
     for i, stride in zip(index, strides, strict=True):
         start = start + i * stride
     return start
@@ -180,7 +180,7 @@ class Strided:
 class Lazy:
     """A formula; `cost` counts its operators, `reads` its loads (both upper bounds).
 
-    `base` and `view` are set where the value is a view of another one: it is then realised by
+    `base` and `view` are set if the value is a view of another one: it is then realised by
     realising the base.
     """
 
@@ -196,7 +196,7 @@ class Lazy:
 class Value:
     """A lowered tensor of `shape` and torch `dtype`.
 
-    `layout` are the strides that it gets when it becomes a buffer (None: row-major).
+    `layout` is the strides of its future buffer (None: row-major).
     """
 
     shape: Shape
@@ -224,7 +224,8 @@ class Value:
         return found
 
     def at_or(self, em: Emitter, index: Index, inside: Node | None, otherwise: Scalar) -> Node:
-        """The scalar node at `index`, or a number where it does not lie inside (None: it does)."""
+        """The scalar node at `index`, or the number `otherwise` if it is not inside (None: it
+        is)."""
         if inside is None:
             return self.at(em, index)
         with em.masked(inside, 0):
@@ -240,7 +241,7 @@ class Value:
         return self.impl
 
     def buffer(self) -> Buffer | None:
-        """The buffer that it is in, if it is."""
+        """Its buffer, or None."""
         return self.impl.buffer if isinstance(self.impl, Strided) else None
 
     def view(self, shape: Shape, view: View, layout: Shape | None = None) -> Value:
@@ -257,7 +258,7 @@ class Value:
 
 
 def _realize_view(lazy: Lazy) -> Strided | None:
-    """A lazy view as strides over its base's memory, if it is affine."""
+    """A lazy view as strides over its base's memory, or None if it is not affine."""
     if lazy.base is None or lazy.view is None:
         return None
     if isinstance(lazy.base.impl, Strided):
@@ -272,30 +273,30 @@ def _realize_view(lazy: Lazy) -> Strided | None:
 
 
 class BufferFactory(Protocol):
-    """What a value needs to become memory (the graph being lowered)."""
+    """Turns values into memory (the graph being lowered)."""
 
     def materialize(self, value: Value) -> Strided:
         """A new buffer defined by the value's formula."""
 
 
 def estimated_bytes(value: Buffer | Value) -> int:
-    """Size in bytes, as far as it is known."""
+    """The size in bytes, estimated if it is symbolic."""
     return estimate(product(value.shape)) * value.dtype.itemsize
 
 
 @final
 @dataclass(eq=False, slots=True)
 class Computed:
-    """Definition by a formula over a domain.
+    """A definition by a formula over a domain.
 
     `dims` is the domain, in the order of the formula's index; `reduced[k]` says that dimension k
     is collapsed (by `reduction`, a kind of the IR, of the formula's value). The buffer's element
     for a point is at `store(point)`. `finish` maps the reduced node to the stored one (the
     division of a mean). `alone`: it must not share a kernel.
 
-    With `updates` the buffer has that one's memory, which nobody else reads: what is there stays
-    but for the places of `store`, which are known by data (several points may have the same one).
-    Values are combined with it by `mode`, one of `scalar_ops.COMBINING`, or replace it.
+    With `updates` the buffer takes over that one's memory, which has no other readers. Its content
+    stays except at the places of `store`, which depend on data (several points may share one).
+    Values are combined with the content by `mode`, one of `scalar_ops.COMBINING`, or replace it.
     """
 
     buffer: Buffer
@@ -314,12 +315,12 @@ class Computed:
 @final
 @dataclass(eq=False, slots=True)
 class ExternCall:
-    """Definition by a call of an ATen operator (or another Python callable).
+    """A definition by a call of an ATen operator (or another Python callable).
 
     `arguments` and `keywords` hold `Value`s (realised, strided), `IntExpr`s and constants, nested
-    in lists. `outputs` has one entry per tensor result, None for the others; a single result has
-    one. `epilogue` is an activation that the call applies to its result (`lowering/epilogues.py`).
-    `binds` are the data-dependent symbols that the result gives values to.
+    in lists. `outputs` has one entry per tensor result and None for other results; a single result
+    has one. `epilogue` is an activation that the call applies to its result
+    (`lowering/epilogues.py`). `binds` are the data-dependent symbols that the result binds.
     """
 
     op: Any

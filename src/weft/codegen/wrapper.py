@@ -43,7 +43,8 @@ def write_calls(
     plan: MemoryPlan,
     kernels: dict[int, tuple[Kernel, Any]],
 ) -> CallSequence:
-    """The sequence; `kernels` has, for each group (by id), its kernel and the compiled callable."""
+    """The call sequence; `kernels` has the kernel and the compiled callable of each group, by its
+    id."""
     sequence = CallSequence(scope=dict(lowered.constants))
     _unpack(sequence, lowered, plan)
     pauses = _pauses(lowered, schedule)
@@ -66,7 +67,8 @@ def write_calls(
 
 
 def _pauses(lowered: GraphLowering, schedule: Schedule) -> dict[int, list[Sequence[int]]]:
-    """The stages that end behind each step: all their outputs are there, and not read any more."""
+    """The stages that end behind each step: all their outputs are computed and not read any
+    more."""
     pauses: dict[int, list[Sequence[int]]] = defaultdict(list)
     last, aliased = last_uses(schedule, lowered), aliased_buffers(schedule)
     end = len(schedule.steps) - 1
@@ -85,7 +87,7 @@ def _buffer_names(lowered: GraphLowering, stage: Sequence[int]) -> list[str]:
 
 
 def _hand_over(sequence: CallSequence, lowered: GraphLowering, stage: Sequence[int]) -> None:
-    """Pause with a list of outputs and their numbers, which then are the caller's alone."""
+    """Pause with a list of outputs and their numbers, which the caller then owns alone."""
     made = [f"({k}, {_result(sequence, lowered.outputs[k])})" for k in stage]
     names = _buffer_names(lowered, stage)
     gone = f"; del {', '.join(names)}" if names else ""
@@ -133,8 +135,8 @@ def _bind_sizes(
 
 
 def _bind_numbers(sequence: CallSequence, lowered: GraphLowering) -> None:
-    """Compute the quotients and floats that the sequence names, behind the sizes that they are
-    made of."""
+    """Compute the quotients and floats that the sequence uses, behind the sizes that they depend
+    on."""
     sequence.scope |= {"math": math, "bits_of": bits_of}
     used = set(re.findall(r"\b[qf]\d+\b", "\n".join(sequence.lines)))
     lines = [
@@ -147,7 +149,7 @@ def _bind_numbers(sequence: CallSequence, lowered: GraphLowering) -> None:
 
 
 def _numbers(lowered: GraphLowering) -> Iterator[tuple[str, IntExpr | FloatValue, str]]:
-    """Names, values and how these are spelled."""
+    """Names, values and expressions of those numbers."""
     if lowered.facts is not None:
         for made, quotient in lowered.facts.quotients.items():
             value = lowered.facts.simplify(quotient)
@@ -157,7 +159,7 @@ def _numbers(lowered: GraphLowering) -> Iterator[tuple[str, IntExpr | FloatValue
 
 
 def _behind(sequence: CallSequence, value: IntExpr | FloatValue) -> int:
-    """The number of lines behind which all symbols of the value are known."""
+    """The number of lines behind which all symbols of the value are bound."""
     names = list(map(symbol_name, number_symbols(value)))
     unknown = [name for name in names if name not in sequence.bound]
     if unknown:
@@ -166,7 +168,7 @@ def _behind(sequence: CallSequence, value: IntExpr | FloatValue) -> int:
 
 
 def bits_of(number: float) -> int:
-    """A double as kernels are given it: the integer of its bits (`double_of` turns it back)."""
+    """A double as kernels receive it: the integer of its bits (`double_of` turns it back)."""
     return int(_BITS.unpack(_DOUBLE.pack(number))[0])
 
 

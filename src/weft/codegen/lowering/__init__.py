@@ -1,10 +1,14 @@
 """ATen operators as loop IR, by family.
 
-`registry.py` has the table and the context that a lowering gets; `pointwise.py`, `views.py`,
-`reductions.py`, `variance.py`, `scans.py`, `indexing.py`, `scatters.py`, `borders.py`,
-`windows.py`, `creation.py` and `normalization.py` fill it; `extern.py` calls ATen for the rest;
-`graph.py` walks the graph.
-Importing this package loads all families.
+Place in the pipeline: the first step of `compile_graph`; `graph.py` walks the graph, `registry.py`
+has the table and the context of a lowering. Importing this package fills the table. By role:
+
+- elementwise: `pointwise`, `creation`, `views`;
+- over several elements: `reductions`, `variance`, `normalization`, `scans`, `windows`, `borders`,
+  `indexing`, `scatters`;
+- library calls: `extern`, `products`, `convolution`, `attention`, `epilogues`;
+- what becomes memory, and how it is laid out: `repeating`, `due_formulas`, `row_padding`,
+  `written_parts`.
 """
 
 from weft.codegen.lowering import (  # noqa: F401  (filling the table)

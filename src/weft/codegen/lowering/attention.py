@@ -1,8 +1,8 @@
-"""float32 attention on CPUs by weft's own kernel, where ATen's multiplies slowly.
+"""float32 attention on CPUs by weft's own kernel, where ATen's is slow.
 
-Place in the pipeline: part of `lowering/`. ATen's operator is built on MKL; where that is slow (see
-`runtime/gemm_speed.py`) `runtime/attention.py` takes its place: same arguments, same results, same
-layouts. Everything else (dropout, other types, few queries, odd head dimensions) stays with ATen.
+Place in the pipeline: part of `lowering/`. ATen's operator uses MKL; on machines where that is slow
+(see `runtime/gemm_speed.py`) `runtime/attention.py` replaces it, with the same arguments, results
+and layouts. Other cases (dropout, other types, few queries, odd head dimensions) stay with ATen.
 """
 
 from __future__ import annotations
@@ -66,6 +66,6 @@ def _is_below(size: IntExpr, limit: int) -> bool:
 
 
 def _rows_are_contiguous(value: Value) -> bool:
-    """Elements of the last dimension lie beside each other (or there is one of them)."""
+    """Whether elements of the last dimension are adjacent (or there is one of them)."""
     placed = value.realize()
     return placed.strides[-1] == 1 or _is_below(placed.shape[-1], 2)

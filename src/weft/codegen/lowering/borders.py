@@ -1,8 +1,8 @@
 """Borders that repeat the image: padding by reflection and by replication, and its gradients.
 
-Place in the pipeline: part of `lowering/`. Where elements lie beside each other in memory, each
-part of a padded row is read as a run, as the targets see (`cpp/segments.py`); along other
-dimensions the position is a formula:
+Place in the pipeline: part of `lowering/`. Along a dimension whose elements are adjacent in memory,
+each part of a padded row is read as a run, which the targets recognise (`cpp/segments.py`); along
+other dimensions the position is a formula::
 
     reflection_pad1d(x, (2, 2))    x[2] x[1] | x[0] x[1] ... x[n-1] | x[n-2] x[n-3]
 """
@@ -34,7 +34,7 @@ Place = tuple[IntExpr, IntExpr]
 @final
 @dataclass(frozen=True)
 class Border:
-    """The padding of one dimension of `size` elements: how many, and is the image mirrored?"""
+    """The padding of one dimension of `size` elements: how much, and whether it is mirrored."""
 
     before: int
     after: int
@@ -42,7 +42,7 @@ class Border:
     reflects: bool
 
     def position(self, padded: IntExpr) -> IntExpr:
-        """The image's element that is at a position of the padded image."""
+        """The image's element at a position of the padded image."""
         inside, last = padded - self.before, self.size - 1
         if not self.reflects:
             return minimum(maximum(inside, 0), last)
@@ -50,14 +50,15 @@ class Border:
         return last - maximum(up, -up)
 
     def outside(self, padded: IntExpr, *, low: bool) -> IntExpr:
-        """The same, on one side of the image."""
+        """As `position`, on one side of the image."""
         inside, last = padded - self.before, self.size - 1
         if not self.reflects:
             return 0 if low else last
         return -inside if low else 2 * last - inside
 
     def copies(self, position: IntExpr) -> Iterator[tuple[list[Place], IntExpr]]:
-        """Where an element of the image is found in the padded one, and when."""
+        """The positions of an element of the image in the padded one, each with the condition that
+        it exists."""
         before, after, last = self.before, self.after, self.size - 1
         yield [], position + before
         if self.reflects:
@@ -116,7 +117,7 @@ def _in_runs(em: Emitter, x: Value, at: list[IntExpr], padded: IntExpr, border: 
 def repeated_border_backward(
     cx: LoweringContext, gradient: Value, x: Value, pad: list[Any]
 ) -> Value:
-    """Each element of the image gets what its copies get."""
+    """The gradient of each element is the sum of its copies' gradients."""
     borders = _borders(cx, x, pad)
     count = math.prod(len([*border.copies(0)]) for border in borders.values())
     if count > MOST_TERMS:

@@ -1,15 +1,15 @@
-"""Convolutions: channels-last memory on CPUs; biases on GPUs.
+"""Convolutions: channels-last memory on CPUs, biases on GPUs.
 
 Place in the pipeline: part of `lowering/`. ATen's float32 convolutions of row-major (NCHW) tensors
-reorder them inside; on channels-last (NHWC) memory they are faster, and those by 1 x 1 kernels are
-plain matrix products (up to four times faster through oneDNN). Formulas do not care where their
-elements lie, so only the layouts of buffers change:
+reorder them internally. On channels-last (NHWC) memory they are faster, and 1 x 1 convolutions are
+plain matrix products (up to four times faster through oneDNN). Formulas work with any layout, so
+only the layouts of buffers change::
 
     conv(x: NCHW) → relu → conv     becomes     x as NHWC → conv → relu in NHWC → conv
 
-Outputs of the graph are laid out as eager's again. A graph that returns many of its activations
-(the forward half of training) is left alone: each would be copied. Where there are gradients,
-`aot/image_layout.py` has decided.
+Outputs of the graph get eager's layout again. A graph that returns many of its activations (the
+forward half of training) is left alone, because each would be copied. In graphs with gradients,
+`aot/image_layout.py` decides.
 
 On GPUs ATen adds the bias in a kernel of its own; here it is fused with what follows.
 """
@@ -37,8 +37,8 @@ aten = torch.ops.aten
 
 
 def prefers_channels_last(gm: GraphModule) -> bool:
-    """Has the graph convolutions, but none of their gradients, and fewer images to bring into the
-    other layout: those that come from inputs, and those that it returns?"""
+    """Whether the graph has convolutions, but none of their gradients, and fewer images to convert
+    (those that come from inputs and those that it returns) than convolutions."""
     convolutions = [n for n in gm.graph.nodes if n.target is aten.convolution.default
                     and not n.args[6]]
     [output] = [n for n in gm.graph.nodes if n.op == "output"]
@@ -54,7 +54,7 @@ def prefers_channels_last(gm: GraphModule) -> bool:
 
 
 def _row_major_source(node: Any) -> Node | None:
-    """The input that an image is made of without a convolution, unless it lies as NHWC."""
+    """The row-major input that an image is computed from without a convolution, or None."""
     while node.op == "call_function" and node.target is not aten.convolution.default:
         node = max(node.all_input_nodes, key=_elements, default=None)
         if node is None:
@@ -65,7 +65,7 @@ def _row_major_source(node: Any) -> Node | None:
 
 
 def _is_of_convolution(node: Node) -> bool:
-    """Is it a convolution's image, or views or formulas of one?"""
+    """Whether it is a convolution's image, or views or formulas of one."""
     while node.op == "call_function" and node.target is not aten.convolution.default:
         like = [n for n in node.all_input_nodes if _elements(n) == _elements(node)]
         if not like:
@@ -85,7 +85,7 @@ def convolution(
     padding: Sequence[int], dilation: Sequence[int], transposed: bool,
     output_padding: Sequence[int], groups: int,
 ) -> Value:
-    """ATen's convolution on channels-last memory, or a matrix product, where that pays."""
+    """ATen's convolution on channels-last memory, or a matrix product, if that is faster."""
     options = (stride, padding, dilation, transposed, output_padding, groups)
     if x.device.type == "cuda" and bias is not None:
         return _with_bias_added(cx, x, weight, bias, options)
@@ -124,13 +124,13 @@ def _with_bias_added(
 def _is_product(
     weight: Value, stride: Sequence[int], padding: Sequence[int], groups: int
 ) -> bool:
-    """Is a convolution by this kernel a matrix product of all pixels?"""
+    """Whether a convolution with this kernel is a matrix product of all pixels."""
     steps = all(s == 1 for s in stride) and all(p == 0 for p in padding)
     return steps and groups == 1 and weight.shape[2:] == (1, 1)
 
 
 def _as_product(cx: LoweringContext, x: Value, weight: Value, bias: Value | None) -> Value:
-    """Pixels (rows) times weight: oneDNN's linear takes the weight as it lies, without a copy."""
+    """Pixels (rows) times weight: oneDNN's linear takes the weight without a copy."""
     outputs, channels = _count(weight.shape[:1]), _count(weight.shape[1:2])
     pixels = _count(cx.shape) // outputs
     matrices = [
@@ -180,13 +180,14 @@ def _count(shape: Shape) -> int:
 
 
 def channels_last_strides(shape: Shape) -> Shape:
-    """Strides of an NCHW tensor that lies as NHWC."""
+    """The strides of an NCHW tensor with NHWC memory."""
     _, channels, height, width = shape
     return (height * width * channels, 1, width * channels, channels)
 
 
 def channels_last_copy(cx: LoweringContext, x: Value) -> Value:
-    """`x` in channels-last memory: itself where it is so or is not in memory yet, else a copy."""
+    """`x` in channels-last memory: itself if it has that layout or is not in memory yet, else a
+    copy."""
     return x if in_channels_last(x) else _copy(cx, x, channels_last_strides(x.shape))
 
 
@@ -197,7 +198,7 @@ def _row_major_copy(cx: LoweringContext, x: Value) -> Value:
 
 
 def _copy(cx: LoweringContext, x: Value, wanted: Shape) -> Value:
-    """`x` with these strides, without a copy where it is not in memory yet."""
+    """`x` with these strides, without a copy if it is not in memory yet."""
     if x.buffer() is None and getattr(x.impl, "view", None) is None:
         x.layout = wanted
         return x

@@ -1,8 +1,8 @@
 """Formulas that free more memory than they take are computed before the next library call.
 
-Place in the pipeline: kept by `graph.py` while it lowers. A formula is usually evaluated where it
-is read, in its reader's kernel. The gradients of a weight that is used at every step of a loop
-would then all be kept until the last is there::
+Place in the pipeline: used by `graph.py` while it lowers. A formula is usually evaluated in its
+reader's kernel. The gradients of a weight that is used at every step of a loop would then all be
+kept until the last one exists::
 
     sum1 = g1 + g2;  g3 = mm(...);  sum2 = sum1 + g3;  g4 = mm(...);  sum3 = sum2 + g4
 
@@ -28,7 +28,8 @@ _FEW: Final = 2
 
 
 def is_due(freed: int, made: int, calls: int) -> bool:
-    """Is a formula that frees and makes so many bytes due `calls` ahead of its reader?"""
+    """Whether a formula that frees and allocates so many bytes should be computed `calls` before
+    its reader."""
     return freed > made and (calls > _NEAR or freed > _FEW * made)
 
 
@@ -43,26 +44,26 @@ class _Waiting:
 
 @final
 class DueFormulas:
-    """Formulas that nobody has read so far and whose operands nobody else reads."""
+    """Formulas that were not read yet and whose operands have no other readers."""
 
     def __init__(self) -> None:
         self._waiting: dict[Node, _Waiting] = {}
 
     def read_by(self, node: Node) -> None:
-        """The operands of `node` are part of its formula now."""
+        """Record that the operands of `node` are part of its formula."""
         if self._waiting:
             for operand in node.all_input_nodes:
                 self._waiting.pop(operand, None)
 
     def add(self, node: Node, value: Value, environment: Mapping[Node, Any]) -> None:
-        """Remember the formula of `node` if it frees more than it takes."""
+        """Record the formula of `node` if it frees more than it takes."""
         if len(node.users) == 1 and not isinstance(value.impl, Strided):
             freed, made = _freed(node, environment, _DEPTH), estimated_bytes(value)
             if freed > made:
                 self._waiting[node] = _Waiting(value, freed, made)
 
     def before_call(self) -> None:
-        """A library call comes: let what is due be computed ahead of it."""
+        """Realise the formulas that are due before a library call."""
         for node, waiting in list(self._waiting.items()):
             waiting.calls += 1
             if is_due(waiting.freed, waiting.made, waiting.calls):
@@ -71,7 +72,7 @@ class DueFormulas:
 
 
 def _freed(node: Node, environment: Mapping[Node, Any], depth: int) -> int:
-    """Bytes that only the formula of `node` reads and that the graph itself has made."""
+    """The bytes computed by the graph that only the formula of `node` reads."""
     found = 0
     for operand in node.all_input_nodes if depth else ():
         value = environment[operand]
@@ -85,6 +86,6 @@ def _freed(node: Node, environment: Mapping[Node, Any], depth: int) -> int:
 
 
 def _is_view(node: Node, value: Value, environment: Mapping[Node, Any]) -> bool:
-    """Is it memory that an operand is in?"""
+    """Whether it is a view of an operand's memory."""
     operands = (environment[operand] for operand in node.all_input_nodes)
     return any(isinstance(o, Value) and o.buffer() is value.buffer() for o in operands)

@@ -1,11 +1,11 @@
 """Activations that a matrix product applies to its result before it writes it.
 
-Place in the pipeline: part of `lowering/`; asked for each node before its own lowering. oneDNN's
-product takes an activation along, which saves a kernel and a pass over memory:
+Place in the pipeline: part of `lowering/`; tried for each node before its own lowering. oneDNN's
+product can apply an activation, which saves a kernel and a pass over memory::
 
     y = addmm(b, x, w); z = gelu(y.view(...))      becomes     z = linear(x, w, b, "gelu").view(...)
 
-Only where nothing else reads the product, and where `gemm_calls.py` calls oneDNN for it.
+This needs a product without other readers, for which `gemm_calls.py` calls oneDNN.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PRODUCTS: Final = frozenset({aten.mm.default, aten.addmm.default})
 def absorbed(
     node: Node, args: tuple[Any, ...], keywords: dict[str, Any], own: Origin
 ) -> Value | None:
-    """The activation's result, if the product that it follows can apply it; else None."""
+    """The activation's result if the product before it can apply it, else None."""
     if node.target not in EPILOGUES or not isinstance(args[0], Value):
         return None
     call = _product_behind(args[0])
@@ -49,7 +49,7 @@ def absorbed(
 
 
 def _product_behind(value: Value) -> ExternCall | None:
-    """The product whose whole result `value` is, under any shape."""
+    """The product whose whole result `value` is, in any shape, or None."""
     impl = value.impl
     if not isinstance(impl, Strided) or impl.offset != 0:
         return None
@@ -61,7 +61,7 @@ def _product_behind(value: Value) -> ExternCall | None:
 
 
 def _is_only_reader(node: Node) -> bool:
-    """Do only views lie between the product and this node, each read once?"""
+    """Whether only views are between the product and this node, each read once."""
     before = node.args[0]
     while isinstance(before, Node) and len(before.users) == 1:
         if before.target in PRODUCTS:

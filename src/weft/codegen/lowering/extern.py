@@ -1,8 +1,8 @@
-"""Calls of ATen operators for whatever has no formula: matmul, convolution, attention, sorting, …
+"""Calls of ATen operators that have no formula: matmul, convolution, attention, sorting, …
 
 Place in the pipeline: part of `lowering/`. Tensor arguments are realised; results become buffers
-with the shapes and strides that the node's metadata promises (the wrapper checks strides where
-ATen may choose otherwise).
+with the shapes and strides that the node's metadata promises (the wrapper checks strides if ATen
+may choose others).
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ def call_aten(
     cx: LoweringContext, args: tuple[Any, ...], keywords: dict[str, Any], wanted: list[int | None],
     is_tuple: bool, binds: tuple[Binding, ...] = (),
 ) -> list[Value | None]:
-    """Record the call; one `Value` per result that is wanted (`wanted`: its number among the
-    tensors, or None).
-    """
+    """Record the call; returns one `Value` for each wanted result (`wanted`: its number among the
+    tensors, or None)."""
     reads: list[Buffer] = []
     call = ExternCall(
         cx.target,

@@ -115,7 +115,8 @@ class GraphLowering:
         return lowered
 
     def _find_written(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Outputs that are new values of inputs: `written[name]` is where they may go."""
+        """Find outputs that are new values of inputs; `written[name]` is the input that they may
+        overwrite."""
         for k, i in pairs:
             value, target = self.outputs[k], self.inputs[i]
             if not isinstance(value, Value) or not isinstance(target, Buffer):
@@ -192,7 +193,7 @@ class GraphLowering:
         return result
 
     def _bind_number(self, node: Node, args: Any, keywords: Any) -> None:
-        """A call whose result is a data-dependent number."""
+        """Record a call whose result is a data-dependent number."""
         if binds(node):
             call_aten(_context(self, node, []), args, keywords, [], False, binds(node))
 
@@ -223,10 +224,10 @@ class GraphLowering:
     def _return(
         self, items: Sequence[Any], environment: dict[Node, Any], behind: dict[Node, int]
     ) -> None:
-        """The outputs. Their definitions come where the graph has them, not last: until then what
-        they are made of would be kept.
+        """Realise the outputs. Their definitions are placed where the graph computes them and not
+        last; otherwise their operands would be kept until then.
 
-        `behind`: how many definitions there were behind each node.
+        `behind`: the number of definitions behind each node.
         """
         made: dict[int, list[Definition]] = defaultdict(list)
         known = len(self.definitions)
@@ -272,8 +273,8 @@ class GraphLowering:
         return copy
 
     def _repeated(self, value: Value, strides: Shape) -> Value | None:
-        """A result whose elements are the same memory along some dimensions (the gradient of a
-        sum): what differs, repeated. None if it is not one, or where no kernel can."""
+        """A result whose elements share memory along some dimensions (the gradient of a sum): the
+        distinct elements, expanded. None if it is not one, or if kernels cannot compute it."""
         shape = tuple(
             1 if isinstance(step, int) and step == 0 else n
             for n, step in zip(value.shape, strides, strict=True)
@@ -286,7 +287,8 @@ class GraphLowering:
         return Value(value.shape, value.dtype, made, value.device, self)
 
     def _copied(self, value: Value, strides: Shape) -> Value:
-        """The same where no kernel can: unknown elements (complex numbers), memory with gaps."""
+        """As `_laid_out`, by ATen, where kernels cannot do it: complex numbers, memory with
+        gaps."""
         cx = LoweringContext(
             self, laid_out, [value.shape], [value.dtype], [strides], value.device, value.origins
         )
@@ -299,7 +301,7 @@ class GraphLowering:
     def new_buffer(
         self, dtype: torch.dtype, shape: Shape, strides: Shape, device: torch.device
     ) -> Buffer:
-        """Memory with a fresh name; its definition follows."""
+        """Memory with a new name; its definition follows."""
         self._count += 1
         return Buffer(f"buf{self._count - 1}", dtype, shape, strides, device)
 
@@ -312,8 +314,8 @@ class GraphLowering:
         return buffer
 
     def scalar(self, cx: LoweringContext, number: FloatValue) -> Value:
-        """A symbolic float, as the double that eager's kernels are given: an argument of kernels,
-        or in memory if it depends on data."""
+        """A symbolic float as the double that eager's kernels receive: an argument of kernels, or
+        in memory if it depends on data."""
         if set(map(str, number_symbols(number))) <= self._bound_names():
             bits = symbol(f"f{len(self.floats)}")
             self.floats[bits] = number
@@ -328,18 +330,19 @@ class GraphLowering:
         return value
 
     def _bound_names(self) -> set[str]:
-        """The symbols that calls know at once: numbers among the inputs, sizes and strides."""
+        """The symbols that are known before the first step: numbers among the inputs, sizes and
+        strides."""
         numbers: list[Any] = [n for n in self.inputs if isinstance(n, (Expr, FloatSymbol))]
         numbers += [n for form in self.given.values() for part in form for n in part]
         return {str(n) for n in numbers if isinstance(n, FloatSymbol) or symbols(n) == {n}}
 
     def record(self, definition: Definition) -> None:
-        """Add a library call, whose buffers know it already."""
+        """Add a library call, which its buffers already refer to."""
         self._due.before_call()
         self.definitions.append(definition)
 
     def define(self, definition: Computed) -> Value:
-        """Add a definition; its buffer as a value."""
+        """Add a definition; returns its buffer as a value."""
         definition.buffer.definition = definition
         self.definitions.append(definition)
         return self._in_memory(definition.buffer)
@@ -358,13 +361,14 @@ class GraphLowering:
 
 
 def _is_lone_copy(node: Node) -> bool:
-    """Is it a copy into another layout that `aot/image_layout.py` wants in a kernel of its own?"""
+    """Whether it is a copy into another layout that `aot/image_layout.py` wants in its own
+    kernel."""
     return bool(node.meta.get("alone")) and node.target is torch.ops.aten.clone.default
 
 
 def _steps_to(made: Buffer, start: Buffer) -> list[str]:
-    """The buffers on the way from `start` to a new value of it by calls that could each overwrite
-    the one before; none if there is no such way."""
+    """The buffers on the way from `start` to a new value of it through calls that could each
+    overwrite the previous one; () if there is no such way."""
     names: list[str] = []
     at: Buffer | None = made
     while at is not None and at is not start:
@@ -374,7 +378,7 @@ def _steps_to(made: Buffer, start: Buffer) -> list[str]:
 
 
 def _facts_of(gm: GraphModule) -> Facts | None:
-    """What is known of the symbols, if there are any: inputs have them, or nodes that bind some."""
+    """The facts about the symbols of the graph's inputs and of nodes that bind symbols, or None."""
     for node in gm.graph.nodes:
         if node.op != "placeholder" and not binds(node):
             continue
@@ -396,7 +400,7 @@ _STEPS = {
 
 
 def _is_formula(value: Value) -> bool:
-    """Is it no memory yet, nor a view of some?"""
+    """Whether it is neither memory nor a view of memory."""
     return isinstance(value.impl, Lazy) and value.impl.view is None
 
 
@@ -427,9 +431,9 @@ def _origins(node: Node) -> tuple[Origin, ...]:
 
 
 def _wanted(node: Node, results: list[Any]) -> list[int | None]:
-    """For each result its number among the tensors; None if it is no tensor or nobody reads it.
+    """For each result its number among the tensors; None if it is no tensor or is never read.
 
-    An operator may return nothing where its description promises a tensor that only a backward pass
+    An operator may return nothing where its schema promises a tensor that only a backward pass
     would read (attention's row statistics).
     """
     picks = [u for u in node.users if u.target is operator.getitem]
@@ -445,7 +449,7 @@ def _wanted(node: Node, results: list[Any]) -> list[int | None]:
 
 
 def _has_formula(node: Node, results: list[torch.Tensor]) -> bool:
-    """Are all tensors of this call plain ones that kernels can handle?"""
+    """Whether all tensors of this call are plain ones that kernels can handle."""
     if not all(_is_plain(t) or t.numel() == 0 for t in results[1:]):
         return False
     tensors = list(results[:1])
@@ -457,7 +461,8 @@ def _has_formula(node: Node, results: list[torch.Tensor]) -> bool:
 
 
 def _is_bare(node: Node, results: list[torch.Tensor]) -> bool:
-    """Do these tensors show their memory as it is, be their elements known to kernels or not?"""
+    """Whether these tensors show their memory as it is, even if kernels do not know their
+    elements."""
     tensors = [n.meta.get("val") for n in node.all_input_nodes] + results
     return all(
         isinstance(t, torch.Tensor) and t.layout == torch.strided and not is_supported(t.dtype)
@@ -477,7 +482,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _lookup(item: Any, environment: dict[Node, Any]) -> Any:
-    """Arguments with nodes replaced by their values and symbolic numbers by expressions."""
+    """The arguments with nodes replaced by their values and symbolic numbers by expressions."""
     if isinstance(item, Node):
         return environment[item]
     if isinstance(item, (list, tuple)):
@@ -491,7 +496,7 @@ def _lookup(item: Any, environment: dict[Node, Any]) -> Any:
 
 
 def _takes(node: Node, args: Any, keywords: Any) -> bool:
-    """Whether a formula can be given these arguments: few take symbolic floats."""
+    """Whether a formula accepts these arguments: few take symbolic floats."""
     numbers = any(isinstance(a, SYMBOLIC_FLOATS) for a in (*args, *keywords.values()))
     return node.target in NUMBER_OPERATORS or not numbers
 
@@ -527,7 +532,7 @@ def dense_layout(shape: Shape, strides: Shape) -> Shape | None:
 
 
 def _same_form(placed: Strided, target: Buffer) -> bool:
-    """Is a value all of a buffer of its own that is laid out like `target`?"""
+    """Whether a value is all of its own buffer, with the layout of `target`."""
     made = placed.buffer
     return (
         made.definition is not None

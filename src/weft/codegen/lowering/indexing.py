@@ -1,8 +1,7 @@
-"""Gathering by computed indices, replaced slices, concatenation, padding with a number, nearest
-upsampling.
+"""Gathering by computed indices, replaced slices, concatenation, padding, nearest upsampling.
 
-Place in the pipeline: part of `lowering/`. An index read from a tensor becomes an `Indirect`
-symbol in the load's index expression, with eager's wrap of negative values and its IndexError.
+Place in the pipeline: part of `lowering/`. An index read from a tensor becomes an `Indirect` symbol
+in the load's index expression, with eager's wrap of negative values and its IndexError.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _cost(*values: Value) -> tuple[int, int]:
 
 
 def _prepare_source(cx: LoweringContext, x: Value) -> None:
-    """Put what is gathered from in memory, unless computing the gathered elements is cheaper."""
+    """Realise what is gathered from, unless computing the gathered elements is cheaper."""
     impl = x.impl
     if not isinstance(impl, Lazy) or (impl.cost <= 4 and impl.reads <= 2):
         return
@@ -39,7 +38,7 @@ def _prepare_source(cx: LoweringContext, x: Value) -> None:
 
 
 def _is_small_part(picked: IntExpr, all_elements: IntExpr) -> bool:
-    """Whether at most a quarter is picked; a factor of unknown size is taken to be large."""
+    """Whether at most a quarter is picked; a factor of unknown size is assumed to be large."""
     if isinstance(picked, int) and isinstance(all_elements, int):
         return 4 * picked <= all_elements
     ratio = floor_div(all_elements, picked)
@@ -221,7 +220,7 @@ def _is_zero(size: IntExpr) -> bool:
 
 
 def concatenate(cx: LoweringContext, pieces: list[Value], dim: int) -> Value:
-    """Chooses the piece by position; each piece's loads are masked to its part."""
+    """Choose the piece by position; each piece's loads are masked to its part."""
     ends: list[IntExpr] = []
     for piece in pieces:
         ends.append((ends[-1] if ends else 0) + piece.shape[dim])
@@ -287,7 +286,7 @@ def slice_scatter(
     cx: LoweringContext, x: Value, source: Value, dim: int = 0, start: Any = None,
     end: Any = None, step: int = 1,
 ) -> Value:
-    """The tensor, with another's elements in a slice of it."""
+    """The tensor with the elements of a slice replaced by another tensor's."""
     dim = normalize_dim(dim, len(x.shape))
     first, count = cx.clamp_start(start, x.shape[dim]), source.shape[dim]
 
@@ -307,7 +306,7 @@ def slice_scatter(
 
 @lowering(aten.select_scatter.default)
 def select_scatter(cx: LoweringContext, x: Value, source: Value, dim: int, position: Any) -> Value:
-    """The tensor, with another's elements at one position of a dimension."""
+    """The tensor with the elements at one position of a dimension replaced by another tensor's."""
     dim = normalize_dim(dim, len(x.shape))
     place = cx.wrap_index(position, x.shape[dim])
 
@@ -321,7 +320,7 @@ def _replaced(
     cx: LoweringContext, x: Value, source: Value,
     inside: Callable[[Emitter, Index], Node | None], at: Callable[[Index], Sequence[IntExpr]],
 ) -> Value:
-    """`source`, read where `at` says, where the test is true; `x` elsewhere."""
+    """`source`, read at `at`, where the test is true; `x` elsewhere."""
     scalar = cx.lazy(cx.shape, cx.dtype, None).scalar
 
     def formula(em: Emitter, index: Index) -> Node:
@@ -340,7 +339,7 @@ def _replaced(
 
 @lowering(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default)
 def upsample_nearest(cx: LoweringContext, x: Value, size: Any, *scales: Any) -> Value:
-    """By whole factors; a scale like 2.4 picks other rows than the sizes say."""
+    """Only for integer factors; a scale like 2.4 picks other rows than the sizes say."""
     spatial = range(2, len(x.shape))
     ratios: list[int] = []
     for d in spatial:

@@ -1,7 +1,7 @@
 """Softmax and norms as compositions of reductions and pointwise formulas.
 
-Place in the pipeline: part of `lowering/`, for graphs where `aot` has left these operators whole.
-Scheduling joins the parts again into one kernel, since they share the domain.
+Place in the pipeline: part of `lowering/`, for operators that `aot` did not decompose. Scheduling
+fuses the parts into one kernel again, since they share the domain.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def group_norm(
 def _group_norm_of_channels(
     cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, groups: int, eps: float
 ) -> list[Value]:
-    """Where channels lie beside each other: statistics of each channel, then of groups of them, and
+    """Group norm for channels-last memory: statistics of each channel, then of groups of them, and
     a factor and a term for each channel. (The few channels of a group would not fill a vector.)"""
     wide, (n, c) = _wide(x.dtype), x.shape[:2]
     cx.share(x)

@@ -59,7 +59,7 @@ def _const(b: Emitter, value: float | Expr, like: Node) -> Node:
 
 
 def _float_only(name: str) -> Body:
-    """Rounding functions are the identity on integers."""
+    """Rounding functions, which are the identity on integers."""
     return lambda b, x: b.op(name, x) if is_float(x) else x
 
 
@@ -151,7 +151,7 @@ def _frac(b: Emitter, x: Node) -> Node:
 
 
 def _pick_number(b: Emitter, name: str, x: Node, y: Node) -> Node:
-    """fmax / fmin: a NaN loses."""
+    """fmax / fmin, which ignore a NaN."""
     picked = b.op(name, x, y)
     if not is_float(x):
         return picked
@@ -159,7 +159,7 @@ def _pick_number(b: Emitter, name: str, x: Node, y: Node) -> Node:
 
 
 def power(b: Emitter, x: Node, y: Node) -> Node:
-    """pow with the usual constant exponents made cheap."""
+    """pow, with the usual constant exponents made cheap."""
     exponent = getattr(y, "value", None)
     known = _POWERS.get(exponent) if is_float(x) or exponent in (1, 2, 3) else None
     return b.op("pow", x, y) if known is None else known(b, x)
@@ -361,7 +361,7 @@ def common_type(operands: Any) -> torch.dtype:
 
 
 def _scaled(cx: LoweringContext, alpha: Any) -> Callable[[Emitter, Node], Node]:
-    """Multiplication by a Python scalar, left out if it is 1."""
+    """Multiplication by a Python scalar, omitted for 1."""
     number = number_value(cx, alpha)
     if isinstance(number, Value):
         return lambda b, x: b.op("mul", x, b.cast(number.at(b, ()), x.dtype))
@@ -605,7 +605,8 @@ def convert_element_type(cx: LoweringContext, x: Value, dtype: torch.dtype) -> V
 
 
 def convert(cx: LoweringContext, x: Value, dtype: torch.dtype) -> Value:
-    """A copy in another element type; rounding to a half type is kept (it is visible)."""
+    """A copy in another element type; rounding to a half type is explicit, because it is
+    visible."""
     if not is_supported(x.dtype) or not is_supported(dtype):
         raise NotLowered(f"{x.dtype} to {dtype}")
     if dtype == x.dtype:

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 @lowering(aten.mm.default, aten.addmm.default)
 def matrix_product(cx: LoweringContext, *operands: Value, **keywords: Any) -> Value:
-    """The product of a row-major copy of the left matrix, where that pays."""
+    """The product of a row-major copy of the left matrix, if that is faster."""
     left, right = operands[-2:]
     if keywords or not needs_copy(left.realize(), right.realize()):
         raise NotLowered

@@ -1,8 +1,8 @@
-"""Reductions: sum, mean, extrema, any/all, arg-extrema, norms (`variance.py` has the variances).
+"""Reductions: sum, mean, extrema, any/all, arg-extrema, norms (variances: `variance.py`).
 
 Place in the pipeline: part of `lowering/`. A reduction is always a buffer of its own with a
-`Computed` definition whose domain is the *input's* shape, dimensions flagged as reduced;
-scheduling then puts it into one kernel with whatever shares that domain.
+`Computed` definition whose domain is the *input's* shape, with flags for the reduced dimensions;
+scheduling then fuses it with whatever shares that domain.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _COMBINE: Final = {
 
 
 def reduced_dims(dims: Any, rank: int) -> tuple[int, ...]:
-    """Normalised, sorted dimension numbers; none or empty means all."""
+    """Normalised, sorted dimension numbers; None or () means all."""
     if dims is None:
         return tuple(range(rank))
     if isinstance(dims, int):
@@ -79,9 +79,8 @@ def reduce_value(
     prepare: Body | None = None,
     finish: Body | None = None,
 ) -> Value:
-    """Collapse `dims` of `x` (converted to `compute`, then `prepare`d); the result, `finish`ed,
-    has `dtype`.
-    """
+    """Collapse `dims` of `x` (converted to `compute`, then `prepare`d); the result, `finish`ed, has
+    `dtype`."""
     if not x.shape:
         x = x.view((1,), Reshape((), (1,)))
         dims, keepdim = (0,), False
@@ -128,9 +127,8 @@ def reduce_value(
 def _few_places(
     kind: str, x: Value, dims: Sequence[int], keepdim: bool
 ) -> list[tuple[int, ...]] | None:
-    """The elements of a reduction that is better an operator at each point, which fuses with all
-    others; None: a loop, which shares the kernel of what computes its elements.
-    """
+    """The elements of a small reduction that is better computed as an operator at each point, which
+    fuses with anything; None for a loop, which shares the kernel of what computes its elements."""
     buffer = x.buffer()
     if kind not in _COMBINE or (buffer is not None and isinstance(buffer.definition, Computed)):
         return None
@@ -195,7 +193,7 @@ def mean_value(
 
 
 def count_of(x: Value, dims: Sequence[int]) -> IntExpr:
-    """How many elements are collapsed into one."""
+    """The number of elements that are collapsed into one."""
     return product([x.shape[d] for d in dims]) if x.shape else 1
 
 
@@ -278,7 +276,7 @@ Norm = tuple[str, Body, Body | None]
 
 
 def _power_norm(order: float) -> Norm:
-    """The root of a sum of powers."""
+    """A root of a sum of powers."""
 
     def power(b: Emitter, u: Node) -> Node:
         size = b.op("abs", u)

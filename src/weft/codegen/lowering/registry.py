@@ -1,9 +1,9 @@
-"""The table of lowerings, and what a lowering function gets to work with.
+"""The table of lowerings, and the context that a lowering function works with.
 
 Place in the pipeline: part of `lowering/`. A lowering is a function from a context and the node's
 arguments (tensors as `Value`s, symbolic sizes as `IntExpr`s, the rest as in the graph) to the
-node's `Value`, a list of them for several results. It may raise `NotLowered`: ATen is then called
-instead.
+node's `Value`, or a list of them for several results. It may raise `NotLowered`: ATen is then
+called instead::
 
     @lowering(aten.relu.default)
     def relu(cx, x):
@@ -56,7 +56,7 @@ def lowering(*operators: Any) -> Callable[[F], F]:
 
 
 def in_channels_last(value: Value) -> bool:
-    """Does (or will) an NCHW value lie as NHWC in memory?"""
+    """Whether an NCHW value has (or will have) NHWC memory."""
     return is_channels_last(value.shape, _layout(value))
 
 
@@ -65,7 +65,7 @@ def _layout(value: Value) -> Shape | None:
 
 
 def is_channels_last(shape: Shape, strides: Shape | None) -> bool:
-    """Are these the strides of an NCHW tensor that lies as NHWC in memory?"""
+    """Whether these are the strides of an NCHW tensor with NHWC memory."""
     if strides is None or len(shape) != 4:
         return False
     _, channels, height, width = shape
@@ -75,7 +75,7 @@ def is_channels_last(shape: Shape, strides: Shape | None) -> bool:
 
 
 def _layout_of_images(operands: Sequence[Any], shape: Shape) -> Shape | None:
-    """Channels-last strides, if an operand of the result's shape lies so."""
+    """Channels-last strides if an operand of the result's shape has that layout, else None."""
     for value in operands:
         if isinstance(value, Value) and value.shape == shape and in_channels_last(value):
             return _layout(value)
@@ -85,7 +85,7 @@ def _layout_of_images(operands: Sequence[Any], shape: Shape) -> Shape | None:
 @final
 @dataclass(slots=True)
 class LoweringContext:
-    """The node being lowered: its target and what is known of its results.
+    """The node being lowered: its target, and the metadata of its results.
 
     `shapes`, `dtypes`, `layouts` (strides) have one entry per tensor result; `shape`, `dtype` are
     the first's.
@@ -111,7 +111,7 @@ class LoweringContext:
         self, shape: Shape, dtype: torch.dtype, formula: Any, cost: int = 0, reads: int = 0,
         layout: Shape | None = None,
     ) -> Value:
-        """A value given by a formula."""
+        """A value defined by a formula."""
         impl = Lazy(formula, cost, reads)
         return Value(shape, dtype, impl, self.device, self.graph, layout, self.origins)
 
@@ -143,17 +143,17 @@ class LoweringContext:
         return value
 
     def copy(self, x: Value) -> Value:
-        """The same elements as a new tensor (never an alias), laid out as the node's result."""
+        """The same elements as a new tensor (never an alias), with the node's layout."""
         return self.lazy(x.shape, x.dtype, x.at, *cost_of((x,)), self.layouts[0])
 
     def share(self, x: Value) -> Value:
-        """Make a value that a composite lowering uses several times memory, unless it is cheap."""
+        """Realise a value that a composite lowering uses several times, unless it is cheap."""
         if isinstance(x.impl, Lazy) and x.impl.cost + x.impl.reads > 3:
             x.realize()
         return x
 
     def clamp_start(self, start: IntExpr | None, size: IntExpr) -> IntExpr:
-        """The first element of a slice, as Python's slicing has it."""
+        """The first element of a slice, by Python's rules."""
         if start is None:
             return 0
         if not self._is_nonnegative(start):
@@ -188,7 +188,7 @@ def number_value(cx: LoweringContext, operand: Any) -> Any:
 
 
 def _joint_origins(operands: Sequence[Any], own: tuple[Origin, ...]) -> tuple[Origin, ...]:
-    """Where a formula comes from: its operands' formulas, then itself; the latest eight."""
+    """The origins of a formula: its operands' formulas, then itself; the latest eight."""
     found: dict[Origin, None] = {}
     for operand in operands:
         if isinstance(operand, Value) and isinstance(operand.impl, Lazy):
@@ -210,7 +210,7 @@ def cost_of(operands: Sequence[Any]) -> tuple[int, int]:
 
 
 def _reader(operand: Any, scalar: str, shape: Shape) -> Callable[[Emitter, Index], Node]:
-    """How to get an operand's node, converted to the compute type `scalar`."""
+    """A function that returns an operand's node, converted to the compute type `scalar`."""
     if isinstance(operand, Value):
         return _value_reader(operand, scalar, len(shape))
     if isinstance(operand, (int, float, bool, Expr)):

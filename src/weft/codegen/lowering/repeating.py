@@ -1,11 +1,11 @@
-"""Which formulas with several users become memory, and which are computed again at each use.
+"""Which formulas with several users become memory, and which are recomputed at each use.
 
-Place in the pipeline: asked by `graph.py` after each node. Memory costs nothing where the users are
-fused with the formula and read it point by point (`schedule.py` hands the value on), so a formula
-of some cost is given a buffer. Otherwise it costs a store, loads, and a kernel of its own. That is
-so where a user reads it at *other* points: a rotary embedding takes elements `j` and `j + 64` of a
-normalised row. A formula that loads little more than one tensor of its own size, without dear
-functions, is then better repeated, and everywhere one that loads less (pairwise differences):
+Place in the pipeline: used by `graph.py` after each node. Memory costs nothing if the users are
+fused with the formula and read it point by point (`schedule.py` passes the value on), so a formula
+of some cost gets a buffer. Otherwise it costs a store, loads, and a kernel of its own. That is so
+if a user reads it at *other* points: a rotary embedding takes elements `j` and `j + 64` of a
+normalised row. A formula that loads little more than one tensor of its own size, without expensive
+functions, is then better recomputed; one that loads less (pairwise differences) always is::
 
     normed = x * rsqrt(mean + eps) * weight          # mean: one number a row, a buffer
     normed * cos + cat(-normed[..., 64:], normed[..., :64]) * sin          # one kernel
@@ -56,7 +56,7 @@ RESHAPING: Final = frozenset({
 
 
 def should_realize(value: Value, node: Node) -> bool:
-    """Is the formula of a node too dear to be repeated by each of the node's users?"""
+    """Whether a node's formula is too expensive to be recomputed by each of the node's users."""
     impl = value.impl
     if isinstance(impl, Strided):
         return False
@@ -72,7 +72,7 @@ def should_realize(value: Value, node: Node) -> bool:
 
 
 def _is_moved(node: Node, depth: int = 4) -> bool:
-    """Does a user, perhaps behind a view, read the value at other points?"""
+    """Whether a user, perhaps behind a view, reads the value at other points."""
     return any(
         user.target in MOVING
         or (depth > 0 and user.target in RESHAPING and _is_moved(user, depth - 1))
@@ -81,7 +81,7 @@ def _is_moved(node: Node, depth: int = 4) -> bool:
 
 
 def _is_spread(node: Node) -> bool:
-    """Do the users, perhaps behind views, compute many elements of each of the value's?"""
+    """Whether the users, perhaps behind views, compute many elements from each of the value's."""
     own = _elements(node)
     most = max((_elements(user) for user in _readers(node)), default=0)
     return most >= max(SPREAD * own, MANY)
@@ -102,16 +102,15 @@ def _elements(node: Node) -> int:
 
 
 def _is_worth_a_table(value: Value) -> bool:
-    """Does an element take longer to compute than to load?"""
+    """Whether an element takes longer to compute than to load."""
     em = _evaluated(value)
     operators = [n.name for n in em.nodes if isinstance(n, Op)]
     return any(name in DEAR for name in operators) or len(operators) > TABLE_OPERATORS
 
 
 def _large_loads_of(value: Value) -> int | None:
-    """How many elements of tensors as large as the value the formula loads; None if it uses many or
-    dear operators.
-    """
+    """The number of loads from tensors as large as the value; None if the formula has many or
+    expensive operators."""
     em = _evaluated(value)
     if any(isinstance(n, Reduce) or (isinstance(n, Op) and n.name in DEAR) for n in em.nodes):
         return None
@@ -131,7 +130,7 @@ def _evaluated(value: Value) -> Emitter:
 
 
 def _large_loads(em: Emitter, points: int) -> int:
-    """Loads that touch more than an eighth as many elements as there are points."""
+    """The number of loads that touch more than an eighth as many elements as there are points."""
     loads = [n for n in em.nodes if isinstance(n, Load)]
     extents = {v.symbol: estimate(v.extent) for v in em.outer}
     touched = [product([extents[s] for s in symbols(load.index) if s in extents]) for load in loads]

@@ -1,15 +1,14 @@
-"""Room at the ends of rows, so that a GPU's matrix product can read them in whole vectors.
+"""Padding at the ends of rows, so that a GPU's matrix product can read them in whole vectors.
 
-Place in the pipeline: asked by `graph.py` before it lowers a node. cuBLAS reads half-precision
+Place in the pipeline: used by `graph.py` before it lowers a node. cuBLAS reads half-precision
 matrices whose rows do not start at multiples of 16 bytes with slow kernels: the gradient of a
 language model's scores over 50257 words takes 2.4 and 2.2 ms in its two products on an H200, and
-0.4 ms in each with rows of 50264. What a kernel of ours computes may lie in memory as we like:
+0.4 ms in each with rows of 50264. The layout of what our kernels compute is ours to choose::
 
     scores = softmax_backward(…)     # (4096, 50257), strides (50264, 1)
     mm(scores, weight);  mm(scores.t(), x)
 
-and of an input a copy (0.3 ms) pays. Results of the graph keep the strides that they have in eager
-mode.
+and for an input a copy (0.3 ms) pays. Results of the graph keep eager's strides.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _VIEWS: Final = frozenset({
 
 
 def padded_rows(gm: GraphModule) -> dict[Node, Shape]:
-    """The strides of the nodes whose rows get room, where they become memory."""
+    """The strides of the nodes whose rows are padded, if they become memory."""
     found = {}
     for node in gm.graph.nodes:
         if node.target in _MATRICES and _is_large(node):
@@ -51,7 +50,7 @@ def padded_rows(gm: GraphModule) -> dict[Node, Shape]:
 
 
 def _is_large(node: Node) -> bool:
-    """Is it a half-precision product on a GPU, of known sizes, and enough work?"""
+    """Whether it is a half-precision product on a GPU, of known sizes, with enough work."""
     result = node.meta["val"]
     if result.device.type != "cuda" or result.dtype not in (torch.float16, torch.bfloat16):
         return False
@@ -61,14 +60,14 @@ def _is_large(node: Node) -> bool:
 
 
 def _root(node: Node) -> Node:
-    """What the node is a view of."""
+    """The node that this one is a view of, or itself."""
     while node.target in _VIEWS:
         (node,) = node.all_input_nodes
     return node
 
 
 def _may_be_padded(node: Node, matrix: Node) -> bool:
-    """Can it have room at the ends of its rows, and are these the rows (or columns) of `matrix`?"""
+    """Whether the node's rows can be padded and are the rows (or columns) of `matrix`."""
     value = node.meta.get("val")
     if node.op == "get_attr" or not isinstance(value, torch.Tensor) or value.dim() < 2:
         return False
@@ -84,7 +83,7 @@ def _may_be_padded(node: Node, matrix: Node) -> bool:
 
 
 def _is_returned(node: Node) -> bool:
-    """Is it, or a view of it, a result of the graph?"""
+    """Whether it, or a view of it, is a result of the graph."""
     return any(u.op == "output" or (u.target in _VIEWS and _is_returned(u)) for u in node.users)
 
 

@@ -1,8 +1,8 @@
-"""Running sums, products and extrema on GPUs: ATen's, along rows.
+"""Cumulative sums, products and extrema on GPUs: ATen's kernels, along rows.
 
 Place in the pipeline: part of `lowering/`. ATen scans rows in parallel; along another dimension one
-thread walks each column, which takes fifty times as long where there are a thousand of them. Few
-columns are therefore moved to rows first (by a kernel that what comes before is fused with).
+thread walks each column, which takes fifty times as long for a thousand columns. Few columns are
+therefore moved to rows first (by a kernel that fuses with what comes before).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Variances and standard deviations.
 
 Place in the pipeline: part of `lowering/`; norms use `variance` too. Two passes over each row, the
-mean, then the squared differences, are as accurate as eager's one and free where a row stays in
-registers or in a cache. On a GPU, few long rows (the statistics of a batch norm) stay in neither
-and are computed by many programs: there each piece of a row gives its mean and its sum of squares,
-in one kernel that reads it from memory once, and a second kernel combines the pieces::
+mean and then the squared differences, are as accurate as eager's single one, and free if a row
+stays in registers or in a cache. On a GPU, few long rows (the statistics of a batch norm) do not,
+and many programs compute them: a first kernel, which reads the row from memory once, computes the
+mean and the sum of squares of each piece of a row, and a second kernel combines the pieces::
 
     mean = average of the pieces' means          squares = sum of the pieces' squares
                                                          + length * sum of (piece's mean - mean)^2
@@ -74,7 +74,7 @@ def _squares(
 
 
 def _from_squares(count: IntExpr, correction: float, root: bool) -> Finish:
-    """The variance, or its square root, of a sum of squared differences."""
+    """The variance, or its square root, from a sum of squared differences."""
 
     def finish(b: Emitter, total: Node) -> Node:
         result = b.op("div", total, _count_less(b, count, correction, total))
@@ -96,9 +96,8 @@ def _count_less(b: Emitter, count: IntExpr, correction: float | Expr, like: Node
 @final
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """How to see the operand: under `shape`, then with its dimensions in `order`, of which the
-    first `outer` count the pieces and the last `inner` run along a piece.
-    """
+    """A view of the operand as pieces: its `shape`, then its dimensions in `order`, of which the
+    first `outer` count the pieces and the last `inner` run along a piece."""
 
     shape: Shape
     order: tuple[int, ...]
@@ -107,7 +106,7 @@ class _Pieces:
 
 
 def _pieces(x: Value, dims: Sequence[int]) -> _Pieces | None:
-    """How to cut rows so that enough programs have work; None where they have it without."""
+    """How to cut rows so that enough programs have work; None if they have enough without."""
     sizes = [n for n in x.shape if isinstance(n, int)]
     if len(sizes) < len(x.shape) or not dims:
         return None
@@ -129,7 +128,7 @@ def _pieces(x: Value, dims: Sequence[int]) -> _Pieces | None:
 
 
 def _leading(sizes: Sequence[int], dims: Sequence[int], wanted: int) -> Sequence[int]:
-    """The first dimensions of `dims`, of which all but the last make no more pieces than wanted."""
+    """The first dimensions of `dims`, which except the last make no more pieces than wanted."""
     for n in range(1, len(dims)):
         if math.prod(sizes[d] for d in dims[:n]) > wanted:
             return dims[:n]
@@ -137,13 +136,13 @@ def _leading(sizes: Sequence[int], dims: Sequence[int], wanted: int) -> Sequence
 
 
 def _nearest_divisor(size: int, wanted: float) -> int:
-    """Rather somewhat larger than smaller."""
+    """The divisor nearest to `wanted`, rather larger than smaller."""
     divisors = [n for n in range(1, size + 1) if size % n == 0]
     return min(divisors, key=lambda n: max(n / wanted, 2 * wanted / n))
 
 
 def _lie_side_by_side(x: Value, dims: Sequence[int]) -> bool:
-    """Are neighbours in memory parts of different rows?"""
+    """Whether neighbours in memory belong to different rows."""
     layout = x.impl.strides if isinstance(x.impl, Strided) else x.layout
     strides = contiguous_strides(x.shape) if layout is None else layout
     return any(strides[d] == 1 and x.shape[d] != 1 for d in range(len(strides)) if d not in dims)

@@ -141,7 +141,7 @@ class Reshape:
 
 
 def _joint_stride(dims: list[tuple[IntExpr, IntExpr]]) -> IntExpr | None:
-    """The innermost stride of dimensions that lie row-major in one piece; None if they don't."""
+    """The innermost stride of dimensions that are row-major in one piece; None if they are not."""
     kept = [(size, stride) for size, stride in dims if not is_one(size)]
     if not kept:
         return 1
@@ -152,12 +152,12 @@ def _joint_stride(dims: list[tuple[IntExpr, IntExpr]]) -> IntExpr | None:
 
 
 def is_one(size: IntExpr) -> bool:
-    """Is the size 1 for certain?"""
+    """Whether the size is known to be 1."""
     return isinstance(size, int) and size == 1
 
 
 def broadcast_index(index: Index, shape: Shape) -> Index:
-    """The index into a value of `shape` broadcast to the shape that `index` is for."""
+    """The index into a value of `shape` that is broadcast to the shape of `index`."""
     tail = index[len(index) - len(shape) :]
     return [0 if is_one(size) else i for i, size in zip(tail, shape, strict=True)]
 
@@ -216,7 +216,7 @@ def dimension_groups(left: Shape, right: Shape) -> list[tuple[list[int], list[in
 
 
 def _left_is_behind(a: IntExpr, b: IntExpr) -> bool:
-    """Should the run with product `a` grow before the one with product `b`?"""
+    """Whether the run with product `a` should grow before the one with product `b`."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
     return bool((b % a) == 0) if a != 0 else True
@@ -287,7 +287,7 @@ def select(cx: LoweringContext, x: Value, dim: int, position: Any) -> Value:
 
 @lowering(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, aten.chunk.default)
 def split(cx: LoweringContext, x: Value, *args: Any, dim: int | None = None) -> list[Value]:
-    """All kinds of splitting: the results' shapes say where."""
+    """All kinds of splitting: the results' shapes decide."""
     unbind = cx.target is aten.unbind.int
     if dim is None:
         given = args[0:1] if unbind else args[1:2]
@@ -348,7 +348,7 @@ class Diagonal:
 def as_strided(
     cx: LoweringContext, x: Value, size: Any, strides: Any, offset: IntExpr | None = None
 ) -> Value:
-    """Of a row-major value, which is what the functionaliser applies it to."""
+    """Of a row-major value: the functionaliser applies it to nothing else."""
     if x.realize().strides != contiguous_strides(x.shape):
         x = cx.lazy(x.shape, x.dtype, x.at, 0, 1)
     memory = x.realize()

@@ -1,12 +1,12 @@
 """Windows that slide over images of any rank: pooling, fused with what comes before and after.
 
-Place in the pipeline: part of `lowering/`. ATen's kernels are calls of their own, for maxima write
-positions that only a backward reads, and on CPUs take many times as long (row-major images are not
-vectorised). A small window is written out, a few loads at each point:
+Place in the pipeline: part of `lowering/`. ATen's kernels are separate calls, write positions of
+maxima that only a backward reads, and on CPUs take many times as long (row-major images are not
+vectorised). A small window is unrolled into a few loads at each point::
 
     max_pool1d(x, 3, 1, 1)[i]  =  max(x[i - 1] if i >= 1 else -inf, x[i], x[i + 1] if ... else -inf)
 
-On CPUs the elements of a large one are loops that are reduced, elsewhere ATen is called.
+On CPUs the elements of a large window are reduced in loops; elsewhere ATen is called.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _largest(cx: LoweringContext, x: Value, windows: Windows) -> list[Value]:
 
 def _place(x: Value, windows: Windows) -> Any:
     """The position of the largest element in the image, row by row; of several NaNs the last one,
-    as ATen has it."""
+    as in ATen."""
     small = windows.offset_type
 
     def formula(em: Emitter, index: Index) -> Node:
@@ -154,8 +154,8 @@ def _place(x: Value, windows: Windows) -> Any:
 
 
 def _place_in_loops(cx: LoweringContext, x: Value, windows: Windows, best: Value) -> Any:
-    """The same, where the largest element is known: the first one that equals it, or the last NaN
-    (the least of negated positions)."""
+    """As `_place`, given the largest element: the first one that equals it, or the last NaN (the
+    smallest of negated positions)."""
     small = windows.offset_type
 
     def candidate(em: Emitter, index: Index, taps: Index) -> Node:
@@ -242,7 +242,7 @@ def adaptive_max_pool_backward(
 def _largest_gradient(
     cx: LoweringContext, gradient: Value, windows: Windows, indices: Value
 ) -> Value:
-    """Each element asks the windows that it lies in whether it was the largest."""
+    """Each element adds the gradients of the windows in which it was the largest."""
 
     def formula(em: Emitter, index: Index) -> Node:
         here = em.index(flatten_index(index[-windows.rank :], windows.sizes))
@@ -265,10 +265,12 @@ def _largest_gradient(
 @final
 @dataclass(frozen=True)
 class Windows:
-    """Windows over the last dimensions of images, which have these `sizes`: window `n` has elements
-    n * stride - padding + tap * dilation, taps counting to `kernel`. Are some `cut` at the far end,
-    beyond the padding? Adaptive ones begin and end where `shared` windows divide the image evenly;
-    `kernel` is then the longest of them."""
+    """Windows over the last dimensions of images, which have these `sizes`.
+
+    Window `n` has the elements n * stride - padding + tap * dilation, for taps below `kernel`.
+    `cut`: some windows are cut off at the far end, beyond the padding. Adaptive windows begin and
+    end where `shared` windows divide the image evenly; `kernel` is then the longest of them.
+    """
 
     sizes: Shape
     kernel: tuple[int, ...]
@@ -292,7 +294,7 @@ class Windows:
         return window * self.stride[d] - self.padding[d] + tap * self.dilation[d]
 
     def end(self, d: int, window: IntExpr) -> IntExpr:
-        """The first position that surely lies outside."""
+        """The first position that is certainly outside."""
         if self.shared:
             return ((window + 1) * self.sizes[d] + self.shared[d] - 1) // self.shared[d]
         return self.sizes[d]
@@ -300,8 +302,8 @@ class Windows:
     def element(
         self, em: Emitter, x: Value, index: Index, taps: Index, outside: float
     ) -> tuple[Node, Node | None]:
-        """One element of the window at `index`, and whether it lies inside the image (None:
-        surely)."""
+        """One element of the window at `index`, and whether it is inside the image (None:
+        certainly)."""
         front, own = index[: -self.rank], enumerate(index[-self.rank :])
         at = [self.position(d, window, taps[d]) for d, window in own]
         inside = em.within(
@@ -313,18 +315,18 @@ class Windows:
     def elements(
         self, em: Emitter, x: Value, index: Index, outside: float
     ) -> Iterator[tuple[Index, Node, Node | None]]:
-        """Each element of the window at `index`, row by row: its taps, value, and whether it lies
+        """Each element of the window at `index`, row by row: its taps, value, and whether it is
         inside."""
         for taps in itertools.product(*map(range, self.kernel)):
             yield taps, *self.element(em, x, index, taps, outside)
 
     def fixed_count(self, with_padding: bool) -> int:
-        """The elements that averages are divided by, if all windows have as many; else 0."""
+        """The divisor of averages, if all windows have the same number of elements; else 0."""
         varies = self.cut or (any(self.padding) and not with_padding)
         return 0 if varies else math.prod(self.kernel)
 
     def count(self, em: Emitter, index: Index, dtype: DType, with_padding: bool) -> Node:
-        """The elements of the window at `index` inside the image, or with its padding."""
+        """The number of elements of the window at `index` inside the image, or with its padding."""
         total = em.const(1, dtype)
         for d, window in enumerate(index[-self.rank :]):
             if self.shared:
@@ -344,7 +346,7 @@ class Windows:
     # -- positions in an image -----------------------------------------------------------------
 
     def start(self, index: Index) -> IntExpr:
-        """The window's first element, row by row (it may lie outside)."""
+        """The position of the window's first element, row by row (it may be outside)."""
         own = enumerate(index[-self.rank :])
         return flatten_index([self.position(d, window, 0) for d, window in own], self.sizes)
 
@@ -362,14 +364,15 @@ class Windows:
     def covering(
         self, em: Emitter, index: Index, results: Shape
     ) -> Iterator[tuple[Node | None, Index]]:
-        """The windows that the element at `index` lies in: whether each exists, and which it is."""
+        """The windows that contain the element at `index`: whether each exists, and which it is."""
         front, own = index[: -self.rank], enumerate(index[-self.rank :])
         counts = results[-self.rank :]
         for found in itertools.product(*(self._covering(d, i, counts[d]) for d, i in own)):
             yield em.within(itertools.chain(*found)), [*front, *(places[0][0] for places in found)]
 
     def _covering(self, d: int, position: IntExpr, count: IntExpr) -> Iterator[list[Place]]:
-        """The same along one dimension: window and count first, then other places to be checked."""
+        """As `covering`, along one dimension: first window and count, then other candidates to
+        check."""
         if self.shared:  # at most two, as there are no more windows than elements
             first = position * self.shared[d] // self.sizes[d]
             yield [(first, count)]
@@ -386,10 +389,10 @@ class Windows:
             yield [(at // stride - back, count), (at % stride + back * stride, kernel)]
 
     def gradient(self, cx: LoweringContext, formula: Any, most: int | None = None) -> Value:
-        """A gradient with respect to the image, whose elements lie in at most that many windows.
+        """A gradient with respect to the image, whose elements are in at most that many windows.
 
-        On CPUs it has a kernel of its own where windows advance in steps: that is written out by
-        pieces (`kernels.py`), which a reduction is not.
+        On CPUs it has its own kernel if windows advance in steps: it is then unrolled by pieces
+        (`kernels.py`), which a reduction is not.
         """
         each = zip(self.kernel, self.stride, self.dilation, strict=True)
         covering = math.prod(k if gap > 1 else -(-k // s) for k, s, gap in each)
@@ -442,8 +445,8 @@ class Windows:
 
 
 def _adaptive_windows(cx: LoweringContext, x: Value, results: Shape) -> Windows:
-    """Windows that divide the image as evenly as possible among the results; some may share rows.
-    """
+    """Windows that divide the image as evenly as possible among the results; some may share
+    rows."""
     rank = 3 if "pool3d" in str(cx.target) else 2
     pairs = [(n, s) for n, s in zip(x.shape[-rank:], results[-rank:], strict=True)
              if isinstance(n, int) and isinstance(s, int) and s <= n]

@@ -76,10 +76,10 @@ _INT_LIMITS: Final = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
 class TritonSource:
     """A kernel's text and what is needed to compile and launch it.
 
-    The text says nothing about the graph - buffers are b0, b1, …, the name has no number -, so that
+    The text does not depend on the graph - buffers are b0, b1, …, the name has no number -, so that
     the equal kernels of a model's layers are compiled once.
 
-    signature: Triton type of each parameter, in order; pointers: how many of them are buffers;
+    signature: Triton type of each parameter, in order; pointers: the number of buffers among them;
     programs: size of the one-dimensional grid; multiples: of sizes, (position, power of two).
     """
 
@@ -103,10 +103,10 @@ def emit(
     kernel: Kernel, tiling: Tiling, name: str, *, narrow: bool | None = None,
     multiples: frozenset[tuple[str, int]] = frozenset(),
 ) -> TritonSource:
-    """The Triton source of `kernel`; `Unsupported` if Triton has no word for one of its operators.
+    """The Triton source of `kernel`; raises `Unsupported` if Triton lacks one of its operators.
 
-    narrow: whether its sizes and indices fit in 32 bits (None: as far as their bounds tell);
-    multiples: names of sizes, and the powers of two that divide them.
+    narrow: whether its sizes and indices fit in 32 bits (None: decided by their bounds); multiples:
+    names of sizes, and the powers of two that divide them.
     """
     powers = dict(multiples)
     source = _Emitter(kernel, tiling, name, narrow, quotients(kernel, powers)).emit()
@@ -195,7 +195,7 @@ class _Emitter:
         return programs
 
     def _narrow(self) -> bool:
-        """Do all indices fit in 32 bits?"""
+        """Whether all indices fit in 32 bits."""
         if self.narrow is not None:
             return self.narrow
         indices = [n.index for n in self.kernel.nodes if isinstance(n, Load)]
@@ -455,9 +455,8 @@ class _Emitter:
         self._line(f"{function}({self.pointers[store.buffer]} + {index}, {value}{mask})")
 
     def _index(self, index: Expr | int) -> str:
-        """An index as text; of variables that lie flat in memory only the flat index is used, which
-        Triton sees to be contiguous.
-        """
+        """An index as text; variables that are contiguous in memory are replaced by the flat index,
+        which Triton knows to be contiguous."""
         for axis in self.tiling.axes:
             index = _flattened(index, axis)
         return self._text(index).replace("weft_floor_", "p.floor_")

@@ -1,8 +1,9 @@
-"""Parts of sizes that powers of two divide: what `emit.py` writes for the half of a row.
+"""Parts of sizes that powers of two divide: what `emit.py` writes for half of a row.
 
-Triton is told that `n` is a multiple of 16, but follows that through no quotient: a second half
-that starts at `(n + 1) // 2` may start anywhere, and is loaded element by element. With
-`n = 16 * n_16` the half starts at `8 * n_16`, and is loaded in whole vectors.
+Place in the pipeline: used by `emit.py`. Triton is told that `n` is a multiple of 16, but does not
+follow that through quotients: a second half that starts at `(n + 1) // 2` may start anywhere for
+it, and is loaded element by element. With `n = 16 * n_16` the half starts at `8 * n_16`, and is
+loaded in whole vectors.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from weft.shapes.expr import Expr, IntExpr, symbol, symbol_of
 
 
 def quotients(kernel: Kernel, multiples: Mapping[str, int]) -> dict[Expr, Expr]:
-    """The sizes that occur within quotients, minima and the like, each as a multiple of a variable
-    named after it.
+    """The sizes that occur inside quotients, minima and the like, each as a multiple of a new
+    variable.
 
     multiples: names of sizes, and the powers of two that divide them.
     """

@@ -1,5 +1,4 @@
-"""Device functions that generated Triton kernels import: eager's semantics where Triton's own
-differ.
+"""Device functions of generated Triton kernels: eager's semantics where Triton's own differ.
 
 Place in the pipeline: imported by the source text that `emit.py` writes, never by weft itself (it
 needs Triton). Its text is part of every kernel's cache key.

@@ -2,7 +2,7 @@
 
 Place in the pipeline: between `target.py`, which compiles a form, and the call sequence. One text
 for all sizes would be slow: rows of 128 in tiles of 4096, loads of single elements because rows may
-start anywhere, index arithmetic in 64 bits. A form takes for granted what is true of many sizes::
+start anywhere, index arithmetic in 64 bits. A form assumes what is true of many sizes::
 
     form                              holds for sizes where
     tile of [1, 1024], row at once    the row has at most 1024 elements
@@ -11,8 +11,8 @@ start anywhere, index arithmetic in 64 bits. A form takes for granted what is tr
     the row has no cut tile           its length is a multiple of the tile's: no masks
     rows in 16 pieces                 the row has 16 elements; chosen where the results are few
 
-The form for the sizes seen while compiling is compiled with the graph. Other sizes use a form that
-holds for them, however slow, until they have come back: then they get their own. A loop over
+The form for the sizes seen while compiling is compiled with the graph. Other sizes use any form
+that holds for them, however slow, until they occur again: then they get their own. So a loop over
 growing lengths does not compile at each step.
 """
 
@@ -48,9 +48,8 @@ Launch = Callable[..., None]
 @final
 @dataclass(frozen=True)
 class Form:
-    """What one text of the kernel takes for granted; `tilings`: of the kernel, or of the two that a
-    reduction in `chunks` pieces is split in.
-    """
+    """The assumptions of one text of the kernel; `tilings`: of the kernel, or of the two kernels
+    that a reduction in `chunks` pieces is split into."""
 
     tilings: tuple[Tiling, ...]
     chunks: int
@@ -69,9 +68,7 @@ class Forms:
         self.names = tuple(map(str, self.symbols))
 
     def best(self, sizes: tuple[int, ...]) -> Form:
-        """The form for these sizes (in the order of `Kernel.sizes`, without the numbers that are
-        no sizes).
-        """
+        """The best form for these sizes (in the order of `Kernel.sizes`, without floats)."""
         measure = self._measure(sizes)
         tiling = choose_tiling(self.kernel, measure)
         chunks = choose_chunks(self.kernel, tiling, measure)
@@ -87,7 +84,7 @@ class Forms:
         return Form(measured, chunks, self._largest(*sizes) < 2**31, multiples)
 
     def general(self, sizes: tuple[int, ...]) -> Form:
-        """A form for these sizes that holds for many others."""
+        """A form for these sizes that also holds for many others."""
         best = self.best(sizes)
         tilings = tuple(t.measured(lambda extent: extent) for t in best.tilings)
         return replace(best, tilings=tilings, multiples=frozenset())
@@ -112,7 +109,7 @@ class Forms:
 
     @cached_property
     def _largest(self) -> Callable[..., int]:
-        """A function of the sizes: no index, nor anything on the way to it, is larger."""
+        """A function of the sizes that bounds every index and its intermediate results."""
         limits = {v.symbol: v.extent for v in (*self.kernel.outer, *self.kernel.inner)}
         limits |= {n.symbol: n.size for n in self.kernel.nodes if isinstance(n, Indirect)}
         bounds = {_magnitude(e, limits) for e in _expressions(self.kernel)
@@ -131,7 +128,7 @@ def _holds_row(tiling: Tiling, measure: Measure) -> bool:
 
 
 def _expressions(kernel: Kernel) -> Iterator[IntExpr]:
-    """All that the text computes with sizes and loop variables."""
+    """All expressions of sizes and loop variables that the text computes."""
     points = number_of_points((*kernel.outer, *kernel.inner))
     yield points * 2 + 65536  # flat indices; tiles reach past the end
     yield from index_exprs(kernel.nodes)
@@ -164,7 +161,7 @@ def _magnitude_of_atom(atom: Atom, limits: Mapping[Expr, IntExpr]) -> IntExpr:
 
 @final
 class SizedKernel:
-    """A kernel as a callable (`launch`) that takes the form that its sizes deserve."""
+    """A kernel as a callable (`launch`) that chooses the form for its sizes."""
 
     def __init__(
         self, forms: Forms, made: dict[Form, Launch], build: Callable[[Form], Launch]
@@ -177,7 +174,7 @@ class SizedKernel:
         self.launch: Launch = _cuda.Sized(self.find, keys)
 
     def find(self, sizes: tuple[int, ...]) -> tuple[Launch, bool]:
-        """The launch for these sizes, and whether it is the best."""
+        """The launch for these sizes, and whether it is the best one."""
         launch = self.bound.get(sizes)
         if launch is not None:
             return launch, True
@@ -195,7 +192,8 @@ class SizedKernel:
         return launch, True
 
     def _holding(self, sizes: tuple[int, ...]) -> Launch:
-        """The launch of a form that holds for these sizes; a general one is built if none does."""
+        """The launch of a form that holds for these sizes; builds a general one if there is
+        none."""
         for form, launch in self.made.items():
             if self.forms.holds(form, sizes):
                 return launch

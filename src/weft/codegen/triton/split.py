@@ -59,13 +59,13 @@ class Split:
 
 
 def split_reduction(kernel: Kernel, tiling: Tiling) -> Split | None:
-    """The two kernels, or None where one is enough or the form does not allow it."""
+    """The two kernels, or None if one is enough or the kernel cannot be split."""
     chunks = choose_chunks(kernel, tiling, lambda extent: extent)
     return None if chunks < 2 else split_in(kernel, chunks)
 
 
 def choose_chunks(kernel: Kernel, tiling: Tiling, measure: Measure) -> int:
-    """In how many pieces to compute each row; less than two: not split."""
+    """The number of pieces to compute each row in; less than two: not split."""
     if not _splittable(kernel):
         return 0
     symbolic = not isinstance(number_of_points(kernel.inner), int)
@@ -115,7 +115,7 @@ def number_of_points(variables: Iterable[LoopVar]) -> IntExpr:
 
 
 def split_in(kernel: Kernel, chunks: int) -> Split:
-    """The two kernels for rows in so many pieces (fewer where that covers rows of known length)."""
+    """The two kernels for rows in so many pieces (fewer if that covers rows of known length)."""
     row = number_of_points(kernel.inner)
     length = (row + (chunks - 1)) // chunks
     if isinstance(row, int) and isinstance(length, int):
@@ -125,7 +125,8 @@ def split_in(kernel: Kernel, chunks: int) -> Split:
 
 
 def _of_pieces(kernel: Kernel, chunks: int, length: IntExpr) -> tuple[Kernel, Partials]:
-    """What reduces each piece of a row, and computes all that is stored along the row."""
+    """The kernel that reduces each piece of a row, and computes all that is stored along the
+    row."""
     points, row = number_of_points(kernel.outer), number_of_points(kernel.inner)
     chunk, step = loop_index("c0", chunks), loop_index("l0", length)
     flat = chunk * length + step
@@ -163,7 +164,7 @@ def _of_pieces(kernel: Kernel, chunks: int, length: IntExpr) -> tuple[Kernel, Pa
 
 
 def _of_rows(kernel: Kernel, chunks: int, partials: Partials) -> Kernel:
-    """What reduces the pieces' results, and computes all that is stored once a row."""
+    """The kernel that reduces the pieces' results, and computes all that is stored once a row."""
     points = number_of_points(kernel.outer)
     position = _flat_index(kernel.outer)
     memory = {b.name: b.dtype for b in kernel.buffers}
@@ -196,8 +197,8 @@ def _number(builder: KernelBuilder, value: IntExpr) -> Node:
 
 
 def _columns(kernel: Kernel) -> bool:
-    """Is what varies along the rows contiguous along the last outer variable (to stay innermost)?
-    """
+    """Whether what varies along the rows is contiguous along the last outer variable (which must
+    stay innermost)."""
     if not kernel.outer:
         return False
     last = kernel.outer[-1].symbol
@@ -238,7 +239,7 @@ def identity_value(kind: str, dtype: DType) -> Scalar:
 
 
 def _outer_operands(node: Node) -> list[Node]:
-    """What `node` is computed from that does not vary along the row."""
+    """The operands of `node`, direct or not, that do not vary along the row."""
     found: dict[int, Node] = {}
     pending = [node]
     while pending:

@@ -1,7 +1,7 @@
 """From scheduled kernels to launchable GPU kernels: the Triton target's entry point.
 
-Place in the pipeline: called by `codegen/compile.py` for graphs on a GPU, as
-`codegen.cpp.compile_kernels` is for graphs on the CPU.
+Place in the pipeline: called by `codegen/targets.py` for kernels on a GPU, as `codegen.cpp.target`
+is for those on the CPU.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Spelled:
 
 
 def spell(kernel: Kernel, form: Form | None = None) -> tuple[list[Spelled], Split | None]:
-    """Write `kernel` as one GPU kernel, or as two where its reduction is split."""
+    """Write `kernel` as one GPU kernel, or as two if its reduction is split."""
     if form is not None:
         return _spell_form(kernel, form)
     tiling = choose_tiling(kernel)
@@ -73,9 +73,10 @@ def compile_kernels(
     hints: Mapping[str, int] | None = None,
 ) -> list[Callable[..., None]]:
     """Compile and load `kernels` for a CUDA device; each is called with its buffers, then its
-    sizes. `hints`: values of symbolic sizes, for which the kernels are made ready.
+    sizes.
 
-    Raises `Unsupported` if a kernel uses an operator that Triton lacks.
+    `hints`: values of symbolic sizes for which the kernels are prepared. Raises `Unsupported` if a
+    kernel uses an operator that Triton lacks.
     """
     target = _Target.of(device)
     forms = [Forms(kernel) if kernel.sizes else None for kernel in kernels]
@@ -103,14 +104,14 @@ def _likely(names: Sequence[str], hints: Mapping[str, int]) -> tuple[int, ...]:
 @final
 @dataclass(frozen=True)
 class _Target:
-    """A GPU that kernels are compiled for and loaded on."""
+    """A GPU for which kernels are compiled and loaded."""
 
     arch: int
     index: int
 
     @staticmethod
     def of(device: torch.device | None) -> _Target:
-        """The GPU of that number, or the present one."""
+        """The GPU of that number, or the current one."""
         index = device.index if device is not None else None
         index = torch.cuda.current_device() if index is None else index
         major, minor = torch.cuda.get_device_capability(index)
@@ -119,7 +120,7 @@ class _Target:
     def launches(
         self, kernels: Sequence[Kernel], spelled: Sequence[tuple[list[Spelled], Split | None]]
     ) -> list[Callable[..., None]]:
-        """What launches each kernel, all compiled in parallel."""
+        """The launchable form of each kernel; all are compiled in parallel."""
         flat = [one for parts, _ in spelled for one in parts]
         for one in flat:
             events.record("output_code", name=one.kernel.name, source=one.listing)
@@ -133,7 +134,7 @@ class _Target:
         ]
 
     def builder(self, kernel: Kernel) -> Callable[[Form], Callable[..., None]]:
-        """Compiles further forms of a kernel."""
+        """A function that compiles further forms of a kernel."""
         return lambda form: self.launches([kernel], [spell(kernel, form)])[0]
 
 

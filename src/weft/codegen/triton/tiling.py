@@ -43,8 +43,7 @@ Measure = Callable[[Expr | int], Expr | int]
 @dataclass(frozen=True)
 class Axis:
     """Loop variables flattened into one tile dimension of `block` elements (the last varies
-    fastest). `whole`: the extent, if it is symbolic, is one block or several.
-    """
+    fastest). `whole`: a symbolic extent is a multiple of the block."""
 
     name: str
     variables: tuple[LoopVar, ...]
@@ -61,7 +60,7 @@ class Axis:
 
     @property
     def needs_mask(self) -> bool:
-        """Can a tile reach past the extent?"""
+        """Whether a tile can reach past the extent."""
         return not is_whole(self) if isinstance(self.extent, int) else not self.whole
 
 
@@ -76,7 +75,7 @@ class Tiling:
     num_warps: int
 
     def measured(self, measure: Measure) -> Tiling:
-        """The same, with axes whose blocks are all whole known as such."""
+        """The same tiling, with axes whose extents are multiples of their blocks marked as such."""
         axes = tuple(replace(a, whole=is_whole(a, measure)) for a in self.axes)
         return replace(self, axes=axes)
 
@@ -86,8 +85,8 @@ class Tiling:
 
 
 def is_whole(axis: Axis, measure: Measure = lambda extent: extent) -> bool:
-    """Is the extent, as measured, one block or several? None at all is less than a block, which a
-    program for the other axes reads."""
+    """Whether the extent, as measured, is a positive multiple of the block. (A program for the
+    other axes reads a block even if the extent is 0.)"""
     extent = measure(axis.extent)
     return isinstance(extent, int) and extent > 0 and extent % axis.block == 0
 
@@ -123,12 +122,13 @@ def _accesses(kernel: Kernel) -> Iterator[tuple[Expr | int, int]]:
 
 
 def stride_along(index: Expr | int, variable: Expr) -> Expr | int | None:
-    """Elements between neighbours along `variable`; None where it is not linear."""
+    """Elements between neighbours along `variable`; None if that is not constant."""
     return 0 if isinstance(index, int) else index.coeff(variable)
 
 
 def _transposed_variable(kernel: Kernel) -> LoopVar | None:
-    """The outer variable along which an access is contiguous that is not along the last one."""
+    """The outer variable along which an access is contiguous that is not along the last one, or
+    None."""
     if len(kernel.outer) < 2:
         return None
     *others, last = kernel.outer
@@ -183,9 +183,8 @@ def _outer_reduction_tiling(kernel: Kernel, points: Expr | int, row: Expr | int)
 
 
 def _contiguous_bytes(kernel: Kernel) -> tuple[int, int]:
-    """Bytes of a point that move contiguously along the last outer variable alone, and along the
-    last inner one alone. What has one element a row, or for all rows, weighs nothing.
-    """
+    """The bytes per point that are contiguous along the last outer variable only, and along the
+    last inner one only. Accesses with one element a row, or one for all rows, do not count."""
     if not kernel.outer:
         return 0, 1
     across = along = 0
