@@ -217,10 +217,10 @@ def forward_ad_level() -> int:
 
 
 def is_executed(node: Any) -> bool | None:
-    """aot: whether the backward that runs now runs an autograd node.
+    """aot: whether the running backward executes an autograd node.
 
-    None: outside of a backward, and for the node of a leaf whose gradient
-    `torch.autograd.grad` returns.
+    None: outside of a backward, and for the node of a leaf whose gradient `torch.autograd.grad`
+    returns.
     """
     if node is None:
         return False
@@ -231,9 +231,11 @@ def is_executed(node: Any) -> bool | None:
 
 
 def _setting_pairs(*names: str) -> list[tuple[Callable[..., Any], Callable[..., Any]]]:
-    """What reads and what writes settings, by the common ends of their names ("a/b": they differ).
+    """Pairs of functions that read and write settings, by the common ends of their names ("a/b":
+    they differ).
 
-    PyTorch versions have them or not; some have them where it was built for GPUs only."""
+    Not every PyTorch version has all of them; some exist only in builds for GPUs.
+    """
     ends = [name.partition("/") for name in names]
     pairs = [(f"{prefix}_get_{get}", f"{prefix}_set_{put or get}")
              for get, _, put in ends for prefix in ("", "_cuda")]
@@ -301,28 +303,29 @@ saved_tensors_hooks_switches = (
 
 
 class DispatchMode(TorchDispatchMode):
-    """aot, shapes: what a mode of weft's that sees operators below autograd is made of."""
+    """aot, shapes: the base class of weft's modes that see operators below autograd."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Else PyTorch wraps `__torch_dispatch__` in a function that imports torch._dynamo."""
+        """False, or PyTorch would wrap `__torch_dispatch__` in a function that imports
+        torch._dynamo."""
         return False
 
 
 def dynamo_allows(fn: object) -> bool:
     """markers: whether `torch.compiler.allow_in_graph` marked a function.
 
-    The mark is kept in a module that weft does not import; whoever set one has imported it.
+    The mark is stored in a module that weft does not import; if it was set, that module is loaded.
     """
     rules = sys.modules.get("torch._dynamo.trace_rules")
     return rules is not None and id(fn) in rules._allowed_callable_ids
 
 
 def counts_modules_for_dynamo(fn: types.FunctionType) -> bool:
-    """capture: whether a function only tells torch.compile of a new module.
+    """capture: whether a function only informs torch.compile about a new module.
 
     Once torch.compile has run in a process, `nn.Module.__init__` calls it.
     """
@@ -331,7 +334,8 @@ def counts_modules_for_dynamo(fn: types.FunctionType) -> bool:
 
 
 def dynamo_substitute(fn: object) -> Any:
-    """capture: what `torch.compiler.substitute_in_graph` gave for a C function, or None."""
+    """capture: the function that `torch.compiler.substitute_in_graph` set for a C function, or
+    None."""
     functions = sys.modules.get("torch._dynamo.variables.functions")
     if functions is None:
         return None

@@ -1,13 +1,13 @@
-"""One compilation at a time, undisturbed: what holds from the miss of a frame to its entry.
+"""One compilation at a time, undisturbed: the lock held from the miss of a frame to its entry.
 
 Place in the pipeline: around everything that `FrameCompiler` does::
 
     with compiling():
         ...             # the only compilation of this process; signals wait
 
-Settings of one compilation (`config.patch`), the garbage collector and the recursion limit are the
-process's, so two compilations at once would change them under each other. Calls of compiled code
-take no lock.
+Settings of one compilation (`config.patch`), the garbage collector and the recursion limit belong
+to the process, so two compilations at once would disturb each other. Calls of compiled code take no
+lock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _held_for_fork: list[bool] = []
 
 
 def _before_fork() -> None:
-    """Another thread's compilation ends first: the child would find it half done for ever."""
+    """Wait for another thread's compilation: the child would find it half done for ever."""
     _held_for_fork.append(_lock.acquire(timeout=_FORK_PATIENCE))
 
 
@@ -51,7 +51,7 @@ def _after_fork() -> None:
 
 
 def _in_child() -> None:
-    """The other threads are gone, and whatever they held."""
+    """Reset the lock: the other threads do not exist in the child."""
     global _lock
     _held_for_fork.clear()
     _lock = threading.RLock()
@@ -62,7 +62,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Nothing else compiles meanwhile; what another thread has just compiled is there."""
+    """Hold the lock; what another thread has just compiled is visible inside."""
     with interrupts.held():
         lock = _lock
         while not lock.acquire(timeout=_PATIENCE):
@@ -75,13 +75,14 @@ def compiling() -> Iterator[None]:
 
 
 def recursion_limit() -> int:
-    """The program's own limit, also while it is raised here."""
+    """The program's own limit, even while it is raised here."""
     return _limits[0] if _limits else sys.getrecursionlimit()
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Captures make many objects that live on; a collection of a large heap costs more than all."""
+    """Turn garbage collection off: captures make many objects that live on, and collecting a large
+    heap costs more than all the rest."""
     was_on = gc.isenabled()
     gc.disable()
     limit = sys.getrecursionlimit()

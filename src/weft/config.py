@@ -202,7 +202,7 @@ class Config:
 @final
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """What is known about one setting."""
+    """The description of one setting."""
 
     name: str
     type: type
@@ -227,7 +227,7 @@ _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 
 
 def _checked(name: str, value: object) -> object:
-    """`value` if `name` is a setting and takes it."""
+    """`value`, if there is a setting `name` that accepts it; otherwise raises."""
     knob = KNOBS.get(name)
     if knob is None:
         raise UnknownOption(name, KNOBS)
@@ -271,7 +271,7 @@ def _number(knob: Knob, text: str) -> float:
 
 
 def _from_environment(environ: Mapping[str, str]) -> Config:
-    """A Config with defaults, then what the environment says."""
+    """A Config with defaults, overridden by the environment."""
     made = Config()
     known = {knob.env: knob for knob in KNOBS.values()}
     for name in environ:
@@ -298,10 +298,10 @@ MODES: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({
 @final
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """One call's settings, checked: what `weft.compile` hands to capture.
+    """One call's settings, checked: what `weft.compile` passes to capture.
 
-    `overrides` are the settings that `mode=` and `options=` change; whoever compiles for this call
-    does so within `with options.scope():`.
+    `overrides` are the settings that `mode=` and `options=` change; compilation for this call runs
+    inside `with options.scope():`.
     """
 
     fullgraph: bool = False
@@ -312,7 +312,7 @@ class CompileOptions:
     """None, what the user gave, or (once the function is known) a `dims.DynamicShapes`."""
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Applies the overrides for the duration of a ``with`` block."""
+        """Apply the overrides for the duration of a ``with`` block."""
         return config.patch(self.overrides) if self.overrides else nullcontext()
 
 

@@ -1,18 +1,18 @@
 """Dimensions that the user describes: `Dim`, and `dynamic_shapes=` of `weft.compile`.
 
-Place in the pipeline: below markers and capture. `Dim` and `DimRange` are what is said of one
-dimension; `DynamicShapes` is the argument ``dynamic_shapes``, checked against the function's
-signature; at a capture it is laid over the call's arguments::
+Place in the pipeline: below markers and capture. `Dim` and `DimRange` describe one dimension.
+`DynamicShapes` is the argument ``dynamic_shapes``, checked against the function's signature; at a
+capture it is matched with the call's arguments::
 
     batch = weft.Dim("batch", min=1, max=4096)
     weft.compile(f, dynamic_shapes={"x": {0: batch}, "y": {0: 2 * batch}, "rest": None})
 
 The forms are those of ``torch.export``: a dict by parameter name or a tuple by position; for a
-tensor a dict by dimension, or a sequence over all dimensions; lists, tuples and dicts as the
-arguments are. A dimension is a `Dim` (equal names: equal sizes), ``Dim.DYNAMIC`` (symbolic, an
-error if the program fixes it), ``Dim.AUTO`` (symbolic as far as the program allows),
-``Dim.STATIC`` or None (a compilation for each size), or an int (this size only). Numbers take
-``Dim``, ``DYNAMIC`` and ``AUTO``. What is left out follows ``dynamic=``.
+tensor a dict by dimension, or a sequence over all dimensions; lists, tuples and dicts nested like
+the arguments. A dimension is a `Dim` (equal names: equal sizes), ``Dim.DYNAMIC`` (symbolic, an
+error if the program fixes it), ``Dim.AUTO`` (symbolic as far as the program allows), ``Dim.STATIC``
+or None (a compilation for each size), or an int (this size only). Numbers take ``Dim``, ``DYNAMIC``
+and ``AUTO``. Whatever is omitted follows ``dynamic=``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from weft.errors import BadValue, DimensionError
 @final
 @dataclass(frozen=True, slots=True)
 class DimHint:
-    """``Dim.AUTO``, ``Dim.DYNAMIC``, ``Dim.STATIC``; called with ``min=``, ``max=``: in limits."""
+    """``Dim.AUTO``, ``Dim.DYNAMIC``, ``Dim.STATIC``; called with ``min=`` and ``max=`` it has
+    limits."""
 
     kind: str
     min: int = 0
@@ -48,9 +49,9 @@ class DimHint:
 
 @final
 class Dim:
-    """A named size: what is described by one name has one size.
+    """A named size: all dimensions with one name have one size.
 
-    ``2 * batch + 1`` is a dimension whose size follows from another's.
+    ``2 * batch + 1`` is a dimension whose size is computed from another's.
     """
 
     AUTO: ClassVar = DimHint("AUTO")
@@ -67,12 +68,12 @@ class Dim:
 
     @property
     def min(self) -> int:
-        """The least size."""
+        """The smallest size."""
         return self.factor * self.root_min + self.offset
 
     @property
     def max(self) -> int | None:
-        """The greatest size; None: no limit."""
+        """The largest size; None: no limit."""
         return None if self.root_max is None else self.factor * self.root_max + self.offset
 
     def __mul__(self, other: int) -> Dim:
@@ -98,7 +99,7 @@ class Dim:
         return made
 
     def root_size(self, size: int) -> int | None:
-        """The size of the plain dimension if this one has ``size``; None where none fits."""
+        """The size of the plain dimension if this one has ``size``; None if there is none."""
         value, rest = divmod(size - self.offset, self.factor)
         return None if rest or value < 0 else value
 
@@ -120,10 +121,10 @@ class Dim:
 @final
 @dataclass(frozen=True, slots=True)
 class DimRange:
-    """What is said of one dynamic dimension: the sizes it may take (`max=None`: no upper end).
+    """The description of one dynamic dimension: the sizes it may take (`max=None`: no upper end).
 
-    `strict`: that the program fixes it is an error. `dim`: the name it shares with others.
-    `unbacked`: no decision may look at the size of the call at hand.
+    `strict`: it is an error if the program fixes it. `dim`: the name it shares with others.
+    `unbacked`: its size in the current call must not decide anything.
     """
 
     min: int = 0
@@ -133,7 +134,7 @@ class DimRange:
     unbacked: bool = False
 
     def check(self, what: str, size: int) -> None:
-        """Raises `DimensionError` for a size outside of the limits."""
+        """Raise `DimensionError` for a size outside the limits."""
         if size < self.min or (self.max is not None and size > self.max):
             top = "" if self.max is None else f" to {self.max}"
             named = "declared" if self.dim is None else f"declared as {self.dim!r},"
@@ -153,7 +154,8 @@ def _check_limits(what: str, least: object, greatest: object) -> None:
 
 
 def _mark(what: str, said: Any) -> Mark:
-    """What a leaf of ``dynamic_shapes`` says; torch.export's own `Dim` objects count too."""
+    """The meaning of a leaf of ``dynamic_shapes``; torch.export's own `Dim` objects are accepted
+    too."""
     said = _from_export(said)
     if isinstance(said, Dim):
         return DimRange(said.min, said.max, dim=said)
@@ -168,7 +170,8 @@ def _mark(what: str, said: Any) -> Mark:
 
 
 def _from_export(said: Any) -> Any:
-    """torch.export's Dim or hint as ours, known by its attributes; anything else as it is."""
+    """torch.export's Dim or hint as weft's, recognised by its attributes; other objects
+    unchanged."""
     kind = str(getattr(getattr(said, "type", None), "name", None))
     if kind in _HINTS and not isinstance(said, DimHint):
         return _HINTS[kind](said.min or 0, said.max)
@@ -187,7 +190,7 @@ _HINTS: Final[Mapping[str, DimHint]] = {h.kind: h for h in (Dim.AUTO, Dim.DYNAMI
 class DynamicShapes:
     """``dynamic_shapes=`` by parameter name, for a function of known signature.
 
-    ``bound``: the function is called with a first argument (``self``) that the signature lacks.
+    ``bound``: the function has a first parameter (``self``) that the signature lacks.
     """
 
     def __init__(self, given: Any, signature: inspect.Signature, *, bound: bool = False) -> None:
@@ -196,9 +199,9 @@ class DynamicShapes:
         self.by_name = _by_name(given, signature)
 
     def leaves(self, code: CodeType, locals: Sequence[Any]) -> Iterator[tuple[str, Any, Any]]:
-        """(name as in the code, tensor or number, what is said of it) for one call's arguments.
+        """(name in the code, tensor or number, its description) for one call's arguments.
 
-        The code's parameters may be other than the signature's (``*args`` of a wrapper).
+        The code's parameters may differ from the signature's (``*args`` of a wrapper).
         """
         args, kwargs = _call_of(code, locals)
         try:
@@ -232,7 +235,7 @@ def _call_of(code: CodeType, locals: Sequence[Any]) -> tuple[list[Named], dict[s
 
 
 def _of_parameter(given: Any, said: Any) -> Iterator[tuple[str, Any, Any]]:
-    """`given`: one argument; those of ``*args``, a tuple; those of ``**kwargs``, a dict."""
+    """`given`: one argument; for ``*args`` a tuple, for ``**kwargs`` a dict."""
     if isinstance(given, dict):
         pairs = [(given[key], part) for key, part in (said or {}).items() if key in given]
     elif given and isinstance(given[0], tuple):
@@ -244,7 +247,7 @@ def _of_parameter(given: Any, said: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _by_name(given: Any, signature: inspect.Signature) -> dict[str, Any]:
-    """What is said of each parameter."""
+    """The description of each parameter."""
     if isinstance(given, tuple | list):
         return dict(_by_position(given, signature))
     if not isinstance(given, Mapping):
@@ -276,7 +279,7 @@ def _by_position(given: Any, signature: inspect.Signature) -> Iterator[tuple[str
 
 
 def _leaves(name: str, value: Any, said: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Pairs the parts of an argument with what is said of them."""
+    """Pairs of the parts of an argument and their descriptions."""
     if said is None:
         return
     if isinstance(value, torch.Tensor) or type(value) in (int, float):
@@ -303,9 +306,9 @@ def _mismatch(name: str, value: Any, said: Any) -> BadValue:
 
 @final
 class Declarations:
-    """What ``dynamic_shapes`` says of the tensors and numbers of the calls being captured.
+    """The descriptions of the tensors and numbers in the calls being captured.
 
-    Tensors are known by identity, so that the parts of a function behind a graph break see it too.
+    Tensors are recognised by identity, so continuations behind a graph break see them too.
     """
 
     def __init__(self) -> None:
@@ -313,7 +316,7 @@ class Declarations:
         self._tensors: dict[int, tuple[Any, dict[int, Mark]]] = {}
 
     def read(self, shapes: DynamicShapes, code: CodeType, locals: Sequence[Any]) -> None:
-        """Take note of one call's arguments."""
+        """Record one call's arguments."""
         self._tensors = {k: e for k, e in self._tensors.items() if e[0]() is not None}
         for name, value, said in shapes.leaves(code, locals):
             if isinstance(value, torch.Tensor):
@@ -324,7 +327,7 @@ class Declarations:
                     self.numbers[name] = mark
 
     def marks(self, tensor: torch.Tensor) -> dict[int, Mark]:
-        """Dimension to what is said of it."""
+        """The descriptions of a tensor's dimensions."""
         reference, marks = self._tensors.get(id(tensor), (None, {}))
         return marks if reference is not None and reference() is tensor else {}
 

@@ -20,7 +20,7 @@ from typing import final
 @final
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """One line of the user's program: what graph nodes, breaks and kernels point at."""
+    """A line of the user's program, which graph nodes, breaks and kernels refer to."""
 
     file: str
     line: int
@@ -31,7 +31,7 @@ class SourceLine:
 
 
 class WeftError(Exception):
-    """Base of everything weft raises: what happened, where, what to do."""
+    """Base class of everything weft raises: what happened, where, what to do."""
 
     def __init__(
         self, what: str, *, stack: Sequence[SourceLine] = (), do: str | None = None
@@ -50,11 +50,11 @@ class WeftError(Exception):
 
 
 class UserError(WeftError):
-    """The call to weft itself is wrong; raised at once, never turned into a fallback."""
+    """The call of weft itself is wrong; raised at once, never turned into a fallback."""
 
 
 class UnknownName(UserError, ValueError):
-    """A name that is not one of a closed list; the message shows the list and the nearest."""
+    """A name that is not in a closed list; the message shows the list and the nearest name."""
 
     noun = "name"
 
@@ -112,7 +112,7 @@ class BadValue(UserError, TypeError):
 
 
 class NotCallable(UserError, TypeError):
-    """A function of weft (`taker`) was given something that cannot be called."""
+    """A function of weft (`taker`) received something that cannot be called."""
 
     def __init__(self, value: object, taker: str = "weft.compile") -> None:
         super().__init__(
@@ -123,7 +123,7 @@ class NotCallable(UserError, TypeError):
 
 
 class FixedDimensionError(UserError, ValueError):
-    """The program fixed a dimension that `mark_dynamic` says changes."""
+    """The program fixed a dimension that `mark_dynamic` declares as changing."""
 
     def __init__(self, what: str, size: int, *, stack: Sequence[SourceLine] = ()) -> None:
         self.size = size
@@ -133,11 +133,11 @@ class FixedDimensionError(UserError, ValueError):
 
 
 class DimensionError(UserError, ValueError):
-    """A size outside of what a `Dim`, `mark_dynamic` or `dynamic_shapes` says of it."""
+    """A size violates its `Dim`, `mark_dynamic` or `dynamic_shapes`."""
 
 
 class GraphBreakError(WeftError):
-    """`fullgraph=True` met something that cannot be captured.
+    """A graph break, with `fullgraph=True`.
 
     `id` is stable between versions; `reason`, `stack` (outermost first) and `hint` describe it.
     """
@@ -154,7 +154,7 @@ class GraphBreakError(WeftError):
 
 
 class RecompileError(WeftError):
-    """The stance "fail_on_recompile", and no compiled variant fits the call."""
+    """No compiled variant fits the call, under the stance "fail_on_recompile"."""
 
     def __init__(self, what: str, reasons: Sequence[str]) -> None:
         self.reasons = tuple(reasons)
@@ -177,14 +177,14 @@ class CompilerNotFound(WeftError):
 
 
 class MissingDependency(WeftError):
-    """A package that something needs is not installed."""
+    """A required package is not installed."""
 
     def __init__(self, package: str, purpose: str, command: str) -> None:
         super().__init__(f"{package} is needed to {purpose}, and is not installed", do=command)
 
 
 class CompilationFailed(WeftError):
-    """The C++ compiler or Triton refused generated code: a fault of weft, not of the user."""
+    """The C++ compiler or Triton refused generated code: a bug in weft, not in the program."""
 
 
 class InternalError(WeftError):
@@ -192,7 +192,7 @@ class InternalError(WeftError):
 
 
 class VerificationError(InternalError):
-    """An intermediate form is malformed: raised by a `verify()`."""
+    """An intermediate form is malformed; raised by a `verify()`."""
 
 
 class NumericsError(WeftError):
@@ -220,7 +220,7 @@ class BackendError(WeftError):
 
 
 class WeftWarning(UserWarning):
-    """Base of weft's warnings."""
+    """Base class of weft's warnings."""
 
 
 class FallbackWarning(WeftWarning):

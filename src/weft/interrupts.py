@@ -1,12 +1,12 @@
-"""Signals that arrive while weft compiles: kept, and handled where nothing is half done.
+"""Signals that arrive while weft compiles: delayed until a point where nothing is half done.
 
-Place in the pipeline: the bottom, beside `config`; capture holds signals for the whole of a
-compilation, stages and inlined calls are the points where held ones are handled.
+Place in the pipeline: the bottom, beside `config`. Capture holds signals during a compilation;
+stages and inlined calls are the points where they are handled.
 
-Compiling goes through torch's C++ code, parts of which end the process when a Python handler
-raises below them (Ctrl-C, a time-out by SIGALRM), and through tables that must not be left half
-filled. So the program's handlers are called a little later, in its own thread, and what they raise
-surfaces from the call that was being compiled::
+Compiling runs torch's C++ code, parts of which end the process if a Python handler raises below
+them (Ctrl-C, a time-out by SIGALRM), and changes tables that must not be left half filled. So the
+program's handlers are called a little later, in its own thread, and what they raise is raised by
+the call that was being compiled::
 
     with held():
         ...                    # SIGINT arrives: noted
@@ -38,9 +38,9 @@ def _note(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Keeps signals for the points where they may be handled; at the latest for the end.
+    """Delay signals until a checkpoint, at the latest until the end of the block.
 
-    Only the main thread runs handlers; elsewhere, and inside itself, it does nothing.
+    Only the main thread runs handlers; in others, and when nested, it does nothing.
     """
     if _held or threading.current_thread() is not threading.main_thread():
         yield
@@ -62,9 +62,9 @@ def _hold() -> None:
 
 
 def _release() -> None:
-    """The program's handlers again, unless what was run meanwhile has set others.
+    """Restore the program's handlers, unless code inside the block set others.
 
-    A handler that is back in its place may raise here; the others are put back all the same.
+    A restored handler may raise here; the others are restored all the same.
     """
     try:
         for number, handler in list(_held.items()):
@@ -77,7 +77,7 @@ def _release() -> None:
 
 
 def checkpoint() -> None:
-    """Handles what has arrived; raises what the program's handlers raise."""
+    """Handle the signals that have arrived; raises what the program's handlers raise."""
     if _arrived and threading.current_thread() is threading.main_thread():
         while _arrived:
             number, handler = _arrived.pop(0)

@@ -54,7 +54,7 @@ def disable(
     fn: None = None, *, recursive: bool = True, reason: str = ""
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def disable(fn: Any = None, *, recursive: bool = True, reason: str = "") -> Any:
-    """`fn` never captured: run as plain Python, and all that it calls too if `recursive`."""
+    """Never capture `fn`: run it as plain Python, and if `recursive` also what it calls."""
     if fn is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
@@ -76,7 +76,7 @@ def _unhooked(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def _skipped(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose frame alone is left to Python."""
+    """A function of which only the frame itself is left to Python."""
     if isinstance(fn, MethodType):
         bound = disable(fn.__func__, recursive=False)
         return functools.wraps(fn)(functools.partial(bound, fn.__self__))
@@ -95,7 +95,7 @@ def _skipped(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def mark_of(fn: object, name: str) -> Any:
-    """What the mark on a callable says, or None; a `__getattr__` of the program is not asked."""
+    """The value of the mark on a callable, or None; a `__getattr__` of the program does not run."""
     marked = fn.__func__ if isinstance(fn, MethodType) else fn
     return inspect.getattr_static(marked, name, None)
 
@@ -106,14 +106,14 @@ def is_disabled(fn: object) -> bool:
 
 
 def is_disabled_deeply(fn: object) -> bool:
-    """Whether what the marked callable calls is not to be captured either."""
+    """Whether the functions that the marked callable calls are not captured either."""
     return is_disabled(fn) and mark_of(fn, RECURSIVE) is not False
 
 
 def allow_in_graph(fn: Callable[P, R]) -> Callable[P, R]:
-    """Marks `fn` as one operation: capture records the call and does not look inside.
+    """Mark `fn` as one operation: capture records the call and does not look inside.
 
-    It is run while capturing, on tensors without data, and must give tensors (or containers of
+    It runs while capturing, on tensors without data, and must return tensors (or containers of
     them) that depend on its arguments alone.
     """
     if not callable(fn):
@@ -186,10 +186,10 @@ def _own_marks(tensor: torch.Tensor) -> dict[int, DimRange | None]:
 
 
 def dynamic_marks(tensor: torch.Tensor) -> dict[int, DimRange | None]:
-    """What was said of a tensor's dimensions: a range, or None where they are to stay static.
+    """The marks of a tensor's dimensions: a range, or None for static ones.
 
-    `torch._dynamo.mark_dynamic`, `maybe_mark_dynamic` and `mark_static` leave plain attributes,
-    which count like ours.
+    `torch._dynamo.mark_dynamic`, `maybe_mark_dynamic` and `mark_static` set plain attributes, which
+    count like weft's.
     """
     said = tensor.__dict__
     if not any(name in said for name in _MARKS):

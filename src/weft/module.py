@@ -1,9 +1,9 @@
 """`CompiledModule`: an `nn.Module` that runs another one compiled.
 
-Place in the pipeline: made by `api`; below capture, which sees through it to the original.
+Place in the pipeline: made by `api`; below capture, which treats it as the original.
 
-Everything but the call goes to the original: parameters, `state_dict` (keys prefixed with
-``_orig_mod.``, as under torch.compile), attributes read, set and deleted::
+Everything except the call is passed on to the original: parameters, `state_dict` (keys prefixed
+with ``_orig_mod.``, as with torch.compile), attributes read, set and deleted::
 
     compiled = weft.compile(model)
     compiled.layer is model.layer            # attributes pass through
@@ -27,7 +27,7 @@ _OWN: Final = frozenset({"_orig_mod", "_compiled_forward", "_compiled_call", "_c
 
 
 def _forwards(module: torch.nn.Module) -> tuple[Any, Any]:
-    """Where the module's `forward` comes from: its own attribute, its class's."""
+    """The sources of the module's `forward`: its own attribute, its class's."""
     return module.__dict__.get("forward"), getattr(type(module), "forward", None)
 
 
@@ -42,7 +42,7 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 @final
 class CompiledModule(torch.nn.Module):
-    """`module`, with `compile_parts(module) -> (forward, call)` deciding how it runs.
+    """`module`; `compile_parts(module) -> (forward, call)` decides how it runs.
 
     `forward` is the compiled method of that name, used while the module has no hooks; `call` is the
     compiled call of the whole module, hooks included.
@@ -60,7 +60,7 @@ class CompiledModule(torch.nn.Module):
         self._compile_now(module)
 
     def _compile_now(self, module: torch.nn.Module) -> None:
-        """Compiles what the module's `forward` is now."""
+        """Compile the module's current `forward`."""
         own = self.__dict__
         own["_forwards"] = _forwards(module)
         own["_compiled_forward"], own["_compiled_call"] = own["_compile"](module)
@@ -76,7 +76,7 @@ class CompiledModule(torch.nn.Module):
         return own["_compiled_forward"](*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `nn.Module.__call__`; without hooks of its own straight to `forward`."""
+        """As `nn.Module.__call__`; without hooks of its own directly `forward`."""
         own = self.__dict__
         if (own["_forward_hooks"] or own["_forward_pre_hooks"]
                 or own["_backward_hooks"] or own["_backward_pre_hooks"]):
@@ -124,5 +124,5 @@ class CompiledModule(torch.nn.Module):
         return self._orig_mod[key]  # type: ignore[index]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles recompile: compiled code stays in its process."""
+        """Copies and pickles compile again: compiled code stays in its process."""
         return type(self), (self._orig_mod, self.__dict__["_compile"])

@@ -1,7 +1,8 @@
-"""What compiled functions do for a while: compile, run eagerly or refuse; where breaks are errors.
+"""Stances: what compiled functions do for a while (compile, run eagerly or refuse), and where graph
+breaks are errors.
 
-Place in the pipeline: below capture, which asks for the stance when no compiled variant fits. Both
-settings belong to the thread that makes them. `set_stance` is a function, context and decorator::
+Place in the pipeline: below capture, which reads the stance if no compiled variant fits. Both
+settings belong to the thread that sets them. `set_stance` is a function, context and decorator::
 
     weft.set_stance("eager_on_recompile")           # from now on: no compilation in this thread
 
@@ -50,22 +51,22 @@ def _change_stance(stance: str) -> str:
 
 
 def breaks_are_errors(mode: bool | None, fullgraph: bool) -> bool:
-    """Whether a break raises, met in this `error_mode` and compiled with this `fullgraph=`."""
+    """Whether a graph break raises in this `error_mode`, with this `fullgraph=`."""
     return fullgraph or config.error_on_graph_break if mode is None else mode
 
 
 def error_mode() -> bool | None:
-    """What this thread says of graph breaks; None: nothing."""
+    """This thread's setting for graph breaks; None: not set."""
     return _settings.breaks_are_errors
 
 
 def set_error_mode(wanted: bool | None) -> None:
-    """Sets `error_mode`."""
+    """Set `error_mode`."""
     _settings.breaks_are_errors = wanted
 
 
 class _Decorator:
-    """Makes a context usable as a decorator, a fresh one for each call."""
+    """Makes a context usable as a decorator, with a new context for each call."""
 
     def again(self) -> Any:
         """The same context, not yet entered."""
@@ -87,9 +88,9 @@ class _Decorator:
 class set_stance(_Decorator):
     """Sets this thread's stance: at once, for a ``with`` block, or for a decorated function.
 
-    "default": compile what is needed. "force_eager": run everything as plain Python.
-    "eager_on_recompile": use what is compiled, run the rest as plain Python. "fail_on_recompile":
-    use what is compiled, raise `RecompileError` when no compiled variant fits.
+    "default": compile as needed. "force_eager": run everything as plain Python.
+    "eager_on_recompile": use compiled variants, run the rest as plain Python. "fail_on_recompile":
+    use compiled variants, raise `RecompileError` if none fits.
 
     Raises UnknownStance for any other name.
     """
@@ -116,9 +117,9 @@ class set_stance(_Decorator):
 
 @final
 class error_on_graph_break(_Decorator):
-    """Says for a ``with`` block or a decorated function whether a graph break is an error.
+    """Decides, for a ``with`` block or a decorated function, whether a graph break is an error.
 
-    Inside and outside of compiled functions; wins over `fullgraph=` and over
+    Inside and outside of compiled functions; takes precedence over `fullgraph=` and
     ``weft.config.error_on_graph_break``.
     """
 

@@ -1,8 +1,7 @@
 """What a person reads about a compilation: events, statistics, logs, explanations, reports.
 
-Place in the pipeline: low; every stage records events, nothing here imports a stage.
-
-`events` is the one source; the rest are views of it::
+Place in the pipeline: low; every stage records events, and nothing here imports a stage. `events`
+is the only source; the rest are views of it::
 
     from weft.diagnostics import events
     with events.stage("schedule"):

@@ -1,4 +1,5 @@
-"""Artifacts: what people can ask to see of a compilation, and how each event of it reads as text.
+"""Artifacts: the forms of a compilation that people can look at, and the text of each of their
+events.
 
 Place in the pipeline: between `events` and what shows them: `logs` (standard error) and
 `trace_files` (a folder)::

@@ -1,4 +1,4 @@
-"""What changed since a variant was compiled: a guard that fails, told to a person.
+"""What changed since a variant was compiled: why a guard fails, in the user's words.
 
 Place in the pipeline: made by capture at a miss, shown by logs, `weft.explain` and warnings::
 
@@ -20,7 +20,7 @@ MOST_VALUES: Final = 12
 @final
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One failing guard: its text, the place in the user's words, the value then and now."""
+    """A failing guard: its text, the place in the user's words, the value then and now."""
 
     guard: str
     source: str
@@ -55,9 +55,10 @@ def _told(change: Change, old: str) -> str:
 
 
 def summary(changes: Iterable[Change]) -> list[str]:
-    """One sentence for each thing that changed, with all values that it had.
+    """One sentence for each thing that changed, with all its values.
 
-    `changes` are those since the latest variant first; values are told oldest first.
+    `changes` start with those since the latest variant; the sentences list values from the oldest
+    on.
     """
     groups: dict[tuple[str, str], list[Change]] = {}
     for change in changes:

@@ -56,7 +56,7 @@ _KEPT: Final = frozenset({str, int, float, bool})
 @final
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: `kind`, when (seconds, `time.perf_counter`), and its fields."""
+    """Something that happened: `kind`, time (seconds, `time.perf_counter`), and its fields."""
 
     kind: str
     time: float
@@ -75,7 +75,7 @@ _lock = threading.Lock()
 
 
 def _new_lock() -> None:
-    """A forked child has no other threads, one of which may have held the lock."""
+    """A new lock in a forked child: another thread of the parent may have held the old one."""
     global _lock
     _lock = threading.Lock()
 
@@ -89,7 +89,7 @@ _subscribers: tuple[Subscriber, ...] = ()
 
 
 class _Running(threading.local):
-    """The stages that this thread is in, innermost last."""
+    """The running stages of this thread, innermost last."""
 
     def __init__(self) -> None:
         self.stack: list[stage] = []
@@ -99,7 +99,7 @@ _running = _Running()
 
 
 def record(kind: str, **fields: Any) -> None:
-    """Tell that something happened."""
+    """Record that something happened."""
     now = perf_counter()
     _history.append((kind, now, {k: v for k, v in fields.items() if type(v) in _KEPT}))
     if _subscribers:
@@ -153,7 +153,7 @@ class stage:
 
 
 def subscribe(subscriber: Subscriber) -> Callable[[], None]:
-    """Call `subscriber` with each event from now on; returns what ends it."""
+    """Call `subscriber` with each event from now on; returns a function that ends it."""
     global _subscribers
     with _lock:
         _subscribers = (*_subscribers, subscriber)
@@ -167,7 +167,8 @@ def subscribe(subscriber: Subscriber) -> Callable[[], None]:
 
 
 def watched() -> bool:
-    """Whether anyone listens: what only listeners need (texts of graphs) is not made otherwise."""
+    """Whether there are subscribers: expensive fields (texts of graphs) are only computed for
+    them."""
     return bool(_subscribers)
 
 
@@ -200,7 +201,7 @@ def history(kind: str | None = None) -> list[Event]:
 
 
 def reset() -> None:
-    """Forget everything but the subscribers."""
+    """Forget everything except the subscribers."""
     with _lock:
         _history.clear()
         _counters.clear()

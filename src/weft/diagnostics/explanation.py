@@ -1,4 +1,4 @@
-"""What `weft.explain(f)(*args)` returns: one compilation, told to a person.
+"""What `weft.explain(f)(*args)` returns: one compilation, explained to a person.
 
 Place in the pipeline: a view of the `events` that were recorded while `f` compiled and ran::
 
@@ -29,7 +29,7 @@ _NOT_OPERATORS = frozenset({"placeholder", "output", "get_attr"})
 @final
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A captured graph: where from, its operators, and its readable form."""
+    """A captured graph: its code, its operators, and its readable form."""
 
     code: str
     operators: int
@@ -39,7 +39,7 @@ class Graph:
 @final
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A graph break: its stable id, why, where, and what would avoid it."""
+    """A graph break: its stable id, why, where, and how to avoid it."""
 
     id: str
     reason: str
@@ -54,7 +54,7 @@ class Break:
 @final
 @dataclass(frozen=True, slots=True)
 class Recompile:
-    """A further variant: of which code, and what of each earlier one did not fit."""
+    """Another variant: of which code, and why none of the earlier ones fitted."""
 
     code: str
     reason: str
@@ -109,7 +109,7 @@ class Explanation:
 
     @classmethod
     def from_events(cls, events: Iterable[Event], *, name: str) -> Explanation:
-        """The explanation that a list of events amounts to."""
+        """The explanation of a list of events."""
         made = cls(name)
         for event in events:
             if (take := _TAKE.get(event.kind)) is not None:
@@ -179,7 +179,7 @@ def _number(n: int, noun: str) -> str:
 
 
 def _multiplied(names: Iterable[str], limit: int = 12) -> list[str]:
-    """`a, b x 3, …`: equal names once."""
+    """`a, b x 3, …`: equal names are counted."""
     counted = Counter(names)
     shown = [n if k == 1 else f"{n} x {k}" for n, k in counted.most_common(limit)]
     return [*shown, f"… {len(counted) - limit} more"] if len(counted) > limit else shown
@@ -197,14 +197,14 @@ def code_name(code: Any) -> str:
 
 
 def operator_count(gm: Any) -> int:
-    """Operators in a graph, inputs and output left out."""
+    """The number of operators in a graph, without inputs and output."""
     if not isinstance(gm, torch.fx.GraphModule):
         return 0
     return sum(node.op not in _NOT_OPERATORS for node in gm.graph.nodes)
 
 
 def graph_text(gm: Any) -> str:
-    """The Python that a graph amounts to."""
+    """The graph as Python code."""
     return gm.code.strip() if isinstance(gm, torch.fx.GraphModule) else str(gm)
 
 

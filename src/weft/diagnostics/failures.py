@@ -1,6 +1,6 @@
 """The boundary where a failure inside weft becomes an eager run with one warning.
 
-Place in the pipeline: called by whoever has an eager way out (capture, the code generator)::
+Place in the pipeline: called by stages that have an eager fallback (capture, the code generator)::
 
     try:
         return compile_it()
@@ -8,7 +8,7 @@ Place in the pipeline: called by whoever has an eager way out (capture, the code
         handle(error, during="lowering", what="model.forward", attachments={"graph.py": text})
         return run_eager
 
-`handle` raises what the user has to see: mistakes of the call, `GraphBreakError`, and everything in
+`handle` raises what the user must see: mistakes of the call, `GraphBreakError`, and everything in
 strict mode. Otherwise it writes a report file and warns, once per kind of failure.
 """
 
@@ -60,7 +60,7 @@ def handle(
     error: Exception, *, during: str, what: str = "", stack: Sequence[SourceLine] = (),
     attachments: Mapping[str, str] | None = None,
 ) -> None:
-    """Raise `error` if the user has to see it; else report it, warn once, and return.
+    """Raise `error` if the user must see it; otherwise report it, warn once, and return.
 
     during: the stage. what: the user's function. stack: the user's lines, innermost last.
     attachments: name -> text, put into the report (graphs, generated code).
@@ -90,13 +90,14 @@ def _message(
 
 
 def _signature(error: Exception, during: str) -> tuple[object, ...]:
-    """What makes two failures the same: the type, and where in weft it was raised."""
+    """What makes two failures equal: the type, and the place in weft where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     return (during, type(error), *((f.filename, f.lineno) for f in last))
 
 
 def users_level() -> int:
-    """The `stacklevel` with which the caller's warning names the user's line, not one of weft's."""
+    """The `stacklevel` with which the caller's warning names the user's line instead of one of
+    weft's."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame, level = frame.f_back, level + 1
@@ -110,7 +111,7 @@ def _warn(category: type[Warning], message: str, signature: tuple[object, ...]) 
 
 
 def forget_warnings() -> None:
-    """Warn again of failures already told (`weft.reset`)."""
+    """Warn again about failures that were reported before (`weft.reset`)."""
     _warned.clear()
 
 
@@ -118,7 +119,7 @@ def write_report(
     error: BaseException, *, during: str, what: str = "", stack: Sequence[SourceLine] = (),
     attachments: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Write the report of a failure; its path, or None where the directory cannot be written."""
+    """Write the report of a failure; returns its path, or None if the directory is not writable."""
     text = _report_text(error, during, what, stack, attachments or {})
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     folder = config.report_path()
@@ -137,7 +138,7 @@ def reports() -> list[Path]:
 
 
 def subject(report: Path) -> str:
-    """The first line of a report: which error, during what, of which function."""
+    """The first line of a report: which error, in which stage, of which function."""
     return report.read_text().partition("\n")[2].partition("\n")[0]
 
 
@@ -145,7 +146,7 @@ def _report_text(
     error: BaseException, during: str, what: str, stack: Sequence[SourceLine],
     attachments: Mapping[str, str],
 ) -> str:
-    """All that helps to repeat a failure: versions, settings, traceback, what was compiled."""
+    """What helps to reproduce a failure: versions, settings, traceback, what was compiled."""
     sections = {
         "what": f"{type(error).__name__} during {during} of {what or 'a graph'}",
         "where in the program": "\n".join(str(line) for line in stack),
@@ -161,7 +162,7 @@ def _report_text(
 
 
 def environment_text() -> str:
-    """Versions of what weft stands on."""
+    """The versions of Python, torch and so on."""
     lines = [
         f"weft {__version__}",
         f"torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}",

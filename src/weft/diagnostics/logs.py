@@ -1,10 +1,10 @@
 """Logs by artifact: `WEFT_LOGS=guards,recompiles` or `weft.set_logs("guards", "recompiles")`.
 
-Place in the pipeline: a view of `events`; loaded only when a log is on.
+Place in the pipeline: a view of `events`; loaded only if a log is on.
 
-Each artifact is a Python logger ``weft.<artifact>``, so `logging` can redirect or filter it.
-Lines go to standard error, code in colour on a terminal and plain in a pipe. At level "debug" (the
-default) an event is told in full, at "info" by its first line::
+Each artifact is a Python logger ``weft.<artifact>``, so `logging` can redirect or filter it. Lines
+go to standard error, in colour on a terminal and plain in a pipe. At level "debug" (the default) an
+event is shown in full, at "info" by its first line::
 
     WEFT_LOGS=graph:info,output_code python train.py
     weft.set_logs("output_code", graph="info")
@@ -52,11 +52,11 @@ class _Handler(logging.Handler):
 
 
 def set_logs(*artifacts: str, **levels: bool | int | str) -> None:
-    """Log these artifacts and no others; none at all without arguments.
+    """Log these artifacts and no others; without arguments, log nothing.
 
-    ``set_logs("guards", "graph")`` and ``set_logs(guards=True, graph=True)`` say the same. A level
-    is one of "debug" (all), "info" (first lines) or a number of `logging`. Raises UnknownArtifact
-    for a name that is not in `ARTIFACTS`, BadValue for another level.
+    ``set_logs("guards", "graph")`` and ``set_logs(guards=True, graph=True)`` are equivalent. A
+    level is one of "debug" (all), "info" (first lines) or a number of `logging`. Raises
+    UnknownArtifact for a name that is not in `ARTIFACTS`, BadValue for another level.
     """
     wanted = {name: _level(name, level)
               for name, level in {**dict.fromkeys(artifacts, True), **levels}.items()}

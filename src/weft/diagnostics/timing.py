@@ -1,11 +1,11 @@
 """Measures callables against each other, alternating, so that drift of the machine cancels.
 
-Place in the pipeline: a tool on its own, used by `weft demo` and `benchmarks`::
+Place in the pipeline: independent; used by `weft demo` and `benchmarks`::
 
     times = interleaved({"eager": lambda: f(x), "weft": lambda: g(x)})
     times["weft"].median / times["eager"].median
 
-Each round runs every callable once, in turn, after a warm-up; GPU work is waited for. Short calls
+After a warm-up, each round runs every callable once, in turn, and waits for GPU work. Short calls
 are repeated within a round until one sample lasts `sample_seconds`.
 """
 
@@ -26,7 +26,7 @@ Clock = Callable[[], float]
 @final
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds per call: one sample a round."""
+    """Seconds per call; one sample for each round."""
 
     samples: tuple[float, ...]
 
@@ -36,7 +36,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Interquartile range over the median: how far to trust it."""
+        """Interquartile range divided by the median: how much to trust it."""
         if len(self.samples) < 4:
             return 0.0
         low, _, high = quantiles(self.samples, n=4)
@@ -48,7 +48,7 @@ def _no_wait() -> None:
 
 
 def waiter(device: str) -> Callable[[], None]:
-    """What waits until a device has done all its work."""
+    """A function that waits until a device has done all its work."""
     return torch.cuda.synchronize if device.startswith("cuda") else _no_wait
 
 
@@ -65,7 +65,7 @@ def seconds(
 
 
 def _repeats(call: Thunk, wait: Callable[[], None], sample_seconds: float) -> int:
-    """How often to call so that a sample lasts long enough for the clock."""
+    """How often to call so that a sample is long enough for the clock."""
     once = seconds(call, 1, wait)
     while once < sample_seconds / 20:  # too short to be measured alone: warm code is faster yet
         n = max(2, int(sample_seconds / 10 / max(once, 1e-9)))
@@ -83,7 +83,7 @@ def interleaved(
 ) -> dict[str, Timing]:
     """Seconds per call of each, measured in turn for `rounds` rounds or until the budget ends.
 
-    clock: `time.process_time` for the processor's time, which other programs disturb less.
+    clock: `time.process_time` for CPU time, which other programs disturb less.
     """
     wait = waiter(device)
     for call in calls.values():
@@ -101,6 +101,6 @@ def interleaved(
 
 
 def ratio(times: Mapping[str, Timing], of: str, to: str) -> float:
-    """How long `of` takes in units of `to`: the median of the ratios of each round."""
+    """The time of `of` divided by that of `to`: the median of the ratios of each round."""
     pairs = zip(times[of].samples, times[to].samples, strict=True)
     return median(a / b for a, b in pairs)

@@ -34,7 +34,7 @@ _unsubscribe: Callable[[], None] | None = None
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """Write what happens in the ``with`` block, if `config.trace` is on."""
+    """Write the events of the ``with`` block to files, if `config.trace` is on."""
     global _unsubscribe
     if not config.trace or _unsubscribe is not None:
         yield
@@ -58,5 +58,5 @@ def _write(event: Event) -> None:
 
 
 def directory() -> Path:
-    """Where this process writes."""
+    """The folder that this process writes to."""
     return config.cache_path() / "trace" / f"{_STARTED}-{os.getpid()}"

@@ -1,8 +1,9 @@
-"""Graph → graph.
+"""ATen graph → ATen graph.
 
-Core types: `Pass` (a step with its needs), `register_pass`, `run_pipeline` (`framework.py`). One
-pass a file, its docstring with the graph before and after; `standard.py` lists the built-in
-pipeline.
+Place in the pipeline: between aot and code generation. `framework.py` has `Pass` (a step with its
+requirements), `register_pass` and `run_pipeline`; `standard.py` the built-in pipeline. Each other
+file is one pass, whose docstring shows the graph before and after (`node_key.py`: how passes
+compare nodes).
 """
 
 from weft.passes.framework import Pass, register_pass, registered, run_pipeline, unregister_pass

@@ -1,10 +1,10 @@
-"""Removes operators whose results nobody uses.
+"""Removes operators whose results are not used.
 
     before:  y = aten.relu(x);  z = aten.neg(x);  return (y,)
     after:   y = aten.relu(x);  return (y,)
 
-Random operators stay (eager would have advanced the generator), and so do assertions, and what
-gives data-dependent sizes their values.
+Random operators stay (eager would advance the generator), as do assertions, and nodes that bind
+data-dependent sizes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def eliminate_dead_code(gm: GraphModule) -> bool:
 
 
 def is_removable(node: Node) -> bool:
-    """Whether a node does nothing but compute its result."""
+    """Whether a node has no effect besides its result."""
     if node.op != "call_function" or "binds" in node.meta:
         return False
     target = node.target

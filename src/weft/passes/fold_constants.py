@@ -69,13 +69,13 @@ def _foldable(node: Node, uniform: dict[Node, Any]) -> bool:
 
 
 def _is_symbolic(node: Node) -> bool:
-    """Whether a node computes with sizes that are known at each call only."""
+    """Whether a node computes with symbolic sizes."""
     leaves, _ = tree_flatten((node.args, node.kwargs))
     return any(isinstance(v, torch.SymInt | torch.SymFloat | torch.SymBool) for v in leaves)
 
 
 def _fold(gm: GraphModule, node: Node, uniform: dict[Node, Any]) -> Node | None:
-    """`node` as an `aten.full`; None where the value is no plain number."""
+    """`node` as an `aten.full`; None if the value is no plain number."""
     value = node.meta["val"]
     if any(type(n) is not int for n in value.size()) or not value.is_contiguous():
         return None
@@ -112,7 +112,8 @@ def _number(node: Node, uniform: dict[Node, Any]) -> Any:
 
 
 def _scalar(node: Node, value: Any) -> torch.Tensor | None:
-    """A tensor of one element (of a dimension, if the node's tensor has any: promotion depends)."""
+    """A tensor of one element (with a dimension if the node's tensor has any, because promotion
+    depends on that)."""
     if type(value) not in (int, float, bool):
         return None
     meta = node.meta["val"]

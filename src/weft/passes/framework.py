@@ -34,7 +34,7 @@ PassFunction = Callable[[GraphModule], Any]
 @final
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named step from graph to graph with its needs."""
+    """A named step from graph to graph, with its requirements."""
 
     name: str
     run: PassFunction
@@ -62,7 +62,7 @@ def register_pass(
     before: str | Iterable[str] = (), after: str | Iterable[str] = (),
     requires: str | Iterable[str] = (),
 ) -> Any:
-    """Adds a pass to weft's pipelines; a decorator, bare or with arguments.
+    """Add a pass to weft's pipelines; a decorator, with or without arguments.
 
     Takes a function of a GraphModule (which returns whether it changed it, a new GraphModule or a
     PassResult), a `PassBase` instance or class. Returns its argument. A pass of the same name is
@@ -104,7 +104,8 @@ def registered(graph: str) -> list[Pass]:
 
 
 def ordered(passes: Sequence[Pass]) -> list[Pass]:
-    """Passes so arranged that every declared need is met; BadValue if that cannot be."""
+    """Passes in an order that meets every declared requirement; raises BadValue if there is
+    none."""
     by_name = {p.name: p for p in passes}
     earlier: dict[str, set[str]] = {p.name: set() for p in passes}
     for p in passes:

@@ -1,10 +1,10 @@
-"""Common subexpressions: equal operators on equal arguments are computed once.
+"""Common subexpression elimination: equal operators on equal arguments are computed once.
 
     before:  a = aten.exp(x);  b = aten.exp(x);  c = aten.add(a, b)
     after:   a = aten.exp(x);  c = aten.add(a, a)
 
-Never merged: random operators, uninitialised memory, operators without result, and what activation
-checkpointing runs again with what it ran the first time.
+Never merged: random operators, uninitialised memory, operators without results, and operators that
+activation checkpointing runs again with those of the first run.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Algebraic simplification: operators that do nothing, or that undo each other, go away.
+"""Algebraic simplification: removes operators that do nothing or that undo each other.
 
     before:  a = aten.t(x);  b = aten.t(a);  c = aten.mul(b, 1);  d = aten.relu(c)
     after:   d = aten.relu(x)
 
-A rule gets a node and returns the node that may stand in its place, or None. It must keep dtype,
-sizes and strides: the driver checks them. A node that a graph output needs as a *copy* (clone) is
-kept; so are all results whose replacement would be a graph input (aot's outputs must not alias).
+A rule gets a node and returns the node that may replace it, or None. It must preserve dtype, sizes
+and strides: the driver checks them. A node that a graph output needs as a *copy* (clone) is kept;
+so is one whose replacement would be a graph input (aot's outputs must not alias).
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ def _is_constant(value: Any, wanted: int) -> bool:
     aten.contiguous.default, aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default,
 )
 def _unchanged(node: Node) -> Node | None:
-    """Copies are not needed in a functional graph, and views of the whole are the whole."""
+    """In a functional graph, copies and views of the whole tensor are not needed."""
     return None if "copies_input" in node.meta else _source(node)
 
 
 @_rule(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 def _view(node: Node) -> Node | None:
-    """A view as what it already is; a view of a view is one view."""
+    """A view whose result is the operand itself; a view of a view becomes one view."""
     source = _source(node)
     if source is None or _same(source, node):
         return source
@@ -139,7 +139,7 @@ def _double_transpose(node: Node) -> Node | None:
 
 @_rule(aten.permute.default)
 def _double_permute(node: Node) -> Node | None:
-    """Permutations that cancel, and the permutation that changes nothing."""
+    """Permutations that cancel, and the identity permutation."""
     source = _source(node)
     order = node.args[1]
     assert isinstance(order, (list, tuple)) and source is not None

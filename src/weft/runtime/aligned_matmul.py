@@ -36,7 +36,7 @@ BLOCKS: Final = 12
 
 
 def is_worth_pieces(length: int) -> bool:
-    """Is a product with rows of such a length, no multiple of eight, faster in pieces?
+    """Whether a product with rows of such a length, no multiple of eight, is faster in pieces.
 
     On an H200 (M 4096 to 24576, K 384 to 1024; us): length 196 with a bias 34 as one, 40 in pieces;
     197: 78, 51; 577: 160, 75; 1004: 60, 52; 50257: 4536, 1264.
@@ -62,8 +62,7 @@ def depth_in_two(
     left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """`left @ right (+ bias)` for aligned rows of an odd length K: the last K % 8 products first,
-    which the library then adds the others to.
-    """
+    to which the library adds the others."""
     whole = left.shape[1] // ALIGNMENT * ALIGNMENT
     ends = left[:, whole:], right[whole:]
     rest = torch.mm(*ends) if bias is None else torch.addmm(bias, *ends)
@@ -71,7 +70,7 @@ def depth_in_two(
 
 
 def _can_group(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Are all rows of the left and all columns of the right matrix aligned in memory?"""
+    """Whether all rows of the left and all columns of the right matrix are aligned in memory."""
     row, column = left.stride(0), right.stride(1)
     starts = left.data_ptr() | right.data_ptr()
     unit = left.stride(1) == right.stride(0) == 1
@@ -79,7 +78,7 @@ def _can_group(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def grouped_rows(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The product by groups of rows that are aligned alike."""
+    """The product by groups of rows with equal alignment."""
     rows, columns = left.shape[0], right.shape[1]
     result = left.new_empty(rows, columns)
     groups = ALIGNMENT // math.gcd(columns, ALIGNMENT)
@@ -97,9 +96,8 @@ def grouped_rows(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def column_blocks(
     left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """The product block by block; the extra memory is about a twelfth of the result (of a narrow
-    one as much as that).
-    """
+    """The product block by block; the extra memory is about a twelfth of the result (for a narrow
+    one up to its size)."""
     columns = right.shape[1]
     width = max(SMALLEST_BLOCK, _rounded_up(-(-columns // BLOCKS), 256))
     width = min(width, _rounded_up(columns, ALIGNMENT))

@@ -42,7 +42,8 @@ class Attention:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None,
         causal: bool, scale: float | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The result, laid out [batch, position, head, dimension], and the rows' log-sum-exp."""
+        """The result, laid out [batch, position, head, dimension], and the log-sum-exp of the
+        rows."""
         batches, heads, queries, dimension = q.shape
         out = q.new_empty((batches, queries, heads, dimension)).transpose(1, 2)
         lse = q.new_empty((batches, queries, heads)).transpose(1, 2)

@@ -1,14 +1,14 @@
 """Compiles many C++ sources at once: in parallel, each distinct one once, through the disk cache.
 
 Place in the pipeline: between `codegen/cpp/` (texts) and `launcher.py` (callables). The threads
-only wait for compiler processes, so they cost nothing beside Python work that goes on meanwhile:
+only wait for compiler processes, so they cost nothing while Python goes on working::
 
     started = submit(texts)                        # starts compiling at once
     files = [one.file() for one in started]        # each has a function called one.symbol
 
-Several sources make one translation unit, each in a namespace of its own: alone, half of a small
-kernel's time is the compiler's start, the headers and the linker. What is in a unit together does
-not matter to the cache, where each source's key names the file.
+Several sources become one translation unit, each in its own namespace: compiled alone, a small
+kernel spends half of its time on the compiler's start, the headers and the linker. The cache does
+not depend on which sources share a unit: each source's key names the file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _lock: Final = Lock()
 @final
 @dataclass(frozen=True)
 class Compiling:
-    """A source that was handed to the compiler."""
+    """A source that was passed to the compiler."""
 
     key: str
     _unit: Future[dict[str, Path]]
@@ -50,18 +50,19 @@ class Compiling:
         return _symbol(self.key)
 
     def file(self) -> Path:
-        """The shared object with that function, when it is there; raises CompilationFailed."""
+        """The shared object with that function, once it exists; raises CompilationFailed."""
         return self._unit.result()[self.key]
 
 
 @cache
 def _pool(jobs: int, process: int) -> ThreadPoolExecutor:
-    """A forked child has none of its parent's threads: each `process` has a pool of its own."""
+    """The thread pool. A forked child has none of its parent's threads, so each `process` has its
+    own."""
     return ThreadPoolExecutor(jobs, thread_name_prefix="weft-compile")
 
 
 def submit(sources: Sequence[str]) -> list[Compiling]:
-    """Start compiling those of `sources` that are not yet compiled; raises CompilerNotFound."""
+    """Start compiling the `sources` that are not yet compiled; raises CompilerNotFound."""
     tools, place = toolchain(), f"{os.getpid()}:{root_directory()}/"
     keys = {source: tools.key(source) for source in sources}
     jobs = config.compile_jobs or os.cpu_count() or 1
@@ -74,7 +75,7 @@ def submit(sources: Sequence[str]) -> list[Compiling]:
 
 
 def _is_known(place: str, key: str) -> bool:
-    """Is it being compiled, or lies there?"""
+    """Whether the source is being compiled, or its object is in the cache."""
     future = _running.get(place)
     if future is None or not future.done():
         return future is not None
@@ -82,8 +83,8 @@ def _is_known(place: str, key: str) -> bool:
 
 
 def _units(sources: Mapping[str, str], jobs: int) -> list[dict[str, str]]:
-    """The sources, by key, divided into units of about the same length: as many as can be compiled
-    at once, or a multiple of that. Equal programs are divided in the same way."""
+    """The sources, by key, divided into units of about equal length: as many as can be compiled at
+    once, or a multiple of that. Equal programs are divided in the same way."""
     rounds = -(-len(sources) // (MOST * jobs))
     count = min(rounds * jobs, -(-len(sources) // FEWEST))
     units: list[dict[str, str]] = [{} for _ in range(count)]
@@ -96,8 +97,8 @@ def _units(sources: Mapping[str, str], jobs: int) -> list[dict[str, str]]:
 
 
 def _build(tools: Toolchain, sources: Mapping[str, str], disk: DiskCache) -> dict[str, Path]:
-    """The sources' objects from the cache; those that it lacks are compiled together, under the
-    unit's lock, so that processes do not race."""
+    """The sources' objects from the cache; missing ones are compiled together, under the unit's
+    lock, so that processes do not race."""
     found = {key: disk.path(key) for key in sources}
     if None in found.values():
         with disk.lock(min(sources)):
@@ -109,7 +110,7 @@ def _build(tools: Toolchain, sources: Mapping[str, str], disk: DiskCache) -> dic
 
 
 def _translation_unit(sources: Mapping[str, str]) -> str:
-    """The sources, by key, in namespaces of their own, after the headers of all of them."""
+    """The sources, by key, in their own namespaces, after the headers of all of them."""
     headers: set[str] = set()
     parts = []
     for key, text in sources.items():

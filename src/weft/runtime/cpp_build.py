@@ -60,7 +60,7 @@ _SIMD_NEEDS: Final = {
 
 @cache
 def machine_features() -> frozenset[str]:
-    """What /proc/cpuinfo says the processor can do; empty where there is no such file."""
+    """The processor's features according to /proc/cpuinfo; empty if there is no such file."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -101,7 +101,8 @@ class Toolchain:
     command: tuple[str, ...]
 
     def libraries(self, source: str) -> list[str]:
-        """Arguments for the linker: what the object of `source` needs when it is loaded."""
+        """Arguments for the linker: the libraries that the object of `source` needs when it is
+        loaded."""
         sleef = _SLEEF_FLAG in self.command and any(h in source for h in _SLEEF_HEADERS)
         found = [f"-L{_stand_in(self.compiler)}", f"-l:{_TORCH_LIBRARY}"] if sleef else []
         return [*_LIBRARIES, "-Wl,--no-as-needed", *found] if found else [*_LIBRARIES]
@@ -143,7 +144,7 @@ def _machine_digest() -> str:
 
 
 def toolchain() -> Toolchain:
-    """The toolchain that the settings ask for; raises CompilerNotFound where there is none."""
+    """The toolchain that the settings select; raises CompilerNotFound if there is none."""
     wanted = config.cpp_compiler or os.environ.get("CXX", "")
     return _toolchain(wanted, config.simd, config.cpp_flags)
 
@@ -163,7 +164,7 @@ def _toolchain(wanted: str, simd: str, extra: str) -> Toolchain:
 
 @cache
 def torch_has_sleef() -> bool:
-    """Does the library of CPU kernels that torch has loaded export SLEEF's vector functions?"""
+    """Whether torch's library of CPU kernels exports SLEEF's vector functions."""
     try:
         library = ctypes.CDLL(_TORCH_LIBRARY, mode=os.RTLD_NOLOAD)
     except OSError:  # another name, or part of another library
@@ -173,8 +174,8 @@ def torch_has_sleef() -> bool:
 
 @cache
 def _stand_in(compiler: str) -> str:
-    """The folder of an empty library of torch's name: what is linked with it needs torch's when
-    it is loaded, and the linker need not read half a gigabyte."""
+    """The folder of an empty library with the name of torch's: objects linked with it load torch's,
+    but the linker need not read half a gigabyte."""
     file = Path(_stand_in_directory().name, _TORCH_LIBRARY)
     command = [*shlex.split(compiler), "-shared", "-fPIC", "-nostdlib", "-x", "c", os.devnull,
                f"-Wl,-soname,{_TORCH_LIBRARY}", "-o", str(file)]
@@ -196,7 +197,7 @@ def _version(compiler: list[str]) -> str:
 
 
 def is_available() -> bool:
-    """Is there a C++ compiler?"""
+    """Whether there is a C++ compiler."""
     try:
         toolchain()
     except CompilerNotFound:
@@ -206,7 +207,7 @@ def is_available() -> bool:
 
 @cache
 def _share_openmp() -> None:
-    """Make the OpenMP runtime visible to kernels: torch's if it has one, else the system's."""
+    """Make an OpenMP runtime visible to kernels: torch's if it has one, else the system's."""
     if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
         ctypes.CDLL(_loaded_openmp() or "libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
 

@@ -1,23 +1,22 @@
 """Replays an artifact's GPU work as one CUDA graph (mode "reduce-overhead"), safely.
 
-Place in the pipeline: `backends/inductor.py` wraps an `Artifact` of a CUDA graph in `CudaGraphs`
-when the mode asks for it. The wrapped callable keeps the artifact's convention: one list in, a list
-out.
+Place in the pipeline: `backends/inductor.py` wraps an `Artifact` in `CudaGraphs` if the mode asks
+for it. The wrapped callable has the artifact's convention: one list in, a list out::
 
     call 1      runs the artifact normally (libraries initialise, kernels load)
     call 2      captures it into a `Recording` and replays that
     later       copies the inputs that move into the recording's own buffers, replays
 
 What makes it safe:
-- Outputs live in the recording's memory. Before a replay, the storages' reference counts tell
-  whether the
-  caller still holds (a view of) an earlier result; then another recording is used (at most
-  `MOST_RECORDINGS`), and if all are held, the artifact runs without a graph.
+
+- Outputs are in the recording's memory. Before a replay, the storages' reference counts tell if
+  the caller still holds (a view of) an earlier result. Then another recording is used (at most
+  `MOST_RECORDINGS`); if all are held, the artifact runs without a graph.
 - Each recording has its own memory pool: no two of them can overwrite each other's results.
-- Inputs seen at one address in all calls so far (parameters) are read in place; that is checked at
-  every
-  call, and an input that moves after all is copied from then on.
-- What cannot be captured (CPU tensors, synchronising operators) runs without a graph, told once.
+- Inputs that had one address in all calls so far (parameters) are read in place. The address is
+  checked at every call, and an input that moves after all is copied from then on.
+- What cannot be captured (CPU tensors, synchronising operators) runs without a graph, with one
+  message.
 """
 
 from __future__ import annotations
@@ -41,8 +40,11 @@ MOST_CAPTURES: Final = 8
 
 @final
 class InputCopy:
-    """The recording's own memory for an input that moves, with the input's strides, for which
-    kernels are made: elements that lie in one place do so here."""
+    """The recording's own memory for an input that moves.
+
+    It has the input's strides, for which kernels are compiled: elements that share memory share it
+    here too.
+    """
 
     def __init__(self, position: int, given: torch.Tensor) -> None:
         self.position = position
@@ -60,16 +62,15 @@ class InputCopy:
         return tensor
 
     def fill(self, given: torch.Tensor) -> None:
-        """Take over what the input has now."""
+        """Copy the input's current content."""
         self._memory.copy_(self._once(given), non_blocking=True)
 
 
 @final
 @dataclass(eq=False)
 class Recording:
-    """One captured graph: its input buffers, its outputs, and how many owners their storages have
-    when idle.
-    """
+    """One captured graph: its input buffers, its outputs, and the number of owners of their
+    storages when idle."""
 
     graph: torch.cuda.CUDAGraph
     sizes: tuple[Any, ...]
@@ -79,7 +80,7 @@ class Recording:
     idle_counts: list[int]
 
     def is_free(self) -> bool:
-        """Does no caller hold a result of the last replay any more?"""
+        """Whether no caller holds a result of the last replay."""
         return all(
             count == idle
             for count, idle in zip(_use_counts(self.outputs), self.idle_counts, strict=True)
@@ -96,7 +97,7 @@ class Recording:
 
 @final
 class CudaGraphs:
-    """A callable with the artifact's convention that replays CUDA graphs where that is safe."""
+    """A callable with the artifact's convention that replays CUDA graphs if that is safe."""
 
     def __init__(
         self, artifact: Artifact, device: torch.device, changing: tuple[int, ...] = ()
@@ -123,7 +124,7 @@ class CudaGraphs:
         return self._capture(inputs, addresses, sizes)
 
     def _sizes(self, inputs: list[Any]) -> tuple[Any, ...]:
-        """What a recording is made for: numbers among the inputs, sizes that may change."""
+        """What a recording is specialised on: numbers among the inputs, sizes that may change."""
         numbers = [v for v in inputs if not isinstance(v, torch.Tensor)]
         return (*numbers, *((inputs[i].shape, inputs[i].stride()) for i in self.changing))
 
@@ -138,8 +139,8 @@ class CudaGraphs:
         return None
 
     def _should_capture(self, addresses: list[int], sizes: tuple[Any, ...]) -> bool:
-        """After one plain call; drops recordings that read an input in place which has since moved.
-        """
+        """Whether to capture: after one plain call. Drops recordings that read an input in place
+        which has moved since."""
         first = self.last_addresses is None
         if self.last_addresses is not None:
             self.moving |= _differing(self.last_addresses, addresses)
@@ -206,9 +207,11 @@ def _record(artifact: Artifact, inputs: list[Any]) -> tuple[torch.cuda.CUDAGraph
 
 
 def _leave_capture_mode() -> None:
-    """A broken capture leaves the generator in capture mode, where every later random operator
-    fails; a capture that ends well takes it out. (Another state of the generator would do too, but
-    the graphs of before would go on drawing from the old one, whatever the program seeds.)
+    """Take the generator out of capture mode, where a failed capture leaves it and every later
+    random operator fails.
+
+    A successful capture does that itself. (Another state of the generator would do too, but earlier
+    graphs would go on drawing from the old one, whatever the program seeds.)
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -217,7 +220,8 @@ def _leave_capture_mode() -> None:
 
 
 def _end_capture(graph: torch.cuda.CUDAGraph) -> None:
-    """Without PyTorch's warning of an empty graph: tensors of no elements need no work."""
+    """End the capture without PyTorch's warning about an empty graph: tensors without elements need
+    no work."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The CUDA Graph is empty")
         graph.capture_end()

@@ -40,8 +40,8 @@ def load(
 ) -> Callable[..., None]:
     """The kernel as a callable: tensors for its `buffers`, then ints for its `sizes`.
 
-    grid: number of programs, or a function of the sizes; unaligned: takes over when a buffer's data
-    is not 16-byte aligned.
+    grid: number of programs, or a function of the sizes; unaligned: the callable for buffers whose
+    data is not 16-byte aligned.
     """
     _configure()
     kernel: Any = _cuda.Kernel(

@@ -1,8 +1,8 @@
-"""Recurrent layers on NVIDIA GPUs: cuDNN's call, as an operator that fake tensors can pass.
+"""Recurrent layers on NVIDIA GPUs: cuDNN's call, as an operator that works on fake tensors.
 
-Place in the pipeline: `capture/polyfills/recurrent.py` writes `torch.lstm` and its kin with it.
-PyTorch's own functions look at the addresses of the weights (cuDNN wants them in one buffer), which
-fake tensors do not have; here they are looked at when the operator runs.
+Place in the pipeline: `capture/polyfills/recurrent.py` uses it for `torch.lstm` and the like.
+PyTorch's own functions read the addresses of the weights (cuDNN wants them in one buffer), which
+fake tensors do not have; here they are read when the operator runs::
 
     output, hy, cy, reserve = torch.ops.weft.cudnn_rnn(x, weights, 4, hx, cx, LSTM, ...)
 
@@ -66,7 +66,7 @@ def _backward(
 
 
 def _hidden(hx: torch.Tensor, cx: torch.Tensor | None) -> tuple[int, int]:
-    """Size of the hidden state, and of what it is projected to (0: it is not)."""
+    """The size of the hidden state, and the size that it is projected to (0: no projection)."""
     if cx is None or cx.size(2) == hx.size(2):
         return hx.size(2), 0
     return cx.size(2), hx.size(2)
@@ -79,7 +79,7 @@ def _buffer(
     x: torch.Tensor, weights: Sequence[torch.Tensor], each: int, hx: torch.Tensor,
     cx: torch.Tensor | None, mode: int, layers: int, batch_first: bool, bidirectional: bool,
 ) -> torch.Tensor:
-    """The memory that all weights lie in, in cuDNN's order; a copy, where they do not."""
+    """The memory of all weights, in cuDNN's order; a copy if they are not there."""
     form = (each, x.size(-1), mode, *_hidden(hx, cx), layers, batch_first, bidirectional)
     first = weights[0]
     offsets, count = _layout(tuple(w.shape for w in weights), first.dtype, first.device, form)
@@ -95,7 +95,8 @@ def _buffer(
 def _layout(
     shapes: tuple[torch.Size, ...], dtype: torch.dtype, device: torch.device, form: tuple[Any, ...]
 ) -> tuple[list[int], int]:
-    """Where cuDNN wants each weight (elements from the start), and the buffer's elements."""
+    """The place of each weight in cuDNN's buffer (elements from the start), and the buffer's
+    size."""
     buffer, weights = _flattened([torch.empty(s, dtype=dtype, device=device) for s in shapes], form)
     return [int(w.storage_offset()) for w in weights], buffer.numel()
 

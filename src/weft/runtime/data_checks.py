@@ -1,10 +1,10 @@
-"""Conditions on data that a captured graph tests when it runs.
+"""Conditions on data that a captured graph checks when it runs.
 
-Place in the pipeline: capture puts calls of `hold` into graphs, for the program's own
+Place in the pipeline: capture adds calls of `hold` to graphs, for the program's own
 ``torch._check`` and for what operators require of data-dependent sizes; backends run them like any
-other function. Compiled graphs test what else they were compiled under (`AssumptionError`).
+other function. Compiled graphs also check their own assumptions (`AssumptionError`)::
 
-    hold(n <= x.shape[0], "too many")        # raises RuntimeError("too many") where that is false
+    hold(n <= x.shape[0], "too many")        # raises RuntimeError("too many") if that is false
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from weft.errors import WeftError
 
 
 class AssumptionError(WeftError, RuntimeError):
-    """Data is not as the compiled graph assumed: the captured graph must run instead; or not as
-    capture expected: the program itself must."""
+    """Data violates an assumption of the compiled graph: the captured graph must run instead. If it
+    is an assumption of capture, the program itself must."""
 
 
 def hold(condition: bool | torch.SymBool, message: str) -> None:
-    """Raise a RuntimeError unless the condition holds; of symbolic ones that is learned."""
+    """Raise a RuntimeError unless the condition holds; a symbolic condition is learned."""
     _hold(condition, message, RuntimeError)
 
 
@@ -43,7 +43,7 @@ def hold_type(condition: bool | torch.SymBool, message: str) -> None:
 
 
 def hold_expected(condition: bool | torch.SymBool, message: str) -> None:
-    """As `hold`, of what capture expected of the data: the program itself does without."""
+    """As `hold`, for an assumption of capture that the program itself does not make."""
     _hold(condition, message, AssumptionError)
 
 

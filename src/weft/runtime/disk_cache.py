@@ -44,7 +44,7 @@ _KEY: Final = re.compile("[0-9a-f]{64}")
 
 @cache
 def _private_directory() -> Path:
-    """Where this process keeps its files when `config.disk_cache` is off; removed at exit."""
+    """The directory for this process's files if `config.disk_cache` is off; removed at exit."""
     holder = tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True)
     _HOLDERS.append(holder)
     return Path(holder.name)
@@ -97,7 +97,7 @@ class DiskCache:
         return file
 
     def put_all(self, keys: Iterable[str], content: bytes) -> dict[str, Path]:
-        """Store the same `content` under each key: one file, where the file system has links."""
+        """Store the same `content` under each key: as one file, if the file system has links."""
         first, *others = keys
         file = self.put(first, content)
         return {first: file, **{key: self._link(file, key, content) for key in others}}
@@ -114,12 +114,12 @@ class DiskCache:
         return name
 
     def appeared(self, key: str) -> Path | None:
-        """`path` for a file that was missing a moment ago: not counted as another look-up."""
+        """`path` for a file that was missing a moment ago; not counted as another look-up."""
         return None if self._verified(key) is None else self._file(key)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Held by whoever makes the content of `key`: another process waits, then finds it."""
+        """Held while the content of `key` is made: another process waits, then finds it."""
         directory = self.directory / "locks"
         directory.mkdir(parents=True, exist_ok=True)
         with open(directory / key[:2], "w") as stream:
@@ -147,7 +147,7 @@ class DiskCache:
         return content
 
     def _trim_sometimes(self) -> None:
-        """One put in many looks at all files: by chance, as processes are often short."""
+        """One put in many trims the cache: chosen at random, because processes are often short."""
         if _DICE.randrange(_PUTS_BETWEEN_TRIMS) == 0:
             trim()
 
@@ -159,7 +159,7 @@ def _touch(file: Path) -> None:
 
 
 def files() -> list[Path]:
-    """Every cached file of every kind; nothing else that may lie in the same directory."""
+    """Every cached file of every kind, and nothing else in the directory."""
     found = root_directory().glob("*/??/*")
     return [f for f in found if _KEY.fullmatch(f.name) and f.name[:2] == f.parent.name]
 

@@ -1,8 +1,8 @@
-"""Which matrix product of torch is faster on this machine: measured, remembered on disk.
+"""Which matrix product of torch is faster on this machine: measured, and stored on disk.
 
-Place in the pipeline: asked by `codegen/gemm_calls.py`. torch multiplies float32 matrices with
-MKL, which on processors of other makers uses half of the vector width; oneDNN, which torch carries
-too, does not.
+Place in the pipeline: used by `codegen/gemm_calls.py`. torch multiplies float32 matrices with MKL,
+which on processors of other makers uses half of the vector width; oneDNN, which torch includes too,
+does not.
 
 >>> onednn_is_faster()     # an AMD processor with AVX-512
 True
@@ -29,7 +29,7 @@ MARGIN: Final = 1.2
 
 
 def onednn_linear() -> Callable[..., torch.Tensor] | None:
-    """oneDNN's x @ w.T + b on plain tensors, or None where this torch has it not."""
+    """oneDNN's x @ w.T + b on plain tensors, or None if this torch does not have it."""
     mkldnn = torch.backends.mkldnn
     if not (mkldnn.enabled and mkldnn.is_available()):
         return None
@@ -43,7 +43,7 @@ def onednn_linear() -> Callable[..., torch.Tensor] | None:
 def linear_or_empty(
     x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *activation: Any
 ) -> torch.Tensor:
-    """oneDNN's linear where a size may be zero, which it refuses."""
+    """oneDNN's linear, also for sizes of zero, which it refuses."""
     linear = onednn_linear()
     assert linear is not None
     rows, columns = x.size(0), w.size(0)
@@ -56,7 +56,8 @@ def linear_or_empty(
 
 @cache
 def onednn_is_faster(shape: tuple[int, int, int] = SHAPE) -> bool:
-    """Is oneDNN clearly faster than `torch.mm` for float32 here, for products like SHAPE?"""
+    """Whether oneDNN is clearly faster than `torch.mm` for float32 here, for products like
+    SHAPE."""
     linear = onednn_linear()
     if linear is None:
         return False
@@ -72,7 +73,7 @@ def onednn_is_faster(shape: tuple[int, int, int] = SHAPE) -> bool:
 
 
 def _advantage(linear: Callable[..., torch.Tensor], shape: tuple[int, int, int]) -> float:
-    """Time of MKL over time of oneDNN."""
+    """The time of MKL divided by the time of oneDNN."""
     rows, inner, columns = shape
     with torch.inference_mode(), torch.device("cpu"):
         x, w = torch.ones(rows, inner), torch.ones(columns, inner)

@@ -1,7 +1,7 @@
-"""Loads Python source that weft wrote: call sequences and wrappers.
+"""Loads Python source that weft generated: call sequences and wrappers.
 
-Place in the pipeline: the last step of each writer. A name that nothing defines (a size's symbol,
-say) would be an error of the first call, far from its cause: it is one here.
+Place in the pipeline: the last step of each writer. An undefined name (a size's symbol, say) would
+raise at the first call, far from its cause; here it raises at once::
 
     call = load("def call(args):\\n    return [s0]", "<weft calls>", {})     # InternalError: s0
 """
@@ -16,7 +16,7 @@ from weft.errors import InternalError
 
 
 def load(source: str, file: str, scope: dict[str, Any], name: str = "call") -> Callable[..., Any]:
-    """The function of that name in the source, whose globals are `scope`."""
+    """The function of that name in the source, with `scope` as its globals."""
     exec(compile(source, file, "exec"), scope)
     function: Callable[..., Any] = scope[name]
     names = function.__code__.co_names  # also those of attributes, which have no numbers

@@ -30,8 +30,8 @@ def configure() -> None:
 
 @cache
 def tensor_offset() -> int:
-    """Bytes from the start of a torch.Tensor object to the at::Tensor in it, found by its pointer.
-    """
+    """The offset in bytes from a torch.Tensor object to the at::Tensor in it, found by comparing
+    pointers."""
     tensor = torch.empty(1, device="cpu")
     words = (ctypes.c_uint64 * (type(tensor).__basicsize__ // 8)).from_address(id(tensor))
     wanted: int = tensor._cdata

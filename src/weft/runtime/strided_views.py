@@ -1,8 +1,10 @@
-"""`as_strided` in ATen graphs: its offset counts from the tensor's first element. Copies with gaps.
+"""`as_strided` with offsets from the tensor's first element, as ATen graphs have them; copies with
+gaps.
 
-ATen counts from the start of the storage, which an input that starts inside its storage shares with
-what lies before it. The functionaliser (`aot/record_special.py`) records the distance from the
-viewed value's own first element, and whoever runs a graph calls these functions for the operators:
+Place in the pipeline: called by whatever runs an ATen graph, instead of the operators. ATen counts
+offsets from the start of the storage, which an input that starts inside its storage shares with
+other data. The functionaliser (`aot/record_special.py`) records the distance from the viewed
+value's own first element::
 
     CALLS[aten.as_strided.default](x, [2, 2], [4, 1], 3)    # x.flatten()[3], [4], [7], [8]
 """
@@ -36,7 +38,7 @@ def write_at(
 
 
 def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """A copy with these strides, for which ATen has no operator if they leave gaps or overlap."""
+    """A copy with these strides; ATen has no operator for strides with gaps or overlaps."""
     made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     target = made
     for d, stride in enumerate(strides):

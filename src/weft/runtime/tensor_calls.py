@@ -1,13 +1,13 @@
-"""Callables that make, view and multiply tensors: what generated call sequences are made of.
+"""Callables that make, view and multiply tensors: the building blocks of generated call sequences.
 
-Place in the pipeline: asked for by `codegen/call_sequence.py`. `torch.empty_strided` and
-`torch.as_strided` take a microsecond each, most of it for reading their arguments; these callables
-have read them before (`csrc/tensor_calls.c`).
+Place in the pipeline: requested by `codegen/call_sequence.py`. `torch.empty_strided` and
+`torch.as_strided` take a microsecond each, mostly to read their arguments; these callables have
+read them before (`csrc/tensor_calls.c`)::
 
     make = empty(((4, n), (n, 1), 0), torch.float32, device)      # n: an int, or None
     make()                                                        # or make(n) and so on
 
-Where torch lacks one of the C functions, the same is done in Python.
+If torch lacks one of the C functions, the same is done in Python.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def empty(form: Form, dtype: torch.dtype, device: torch.device) -> Made:
 
 @lru_cache(CACHED)
 def view(form: Form) -> Made:
-    """Gives a tensor's memory another form."""
+    """A callable that gives a tensor's memory another form."""
 
     def in_python(tensor: torch.Tensor, *given: int) -> torch.Tensor:
         sizes, strides, offset = _filled(form, given)
@@ -78,9 +78,11 @@ def product(
     kind: str, operands: tuple[Form | None, ...], result: Form, dtype: torch.dtype,
     device: torch.device,
 ) -> Made:
-    """Multiplies tensors, each seen in a form (None: as it is), by `mm`, `addmm` or `bmm`.
+    """A callable that multiplies tensors, each viewed in a form (None: as it is), by `mm`, `addmm`
+    or `bmm`.
 
-    The numbers that the operands' forms leave open follow the tensors, then those of the result's.
+    The numbers that the operands' forms leave open follow the tensors, then those of the result's
+    form.
     """
     views = [None if form is None else view(form) for form in operands]
     counts = [0 if form is None else _open(form) for form in operands]
@@ -109,13 +111,13 @@ def _filled(form: Form, given: tuple[int, ...]) -> tuple[list[int], list[int], i
 
 
 def row_major(sizes: Sequence[int]) -> list[int]:
-    """The strides that torch gives a new tensor of these sizes."""
+    """The strides of a new tensor of these sizes."""
     steps = accumulate((max(n, 1) for n in reversed(sizes[1:])), mul, initial=1)
     return list(reversed([*steps])) if sizes else []
 
 
 def _open(form: Form) -> int:
-    """How many numbers of the form are given at the call."""
+    """How many numbers of the form are passed at the call."""
     sizes, strides, offset = form
     return [*sizes, *(strides or ()), offset].count(None)
 
@@ -130,7 +132,8 @@ def _fits(form: Form) -> bool:
 
 @cache
 def configured() -> bool:
-    """Tell the C callables where torch's functions are, once; whether torch has them all."""
+    """Tell the C callables where torch's functions are, once; returns whether torch has them
+    all."""
     libraries = Path(torch.__file__).parent / "lib"
     try:
         cpu = ctypes.CDLL(str(libraries / "libtorch_cpu.so"))
@@ -151,7 +154,7 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 
 
 def _where(device: torch.device) -> tuple[int, int] | None:
-    """torch's numbers for a device; None where it has to be asked for in Python."""
+    """torch's numbers for a device; None if only Python can use it."""
     if not configured() or device.type not in ("cpu", "cuda"):
         return None
     if device.type == "cuda" and device.index is None:
@@ -168,7 +171,7 @@ def _device_code(kind: str) -> int:
 
 @cache
 def _code(dtype: torch.dtype) -> int:
-    """torch's number for a dtype, asked of a tensor."""
+    """torch's number for a dtype, read from a tensor."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     tensor, code = torch.empty(0, dtype=dtype, device="cpu"), ctypes.c_int32(-1)
     library.aoti_torch_get_dtype(ctypes.c_void_p(id(tensor) + tensor_offset()), ctypes.byref(code))

@@ -95,7 +95,7 @@ def prelude_text() -> str:
 
 
 def get_ready() -> None:
-    """GPU kernels will be asked for: let Triton be imported meanwhile, where the cache has none."""
+    """Start importing Triton in the background, unless the cache may suffice."""
     if triton_version() and not DiskCache("triton").directory.exists():
         with contextlib.suppress(OSError):
             pool()
@@ -125,7 +125,7 @@ def compile_here(request: TritonRequest) -> GpuBinary:
 
 
 def _compile_all(requests: Sequence[TritonRequest]) -> Iterator[GpuBinary]:
-    """In processes that run side by side; in this one, where there are none or one has failed."""
+    """Compile in parallel processes; in this one, if there are none or one has failed."""
     try:
         server = pool()
     except OSError:

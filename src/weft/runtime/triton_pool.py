@@ -27,12 +27,12 @@ _WORKER: Final = Path(__file__).with_name("triton_worker.py")
 
 
 class ServerGone(Exception):
-    """The server ended or failed: compile in this process, which also shows what was wrong."""
+    """The server ended or failed: compile in this process, which also shows what is wrong."""
 
 
 @final
 class TritonServer:
-    """One server: requests go out, a thread gives the answers to their futures."""
+    """One server: requests are sent, and a thread passes the answers to their futures."""
 
     def __init__(self) -> None:
         jobs = config.compile_jobs or os.cpu_count() or 1
@@ -89,9 +89,10 @@ _starting: Final = Lock()
 
 
 def pool() -> TritonServer:
-    """This process's server, started when there is none.
+    """This process's server, started if there is none.
 
-    Raises OSError where no process can be started."""
+    Raises OSError if no process can be started.
+    """
     with _starting:
         server = _server(os.getpid())
         if server.gone:
@@ -102,6 +103,5 @@ def pool() -> TritonServer:
 
 @cache
 def _server(process: int) -> TritonServer:
-    """A forked child must not speak through its parent's connection: each `process` has its own.
-    """
+    """A forked child must not use its parent's connection, so each `process` has its own server."""
     return TritonServer()

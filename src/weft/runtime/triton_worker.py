@@ -79,10 +79,10 @@ def _load(text: str, name: str) -> ModuleType:
 
 
 def without_packed_sums(ptx: str) -> str:
-    """The text with each sum of two packed 16-bit integers computed as two sums.
+    """The text with each sum of two packed 16-bit integers replaced by two sums.
 
-    NVIDIA's assembler (ptxas 12.8, for Hopper and Blackwell) adds zero instead of a constant where
-    one half of the packed result is not read; LLVM packs sums of small indices so.
+    NVIDIA's assembler (ptxas 12.8, for Hopper and Blackwell) adds zero instead of a constant if one
+    half of the packed result is not read; LLVM packs sums of small indices like that.
     """
     return _PACKED_SUM.sub(_TWO_SUMS, ptx)
 
@@ -112,10 +112,10 @@ def _mend_ptx(
 
 
 def serve(connection: Connection) -> None:
-    """Answer requests until the other side closes or nobody asks for a while.
+    """Answer requests until the other side closes or is silent for a while.
 
     First comes the setup: Python's path and the number of processes. A request is a number and the
-    arguments of `compile_text`; its answer is the number, the result, and what went wrong.
+    arguments of `compile_text`; its answer is the number, the result, and the error.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the program
     path, jobs = connection.recv()
@@ -137,7 +137,7 @@ def serve(connection: Connection) -> None:
 
 
 def _begin_worker(connection: int) -> None:
-    """A worker ends with its server, and does not keep the server's connection open."""
+    """Let a worker end with its server, and close its copy of the server's connection."""
     os.close(connection)
     with contextlib.suppress(AttributeError):  # not Linux
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
@@ -153,7 +153,7 @@ def _answer(connection: Connection, sending: threading.Lock, number: int, done: 
 
 
 def _without_weft() -> None:
-    """Let texts import the prelude alone: its packages without their contents, which need torch."""
+    """Let texts import only the prelude: stand-ins for its packages, which would need torch."""
     root = Path(__file__).parents[1]
     for name in ("weft", "weft.codegen", "weft.codegen.triton"):
         package = ModuleType(name)
@@ -162,10 +162,10 @@ def _without_weft() -> None:
 
 
 def _import_triton() -> None:
-    """Everything that workers would import each for itself, and a key that costs nothing.
+    """Import once what every worker would import, and replace Triton's key by a cheap one.
 
-    Triton's key hashes its own libraries (half a second); it is for a cache that lives longer than
-    this process, and ours does not.
+    Triton's key hashes its own libraries (half a second), for a cache that outlives the process;
+    ours does not.
     """
     import triton.backends.nvidia.compiler
     import triton.compiler.compiler

@@ -1,7 +1,7 @@
-"""Functional writes, and the operators that do the same in the tensor itself.
+"""Functional writes, and operators that do the same in the tensor itself.
 
 Place in the pipeline: `codegen/memory.py` decides where a call may overwrite its first operand,
-which nobody reads afterwards: a cache that grows by a row is not copied for it.
+because nothing reads it afterwards: a cache that grows by a row is not copied for it::
 
     WRITERS[aten.index_copy.default](x, 0, positions, rows)      # x itself is written
     written_part(x, [("select", 0, 3)], "copy.", row)            # a copy of x, with x[3] = row
@@ -56,9 +56,8 @@ def _write_part(
 def written_part(
     x: torch.Tensor, path: Sequence[tuple[Any, ...]], write: str, *args: Any, **keywords: Any
 ) -> torch.Tensor:
-    """A copy of `x` of which a part is written: the views of `path` lead to it, one of `NAMES` says
-    what is done with it, and with which arguments.
-    """
+    """A copy of `x` with a part written: the views of `path` lead to the part, and `write` (one of
+    `NAMES`) says what is done with it and the arguments."""
     made = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device)
     return _write_part(made.copy_(x), path, write, *args, **keywords)
 
