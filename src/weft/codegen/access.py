@@ -32,16 +32,15 @@ class Access:
 
 
 def natural_domain(definition: Computed) -> Domain:
-    """The definition's dimensions without those of size 1."""
+    """The definition's dimensions except those of size 1."""
     kept = [k for k, n in enumerate(definition.dims) if not _is_one(n)]
     flags = definition.reduced or (False,) * len(definition.dims)
     return Domain(tuple(definition.dims[k] for k in kept), tuple(flags[k] for k in kept))
 
 
 def formula_index(dims: Shape, variables: Sequence[IntExpr]) -> list[IntExpr]:
-    """The index for a formula over `dims`, given one variable for each dimension that is not of
-    size 1.
-    """
+    """The index for a formula over `dims`, given a variable for each dimension that is not of size
+    1."""
     remaining = iter(variables)
     return [0 if _is_one(n) else next(remaining) for n in dims]
 
@@ -67,7 +66,7 @@ def _reduced(definition: Computed, em: Emitter, node: Node) -> Node:
 
 
 def analyse(definition: Computed, bound: Collection[str] = ()) -> Access:
-    """Evaluate a definition alone over its natural domain; `bound`: the symbols to look for."""
+    """Evaluate a definition over its natural domain; `bound`: the symbols to look for."""
     domain = natural_domain(definition)
     symbols = domain.symbols()
     em = emitter_for(domain, symbols)

@@ -1,8 +1,8 @@
 """A scheduled group as a kernel of the loop IR.
 
 Place in the pipeline: after `schedule.py`. The members' formulas are evaluated over the group's
-domain in order; what one member computes is handed to the next ones as a node, and only buffers
-that somebody else reads are stored.
+domain in order. The node that one member computes is passed to the next ones, and only buffers that
+other steps read are stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_UNROLLED: Final = 4
 
 
 def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
-    """The kernel of a group; stores buffers in `needed`."""
+    """The kernel of a group; it stores the buffers in `needed`."""
     em, cpu = _evaluated(group, needed), device_of(group).type == "cpu"
     if cpu and (short := _piecewise_loop(group, em)) is not None:
         variable, pieces, rest = short
@@ -60,12 +60,12 @@ def _evaluated(
 
 
 def _piecewise_loop(group: Group, em: Emitter) -> tuple[Expr, int, LoopVar | None] | None:
-    """A loop over elements beside each other that are computed differently, the number of such
-    pieces, and the loop that stays when they are written out; None if there is none.
+    """A loop whose adjacent elements are computed differently, the number of such pieces, and the
+    loop that remains when they are unrolled; None if there is none.
 
     `stack([a, b], -1)` in one loop over both would compute a and b for every element, be it a loop
-    over the pieces or over all elements (`stack([a, b], -1).flatten(-2)`), in turn. The elements of
-    an enlarged image (`x[i // 2]`) would be gathered: written out, each piece reads a run.
+    over the pieces or over all elements (`stack([a, b], -1).flatten(-2)`). The elements of an
+    enlarged image (`x[i // 2]`) would be gathered; unrolled, each piece reads a run.
     """
     compared = [
         a.expr for n in em.nodes if isinstance(n, Op) and n.name in COMPARISONS
@@ -96,7 +96,7 @@ def _turns(expr: IntExpr, variable: Expr) -> set[int]:
 
 
 def _is_worth_pieces(loaded: list[IntExpr], variable: Expr, n: int) -> bool:
-    """Do more loads become runs than runs become loads with gaps?"""
+    """Whether more loads become runs than runs become loads with gaps."""
     divided = sum(bool(_turns(e, variable)) for e in loaded)
     runs = sum(stride(e, variable) == 1 for e in loaded)
     return divided > n * runs // 4
@@ -105,7 +105,7 @@ def _is_worth_pieces(loaded: list[IntExpr], variable: Expr, n: int) -> bool:
 def _finish(
     em: Emitter, definition: Computed, node: Node, index: IntExpr, needed: set[str]
 ) -> None:
-    """Forward the value to later members; store it if others read it."""
+    """Pass the value to later members; store it if other steps read it."""
     buffer = definition.buffer
     value = em.cast(node, compute_type(buffer.scalar))
     if definition.updates is None:

@@ -1,8 +1,8 @@
-"""Kernel → kernel: loop order by strides, merging of loops that walk memory in one stride, and
-cutting of those whose indices are quotients and remainders (a reshape of what was transposed).
+"""Kernel → kernel: reorders loops by strides, merges and splits them.
 
-Place in the pipeline: after `kernels.py` has evaluated a group's formulas over its domain, before
-a target sees the kernel.
+Place in the pipeline: after `kernels.py` has evaluated a group's formulas over its domain, before a
+target sees the kernel. Loops that walk memory in one stride are merged; loops whose indices are
+quotients and remainders (a reshape of a transposed tensor) are split::
 
     for d0 in parallel(4):                      for i0 in parallel(393216):
         for d1 in parallel(128):        →           v0 = in0[i0]
@@ -28,8 +28,9 @@ SHORTEST_PIECE: Final = 16
 
 
 def simplify_loops(kernel: Kernel, *, cut: bool = False) -> Kernel:
-    """Reorder, merge and rename the loops of a freshly built kernel (its nodes are changed in
-    place). `cut`: loops too, where that makes indices linear.
+    """Reorder, merge and rename the loops of a new kernel (its nodes are changed in place).
+
+    `cut`: also split loops if that makes indices linear.
     """
     if cut:
         _cut_outer_loops(kernel)
@@ -49,9 +50,9 @@ def simplify_loops(kernel: Kernel, *, cut: bool = False) -> Kernel:
 
 
 def _cut_outer_loops(kernel: Kernel) -> None:
-    """Makes two loops of one over `v` where indices have `v // n` or `v % n` (n a divisor).
+    """Split a loop over `v` in two if indices have `v // n` or `v % n` (n a divisor).
 
-    Vectors along `v` would be gathered from memory that lies in runs of n elements.
+    Otherwise vectors along `v` would be gathered from memory that consists of runs of n elements.
     """
     number = 0
     pending, done = list(kernel.outer), []
@@ -71,7 +72,7 @@ def _cut_outer_loops(kernel: Kernel) -> None:
 
 
 def _piece(loop: LoopVar, kernel: Kernel) -> int | None:
-    """The largest size of the pieces in which a loop should be run through; None: as it is."""
+    """The largest size of the pieces that a loop should be split into, or None."""
     extent = loop.extent
     if not isinstance(extent, int):
         return None
@@ -85,7 +86,7 @@ def _piece(loop: LoopVar, kernel: Kernel) -> int | None:
 
 
 def divisions(expr: IntExpr) -> Iterator[tuple[IntExpr, int]]:
-    """What is divided by which number (remainders, too), anywhere in an expression."""
+    """Pairs of what is divided and the divisor (also of remainders), anywhere in an expression."""
     if isinstance(expr, int):
         return
     for atom in expr.atoms():
@@ -97,7 +98,7 @@ def divisions(expr: IntExpr) -> Iterator[tuple[IntExpr, int]]:
 
 
 class _Strides:
-    """Coefficients of loop variables in all index expressions; None where one is not linear."""
+    """Coefficients of loop variables in all index expressions; None for one that is not linear."""
 
     def __init__(self, exprs: Sequence[IntExpr]) -> None:
         self.exprs = [e for e in dict.fromkeys(exprs) if not isinstance(e, int)]
@@ -113,9 +114,8 @@ class _Strides:
 
 
 def _access_exprs(kernel: Kernel) -> list[IntExpr]:
-    """Indices of loads and stores (a store counts twice: partial cache lines written are
-    dearest).
-    """
+    """Indices of loads and stores (a store counts twice: writing partial cache lines is most
+    expensive)."""
     loads = [n.index for n in kernel.nodes if isinstance(n, Load)]
     return loads + [s.index for s in kernel.stores for _ in range(2)]
 
@@ -127,7 +127,8 @@ def _index_exprs(kernel: Kernel) -> list[IntExpr]:
 
 
 def _ordered(loops: Loops, accesses: list[IntExpr], table: _Strides) -> Loops:
-    """Larger strides outside, by majority of the accesses; otherwise the given order."""
+    """Loops with larger strides outside, by majority of the accesses; otherwise in the given
+    order."""
     if len(loops) < 2:
         return loops
     position = {v.symbol: k for k, v in enumerate(loops)}
@@ -152,7 +153,8 @@ def _size(stride: IntExpr | None) -> int:
 
 
 def _merge(loops: Loops, table: _Strides) -> list[list[LoopVar]]:
-    """Runs of loops that can be one: the outer one's stride is the inner one's times its extent."""
+    """Runs of loops that can be merged: the outer one's stride is the inner one's times its
+    extent."""
     runs: list[list[LoopVar]] = []
     for loop in loops:
         if runs and _is_one_stride(runs[-1][-1], loop, table):

@@ -78,7 +78,8 @@ def emit(kernel: Kernel, vector_bytes: int) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The loop variables of a point with the texts of their extents; are they counted up?"""
+    """The loop variables of a point with the expressions of their extents; `counted`: they are
+    incremented."""
 
     variables: tuple[tuple[str, str], ...]
     counted: bool
@@ -86,8 +87,8 @@ class Counters:
 
 @final
 class KernelWriter(StageWriter):
-    """Prints one kernel; with the plan for rows that are too long for row buffers, if there is one.
-    """
+    """Prints one kernel; also with the plan for rows that are too long for row buffers, if there is
+    one."""
 
     def __init__(self, plan: Plan, longer: Plan | None = None) -> None:
         super().__init__(plan)
@@ -135,8 +136,8 @@ class KernelWriter(StageWriter):
                 self.advance(counters)
 
     def find_divisors(self, dependent: set[int]) -> None:
-        """Numbers known before all loops by which vectors are divided: by powers of two, that is a
-        product (as compilers do for constants)."""
+        """Find numbers known before all loops by which vectors are divided: dividing by a power of
+        two becomes a product (as compilers do for constants)."""
         plan = self.plan
         self.divisors = {
             n.args[1].id for n in self.kernel.nodes
@@ -172,7 +173,7 @@ class KernelWriter(StageWriter):
         self.line(f"const int64_t chunk_end = weft_min({last}, {extent});")
 
     def split_unit(self) -> int:
-        """Chunks begin at multiples of this."""
+        """Chunks begin at multiples of this number."""
         return self.plan.step if self.plan.split is self.plan.vector else 1
 
     def partial(self, stage: Stage) -> None:
@@ -223,7 +224,7 @@ class KernelWriter(StageWriter):
         return f"{row} <= {self.plan.row_capacity} ? {body} : {longer}"
 
     def version(self, body: str, plan: Plan) -> str:
-        """The body for these sizes."""
+        """The body for sizes that a plan suits."""
         if not plan.in_two:
             return body
         rests = [self.index(edge % plan.step) for edge in plan.edges]
@@ -241,7 +242,7 @@ class KernelWriter(StageWriter):
         self.line("return a.error;")
 
     def cost(self) -> str:
-        """Work of one point, in about the time of one element; 0 keeps the kernel on one thread."""
+        """The work of one point, in elements; 0 keeps the kernel on one thread."""
         if any(store.mode != "assign" for store in self.kernel.stores):
             return "0"
         plan = self.plan
@@ -262,8 +263,11 @@ class KernelWriter(StageWriter):
     # -- levels --------------------------------------------------------------------------------
 
     def counters(self, chunks: str = "") -> Counters:
-        """The loop variables of a point. Where an extent is a size of the call, they are counted
-        up from those of the first point: divisions by what is known only then are slow."""
+        """The loop variables of a point.
+
+        If an extent is a size of the call, they are incremented from those of the first point:
+        divisions by numbers that are only known then are slow.
+        """
         variables = [(self.names[name_of(v)], self.index(v.extent)) for v in self.plan.points]
         if self.plan.tile is not None:
             variables.append(("row_block", self.row_blocks(self.plan.tile)))
@@ -297,7 +301,7 @@ class KernelWriter(StageWriter):
                 number = f"{number} / ({extent})"
 
     def advance(self, counters: Counters) -> None:
-        """On to the next point."""
+        """Go on to the next point."""
         if not counters.counted:
             return
         text = f"++at_{counters.variables[0][0]};"
@@ -334,7 +338,7 @@ class KernelWriter(StageWriter):
         return f"(({self.index(tile.rows.extent)}) + {tile.height - 1}) / {tile.height}"
 
     def tile(self, tile: Tile) -> None:
-        """Copy the loads' tiles of one block of rows, go through its rows, copy the stores'."""
+        """Copy the loads' tiles of one block of rows, run over its rows, copy the stores' tiles."""
         assert self.plan.vector is not None
         row, extent = self.names[name_of(tile.rows)], self.index(tile.rows.extent)
         self.line(f"const int64_t row_begin = row_block * {tile.height};")
@@ -363,7 +367,7 @@ class KernelWriter(StageWriter):
         self.line(f"alignas(64) {self.memory[buffer]} {name}[{tile.height * tile.width}];")
 
     def turned(self, access: Load | Store, tile: Tile) -> tuple[str, str]:
-        """Where a tile's first element lies in memory, and the distance of its columns."""
+        """The address of a tile's first element in memory, and the distance of its columns."""
         assert self.plan.vector is not None
         corner = {name_of(tile.rows): "row_begin", name_of(self.plan.vector): "column_begin"}
         step = stride(access.index, self.plan.vector.symbol)
@@ -380,7 +384,7 @@ class KernelWriter(StageWriter):
 
 
 def _with_functions_apart(lines: list[str]) -> list[str]:
-    """The text, with dear functions that it calls often as functions of their own."""
+    """The text with expensive functions that it calls often moved into functions of their own."""
     text = "\n".join(lines)
     calls = Counter(re.findall(r"= (\w+)\(", text))
     names = [n for n, k in sorted(calls.items()) if k > MOST_INLINED and HEAVY.get(n, 0) >= DEAR]

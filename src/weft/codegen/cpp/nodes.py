@@ -40,7 +40,7 @@ MOST_STEP: Final = 2**24
 
 
 class NodeWriter:
-    """Prints nodes of one kernel; keeps what has been printed."""
+    """Prints the nodes of one kernel; keeps track of what is printed."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.kernel = plan, plan.kernel
@@ -60,7 +60,7 @@ class NodeWriter:
         self.vector_name = self.names[name_of(plan.vector)] if plan.vector else ""
 
     def begin_sizes(self, source: str) -> None:
-        """A function begins: the sizes of the call, and room for what follows from them."""
+        """Begin a function: the sizes of the call, and a place for values computed from them."""
         for i in range(len(self.kernel.sizes)):
             self.line(f"[[maybe_unused]] const int64_t s{i} = {source}[{i}];")
         self.size_parts, self.head = {}, len(self.lines)
@@ -68,7 +68,7 @@ class NodeWriter:
     # -- nodes ---------------------------------------------------------------------------------
 
     def node(self, node: Node) -> None:
-        """Define one node's value, unless it is known here."""
+        """Define one node's value, unless it is defined in this scope."""
         if any(node.id in ids for ids in (self.segment.unused, self.segment.same,
                                           self.plan.settled)):
             self.done.add(node.id)
@@ -97,7 +97,7 @@ class NodeWriter:
 
     @property
     def known(self) -> dict[int, bool]:
-        """The boolean nodes that are constant where we print."""
+        """The boolean nodes that are constant in this part of the loop."""
         return self.segment.known
 
     def mask_of(self, node: Load) -> Node | None:
@@ -161,7 +161,7 @@ class NodeWriter:
             self.define(node, f"load1({address})")
 
     def vector_load(self, node: Load) -> str:
-        """A vector of elements: beside each other, the same one, or gathered."""
+        """A vector of elements: adjacent ones, one repeated, or gathered."""
         if self.plan.tile is not None and node.id in self.plan.tile.loads:
             return self.tile_load(node, self.plan.tile)
         address = f"{self.buffers[node.buffer]} + ({self.index(node.index, node.indirect)})"
@@ -175,7 +175,7 @@ class NodeWriter:
         return self.gathered(node, "")
 
     def gathered(self, node: Load, mask: str) -> str:
-        """Elements that do not lie beside each other: by a vector of places where these are sums of
+        """Elements that are not adjacent: loaded by a vector of positions if these are sums of
         values and steps, else lane by lane."""
         buffer, kind = self.buffers[node.buffer], self.memory[node.buffer]
         places = self.lane_places(node.index, node.indirect)
@@ -188,7 +188,7 @@ class NodeWriter:
     def lane_places(
         self, index: IntExpr, indirect: Sequence[Indirect]
     ) -> tuple[str, str] | None:
-        """A load's index as a start that all lanes share, and a vector that is added."""
+        """A load's index as a start that all lanes share, and a vector that is added to it."""
         assert self.plan.vector is not None
         terms = []
         for node in (i for i in indirect if self.plan.varies(i)):
@@ -220,7 +220,7 @@ class NodeWriter:
         return f"value({self.use(mask)}) ? {text} : {other}"
 
     def step_of(self, index: IntExpr, indirect: Sequence[Indirect]) -> IntExpr | None:
-        """Elements between lanes; None if they must be gathered one by one."""
+        """The distance of elements between lanes; None if they must be gathered one by one."""
         if self.plan.vector is None or any(self.plan.varies(i) for i in indirect):
             return None
         return stride(index, self.plan.vector.symbol)
@@ -253,14 +253,14 @@ class NodeWriter:
         return f"load<L, P>(tile{node.id} + ({self.in_tile_at(tile)}), n)"
 
     def in_tile_at(self, tile: Tile) -> str:
-        """The current vector's place in a tile."""
+        """The current vector's position in a tile."""
         row = self.names[name_of(tile.rows)]
         return f"({row} - row_begin) * {tile.width} + {self.vector_name} - column_begin"
 
     # -- stores --------------------------------------------------------------------------------
 
     def stores(self, stores: Sequence[Store]) -> None:
-        """Stores in order; those that fill memory together are one."""
+        """Print stores in order; those that fill memory together become one."""
         left = list(stores)
         while left:
             together = self.interleaved(left)
@@ -340,8 +340,8 @@ class NodeWriter:
         return c_text(expr, self.names | self.indirect_names(indirect, "0"), self.size_part)
 
     def size_part(self, atom: Atom, text: str) -> str:
-        """The name of a part of an index that follows from sizes alone: computed once, ahead of
-        the loops (compilers move products there, but neither divisions nor minima)."""
+        """The name of a part of an index that depends on sizes alone: computed once, before the
+        loops (compilers move products there, but neither divisions nor minima)."""
         if not _known_ahead(atom, self.sizes):
             return text
         if text not in self.size_parts:
@@ -399,7 +399,7 @@ def name_of(variable: LoopVar | None) -> str:
 
 
 def _known_ahead(atom: Atom, sizes: frozenset[IntExpr]) -> bool:
-    """Does part of an index follow from sizes, without a division by what may be 0?"""
+    """Whether part of an index depends on sizes alone, without a division by what may be 0."""
     if isinstance(atom, FloorDiv | Mod) and lower_bound(atom.right) < 1:
         return False
     parts = [o for o in operands_of(atom) if not isinstance(o, int)]

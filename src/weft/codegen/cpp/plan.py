@@ -1,4 +1,4 @@
-"""Decides how one kernel is spelled in C++: vectorised variable, lanes, loops, phases, row buffers.
+"""Decides how one kernel is written in C++: vectorised variable, lanes, loops, stages, row buffers.
 
 Place in the pipeline: `emit.py` prints what a `Plan` says and decides nothing itself.
 
@@ -6,8 +6,8 @@ A kernel's outer variables are flattened into *points*, which threads share. One
 vectorised: an inner one (its lanes are folded by each reduction: softmax over contiguous rows) or
 an outer one (each lane is a point: pointwise kernels, sums over leading dimensions). Inner loops
 run once per *stage*: stage 0 needs no reduction, stage 1 needs those of stage 0, and so on. Inner
-values that are dear and needed by several stages are kept in a row buffer, which stays in the
-first-level cache.
+values that are expensive and needed by several stages are stored in a row buffer, which stays in
+the first-level cache.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Plan:
 
     @property
     def block(self) -> int:
-        """Points of a vectorised outer loop in one block; 0: it is not divided."""
+        """The number of points of a vectorised outer loop in one block; 0: it is not divided."""
         if self.vector is None or self.vector_inner:
             return 0
         if self.tile is not None:
@@ -150,8 +150,8 @@ class Plan:
 
     @property
     def edges(self) -> list[IntExpr]:
-        """Where runs of the vectorised loop begin and end, but for those at known multiples of a
-        vector's length."""
+        """Where runs of the vectorised loop begin and end, except those at multiples of a vector's
+        length."""
         if self.vector is None:
             return []
         found = [self.vector.extent, *(e for s in self.segments for e in (s.start, s.stop))]
@@ -159,8 +159,11 @@ class Plan:
 
     @property
     def in_two(self) -> bool:
-        """Is there a second body for rows that are whole vectors? It pays where rows may be short
-        and each point has many: there the rest of a row costs more than by its instructions."""
+        """Whether there is a second body for rows that are whole vectors.
+
+        It is worth it if rows may be short and each point has many: then the rest of a row costs
+        more than its instructions.
+        """
         if not (self.vector_inner and self.loops) or self.split is not None:
             return False
         edges, sizes = self.edges, set(self.kernel.sizes)
@@ -171,7 +174,7 @@ class Plan:
 
 
 def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> Plan:
-    """The cheapest plan by the cost model; without row buffers if those are not wanted."""
+    """The cheapest plan according to the cost model; without row buffers if they are not wanted."""
     vector, varying = _choose_vector(kernel, vector_bytes)
     vector_inner = vector is not None and vector in kernel.inner
     stage_of = _stages_of(kernel)
@@ -193,8 +196,8 @@ def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> P
 
 
 def _cut(plan: Plan, vector: LoopVar, vector_bytes: int) -> None:
-    """Lanes and registers; the loop is cut at comparisons if it is longer than one iteration, or
-    its parts fill smaller vectors and what they compute is dear."""
+    """Choose lanes and registers. The loop is cut at comparisons if it is longer than one
+    iteration, or if its parts fill smaller vectors and what they compute is expensive."""
     kernel = plan.kernel
     plan.segments = segments(kernel, vector)
     plan.settled = settled(plan.segments)
@@ -211,8 +214,7 @@ def _cut(plan: Plan, vector: LoopVar, vector_bytes: int) -> None:
 
 
 def _common_lanes(plan: Plan) -> int:
-    """The lanes of a smaller vector that all parts of the loop are multiples of; 0: there are none.
-    """
+    """The lanes of a smaller vector that divides all parts of the loop; 0 if there is none."""
     lanes, edges = plan.lanes // 2, [part.stop for part in plan.segments]
     while lanes >= LEAST_LANES and any(edge % lanes != 0 for edge in edges):
         lanes //= 2
@@ -258,7 +260,7 @@ def _choose_vector(
 
 
 def _reductions_end(kernel: Kernel, varying: frozenset[int], inner: bool) -> frozenset[int]:
-    """With an inner vector variable, a reduction and what follows are the same in all lanes."""
+    """With an inner vector variable, a reduction and what follows are equal in all lanes."""
     if not inner:
         return varying
     found: set[int] = set()
@@ -274,7 +276,7 @@ def trips(extent: IntExpr) -> int:
 
 
 def _cost(kernel: Kernel, v: LoopVar, varying: frozenset[int], vector_bytes: int) -> float:
-    """Estimated cost of one point of the whole domain when `v` is vectorised."""
+    """The estimated cost of one point of the whole domain if `v` is vectorised."""
     lanes = _lanes(kernel, varying, vector_bytes, v in kernel.inner)
     inner_total = max(1, prod(trips(x.extent) for x in kernel.inner))
     extent = max(1, trips(v.extent))
@@ -321,7 +323,7 @@ def _access_cost(access: Access, v: Expr, varying: frozenset[int], lanes: int) -
 
 
 def _stays_near(index: IntExpr, v: Expr, lanes: int) -> bool:
-    """Do neighbours along `v` lie in a few cache lines (the quotient of an enlarged image)?"""
+    """Whether neighbours along `v` are in a few cache lines (the quotient of an enlarged image)."""
     others = dict.fromkeys(symbols(index) - {v}, ASSUMED_EXTENT)
     try:
         first, last = (subs(index, {**others, v: at}) for at in (0, lanes - 1))
@@ -341,7 +343,8 @@ def _node_weight(node: Node) -> float:
 
 
 def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int, inner: bool) -> int:
-    """Lanes such that the widest varying type fills a register; `inner`: they are folded."""
+    """The number of lanes with which the widest varying type fills a register; `inner`: they are
+    folded."""
     widest = 4
     narrow = narrow_indices(kernel)
     for node in kernel.nodes:
@@ -357,7 +360,7 @@ def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int, inner: bo
 
 
 def narrow_indices(kernel: Kernel) -> frozenset[int]:
-    """Index values that are only compared with such or cast, and that fit in 32 bits."""
+    """Index values that fit in 32 bits and are only cast or compared with other such values."""
     found = {n.id for n in kernel.nodes if isinstance(n, IndexValue) and fits_int32(n.expr)}
     if not found:
         return frozenset()
@@ -382,7 +385,7 @@ def _fits(node: Node, narrow: set[int]) -> bool:
 
 
 def position_type(kernel: Kernel, node: Reduce) -> str:
-    """The type in which argmax and argmin keep positions."""
+    """The type in which argmax and argmin hold positions."""
     count: IntExpr = 1
     for variable in kernel.inner:
         count = count * variable.extent
@@ -407,14 +410,15 @@ def _parts(plan: Plan, vector: LoopVar) -> int:
 
 
 def _fits_registers(plan: Plan, registers: int) -> bool:
-    """Can the sums of all columns (neighbouring points) stay in registers while rows go by?"""
+    """Whether the sums of all columns (neighbouring points) fit in registers while rows are
+    read."""
     sums = [n for n in plan.kernel.nodes if isinstance(n, Reduce)]
     one_run = all(plan.stage_of[n.id] == 1 for n in sums)
     return not plan.vector_inner and one_run and 0 < len(sums) * registers <= MOST_SUMS
 
 
 def _split_variable(plan: Plan) -> LoopVar | None:
-    """The inner loop to divide between threads, where points alone are too few for them."""
+    """The inner loop to divide between threads if there are too few points, or None."""
     if plan.tile is not None or len(plan.stages) != 1:
         return None
     if plan.stages[0].stores or not plan.stages[0].reductions:
@@ -433,10 +437,10 @@ def _split_variable(plan: Plan) -> LoopVar | None:
 
 
 def _is_swept(plan: Plan) -> bool:
-    """Are rows read of which only neighbouring points' reductions are wanted?
+    """Whether rows are read of which only the reductions of neighbouring points are needed.
 
-    A gradient's column sums: going down one vector of columns at a time would touch one cache
-    line of each row, whose distance is often a power of two.
+    An example is a gradient's column sums: going down one vector of columns at a time would touch
+    one cache line of each row, whose distance is often a power of two.
     """
     if plan.vector is None or plan.vector_inner or plan.tile is not None or plan.segments:
         return False
@@ -451,7 +455,7 @@ def _is_swept(plan: Plan) -> bool:
 
 
 def _stages_of(kernel: Kernel) -> dict[int, int]:
-    """For each node, how many runs over the inner loops must be complete before it is known."""
+    """For each node, the number of runs over the inner loops after which it is known."""
     stage: dict[int, int] = {}
     for node in kernel.nodes:
         before = max((stage[o.id] for o in operands(node)), default=0)
@@ -506,10 +510,10 @@ def _closure(roots: Iterable[Node], stop: Iterable[int] = ()) -> dict[int, Node]
 
 
 def _keep_dear_values(plan: Plan, stages: list[Stage], closures: list[dict[int, Node]]) -> None:
-    """Fill `kept` and `reused`: what a later stage needs of an earlier one and is dear to
+    """Fill `kept` and `reused`: what a later stage needs from an earlier one and is expensive to
     recompute.
 
-    Rows of unknown length are taken to be short: the target checks that at each call.
+    Rows of unknown length are assumed to be short: the target checks that at each call.
     """
     space = ROW_BUFFER_BYTES
     extents = [v.extent for v in plan.kernel.inner]

@@ -50,8 +50,8 @@ _ABSORBING: Final = {"and_": False, "or_": True}
 @final
 @dataclass(frozen=True)
 class Segment:
-    """A part of a loop, the boolean nodes that are constant in it, those that equal another node
-    there (`a and True`), and the nodes that nothing needs."""
+    """A part of a loop: the boolean nodes that are constant in it, those that equal another node
+    there (`a and True`), and the nodes that are not needed."""
 
     start: IntExpr
     stop: IntExpr
@@ -61,9 +61,9 @@ class Segment:
 
 
 def segments(kernel: Kernel, variable: LoopVar) -> list[Segment]:
-    """Parts that cover the loop, in each of which all comparisons of its variable are constant.
+    """Parts that cover the loop; in each of them all comparisons of its variable are constant.
 
-    Places whose order is not known are not cut at; parts may turn out empty.
+    The loop is not cut at places whose order is unknown; parts may turn out empty.
     """
     places = _places(kernel, variable)
     cuts = list(dict.fromkeys(cut for _, _, cut in places if _within(cut, variable.extent)))
@@ -80,7 +80,7 @@ def segments(kernel: Kernel, variable: LoopVar) -> list[Segment]:
 
 
 def _segment(kernel: Kernel, start: IntExpr, stop: IntExpr, known: dict[int, bool]) -> Segment:
-    """With these comparisons known."""
+    """The segment in which these comparisons are known."""
     same: dict[int, Node] = {}
     for node in kernel.nodes:
         if isinstance(node, Op) and node.dtype == "bool":
@@ -93,7 +93,7 @@ def _segment(kernel: Kernel, start: IntExpr, stop: IntExpr, known: dict[int, boo
 
 
 def _logic(node: Op, known: dict[int, bool], same: dict[int, Node]) -> bool | Node | None:
-    """What an operator on booleans gives: a constant, one of its operands, or something new."""
+    """The result of an operator on booleans: a constant, one of its operands, or something new."""
     values = [_value(a, known) for a in node.args]
     if node.name == "not_":
         return None if values[0] is None else not values[0]
@@ -109,7 +109,7 @@ def _logic(node: Op, known: dict[int, bool], same: dict[int, Node]) -> bool | No
 
 
 def is_cut(nodes: Iterable[Node], parts: list[Segment]) -> bool:
-    """Does anything that these nodes compute differ between the parts?"""
+    """Whether anything that these nodes compute differs between the parts."""
     known = {number for part in parts for number in part.known}
     return any(node.id in known for node in nodes)
 
@@ -120,7 +120,7 @@ def settled(parts: list[Segment]) -> frozenset[int]:
 
 
 def _unused(kernel: Kernel, known: dict[int, bool], same: dict[int, Node]) -> frozenset[int]:
-    """Nodes that are known, or used by such or in branches not taken only."""
+    """Nodes that are known, or only used by known ones or in branches not taken."""
     needed = {n.id for s in kernel.stores for n in (s.value, *s.indirect)}
     for node in reversed(kernel.nodes):
         if node.id not in known and (node.id in needed or isinstance(node, Reduce)):
@@ -152,7 +152,7 @@ def _places(kernel: Kernel, variable: LoopVar) -> list[Place]:
 
 
 def _within(cut: IntExpr, extent: IntExpr) -> bool:
-    """Whether it can lie inside the loop."""
+    """Whether it can be inside the loop."""
     return lower_bound(-cut) < 0 and lower_bound(cut - extent) < 0
 
 
@@ -161,7 +161,7 @@ def _clamped(cut: IntExpr, extent: IntExpr) -> IntExpr:
 
 
 def _ordered(cuts: list[IntExpr]) -> list[IntExpr] | None:
-    """The places in ascending order; None where that depends on the sizes of the call."""
+    """The places in ascending order; None if that depends on the sizes of the call."""
     distinct = list(dict.fromkeys(cuts))
     for i, left in enumerate(distinct):
         if not all(_at_most(left, right) or _at_most(right, left) for right in distinct[:i]):

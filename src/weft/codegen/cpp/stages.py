@@ -19,18 +19,17 @@ from weft.shapes.expr import IntExpr, subs
 
 
 class StageWriter(NodeWriter):
-    """Prints runs over the inner loops."""
+    """Prints the runs over the inner loops."""
 
     def outer_nodes(self, wanted: Callable[[Node], bool]) -> None:
-        """The outer-level nodes not yet printed that are `wanted` and whose operands are printed.
-        """
+        """The `wanted` outer-level nodes that are not yet printed and whose operands are."""
         for node in self.kernel.nodes:
             if node.inner or node.id in self.done or isinstance(node, Reduce) or not wanted(node):
                 continue
             self.node(node)
 
     def after_stages(self) -> None:
-        """What follows the inner loops: the rest of the outer level and its stores."""
+        """Print what follows the inner loops: the rest of the outer level and its stores."""
         self.outer_nodes(lambda n: True)
         self.stores([s for s in self.kernel.stores if not s.inner])
 
@@ -43,7 +42,7 @@ class StageWriter(NodeWriter):
             self.finish(reduction, names[reduction.id])
 
     def accumulators(self, stage: Stage) -> dict[int, str]:
-        """The inner loops of a stage; the names of the accumulators that they leave."""
+        """Print the inner loops of a stage; returns the names of their accumulators."""
         saved = set(self.done)
         for node in stage.kept:
             self.line(f"alignas(64) {_row_type(node)} row{node.id}[{self.row_length()}];")
@@ -149,7 +148,8 @@ class StageWriter(NodeWriter):
     # -- row by row ----------------------------------------------------------------------------
 
     def sweep(self, columns: LoopVar, stage: Stage, low: str, high: str) -> None:
-        """All rows of neighbouring columns, row by row; then what follows their reductions."""
+        """Print all rows of neighbouring columns, row by row, then what follows their
+        reductions."""
         saved = set(self.done)
         position = f"({self.vector_name} - ({low})) / S"
         count = -(-(self.plan.block or trips(columns.extent)) // self.plan.step)
@@ -192,11 +192,11 @@ class StageWriter(NodeWriter):
         self.after_stages()
 
     def column_nodes(self) -> None:
-        """What is known of columns before all rows."""
+        """Print what is known about columns before all rows."""
         self.outer_nodes(lambda n: not self.plan.stage_of[n.id])
 
     def prefetch(self, stage: Stage) -> None:
-        """Long computations leave few loads in flight: those of the next row are announced."""
+        """Prefetch the next row: long computations leave few loads in flight."""
         if self.plan.parts > 1 or not self.plan.loops:
             return
         row = self.plan.loops[-1].symbol
@@ -209,7 +209,7 @@ class StageWriter(NodeWriter):
                 self.line(f"__builtin_prefetch({where});")
 
     def flush(self, flushed: list[Reduce], count: int) -> None:
-        """Keeps long float sums accurate: the partial sums begin anew."""
+        """Keep long float sums accurate by starting new partial sums."""
         with (
             self.block(f"if (++rows % {STRIP_TRIPS} == 0)"),
             self.block(f"for (int64_t k = 0; k < {count}; ++k)"),
@@ -226,7 +226,7 @@ class StageWriter(NodeWriter):
         return points * (1 if self.row_by_points() else self.plan.step)
 
     def row_by_points(self) -> bool:
-        """Does a row hold one element per inner point (and not a vector of lanes)?"""
+        """Whether a row buffer holds one element per inner point (and not a vector of lanes)."""
         return self.plan.vector_inner or self.plan.vector is None
 
     def row_position(self) -> str:
@@ -261,11 +261,11 @@ class StageWriter(NodeWriter):
     # -- reductions ----------------------------------------------------------------------------
 
     def is_wide(self, reduction: Reduce) -> bool:
-        """Does its accumulator have one value per lane?"""
+        """Whether the accumulator has one value per lane."""
         return self.plan.vector_inner or self.plan.varies(reduction.value)
 
     def is_flushed(self, reduction: Reduce) -> bool:
-        """Is a float sum so long that it needs partial sums?"""
+        """Whether it is a float sum so long that it needs partial sums."""
         if reduction.kind != "sum" or reduction.dtype not in FLOAT_TYPES:
             return False
         extents = [v.extent for v in self.kernel.inner]

@@ -1,6 +1,6 @@
-"""Kernels in, callables out: the C++ target's entry point.
+"""From scheduled kernels to callables: the C++ target's entry point.
 
-Place in the pipeline: the last step of `codegen` on CPUs; `runtime/` compiles and loads.
+Place in the pipeline: the last step of `codegen` on CPUs; `runtime/` compiles and loads::
 
     add_relu, softmax = compile_kernels([kernel_a, kernel_b])
     add_relu(x, y, out)            # buffers in the kernel's order, then its sizes
@@ -22,10 +22,10 @@ from weft.runtime.launcher import kernel_of
 def compile_kernels(
     kernels: Sequence[Kernel], _device: object = None, _hints: object = None
 ) -> list[CompiledKernel]:
-    """Compile all kernels in parallel, equal ones once; results in order. (Other targets look at
-    the device and at likely sizes: here one text is good for all.)
+    """Compile all kernels in parallel, equal ones once; results in order.
 
-    Raises CompilerNotFound without a C++ compiler.
+    Device and hints are for other targets; here one text is good for all. Raises CompilerNotFound
+    without a C++ compiler.
     """
     sources = [source_of(kernel) for kernel in kernels]
     started = submit(sources)

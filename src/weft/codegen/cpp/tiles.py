@@ -2,9 +2,8 @@
 
 Place in the pipeline: decided by `plan.py`, printed by `emit.py`.
 
-A load whose stride along the vectorised variable is long, but which is contiguous along another
-outer variable (the tile's rows), is copied for a block of rows at once: `out[i, j] = x[j, i]`
-becomes
+A load that has a long stride along the vectorised variable, but is contiguous along another outer
+variable (the tile's rows), is copied for a block of rows at once: `out[i, j] = x[j, i]` becomes
 
     for each block of 64 rows i and 64 columns j:
         tile[i][j] = x[j][i]        # reads runs of 64 elements; transposes in registers
@@ -48,7 +47,7 @@ class Tile:
 
 
 def choose_tile(kernel: Kernel, v: LoopVar, varying: frozenset[int]) -> Tile | None:
-    """The best tile when `v` is vectorised; None without transposed loads or stores."""
+    """The best tile if `v` is vectorised; None without transposed loads or stores."""
     width = _width(kernel, v)
     candidates = [u for u in kernel.outer if u is not v]
     if not width or not candidates:
@@ -69,7 +68,7 @@ def choose_tile(kernel: Kernel, v: LoopVar, varying: frozenset[int]) -> Tile | N
 
 
 def tile_cost(tile: Tile | None, v: LoopVar, vector_bytes: int) -> float:
-    """Cost of one of a tile's loads or stores per element, when `v` is vectorised."""
+    """The cost of one of a tile's loads or stores per element, if `v` is vectorised."""
     if tile is None:
         return 0.0
     block = max(1, vector_bytes // 4)
@@ -81,7 +80,7 @@ def tile_cost(tile: Tile | None, v: LoopVar, vector_bytes: int) -> float:
 
 
 def _width(kernel: Kernel, v: LoopVar) -> int:
-    """Columns of a tile; 0 where tiles are not possible."""
+    """The number of columns of a tile; 0 if tiles are not possible."""
     if not kernel.inner:
         return COLUMNS
     only = kernel.inner == (v,)
@@ -91,8 +90,8 @@ def _width(kernel: Kernel, v: LoopVar) -> int:
 def _transposed(
     kernel: Kernel, v: Expr, u: Expr, varying: frozenset[int]
 ) -> tuple[list[Load], list[int]]:
-    """Loads that are contiguous along `u` and strided along `v`, and the positions of such stores.
-    """
+    """Loads that are contiguous along `u` and strided along `v`, and the positions of such
+    stores."""
     loads = [
         node
         for node in kernel.nodes

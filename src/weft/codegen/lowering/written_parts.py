@@ -1,8 +1,8 @@
 """New values of inputs that differ in a small part become writes of that part.
 
-Place in the pipeline: on the ATen graph, before it is lowered. A caller's tensor that the program
-writes is given back whole by a functional graph; a kernel that computes all of it would cost more
-than the program's own write of a row. `codegen/memory.py` lets the call write in place.
+Place in the pipeline: on the ATen graph, before it is lowered. A functional graph returns the whole
+new value of a caller's tensor that the program writes; a kernel that computes all of it would cost
+more than the program's own write of a row. `codegen/memory.py` lets the call write in place.
 
     before:  y = select_scatter(cache, row, 1, 3)      # the new value of the input `cache`
     after:   y = written_part(cache, [("select", 1, 3)], "copy.", row)
@@ -34,7 +34,7 @@ _SMALL = 4
 @final
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """What a node writes: a part of `base`, reached by views."""
+    """The write of a node: a part of `base`, reached by views."""
 
     base: Node
     path: tuple[tuple[Any, ...], ...]
@@ -44,7 +44,7 @@ class _Write:
 
 
 def use_written_parts(gm: GraphModule) -> None:
-    """Rewrite the steps from a written input to its new value, where all are such writes."""
+    """Rewrite the steps from a written input to its new value, if all of them are such writes."""
     nodes: list[Node] = list(gm.graph.nodes)
     inputs = [n for n in nodes if n.op == "placeholder"]
     outputs: Any = nodes[-1].args[0]
@@ -93,7 +93,7 @@ def _write_of_view(node: Node) -> _Write | None:
 
 
 def _is_undone(base: Node, view: Node, back: Node) -> bool:
-    """Does `back` show what `view` was made of?"""
+    """Whether `back` shows what `view` was made from."""
     there, again = base.meta["val"], back.meta["val"]
     if not certainly_equal(there.size(), again.size()):
         return False
@@ -107,7 +107,7 @@ def _is_undone(base: Node, view: Node, back: Node) -> bool:
 
 
 def _is_small(node: Node, step: _Write) -> bool:
-    """Is what is written by a copy a small part? (An operator that scatters has no kernel.)"""
+    """Whether a copy writes only a small part. (An operator that scatters has no kernel.)"""
     if step.write != "copy.":
         return True
     whole, part = node.meta["val"].numel(), step.args[0].meta["val"].numel()
