@@ -141,11 +141,11 @@ class Tracer:
         """Lift parameters and buffers of a graph module that has its own (`compile_fx`)."""
         if not any(n.op in ("get_attr", "call_module") for n in self.gm.graph.nodes):
             return
-        for module in self.gm.modules():
-            for table in (module._parameters, module._buffers):
-                for name, tensor in table.items():
-                    if tensor is not None:
-                        self.state.append((table, name, tensor, self._lift(tensor)))
+        tables = [table for m in self.gm.modules() for table in (m._parameters, m._buffers)]
+        for table in tables:
+            for name, tensor in table.items():
+                if tensor is not None:
+                    self.state.append((table, name, tensor, self._lift(tensor)))
 
     @contextmanager
     def _fake_state(self) -> Iterator[None]:

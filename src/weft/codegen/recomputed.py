@@ -132,20 +132,25 @@ class Recomputation:
     def _drop_unread(self) -> None:
         """Remove members whose values are not needed any more, and groups that become empty."""
         for number, group in sorted(self.steps.items(), reverse=True):
-            if isinstance(group, Group):
-                kept = self._needed_members(group)
-                if len(kept) == len(group.members):
-                    continue
-                gone = group.reads.keys() - {n for m in kept for n in m.access.reads}
-                for name in gone:
-                    self.readers[name].discard(number)
-                group.reads = {n: e for n, e in group.reads.items() if n not in gone}
-                group.members = kept
-                if not kept:
-                    del self.steps[number]
-                    for name in group.writes:
-                        if self.producer.get(name) == number:
-                            del self.producer[name]
+            if not isinstance(group, Group):
+                continue
+            needed = self._needed_members(group)
+            if len(needed) < len(group.members):
+                self._keep_members(number, group, needed)
+
+    def _keep_members(self, number: int, group: Group, needed: list[Member]) -> None:
+        """Reduce a group to some of its members; without any, it is removed."""
+        unread = group.reads.keys() - {n for m in needed for n in m.access.reads}
+        for name in unread:
+            self.readers[name].discard(number)
+        group.reads = {n: e for n, e in group.reads.items() if n not in unread}
+        group.members = needed
+        if needed:
+            return
+        del self.steps[number]
+        for name in group.writes:
+            if self.producer.get(name) == number:
+                del self.producer[name]
 
     def _needed_members(self, group: Group) -> list[Member]:
         wanted = {n for n in group.writes if n in self.outputs or self._outside(n, group)}

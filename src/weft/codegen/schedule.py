@@ -144,12 +144,10 @@ def _sorted_definitions(
                 continue
             done.add(id(definition))
             stack.append((definition, True))
-            for name in reads_of(definition, accesses):
-                if name in producer and id(producer[name]) not in done:
-                    stack.append((producer[name], False))
-            for name in symbols_of(definition, accesses) if symbols else ():
-                if name in symbols and id(symbols[name]) not in done:
-                    stack.append((symbols[name], False))
+            needed = [producer.get(name) for name in reads_of(definition, accesses)]
+            if symbols:
+                needed += [symbols.get(name) for name in symbols_of(definition, accesses)]
+            stack += [(d, False) for d in needed if d is not None and id(d) not in done]
     return result
 
 
@@ -331,6 +329,22 @@ class _Fusion:
 
     def _merged(self, left: Group, right: Group, first: int, second: int) -> Group | str:
         """The union of two groups, or the reason why there is none."""
+        reason = self._reason_against(left, right, first, second)
+        if reason is not None:
+            return reason
+        joint = refine(left.domain, right.domain)
+        if joint is None:
+            return "different domains"
+        merged = join(left, right, joint)
+        if isinstance(merged, Group) and is_on_gpu(left):
+            if _idles(merged):
+                return "one kernel would leave most of the GPU idle"
+            if _turns(merged) and not _turns(left) and not _turns(right):
+                return "its tensors lie in different directions"
+        return merged
+
+    def _reason_against(self, left: Group, right: Group, first: int, second: int) -> str | None:
+        """Why two groups may not be merged, whatever their domains are; None if they may."""
         if left.operators + right.operators > config.max_fusion_size:
             return "too many operators"
         if self._buffers_of(left, right, first, second) > config.max_fusion_buffers:
@@ -345,16 +359,7 @@ class _Fusion:
             return "what the earlier one frees would be kept"
         if self._gathers_results(first, second):
             return "results that are used up one after the other would be there at once"
-        joint = refine(left.domain, right.domain)
-        if joint is None:
-            return "different domains"
-        merged = join(left, right, joint)
-        if isinstance(merged, Group) and is_on_gpu(left):
-            if _idles(merged):
-                return "one kernel would leave most of the GPU idle"
-            if _turns(merged) and not _turns(left) and not _turns(right):
-                return "its tensors lie in different directions"
-        return merged
+        return None
 
     def _buffers_of(self, left: Group, right: Group, first: int, second: int) -> int:
         """The number of buffers of a kernel of both.

@@ -165,15 +165,10 @@ _COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ..
 def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo | None = None
                  ) -> SymbolicValue:
     """A new instance with the parts of the old one, as `object.__reduce_ex__` describes it."""
-    if not value.cls.__flags__ & HEAP_TYPE:  # C code knows how to copy its own
+    if _is_copied_elsewhere(value.cls):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
-    maker = type_lookup(value.cls, "__new__")  # may want arguments, or do something
-    if value.cls in copyreg.dispatch_table or isinstance(maker, (staticmethod, types.FunctionType)):
-        raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
-    for name in _CUSTOM:  # those of nn.Module, which torch.compile may have wrapped, copy all
-        found = type_lookup(value.cls, name)
-        if isinstance(found, types.FunctionType) and found is not vars(torch.nn.Module).get(name):
-            return _reconstructed(tx, value, NONE if memo is None else memo)
+    if any(_overrides(value.cls, name) for name in _CUSTOM):
+        return _reconstructed(tx, value, NONE if memo is None else memo)
     _ask(tx, value, _ASKED[memo is None:])
     made = make_instance(tx, value.cls, [])
     if not isinstance(made, ObjectValue) or type(made) is not type(value):
@@ -191,6 +186,19 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
             made.set_slot(tx, name, part(slot))
     _copy_contents(tx, value, made, part)
     return made
+
+
+def _is_copied_elsewhere(cls: type) -> bool:
+    """Whether C code, a registered function or a `__new__` of the class takes part in copying."""
+    if not cls.__flags__ & HEAP_TYPE or cls in copyreg.dispatch_table:
+        return True
+    return isinstance(type_lookup(cls, "__new__"), (staticmethod, types.FunctionType))
+
+
+def _overrides(cls: type, name: str) -> bool:
+    """Whether the class has a method in Python; those of nn.Module copy all, as the default."""
+    found = type_lookup(cls, name)
+    return isinstance(found, types.FunctionType) and found is not vars(torch.nn.Module).get(name)
 
 
 def _reconstructed(tx: Interpreter, value: ObjectValue, memo: SymbolicValue) -> SymbolicValue:

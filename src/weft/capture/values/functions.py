@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import GraphBreak, graph_break
@@ -236,28 +236,27 @@ class FunctionValue(SymbolicValue):
         found = self.described.get(name) or self._dict(tx).lookup(tx, name)
         if found is not None:
             return found
-        if name == "__dict__":
-            return self._dict(tx)
+        read = _ATTRIBUTES.get(name)
+        if read is not None:
+            return read(self, tx)
         if name in ("__code__", "__name__", "__qualname__", "__module__", "__doc__"):
             return self._description(tx, name)
-        if name == "__defaults__":
-            return TupleValue(self.defaults) if self.defaults else constant(None)
-        if name == "__get__":
-            return MethodGetter(self)
-        if name == "__closure__":
-            return TupleValue(self.closure) if self.closure else constant(None)
-        if name == "__class__":
-            return tx.wrap_fixed(types.FunctionType, "function")
-        if self.original is MISSING and name == "__annotations__":
-            return self.described.setdefault(name, DictValue())
-        if self.original is MISSING and name == "__type_params__" and name in _DESCRIPTION:
-            return TupleValue([])
-        if self.original is MISSING and hasattr(types.FunctionType, name):
-            raise graph_break("unknown-operation", f"{name} of a function made inside")
-        if hasattr(self.original, name) and self.original is not MISSING:
+        if self.original is MISSING:
+            return self._attribute_made_inside(tx, name)
+        if hasattr(self.original, name):
             assert self.source is not None
             return tx.wrap(getattr(self.original, name), self.source.attribute(name))
-        raise tx.error(AttributeError, f"'function' object has no attribute '{name}'")
+        raise _no_attribute(tx, name)
+
+    def _attribute_made_inside(self, tx: Interpreter, name: str) -> SymbolicValue:
+        """An attribute of a function made inside that was not set."""
+        if name == "__annotations__":
+            return self.described.setdefault(name, DictValue())
+        if name == "__type_params__" and name in _DESCRIPTION:
+            return TupleValue([])
+        if hasattr(types.FunctionType, name):
+            raise graph_break("unknown-operation", f"{name} of a function made inside")
+        raise _no_attribute(tx, name)
 
     def _description(self, tx: Interpreter, name: str) -> SymbolicValue:
         if self.original is not MISSING:
@@ -304,6 +303,24 @@ class FunctionValue(SymbolicValue):
         if attributes is not None and attributes.truth(emit.tx):
             emit.later(lambda: attributes.fill(emit, f"{name}.__dict__[{{}}] = {{}}"))
         return name
+
+
+_ATTRIBUTES: Final[dict[str, Callable[[FunctionValue, Interpreter], SymbolicValue]]] = {
+    "__dict__": lambda function, tx: function._dict(tx),
+    "__get__": lambda function, tx: MethodGetter(function),
+    "__class__": lambda function, tx: tx.wrap_fixed(types.FunctionType, "function"),
+    "__defaults__": lambda function, tx: _tuple_or_none(function.defaults),
+    "__closure__": lambda function, tx: _tuple_or_none(function.closure),
+}
+"""Attributes that functions made outside and inside have in the same way."""
+
+
+def _tuple_or_none(items: Sequence[SymbolicValue]) -> SymbolicValue:
+    return TupleValue(list(items)) if items else constant(None)
+
+
+def _no_attribute(tx: Interpreter, name: str) -> Exception:
+    return tx.error(AttributeError, f"'function' object has no attribute '{name}'")
 
 
 def _docstring(code: types.CodeType) -> str | None:

@@ -92,11 +92,11 @@ def _write_marks(emit: Emitter, value: SymbolicValue) -> None:
     """Emit constant attributes of functions that metaclasses read, such as
     `__isabstractmethod__`."""
     for part in value.parts if isinstance(value, DescriptorValue) else [value]:
-        if isinstance(part, FunctionValue) and part.attributes is not None:
-            for key, item in part.attributes.pairs(emit.tx):
-                if item.is_constant:
-                    emit.line(f"{emit.value(part)}.__dict__[{emit.value(key)}] = "
-                              f"{emit.value(item)}")
+        if not isinstance(part, FunctionValue) or part.attributes is None:
+            continue
+        for key, item in part.attributes.pairs(emit.tx):
+            if item.is_constant:
+                emit.line(f"{emit.value(part)}.__dict__[{emit.value(key)}] = {emit.value(item)}")
 
 
 @final

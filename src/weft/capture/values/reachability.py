@@ -102,10 +102,8 @@ def _parts(one: Any) -> Iterator[Any]:
     if isinstance(one, Frame):
         yield from (one.locals, one.cells, one.stack, one.handled)
     elif isinstance(one, SymbolicValue):
-        for cls in type(one).__mro__:
-            for name in vars(cls).get("__slots__", ()):
-                if name not in _WEAK and hasattr(one, name):
-                    yield getattr(one, name)
+        slots = (name for cls in type(one).__mro__ for name in vars(cls).get("__slots__", ()))
+        yield from (getattr(one, n) for n in slots if n not in _WEAK and hasattr(one, n))
     elif isinstance(one, dict):
         yield from one.values()
     elif isinstance(one, (list, tuple)):

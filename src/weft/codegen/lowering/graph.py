@@ -14,7 +14,7 @@ import itertools
 import operator
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, final
@@ -382,14 +382,17 @@ def _facts_of(gm: GraphModule) -> Facts | None:
     for node in gm.graph.nodes:
         if node.op != "placeholder" and not binds(node):
             continue
-        value = node.meta["val"]
-        items = value if isinstance(value, (list, tuple)) else (value,)
-        for item in items:
-            for size in extents(item) if isinstance(item, torch.Tensor) else (item,):
-                if isinstance(size, (torch.SymInt, torch.SymFloat)):
-                    found: Facts = size.node.shape_env.facts
-                    return found
+        for number in _numbers_in(node.meta["val"]):
+            if isinstance(number, (torch.SymInt, torch.SymFloat)):
+                found: Facts = number.node.shape_env.facts
+                return found
     return None
+
+
+def _numbers_in(value: Any) -> Iterator[Any]:
+    """The sizes and strides of the tensors in a node's value, and its numbers."""
+    for item in value if isinstance(value, (list, tuple)) else (value,):
+        yield from extents(item) if isinstance(item, torch.Tensor) else (item,)
 
 
 _STEPS = {

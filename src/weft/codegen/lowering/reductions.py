@@ -29,6 +29,7 @@ from weft.codegen.lowering.views import Reshape, normalize_dim
 from weft.codegen.values import (
     Computed,
     Emitter,
+    Formula,
     Index,
     Lazy,
     Shape,
@@ -42,9 +43,9 @@ aten = torch.ops.aten
 
 _MOST_DIMENSIONS: Final = 64
 WRITTEN_OUT: Final = 8
-"""Elements of a reduction that is no loop."""
+"""Reductions of up to so many elements are unrolled."""
 WRITTEN_OUT_AGAIN: Final = 4
-"""The same where the result keeps the dimensions: it is computed at each of the elements again."""
+"""The same if the result keeps the dimensions: it is then recomputed at each of the elements."""
 _COMBINE: Final = {
     "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "or_", "all": "and_",
 }
@@ -97,17 +98,25 @@ def reduce_value(
 
     shape = reduced_shape(x.shape, dims, keepdim)
     places = _few_places(kind, x, dims, keepdim)
-    if places is not None:
-        combine = _COMBINE[kind]
+    if places is None:
+        return _reduction_loop(cx, kind, x, dims, shape, dtype, formula, finish)
+    combine = _COMBINE[kind]
 
-        def combined(em: Emitter, index: Index) -> Node:
-            nodes = (formula(em, _inserted(index, dims, place, keepdim)) for place in places)
-            total = functools.reduce(partial(em.op, combine), nodes)
-            result = total if finish is None else finish(em, total)
-            return em.cast(result, compute_type(from_torch(dtype)))
+    def combined(em: Emitter, index: Index) -> Node:
+        nodes = (formula(em, _inserted(index, dims, place, keepdim)) for place in places)
+        total = functools.reduce(partial(em.op, combine), nodes)
+        result = total if finish is None else finish(em, total)
+        return em.cast(result, compute_type(from_torch(dtype)))
 
-        cost, reads = cost_of((x,))
-        return cx.lazy(shape, dtype, combined, len(places) * (cost + 1), len(places) * reads)
+    cost, reads = cost_of((x,))
+    return cx.lazy(shape, dtype, combined, len(places) * (cost + 1), len(places) * reads)
+
+
+def _reduction_loop(
+    cx: LoweringContext, kind: str, x: Value, dims: Sequence[int], shape: Shape,
+    dtype: torch.dtype, formula: Formula, finish: Body | None,
+) -> Value:
+    """A buffer defined by a loop over the reduced dimensions of `x`."""
     buffer = cx.graph.new_buffer(dtype, shape, contiguous_strides(shape), cx.device)
     kept = [d for d in range(len(x.shape)) if d not in dims]
 

@@ -41,11 +41,12 @@ def padded_rows(gm: GraphModule) -> dict[Node, Shape]:
     """The strides of the nodes whose rows are padded, if they become memory."""
     found = {}
     for node in gm.graph.nodes:
-        if node.target in _MATRICES and _is_large(node):
-            for position in _MATRICES[node.target]:
-                root = _root(node.args[position])
-                if root not in found and _may_be_padded(root, node.args[position]):
-                    found[root] = _padded(tuple(root.meta["val"].shape))
+        if node.target not in _MATRICES or not _is_large(node):
+            continue
+        for matrix in (node.args[position] for position in _MATRICES[node.target]):
+            root = _root(matrix)
+            if root not in found and _may_be_padded(root, matrix):
+                found[root] = _padded(tuple(root.meta["val"].shape))
     return found
 
 

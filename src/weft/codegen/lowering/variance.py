@@ -46,26 +46,30 @@ Finish = Callable[[Emitter, Node], Node]
 
 
 def variance(
-    cx: LoweringContext, x: Value, dims: Sequence[int], correction: float, keepdim: bool, root:
-    bool, dtype: torch.dtype,
+    cx: LoweringContext, x: Value, dims: Sequence[int], correction: float, keepdim: bool,
+    root: bool, dtype: torch.dtype,
 ) -> tuple[Value, Value]:
     """(variance or its square root, mean with kept dimensions)."""
     cx.share(x)
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     finish = _from_squares(count_of(x, dims), correction, root)
     pieces = _pieces(x, dims) if cx.device.type in CUT_ON else None
     if pieces is not None:
-        return _combined(cx, x, dims, pieces, keepdim, dtype, wide, finish)
-    average = mean_value(cx, x, dims, True, wide)
-    spread = _squares(cx, x, average, dims, keepdim, dtype, wide, finish)
-    return spread, average
+        return _combined(cx, x, dims, pieces, keepdim, dtype, finish)
+    average = mean_value(cx, x, dims, True, _wide(dtype))
+    return _squares(cx, x, average, dims, keepdim, dtype, finish), average
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The type to compute in: float32 for the half types."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _squares(
-    cx: LoweringContext, x: Value, average: Value, dims: Sequence[int], keepdim: bool, dtype:
-    torch.dtype, wide: torch.dtype, finish: Finish | None = None,
+    cx: LoweringContext, x: Value, average: Value, dims: Sequence[int], keepdim: bool,
+    dtype: torch.dtype, finish: Finish | None = None,
 ) -> Value:
     """The sum of the squared differences from the average along `dims`."""
+    wide = _wide(dtype)
     centred = cx.pointwise(lambda b, u, m: b.op("sub", u, m), x, average, dtype=wide, shape=x.shape)
     return reduce_value(
         cx, "sum", centred, dims, keepdim, dtype=dtype, compute=wide,
@@ -149,17 +153,18 @@ def _lie_side_by_side(x: Value, dims: Sequence[int]) -> bool:
 
 
 def _combined(
-    cx: LoweringContext, x: Value, dims: Sequence[int], pieces: _Pieces, keepdim: bool, dtype:
-    torch.dtype, wide: torch.dtype, finish: Finish,
+    cx: LoweringContext, x: Value, dims: Sequence[int], pieces: _Pieces, keepdim: bool,
+    dtype: torch.dtype, finish: Finish,
 ) -> tuple[Value, Value]:
     """Variance and mean (with kept dimensions) from those of the pieces."""
+    wide = _wide(dtype)
     cut = x.view(pieces.shape, Reshape(x.shape, pieces.shape))
     cut = cut.view(tuple(pieces.shape[d] for d in pieces.order), Permute(pieces.order))
     rank = len(pieces.order)
     along, across = range(rank - pieces.inner, rank), range(pieces.outer)
     length = count_of(cut, along)
     kept = mean_value(cx, cut, along, True, wide)
-    squares = _squares(cx, cut, kept, along, False, wide, wide)
+    squares = _squares(cx, cut, kept, along, False, wide)
     means = _reshaped(kept, squares.shape)
     average = reduce_value(
         cx, "sum", means, across, True, dtype=wide, finish=divide_by(count_of(means, across))

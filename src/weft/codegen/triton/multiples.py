@@ -25,7 +25,7 @@ def quotients(kernel: Kernel, multiples: Mapping[str, int]) -> dict[Expr, Expr]:
     extents = [v.extent for v in (*kernel.outer, *kernel.inner)]
     indices = [*index_exprs(kernel.nodes), *(s.index for s in kernel.stores), *extents]
     found: dict[Expr, Expr] = {}
-    for size in _within(indices):
+    for size in _symbols_within_atoms(indices):
         power = multiples.get(str(size), 0)
         if power:
             part = symbol(f"{size}_{power}", max(0, symbol_of(size).lo // power))
@@ -33,9 +33,10 @@ def quotients(kernel: Kernel, multiples: Mapping[str, int]) -> dict[Expr, Expr]:
     return found
 
 
-def _within(values: Iterable[IntExpr]) -> Iterator[Expr]:
+def _symbols_within_atoms(values: Iterable[IntExpr]) -> Iterator[Expr]:
+    """The symbols inside the values' quotients, minima and the like."""
     for value in values:
-        if isinstance(value, Expr):
-            for atom in value.atoms():
-                if not isinstance(atom, Symbol):
-                    yield from sorted(atom.expr.symbols, key=str)
+        atoms = value.atoms() if isinstance(value, Expr) else ()
+        for atom in atoms:
+            if not isinstance(atom, Symbol):
+                yield from sorted(atom.expr.symbols, key=str)
