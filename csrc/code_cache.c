@@ -1,12 +1,12 @@
 /* Entry {guards, replacement} and the entries of each code object.
  *
- * A code object finds its CodeCache through CPython's per-code "extra" slot. Who owns the cache:
- *   - normally the code object (it holds a reference; the cache refers back without one);
+ * A code object finds its CodeCache through CPython's per-code "extra" slot. The cache is owned by
+ *   - normally the code object (it holds a reference; the cache has a borrowed one back);
  *   - once a CompiledFunction uses it, the CompiledFunctions (the cache holds the code, and the code's
- *     extra slot is a plain pointer). Code objects are invisible to the garbage collector; this way a
+ *     extra slot is a plain pointer). The garbage collector does not see code objects; this way a
  *     cycle model -> compiled method -> entries -> model can be collected.
- * The tuple of entries is replaced and never changed, so that a search is safe although its checks
- * may run Python code, which may add entries or let another thread do so.
+ * The tuple of entries is replaced, never changed. So a search is safe although its checks may run
+ * Python code, which may add entries or let another thread do so.
  */
 #include "weft_frame.h"
 
@@ -14,7 +14,7 @@ PyTypeObject *Entry_Type;
 PyTypeObject *CodeCache_Type;
 
 static Py_ssize_t extra_index = -1;
-static CodeCache *all_caches; /* the living ones, linked: a dict would fail at the recursion limit */
+static CodeCache *all_caches; /* all caches, linked: a dict would fail at the recursion limit */
 
 /* ---- finding and making caches ------------------------------------------------------------------ */
 
@@ -26,7 +26,7 @@ CodeCache *code_cache_find(PyObject *code)
     return extra;
 }
 
-/* Called when a code object dies: it gives up the cache that it owns. */
+/* Called when a code object is freed: releases the cache that it owns. */
 static void code_died(void *extra)
 {
     CodeCache *cache = extra;
@@ -99,7 +99,7 @@ static int set_entries(CodeCache *cache, PyObject *entries) /* steals */
     return 0;
 }
 
-/* The entries with `entry` first. */
+/* Move `entry` to the front of the tuple of entries. */
 static int move_to_front(CodeCache *cache, PyObject *entry)
 {
     PyObject *old = cache->entries;
@@ -171,7 +171,7 @@ static PyObject *ask_on_miss(PyObject *on_miss, PyObject *compiled, PyObject *fu
     PyObject *locals = list_of(frame->locals, frame->n_locals);
     PyObject *cells = frame->closure != NULL ? Py_NewRef(frame->closure) : PyTuple_New(0);
     PyObject *answer = NULL;
-    PyObject *previous = hook_swap(NULL); /* nothing that the compiler runs is itself compiled */
+    PyObject *previous = hook_swap(NULL); /* the compiler itself must not be compiled */
     PyThreadState *state = PyThreadState_Get();
     begin_ours(state);
     if (locals != NULL && cells != NULL)
@@ -303,7 +303,7 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     if (!PyCallable_Check(fn) || (globals != Py_None && !PyDict_Check(globals)))
         return PyErr_SetString(PyExc_TypeError, "Entry: fn is callable, globals a dict or None"), NULL;
-    /* The replacement must not be taken for a frame to compile. */
+    /* The replacement itself must not be compiled. */
     if (PyFunction_Check(fn) && skip_code(PyFunction_GET_CODE(fn)) < 0)
         return NULL;
     Entry *self = (Entry *)type->tp_alloc(type, 0);
@@ -438,7 +438,7 @@ static void forget(CodeCache *cache)
 
 static int forget_all(void)
 {
-    PyObject *caches = PyList_New(0); /* clearing one may end others: held until all are */
+    PyObject *caches = PyList_New(0); /* clearing one may free others: hold all until the end */
     for (CodeCache *cache = all_caches; caches != NULL && cache != NULL; cache = cache->next)
         if (PyList_Append(caches, (PyObject *)cache) < 0)
             Py_CLEAR(caches);

@@ -1,8 +1,8 @@
-/* CompiledFunction: what weft.compile gives for a Python function, a callable that is all C.
+/* CompiledFunction: what weft.compile returns for a Python function; a callable written in C.
  *
- * A call binds its arguments to the flat parameters just as CPython would (so that guards can read
- * them), looks for an entry whose guards hold, and calls its replacement: no Python frame is made in
- * between. Arguments that do not fit are given to the function itself, which raises the right TypeError.
+ * A call binds its arguments to the flat parameters as CPython would (so that guards can read them),
+ * finds an entry whose guards hold, and calls its replacement, without a Python frame in between.
+ * Arguments that do not fit are passed to the function itself, which raises the right TypeError.
  */
 #include "weft_frame.h"
 
@@ -22,7 +22,7 @@ PyTypeObject *CompiledFunction_Type;
 
 enum { SMALL = 24 };
 
-/* The flat parameters of one call. `values` are references that this struct holds. */
+/* The flat parameters of one call; the struct owns the references in `values`. */
 typedef struct {
     Py_ssize_t n;
     PyObject **values;
@@ -48,7 +48,7 @@ static PyObject *parameter_name(const PyCodeObject *code, Py_ssize_t i)
     return PyTuple_GET_ITEM(code->co_localsplusnames, i);
 }
 
-/* Which parameter a keyword names; -1: none. */
+/* The index of the parameter that a keyword names, or -1. */
 static Py_ssize_t find_parameter(const PyCodeObject *code, PyObject *keyword)
 {
     Py_ssize_t n = code->co_argcount + code->co_kwonlyargcount;
@@ -61,7 +61,7 @@ static Py_ssize_t find_parameter(const PyCodeObject *code, PyObject *keyword)
     return -1;
 }
 
-/* The steps of binding: each is 1 (done), 0 (the call does not fit) or -1 (exception). */
+/* The steps of binding: each returns 1 (done), 0 (the arguments do not fit) or -1 (exception). */
 
 static int bind_positional(const PyCodeObject *code, PyObject *const *args, Py_ssize_t nargs,
                            PyObject **values)
@@ -162,7 +162,7 @@ static int bind(PyObject *fn, PyObject *const *args, Py_ssize_t nargs, PyObject 
 
 /* ---- calling ------------------------------------------------------------------------------------ */
 
-/* The cache of the function's present code object; NULL with an exception. */
+/* The cache of the function's current code object; NULL with an exception. */
 static CodeCache *present_cache(CompiledFunction *self)
 {
     PyObject *code = PyFunction_GET_CODE(self->fn);
@@ -277,7 +277,7 @@ static int compiled_traverse(PyObject *object, visitproc visit, void *arg)
 static int compiled_clear(PyObject *object)
 {
     CompiledFunction *self = (CompiledFunction *)object;
-    /* `fn` and `on_miss` stay: the object remains callable, and the cycle is broken elsewhere. */
+    /* Keep `fn` and `on_miss`: the object stays callable; clearing the cache breaks the cycle. */
     Py_CLEAR(self->cache);
     Py_CLEAR(self->dict);
     return 0;
@@ -304,14 +304,14 @@ static PyObject *compiled_get(PyObject *self, PyObject *object, PyObject *Py_UNU
     return PyMethod_New(self, object);
 }
 
-/* These exist on the type, so that looking them up would not get to the function by itself. */
+/* Attributes that the type itself has, so that a plain lookup would not reach the function. */
 static bool is_mirrored(PyObject *name)
 {
     return PyUnicode_Check(name) && (PyUnicode_CompareWithASCIIString(name, "__doc__") == 0 ||
                                      PyUnicode_CompareWithASCIIString(name, "__module__") == 0);
 }
 
-/* What the object lacks, the function has: __name__, __code__, __defaults__, attributes set on it. */
+/* Attributes that the object lacks are the function's: __name__, __code__, those set on it. */
 static PyObject *compiled_getattro(PyObject *object, PyObject *name)
 {
     CompiledFunction *self = (CompiledFunction *)object;

@@ -4,8 +4,8 @@
  * A Kernel is called with its buffers (tensors) first, then its sizes (ints); it reads the data pointers and
  * calls  int entry(void *const *buffers, const int64_t *sizes)  without the GIL. Nothing is checked here: the
  * caller guarantees dtypes, devices and strides. A result other than 0 means an index out of range.
- * No torch headers: the address of aoti_torch_get_data_ptr and the place of the at::Tensor inside a
- * torch.Tensor object are handed to configure().
+ * No torch headers: the address of aoti_torch_get_data_ptr and the offset of the at::Tensor inside a
+ * torch.Tensor object are passed to configure().
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

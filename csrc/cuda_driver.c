@@ -1,12 +1,12 @@
 /* weft._cuda: loads GPU binaries and launches kernels through the CUDA driver.
  *
  * Place in the pipeline: runtime/cuda_kernel.py wraps it; generated call sequences call `Kernel` objects.
- * The driver (libcuda.so.1) is opened at run time: this file needs no CUDA headers to build and loads on
- * machines without a GPU. Torch's C functions come the same way: their addresses are handed to configure().
+ * The driver (libcuda.so.1) is opened at run time: this file builds without CUDA headers and loads on
+ * machines without a GPU. The addresses of torch's C functions are passed to configure().
  *
  * A Kernel is called with its buffers (tensors) first, then its sizes (ints). Nothing is checked here:
  * the caller guarantees dtypes, devices and strides. The launch goes to torch's current stream.
- * A Sized chooses by its sizes which Kernel that is.
+ * A Sized is called in the same way and chooses a Kernel by the sizes.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -95,8 +95,8 @@ static int load_driver(void)
     return 0;
 }
 
-/* Make the device's primary context (torch's) the thread's current one. A thread may have none (autograd's
- * threads before torch's first call in them) or another device's. `before` receives what to go back to. */
+/* Make the device's primary context (torch's) current in this thread. The thread may have none (autograd's
+ * threads before torch's first call in them) or another device's. `before` receives the previous one. */
 static int enter_device(int device, void **before)
 {
     int code = driver.context_get_current(before);
@@ -115,7 +115,7 @@ static int enter_device(int device, void **before)
     return 0;
 }
 
-/* A thread without a context counts as device 0's, for torch too: there that one may stay. */
+/* A thread without a context uses device 0, in torch too: then device 0's context may stay. */
 static void leave_device(int device, void *before)
 {
     if (before != primary_contexts[device] && (before != NULL || device != 0))
@@ -175,7 +175,7 @@ static int launch(Kernel *self, void **params, unsigned grid)
     return 0;
 }
 
-/* The grid for these sizes, computed anew only when they change; `values`: the same as integers. */
+/* The grid for these sizes, recomputed only if they change; `values`: the sizes as integers. */
 static int64_t grid_for(Kernel *self, PyObject *const *sizes, const uint64_t *values)
 {
     const size_t bytes = sizeof(uint64_t) * (size_t)self->n_sizes;
@@ -339,7 +339,7 @@ typedef struct {
     int64_t seen[MAX_KEYS];
 } Sized;
 
-/* A new reference to what launches for these sizes. */
+/* A new reference to the launch callable for these sizes. */
 static PyObject *find_launch(Sized *self, PyObject *const *args, const int64_t *values)
 {
     PyObject *sizes = PyTuple_New(self->n_keys), *launch;

@@ -1,16 +1,16 @@
-/* Words that tell whether a dictionary has changed.
+/* Version words of dictionaries, which change whenever the dictionary does.
  *
- * CPython 3.11 keeps a number in each dictionary that no other dictionary ever has and that changes
- * with each change: it has to be read, one cache line for each dictionary. Later versions tell us of
- * changes (PyDict_Watch): we keep the numbers, beside each other, and one for all of them.
+ * CPython 3.11 has a version number in each dictionary that changes with each change and is unique
+ * among all dictionaries; reading it costs one cache line for each dictionary. Later versions notify
+ * us of changes (PyDict_Watch): we keep the numbers ourselves, side by side, and one for all of them.
  */
 #include "weft_frame.h"
 
 const word_t always_zero = 0;
 word_t dict_changes = 1;
 
-/* Whether changes behind the dictionary's back are impossible: in 3.13 it may share its storage with
- * the object whose attributes it holds (a split table). Then it gets its own, as `popitem` gives it. */
+/* Whether all changes go through the dictionary. In 3.13 it may share its storage with the object whose
+ * attributes it holds (a split table); then it is given its own storage, as `popitem` does. */
 static bool owns_its_storage(PyObject *dict)
 {
 #if WEFT_PY313
@@ -51,7 +51,7 @@ bool dict_is_watched(const word_t *Py_UNUSED(version), PyObject *Py_UNUSED(dict)
 
 #else
 
-/* A dictionary that is watched; these are never freed, but used again. */
+/* A watched dictionary; these structs are never freed but reused. */
 typedef struct Watched {
     word_t version; /* first: what `dict_version` points to */
     PyObject *dict; /* borrowed; NULL: unused */
@@ -66,7 +66,7 @@ static struct {
     Watched *unused;
 } watch_ = {.id = -1};
 
-/* Where the pointer to the dictionary's entry is, or the NULL at the end of its chain. */
+/* The place of the pointer to the dictionary's struct, or of the NULL at the end of its chain. */
 static Watched **find(PyObject *dict)
 {
     size_t hash = ((uintptr_t)dict >> 4) * 0x9E3779B97F4A7C15u >> 20;

@@ -1,22 +1,22 @@
 /* The frame hook: entries for nested Python frames (PEP 523).
  *
  * A thread that runs compiled code with the hook on has an `on_miss` callable; while at least one
- * thread has one, our function stands in for CPython's frame evaluator. For each Python frame of such a
- * thread it looks for an entry of the frame's code object: on a hit the replacement runs instead of the
- * frame, all in C; on a miss `on_miss` is asked, with the hook off. Everything else goes on to the
- * evaluator that was there before: other threads, generators and coroutines, class bodies, frames being
- * traced, and code that is to be skipped. The body of a module (an import, `exec`) runs with the hook
- * off until it ends: what an import calls is not worth compiling; so does a recursion from some depth
- * on. While a frame evaluator is installed CPython does not inline Python calls (each is nested in C,
- * which has less room), so it is taken out as soon as no thread needs it.
+ * thread has one, our function replaces CPython's frame evaluator. For each Python frame of such a
+ * thread it looks for an entry of the frame's code object. On a hit the replacement runs instead of the
+ * frame, all in C; on a miss `on_miss` is called, with the hook off. Everything else is passed on to the
+ * previous evaluator: other threads, generators and coroutines, class bodies, frames being traced, and
+ * skipped code. The body of a module (an import, `exec`) runs with the hook off, because what an import
+ * calls is not worth compiling; so does a recursion from some depth on. While a frame evaluator is
+ * installed CPython does not inline Python calls (each is nested in C, whose stack is smaller), so ours
+ * is removed as soon as no thread needs it.
  */
 #include "weft_frame.h"
 
 typedef struct {
     PyObject *on_miss;  /* NULL: the hook is off in this thread */
     PyObject *eager;    /* code whose next frame is to be left alone (borrowed) */
-    bool paused;        /* guards are being checked: what they call is left alone */
-    bool forced_eager;  /* the stance "force_eager": compiled functions run what they were made of */
+    bool paused;        /* guards are being checked: code that they call is not compiled */
+    bool forced_eager;  /* the stance "force_eager": compiled functions run the original functions */
 } ThreadHook;
 
 static _Thread_local ThreadHook thread_hook;
@@ -37,7 +37,7 @@ static void install(void)
 static void uninstall(void)
 {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
-    /* Someone may have put theirs on top of ours: ours then passes everything through. */
+    /* Another evaluator may be installed on top of ours: then ours passes everything on. */
     if (_PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate)
         _PyInterpreterState_SetEvalFrameFunc(interpreter, previous_evaluator);
 }
@@ -200,7 +200,7 @@ static PyObject *evaluate(PyThreadState *state, Frame *frame, int throwing)
 typedef struct {
     PyObject_HEAD
     PyObject *on_miss; /* NULL for unhooked() */
-    PyObject *outer;   /* list of what was there before each enter: None or an on_miss */
+    PyObject *outer;   /* list of the previous hooks, one for each enter: None or an on_miss */
 } Context;
 
 PyTypeObject *Hook_Type;

@@ -1,10 +1,10 @@
-/* Tracebacks that show the program's frames: frame objects for those that were interpreted while
- * capturing, and what is shown of an error that leaves a replacement. */
+/* Tracebacks that show the program's frames: frame objects for frames that capture interpreted, and the
+ * traceback of an error that leaves a replacement. */
 #include "weft_frame.h"
 
 #include <frameobject.h>
 
-/* frame_object(code, globals, line): a frame that is over, and ended at that line. */
+/* frame_object(code, globals, line): a finished frame that ended at that line. */
 static PyObject *frame_object(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *code, *globals;
@@ -27,7 +27,7 @@ static PyObject *call_ours(PyObject *function, PyObject *const *args, Py_ssize_t
     return result;
 }
 
-/* ours(function, *args): function(*args), also where the program is at its recursion limit. */
+/* ours(function, *args): function(*args), even if the program is at its recursion limit. */
 static PyObject *ours(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t n)
 {
     if (n < 1)
@@ -48,7 +48,7 @@ void error_clean(void)
         PyObject *shown = call_ours(cleaner, &traceback, 1);
         hook_pause(paused);
         if (shown == NULL || PyException_SetTraceback(error, shown) < 0)
-            PyErr_Clear(); /* no memory left, for one: the traceback stays as it is */
+            PyErr_Clear(); /* out of memory, for example: keep the traceback as it is */
         Py_XDECREF(shown);
         Py_DECREF(traceback);
     }

@@ -1,10 +1,10 @@
 /* Torch's global modes as one value that is cheap to compare.
  *
- * A captured graph is only right under the modes it was captured in: grad mode, inference mode,
- * autocast, dispatch and function modes, default dtype, deterministic algorithms, TF32. Each lives
- * behind an exported C++ function or thread-local of libtorch; they are called by their linker names
- * (plain functions of plain types), a few nanoseconds each. If one of them is missing in some version
- * of torch, a Python function that reads the same modes is used instead.
+ * A captured graph is only valid under the modes it was captured in: grad mode, inference mode,
+ * autocast, dispatch and function modes, default dtype, deterministic algorithms, TF32. Each is read
+ * by an exported C++ function or thread-local of libtorch, called by its linker name (plain functions
+ * of plain types), in a few nanoseconds. If a version of torch lacks one of them, a Python function
+ * that reads the same modes is used instead.
  */
 #include "weft_frame.h"
 
@@ -21,7 +21,7 @@ typedef struct {
     int8_t grad, default_dtype, deterministic, matmul_precision;
 } Core;
 
-/* Read only while one of these modes is on, which the core tells. */
+/* Read only if the core says that one of these modes is on. */
 typedef struct {
     int64_t dispatch_modes;              /* depth of the __torch_dispatch__ mode stack */
     int8_t autocast[N_AUTOCAST_DEVICES]; /* dtype code, or OFF */
@@ -111,8 +111,8 @@ static bool find_native(void)
                 "_ZNK2at7Context36deterministicFillUninitializedMemoryEv");
 }
 
-/* The dispatch keys that this thread adds and removes: two words. The address of a thread-local is
- * fixed for the thread's life, so it is looked up once per thread. */
+/* The dispatch keys that this thread includes and excludes: two words. The address of a thread-local
+ * never changes during the thread's life, so it is looked up once per thread. */
 static const uint64_t *local_keys(void)
 {
     static const uint64_t none[2] = {0, 0};
@@ -193,7 +193,7 @@ static bool any_detail(const Core *core, const Details *details)
     return autocast || core->deterministic || details->dispatch_modes > 0;
 }
 
-/* New reference, or NULL: with an exception, or because the core says it all. */
+/* A new reference, or NULL: with an exception, or because the core describes all modes. */
 static PyObject *read_modes(const Core *core)
 {
     if (!torch_.torch || (torch_.native && core->function_modes == 0))

@@ -1,8 +1,8 @@
 /* One check on one value: parsing `(kind, *args, guard_id)` and running it.
  *
- * A kind is one row of `kinds` at the end: its name, how many arguments it takes, how they are prepared,
- * and the function that decides. To add a kind, write that function and add a row. A check that raises
- * an ordinary exception fails; the caller (guards.c) sorts that out.
+ * A kind is one row of `kinds` at the end: its name, the number of its arguments, the function that
+ * prepares them, and the function that runs the check. To add a kind, write that function and add a
+ * row. A check that raises an ordinary exception fails; the caller (guards.c) handles that.
  */
 #include "weft_frame.h"
 
@@ -197,7 +197,7 @@ CHECK(check_py)
     return predicate_holds(check->operand, value);
 }
 
-/* The memory of a tensor that is dense and on a CPU (as its "tensor" check said) holds these bytes. */
+/* The memory of a tensor, dense and on a CPU according to its "tensor" check, holds these bytes. */
 CHECK(check_content)
 {
     PyObject *bytes = PyTuple_GET_ITEM(check->operand, 0);
@@ -225,7 +225,7 @@ static bool extents_match(const TensorSpec *spec, const int64_t *sizes, const in
     return true;
 }
 
-/* Everything by direct reads. False also when only a slower look can tell. */
+/* The check by direct reads. False also if only the slower check below can decide. */
 bool tensor_spec_matches_quickly(const TensorSpec *spec, PyObject *value)
 {
     if (Py_TYPE(value) != spec->type || !spec->learned)
@@ -239,8 +239,8 @@ bool tensor_spec_matches_quickly(const TensorSpec *spec, PyObject *value)
            tensor_requires_grad(impl) == spec->requires_grad;
 }
 
-/* The same through Python attributes; also refuses conjugated, negated and functorch-wrapped tensors,
- * which look like plain ones otherwise. `names` are those of the arguments of `tensor_attributes`. */
+/* The same check through Python attributes. It also refuses conjugated, negated and functorch-wrapped
+ * tensors, which otherwise look like plain ones. `names`: the arguments of `tensor_attributes`. */
 static const char ATTRIBUTES[] =
     "import torch\n"
     "wrapped = torch._C._functorch.is_functorch_wrapped_tensor\n"
@@ -275,7 +275,7 @@ static PyObject *tensor_attributes(PyObject *value)
     return result;
 }
 
-/* 1 when every extent that is to be checked is as wanted. */
+/* 1 if every checked extent has the wanted value. */
 static int extents_match_tuple(const int64_t *want, Py_ssize_t rank, PyObject *extents)
 {
     if (extents == Py_None || PyTuple_GET_SIZE(extents) != rank)

@@ -1,28 +1,28 @@
-/* What need not be walked again: the memos of a root of the guard tree, one for each of its values.
+/* Memos of guard tree walks: for each recent value of a root, how to tell that nothing has changed.
  *
- * Below a root such as `self` lie modules, their dictionaries, and in the end parameters: thousands of
- * values, nearly always the same ones as at the last call. The first successful walk records which
- * words of memory say so, from the root downwards; the next call compares them in one loop:
+ * Below a root such as `self` are modules, their dictionaries, and finally parameters: thousands of
+ * values, nearly always the same ones as at the last call. The first successful walk records, from the
+ * root downwards, the words of memory that prove this; the next call compares them in one loop:
  *
- *   object        its class, and which dictionary is its __dict__
- *   dictionary    its version: unchanged, so are all its items; else its few guarded items are looked
- *                 up again (a counter kept in a module changes the version at each call). Where CPython
- *                 tells of changes, all versions together are one word (dict_versions.c)
+ *   object        its class, and the pointer to its __dict__
+ *   dictionary    its version: if it is unchanged, so are all items; otherwise its few guarded items are
+ *                 looked up again (a counter in a module changes the version at each call). If CPython
+ *                 notifies us of changes, all versions together are one word (dict_versions.c)
  *   tensor        what `tensors_look_as` reads: `p.data = ...` changes no dictionary
  *
- * What has no version (the items of lists and tuples, the fields of functions and of a closure's cells)
- * is looked up at each call. The record refers to what it saw without holding it: guards must not keep
- * a model alive. That is sound because a word is read only after the words before it proved that its object is still there,
- * and because comparing them runs no Python code. An object at the same address may be another one all
- * the same: hence versions, and the checks of what is looked up. Steps that may run Python code
- * (getattr, callables) are done last, on values held until the end. Whatever is not as recorded makes
- * the replay answer "unknown", and the tree is walked as if there were no memo.
+ * Values without a version (items of lists and tuples, fields of functions, closure cells) are looked
+ * up at each call. The memo has borrowed references only: guards must not keep a model alive. This is
+ * sound because a word is read only after the words before it proved that its object still exists, and
+ * because comparing them runs no Python code. Another object may have the same address: hence the
+ * versions, and the checks of what is looked up. Steps that may run Python code (getattr, callables)
+ * come last, on values that are held until the end. If anything differs from the memo, the replay
+ * answers "unknown", and the tree is walked as if there were no memo.
  */
 #include "weft_frame.h"
 
 typedef enum { DICT, WATCHED_DICT, PARENT } ContainerKind;
 
-/* A dictionary with its guarded items, or the parent of one that is looked up at each call. */
+/* A dictionary with its guarded items, or the parent of a value that is looked up at each call. */
 typedef struct {
     ContainerKind kind;
     uint32_t items;   /* where what is expected starts in `items` */
@@ -31,7 +31,7 @@ typedef struct {
     size_t field;     /* how far from `value` it is; 0: none */
 } Container;
 
-/* A guard that may run Python code: a whole node below `value`, or one check of `value`. */
+/* A guard that may run Python code: a node below `value`, or one check of `value`. */
 typedef struct {
     PyObject *value;
     const Node *node;   /* walk it; or NULL: */
@@ -71,8 +71,7 @@ struct Memo {
     ARRAY(Filled) filled;
 };
 
-/* Of a root: one for each of the values that were found there most recently. The layers of a model may
- * take turns. */
+/* The memos of a root, one for each of its most recent values: the layers of a model may take turns. */
 enum { MEMOS = 128 };
 typedef struct {
     PyObject *value; /* of the root when it was recorded; NULL: nothing recorded */
@@ -86,7 +85,7 @@ struct Memos {
     ARRAY(Recorded) recorded;
 };
 
-/* Makes room for `count` more (also none); NULL when there is no memory. */
+/* Makes room for `count` more items (or none); NULL if there is no memory. */
 static void *array_grow(void **at, Py_ssize_t *n, Py_ssize_t *room, Py_ssize_t count, size_t size)
 {
     if (*n + count > *room || *at == NULL) {
@@ -164,7 +163,7 @@ void memos_free(Memos *memos)
     PyMem_Free(memos);
 }
 
-/* What was recorded for the value, or NULL: often the same as last time, or the next one. */
+/* The memo of the value, or NULL. It is often the same as last time, or the next one. */
 static Recorded *find_recorded(Memos *memos, PyObject *value)
 {
     Py_ssize_t n = memos->recorded.n, at = memos->last;
@@ -183,7 +182,7 @@ static Recorded *find_recorded(Memos *memos, PyObject *value)
 
 static void note_contents(Memo *memo, const Node *node, PyObject *value);
 
-/* Where to record a new value: a vacant place, or another value's; NULL when there is no memory. */
+/* A place for a new value's memo: a vacant one, or another value's; NULL if there is no memory. */
 static Recorded *place_to_record(Memos *memos)
 {
     Recorded *vacant = find_recorded(memos, NULL);
@@ -204,7 +203,7 @@ static Recorded *place_to_record(Memos *memos)
 
 Memo *memo_start_recording(Memos *memos, PyObject *value)
 {
-    /* Where the structure, or the value itself, changes all the time, recording it is a loss. */
+    /* If the structure, or the value itself, changes all the time, recording does not pay. */
     if (memos->recordings > 2 * MEMOS && memos->recordings > memos->replays)
         return NULL;
     Recorded *place = find_recorded(memos, value);
@@ -310,14 +309,14 @@ static bool is_dict_check(const Check *check, PyObject *value)
            (check->kind == CHECK_DICT_KEYS && has_simple_keys(check->operand));
 }
 
-/* Whether the check depends on nothing but which object it is, for as long as it lives. */
+/* Whether the check depends only on the identity of the object. */
 static bool is_settled(const Check *check, PyObject *value)
 {
     return check->kind == CHECK_EQ || check->kind == CHECK_IS || check->kind == CHECK_IS_NOT ||
            (check->kind == CHECK_LEN && PyTuple_CheckExact(value));
 }
 
-/* Where in `looks` one is that equals the last, which is taken away then. */
+/* The offset in `looks` of one that equals the last; if there is one, the last is removed. */
 static uint32_t shared_look(Memo *memo, size_t size)
 {
     enum { TRIES = 64 };
@@ -364,7 +363,7 @@ static void note_check(Memo *memo, const Check *check, PyObject *value)
         note_late(memo, value, NULL, check);
 }
 
-/* Whether `node` is an item that a dictionary's version vouches for. */
+/* Whether `node` is an item of a dictionary, covered by the dictionary's version. */
 static bool is_plain_item(const Node *node)
 {
     return node->accessor == FROM_DICT_ITEM && is_simple_key(node->operand);
@@ -384,7 +383,7 @@ static const struct {
     {&PyMethod_Type, "__self__", offsetof(PyMethodObject, im_self)},
 };
 
-/* How far from a function, method or cell it keeps the attribute; 0: what it is takes Python to tell. */
+/* The offset of the attribute in a function, method or cell; 0: only Python can read it. */
 static size_t field_at(const Node *node, PyObject *parent)
 {
     if (node->accessor != FROM_ATTR || !PyUnicode_Check(node->operand))
@@ -396,7 +395,7 @@ static size_t field_at(const Node *node, PyObject *parent)
     return 0;
 }
 
-/* Room for the `count` items of a container, whose word is noted too. */
+/* Makes room for the `count` items of a container, and records its word. */
 static PyObject **note_container(Memo *memo, const Node *node, PyObject *value, Py_ssize_t count,
                                  ContainerKind kind, Word word)
 {
@@ -411,8 +410,7 @@ static PyObject **note_container(Memo *memo, const Node *node, PyObject *value, 
     return items;
 }
 
-/* `value` is a dictionary: its version stands for its guarded items, whose own words are noted by the
- * caller. */
+/* Records a dictionary: its version covers its guarded items, whose own words the caller records. */
 static void note_dict(Memo *memo, const Node *node, PyObject *value)
 {
     bool watched;
@@ -443,14 +441,14 @@ static bool has_dict_guards(const Node *node, PyObject *value)
     return false;
 }
 
-/* What is true of a value itself, wherever it came from. */
+/* Records the words of a value itself. */
 static void note_contents(Memo *memo, const Node *node, PyObject *value)
 {
     if (PyDict_Check(value) && has_dict_guards(node, value))
         note_dict(memo, node, value);
 }
 
-/* Where the dictionary pointer of an object is, if it has one. */
+/* The place of the pointer to an object's dictionary, or NULL. */
 static PyObject **dict_pointer(PyObject *object, PyObject *dict)
 {
     PyObject **pointer = _PyObject_GetDictPtr(object);
@@ -474,7 +472,7 @@ bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *v
     }
 }
 
-/* How the value hangs on its parent. */
+/* Records the words by which the parent refers to the value. */
 static void note_link(Memo *memo, const Node *node, PyObject *parent, PyObject *value)
 {
     switch (node->accessor) {
@@ -529,7 +527,7 @@ static bool simple_checks_hold(const Node *node, PyObject *value)
     return true;
 }
 
-/* A dictionary that was changed: are its guarded items still the same? */
+/* Whether the guarded items of a changed dictionary are still the same. */
 static bool dict_holds(const Node *node, PyObject *dict, PyObject *const *items)
 {
     if (!simple_checks_hold(node, dict))
@@ -545,7 +543,7 @@ static bool dict_holds(const Node *node, PyObject *dict, PyObject *const *items)
     return true;
 }
 
-/* The item of a list or tuple, or the field; NULL: there is none any more. */
+/* The current item of a list or tuple, or the field; NULL if it does not exist any more. */
 static PyObject *present_item(const Container *container)
 {
     const Node *node = container->node;
@@ -569,7 +567,7 @@ static bool item_holds(const Container *container, PyObject *expected)
     return present_item(container) == expected && simple_checks_hold(container->node, expected);
 }
 
-/* Whether what is guarded in the container of a changed word is as before. */
+/* Whether the guarded content of the container with a changed word is as before. */
 static bool container_holds(const Memo *memo, uint32_t index, Word *word)
 {
     if (index == NO_CONTAINER)
@@ -630,7 +628,7 @@ int memo_replay(Memos *memos, Walk *walk, PyObject *value)
         return 0;
     if (!structure_holds(memo) ||
         !tensors_look_as(memo->tensors.at, memo->tensors.n, memo->looks.at)) {
-        found->value = NULL; /* recorded anew by the walk that follows */
+        found->value = NULL; /* the walk that follows records it again */
         return 0;
     }
     for (Py_ssize_t i = 0; i < memo->filled.n; i++) {

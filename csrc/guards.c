@@ -1,10 +1,10 @@
 /* GuardTree: everything that must hold for a captured frame to be used again, checked in one walk.
  *
- * A node reads one value from its parent's value (its accessor), runs its checks on it, stores it in a
- * slot of the collected list if the replacement needs it, and goes on to its children: each source of
- * the captured program is read once. After the walk come the checks of the whole tree: global modes,
- * objects that must be different, relations between sizes. Values are held while they are looked at,
- * because a check may run Python code.
+ * A node reads a value from its parent's value (its accessor), runs its checks on it, stores it in a
+ * slot of the collected list if the replacement needs it, and continues with its children: each source
+ * of the captured program is read once. After the walk come the checks of the whole tree: global modes,
+ * objects that must be different, relations between sizes. References to values are held during their
+ * checks, because a check may run Python code.
  */
 #include "weft_frame.h"
 
@@ -12,7 +12,7 @@ typedef struct {
     PyObject_HEAD
     Py_ssize_t n_slots, n_nodes, n_tree_checks;
     Node *nodes;
-    Node fixed; /* stands above the last nodes, which are fixed objects: they have one memo */
+    Node fixed; /* parent of the last nodes, which are fixed objects and share one memo */
     TreeCheck *tree_checks;
     SeenSizes *seen; /* NULL: no check is a shape program */
 } GuardTree;
@@ -92,7 +92,7 @@ ACCESS(access_instance_dict)
     PyObject **dict = _PyObject_GetDictPtr(parent);
     if (dict != NULL && *dict != NULL)
         return Py_NewRef(*dict);
-    /* Attributes kept inline, or none yet: this makes the dictionary. Types have their own way. */
+    /* Attributes are inline, or there are none yet: this makes the dictionary. (Types differ.) */
     return PyObject_GenericGetDict(parent, NULL);
 }
 
@@ -185,7 +185,7 @@ static const AccessorKind accessors[N_ACCESSORS] = {
 
 /* ---- the walk ----------------------------------------------------------------------------------- */
 
-/* An ordinary exception in a check means that it fails; the others (KeyboardInterrupt, ...) go on. */
+/* An ordinary exception makes a check fail; others (KeyboardInterrupt, ...) propagate. */
 static int absorb_exception(void)
 {
     if (!PyErr_Occurred())
@@ -196,7 +196,7 @@ static int absorb_exception(void)
     return 0;
 }
 
-/* The first guard at or below a node, to name when its value cannot be read at all. */
+/* The first guard at or below a node, to report if its value cannot be read at all. */
 static PyObject *first_guard(const Node *node)
 {
     if (node->n_checks > 0)
@@ -233,7 +233,7 @@ static int walk_children(Walk *walk, const Node *node, PyObject *value)
     return passed;
 }
 
-/* What is below a value, without walking it if nothing on the way has changed since last time. */
+/* Checks what is below a value; skips the walk if nothing there has changed since last time. */
 static int walk_memoised(Walk *walk, const Node *node, PyObject *value)
 {
     Memos *memos = node->memos;
@@ -286,7 +286,7 @@ static int run_tree_checks(const GuardTree *self, PyObject *collected, bool befo
 
 static PyObject *new_collected(const GuardTree *self)
 {
-    return PyList_New(self->n_slots); /* NULL items: no code sees the list before they are filled */
+    return PyList_New(self->n_slots); /* NULL items: nothing reads the list before they are filled */
 }
 
 static void fill_missing(PyObject *collected)
@@ -454,7 +454,7 @@ static int parse_node(PyObject *tuple, bool root, Py_ssize_t n_slots, Node *node
     return result;
 }
 
-/* Puts the last nodes below one: a program uses many classes, modules and functions. */
+/* Gathers the fixed objects below one node: a program uses many classes, modules and functions. */
 static void gather_fixed(GuardTree *self)
 {
     Py_ssize_t first = self->n_nodes;
@@ -535,7 +535,7 @@ static int tree_traverse(PyObject *object, visitproc visit, void *arg)
     return result ? result : traverse_nodes(self->nodes, self->n_nodes, visit, arg);
 }
 
-/* A tree that was cleared by the garbage collector can be reached no more; it must pass for nobody. */
+/* A tree that the garbage collector cleared must not pass for any frame. */
 static int tree_clear(PyObject *object)
 {
     GuardTree *self = (GuardTree *)object;

@@ -1,8 +1,8 @@
-/* What differs between CPython 3.11, 3.12 and 3.13, and the private CPython interfaces we use.
+/* The differences between CPython 3.11, 3.12 and 3.13, and the private CPython interfaces in use.
  *
- * Everything in this extension that depends on the interpreter's version is here: how a frame of the
- * evaluator (PEP 523) is read, who has to clear it, how something is attached to a code object, and
- * how we see that a thread is being traced. Include this file first, before any other header.
+ * Everything in this extension that depends on the interpreter's version is here: how to read a frame of
+ * the evaluator (PEP 523), who must clear it, how to attach data to a code object, and how to see that a
+ * thread is being traced. Include this file before any other header.
  */
 #ifndef WEFT_PY_COMPAT_H
 #define WEFT_PY_COMPAT_H
@@ -56,7 +56,7 @@ static inline PyObject *frame_function(Frame *frame) /* borrowed */
 #endif
 }
 
-/* Whether a person or a tool (sys.settrace, sys.setprofile, sys.monitoring) watches this thread. */
+/* Whether this thread is being traced (sys.settrace, sys.setprofile, sys.monitoring). */
 static inline bool thread_is_traced(PyThreadState *state)
 {
 #if WEFT_PY312
@@ -72,7 +72,7 @@ static inline bool thread_is_traced(PyThreadState *state)
 
 /* ---- the depth of the program's calls --------------------------------------------------------- */
 
-/* How many more frames the thread may enter, by the limit that the program has set. */
+/* How many more frames the thread may enter within the program's recursion limit. */
 static inline int *frames_left(PyThreadState *state)
 {
 #if WEFT_PY312
@@ -82,8 +82,8 @@ static inline int *frames_left(PyThreadState *state)
 #endif
 }
 
-/* Whether calls in C are nested so deeply that Python's own, which a frame evaluator makes calls in C,
- * had better not be. 3.11 counts only frames. */
+/* Whether C calls are nested so deeply that Python calls should not become C calls too, as they do
+ * under a frame evaluator. 3.11 counts only frames. */
 static inline bool is_deep_in_c(PyThreadState *state)
 {
 #if WEFT_PY312
@@ -94,7 +94,7 @@ static inline bool is_deep_in_c(PyThreadState *state)
 #endif
 }
 
-/* What the compiler itself calls has these frames besides, however deep the program is. */
+/* Extra frames for the compiler's own calls, however deep the program is. */
 static inline void begin_ours(PyThreadState *state)
 {
     *frames_left(state) += 200;
@@ -105,8 +105,8 @@ static inline void end_ours(PyThreadState *state)
     *frames_left(state) -= 200;
 }
 
-/* Counts a call of the program whose frame is over already as one that is under way; false:
- * RecursionError. From 3.12 on Python counts frames and calls in C apart. */
+/* Counts a call of the program whose frame has ended already as a running one; false: RecursionError.
+ * From 3.12 on Python counts frames and C calls separately. */
 static inline bool frame_enter(void)
 {
     if (Py_EnterRecursiveCall(""))
@@ -133,9 +133,9 @@ static inline void frame_leave(void)
 /* ---- the end of a frame that was not evaluated ------------------------------------------------ */
 
 #if WEFT_PY312
-/* From 3.12 on the evaluator clears the frame it was given and takes it off the thread's data stack;
- * whoever does not evaluate the frame has to do both. The frame was never linked into the frame
- * stack, so nobody can hold a frame object for it. */
+/* From 3.12 on the evaluator clears the frame that it receives and pops it from the thread's data stack;
+ * if the frame is not evaluated, we must do both. The frame was never linked into the frame stack, so
+ * no frame object can refer to it. */
 static inline void frame_discard(PyThreadState *state, Frame *frame)
 {
     PyCodeObject *code = frame_code(frame);
@@ -165,7 +165,7 @@ static inline void frame_discard(PyThreadState *Py_UNUSED(state), Frame *Py_UNUS
 
 /* ---- words of memory --------------------------------------------------------------------------- */
 
-/* A word of memory, and what it held. */
+/* A word of memory, and its recorded value. */
 typedef uintptr_t __attribute__((may_alias)) word_t;
 typedef struct {
     const word_t *at;
@@ -177,7 +177,7 @@ static inline Word word_now(const void *at)
     return (Word){at, *(const word_t *)at};
 }
 
-/* The first word from `at` on that is not what it was; `n`: there is none. */
+/* The first word from `at` on that differs from its recorded value; `n` if there is none. */
 static inline Py_ssize_t first_changed(const Word *words, Py_ssize_t at, Py_ssize_t n)
 {
     while (at < n && *words[at].at == words[at].held)

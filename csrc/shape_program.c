@@ -1,11 +1,11 @@
 /* Relations between sizes as a small program: `s0 % 8 == 0 and s0 <= s1` without calling Python.
  *
- * shapes/ gives the relation in postfix order, as a tuple of ("slot", i), ("const", c) and operator names:
+ * shapes/ passes the relation in postfix order, as a tuple of ("slot", i), ("const", c) and operator names:
  *
  *     (("slot", 0), ("const", 8), "%", ("const", 0), "==", ("slot", 0), ("slot", 1), "<=", "and")
  *
- * It runs on a stack of 64-bit integers with Python's meaning of // and %. What cannot be computed (a
- * slot without an integer, an overflow, a division by zero) makes the check fail.
+ * It runs on a stack of 64-bit integers with Python's meaning of // and %. If something cannot be
+ * computed (a slot without an integer, an overflow, a division by zero) the check fails.
  */
 #include "weft_frame.h"
 
@@ -149,7 +149,7 @@ int shape_program_run(const ShapeProgram *program, PyObject *const *slots)
 
 /* ---- sizes seen before --------------------------------------------------------------------------- */
 
-/* The numbers for which all programs of a tree held last: where they come again nothing is computed. */
+/* The last numbers for which all programs of a tree held: if they come again, nothing is computed. */
 struct SeenSizes {
     Py_ssize_t n_slots;
     bool readable, known;
@@ -169,7 +169,7 @@ SeenSizes *seen_sizes_new(Py_ssize_t n_slots)
     return seen;
 }
 
-/* The program is one of those that are spared. */
+/* Registers a program that need not run for such numbers. */
 void seen_sizes_of(SeenSizes *seen, const ShapeProgram *program)
 {
     for (Py_ssize_t i = 0; i < program->n; i++)
@@ -188,7 +188,7 @@ bool seen_sizes_again(SeenSizes *seen, PyObject *const *slots)
     return seen->known && seen->readable && same;
 }
 
-/* All programs held for the numbers asked about last. */
+/* Records that all programs held for the numbers of the last question. */
 void seen_sizes_passed(SeenSizes *seen)
 {
     seen->known = seen->readable;

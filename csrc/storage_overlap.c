@@ -1,8 +1,8 @@
-/* Whether tensors that a graph writes to share memory with other arguments of it.
+/* Whether tensors that a graph writes to share memory with its other arguments.
  *
- * Place in the pipeline: aot/runtime_wrapper.py asks at each call of a graph that mutates its inputs (batch
- * norm statistics, an optimizer's step: hundreds of tensors). Such a graph was compiled for inputs that
- * do not overlap; tensors of one storage are taken to overlap.
+ * Place in the pipeline: aot/runtime_wrapper.py calls it for each call of a graph that mutates its inputs
+ * (batch norm statistics, an optimizer's step: hundreds of tensors). Such a graph was compiled for inputs
+ * that do not overlap; tensors of one storage are assumed to overlap.
  */
 #include "weft_frame.h"
 
@@ -11,7 +11,7 @@ typedef struct {
     bool written;
 } Seen;
 
-/* The StorageImpl of a tensor; NULL for other values; an exception when it cannot be told. */
+/* The StorageImpl of a tensor; NULL for other values, and with an exception if it cannot be read. */
 static const void *storage_of(PyObject *value)
 {
     if (!is_tensor(value))
@@ -26,7 +26,7 @@ static const void *storage_of(PyObject *value)
     return result;
 }
 
-/* Puts a storage into the table (open addressing); whether that makes an overlap. */
+/* Adds a storage to the table (open addressing); returns whether it overlaps. */
 static bool overlaps(Seen *table, size_t mask, const void *storage, bool written)
 {
     size_t at = ((uintptr_t)storage >> 4) * 0x9E3779B97F4A7C15u >> 16;

@@ -1,10 +1,10 @@
-/* Tail calls: a replacement ends by telling what to call next instead of calling it.
+/* Tail calls: a replacement ends by returning what to call next instead of calling it.
  *
- * A frame that a graph break cut in pieces goes on in a continuation, that one in the next, and a loop
- * that breaks in each iteration comes to thousands of them. `return tail_call(continuation, ...)` gives
- * a TailCall to whoever called the replacement, who runs one after the other: no C or Python stack
- * grows, and what the finished piece held is freed before the next one begins. Programs never see a
- * TailCall.
+ * A frame that a graph break split continues in a continuation, that one in the next, and a loop that
+ * breaks in each iteration reaches thousands of them. `return tail_call(continuation, ...)` returns a
+ * TailCall to the caller of the replacement, which runs them one after the other: neither the C nor the
+ * Python stack grows, and what a finished piece held is freed before the next one begins. Programs
+ * never see a TailCall.
  */
 #include "weft_frame.h"
 
@@ -56,8 +56,8 @@ static PyObject *give_next(PyObject *object)
     return arg;
 }
 
-/* What the object holds moves to another: whoever called `finish` keeps the empty one until that
- * returns, and what the rest of the program lets go meanwhile is to be freed. */
+/* Moves the content to a new object: the caller of `finish` holds the old one until that returns, and
+ * would keep alive what the rest of the program releases meanwhile. */
 static PyObject *emptied(TailCall *given)
 {
     Py_ssize_t n = Py_SIZE(given);

@@ -1,9 +1,9 @@
 /* Reading a torch.Tensor's metadata without torch headers and without calling Python.
  *
- * A torch.Tensor object holds a pointer to its c10::TensorImpl. Where the pointer and the metadata lie
- * is not part of any stable interface, so it is measured: `tensor_access_calibrate` makes tensors with
- * known metadata, looks for it in their memory, and verifies what it found on a second set of tensors.
- * If anything does not fit, direct reading stays off and the guards use Python attributes.
+ * A torch.Tensor object holds a pointer to its c10::TensorImpl. The offsets of the pointer and of the
+ * metadata are not part of any stable interface, so they are measured: `tensor_access_calibrate` makes
+ * tensors with known metadata, searches their memory for it, and verifies the result on a second set of
+ * tensors. If anything does not fit, direct reads stay off and the guards use Python attributes.
  */
 #include "weft_frame.h"
 
@@ -190,7 +190,7 @@ void *torch_symbol(const char *mangled)
 
 /* ---- calibration ------------------------------------------------------------------------------- */
 
-/* Makes the tensors to look at. `search` has fixed roles (see find_offsets); `verify` is a list of
+/* Makes the tensors to examine. `search` has fixed roles (see find_offsets); `verify` is a list of
  * (tensor, dtype code, device type code). Codes are c10::ScalarType and c10::DeviceType. */
 static const char PROBES[] =
     "import torch\n"
@@ -306,8 +306,8 @@ static bool find_storage(const int64_t *const *impl, PyObject *storages)
     return false;
 }
 
-/* Tensors for the search of what autograd keeps: WANT leaves require gradients, as many do not but
- * have an AutogradMeta; UNTOUCHED has none, RESULT a `grad_fn`. */
+/* Tensors for finding the AutogradMeta: WANT leaves require gradients, as many others do not but have
+ * an AutogradMeta; UNTOUCHED has none, RESULT has a `grad_fn`. */
 enum { WANT = 3, LEAVES = 2 * WANT, UNTOUCHED = LEAVES, RESULT, N_AUTOGRAD };
 
 static bool find_grad_flag(const char *const *meta)

@@ -6,11 +6,11 @@
  *     View(form, fallback)(x)                                        torch.as_strided(x, ...)
  *     Product(kind, operands, form, ..., fallback)(a, b)             torch.mm(view of a, view of b)
  *
- * A *form* is (sizes, strides, offset) of integers; None stands for one that is given at the call, as a
- * further argument, in that order. Offsets count from the first element of the tensor viewed.
- * No torch headers: torch's C functions (`aoti_torch_*`) and the function that gives a tensor its Python
- * object are handed to configure() as addresses. Nothing is checked here: the caller guarantees types.
- * What torch refuses is done again by `fallback`, a Python callable that raises what torch raises.
+ * A *form* is (sizes, strides, offset) of integers; None stands for a number that is passed at the call,
+ * as a further argument, in that order. Offsets count from the first element of the viewed tensor.
+ * No torch headers: the addresses of torch's C functions (`aoti_torch_*`) and of the function that makes
+ * a tensor's Python object are passed to configure(). Nothing is checked here: the caller guarantees
+ * types. If torch refuses a call, `fallback` repeats it in Python and raises torch's error.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -39,7 +39,7 @@ static inline Tensor tensor_in(PyObject *object)
     return (char *)object + tensor_offset;
 }
 
-/* A Python object for a tensor that we own; the reference goes with it. */
+/* A Python object for a tensor that we own; it takes over the reference. */
 static PyObject *wrapped(Tensor tensor)
 {
     PyObject *object = torch.wrap(tensor);
@@ -92,7 +92,7 @@ static int read_form(Form *form, PyObject *given)
     return read_number(form, 2 * (int)dims, offset);
 }
 
-/* The form's numbers with what the call gives filled in: the form's own array, or `space`. */
+/* The form's numbers with those of the call filled in: the form's own array, or `space`. */
 static const int64_t *numbers_of(const Form *form, PyObject *const *given, int64_t *space)
 {
     if (form->dynamic == 0 && !form->row_major)

@@ -1,8 +1,8 @@
 /* The checks of a whole guard tree: global modes, objects that must be different, relations between
- * sizes, functions that must be as they were.
+ * sizes, functions that must not have changed.
  *
- * A kind is a function that decides from the list of collected values, and its lines in
- * `tree_check_parse`. Those marked `first` run before the walk, the others after it.
+ * A kind is a function that checks the list of collected values, and its lines in `tree_check_parse`.
+ * Those marked `first` run before the walk, the others after it.
  */
 #include "weft_frame.h"
 
@@ -54,7 +54,7 @@ static int tree_shape(const TreeCheck *check, PyObject *collected)
     return predicate_holds(check->operand, collected);
 }
 
-/* The functions' code and defaults are the ones they had. */
+/* The functions have the same code and defaults as when they were captured. */
 static int tree_functions(const TreeCheck *check, PyObject *Py_UNUSED(collected))
 {
     return first_changed(check->words, 0, check->n_words) == check->n_words;
@@ -86,7 +86,7 @@ static int parse_slots(PyObject *slots, Py_ssize_t n_slots, TreeCheck *check)
 
 enum { FUNCTION_WORDS = 4 };
 
-/* Keeps (in `operand`) what the words point to: the next object may have the same address. */
+/* Holds (in `operand`) what the words point to, or another object could get the same address. */
 static int add_function(PyFunctionObject *function, TreeCheck *check)
 {
     PyObject *parts[] = {function->func_code, function->func_defaults, function->func_kwdefaults};

@@ -1,6 +1,6 @@
 /* Declarations shared by the files of weft._frame. Read in this order:
  *
- *   py_compat.h          what differs between CPython versions
+ *   py_compat.h          the differences between CPython versions
  *   tensor_access.c      reading a torch.Tensor's metadata without torch headers
  *   storage_overlap.c    whether tensors that are written share memory with others
  *   global_state.c       torch's global modes as one comparable value
@@ -8,11 +8,11 @@
  *   shape_program.c      relations between sizes, as a small program
  *   tree_checks.c        checks of the whole tree
  *   guards.c             GuardTree: the checks of a captured frame, evaluated in one walk
- *   dict_versions.c      words that tell whether a dictionary has changed
- *   guard_memo.c         what need not be walked again because nothing on the way changed
+ *   dict_versions.c      version words of dictionaries
+ *   guard_memo.c         memos of walks: values that did not change are not walked again
  *   code_cache.c         Entry {guards, replacement}; the entries of each code object
  *   compiled_function.c  CompiledFunction: binds arguments, tries entries, calls the replacement
- *   tail_call.c          replacements that end by going on in a continuation, one after the other
+ *   tail_call.c          replacements that end by returning what to call next
  *   frame_objects.c      tracebacks that show the frames of the program
  *   frame_hook.c         the same for nested Python frames (PEP 523)
  *   module.c             the module
@@ -64,8 +64,8 @@ void tensor_look(PyObject *value, TensorLook *look); /* into zeroed memory */
 bool tensors_look_as(const SeenTensor *tensors, Py_ssize_t n, const char *looks);
 const void *tensor_storage(const void *impl); /* the StorageImpl, or NULL */
 bool is_tensor(PyObject *value);             /* instance of torch.Tensor */
-/* Clears the references to tensors and tuples of them, whose memory matters. (Other objects may do
- * something when they are freed, a lock or a temporary directory: they live as long as their frame.) */
+/* Clears the references to tensors and tuples of tensors, to free their memory. (Freeing other objects
+ * may have an effect, as with a lock or a temporary directory: they live as long as their frame.) */
 void drop_tensors(PyObject **values, Py_ssize_t n);
 PyTypeObject *tensor_base_type(void);        /* torch.Tensor, or NULL while torch is not imported */
 void *torch_symbol(const char *mangled);     /* from libc10, libtorch_cpu; NULL when absent */
@@ -171,9 +171,9 @@ void seen_sizes_passed(SeenSizes *seen);
 
 /* ---- dict_versions.c --------------------------------------------------------------------------- */
 extern word_t dict_changes; /* of all watched dictionaries: unchanged, so are they */
-/* A word that changes with each change of the dictionary, and is what it was for no other one. */
+/* A word that changes with each change of the dictionary and that no other dictionary shares. */
 Word dict_version(PyObject *dict, bool *watched);
-/* Whether the word of a watched dictionary is still this one's, which may be gone otherwise. */
+/* Whether the word of a watched dictionary still belongs to this dictionary, which may be freed. */
 bool dict_is_watched(const word_t *version, PyObject *dict);
 #define ALWAYS_CHANGED ((Word){&always_zero, 1}) /* for what has no such word */
 extern const word_t always_zero;
@@ -221,8 +221,8 @@ typedef struct {
     unsigned long long hits;
 } Entry;
 
-/* The entries of one code object. Normally it belongs to the code object; when a CompiledFunction
- * uses it, it belongs to that, so that the garbage collector sees what it holds. */
+/* The entries of one code object. Normally the code object owns it; once a CompiledFunction uses it, that
+ * owns it, so that the garbage collector sees what it holds. */
 typedef struct CodeCache {
     PyObject_HEAD
     PyObject *entries; /* tuple, most recent hit first; replaced, never changed */
@@ -241,10 +241,10 @@ void code_cache_own(CodeCache *cache);       /* a CompiledFunction takes a refer
 bool code_cache_may_compile(const CodeCache *cache);
 /* 1: *entry (new reference) and *collected are set; 0: no entry fits; -1: exception. */
 int code_cache_search(CodeCache *cache, const FrameValues *frame, Entry **entry, PyObject **collected);
-/* After a miss: ask `on_miss`, keep the entry it gives. 1, 0 (run eagerly) or -1 as above. */
+/* After a miss: call `on_miss` and add its entry. 1, 0 (run eagerly) or -1 as above. */
 int code_cache_miss(PyObject *on_miss, PyObject *compiled, PyObject *function, PyObject *code,
                     const FrameValues *frame, Entry **entry, PyObject **collected);
-/* Calls the replacement with the frame hook as the entry wants it. Steals `collected`. */
+/* Calls the replacement, with the frame hook on if the entry needs it. Steals `collected`. */
 PyObject *entry_call(Entry *entry, PyObject *collected, PyObject *on_miss);
 
 /* ---- frame_hook.c ------------------------------------------------------------------------------ */
@@ -259,7 +259,7 @@ extern PyTypeObject *Unhooked_Type;
 
 /* ---- compiled_function.c ----------------------------------------------------------------------- */
 extern PyTypeObject *CompiledFunction_Type;
-/* One piece: may give a TailCall. `steal`: the arguments' references are taken where possible. */
+/* Calls one piece; may return a TailCall. `steal`: the argument references are taken if possible. */
 PyObject *compiled_call_once(PyObject *callable, PyObject **args, Py_ssize_t nargs, PyObject *kwnames,
                              bool steal);
 
@@ -268,7 +268,7 @@ extern PyTypeObject *TailCall_Type;
 extern PyObject *RunEagerly;
 PyObject *rerun_signal(PyObject *result); /* the RunEagerly that a replacement raised, else NULL */
 PyObject *rerun_done(PyObject *result, PyObject *signal); /* tells what it asks for; steals both */
-/* The end result: runs what `result` tells to call, and so on. Steals `result` (NULL is passed on). */
+/* The final result: calls what the TailCall `result` names, and so on. Steals `result` (or NULL). */
 PyObject *tail_calls_run(PyObject *result);
 
 /* ---- frame_objects.c --------------------------------------------------------------------------- */
