@@ -131,7 +131,7 @@ def _compile(model: Any, options: CompileOptions, backend: Backend, disable: boo
     if isinstance(model, CompiledModule):
         model = model._orig_mod
     if isinstance(model, torch.nn.Module):
-        _with_shapes(model, options)  # errors now, not at the first call
+        _with_shapes(model, options)  # raise now, not at the first call
         return CompiledModule(model, functools.partial(_module_parts, options, backend))
     return _compile_callable(model, options, backend)
 
@@ -201,7 +201,7 @@ def compile_inplace(module: M, **settings: Any) -> M:
     if not isinstance(module, torch.nn.Module):
         raise BadValue(f"compile_inplace needs a torch.nn.Module, got {type(module).__name__}",
                        do="use weft.compile for functions")
-    call = module._call_impl  # what a call does, hooks included
+    call = module._call_impl  # the call with hooks
     if settings.get("dynamic_shapes") is not None:
         parameters = signature(module.forward)
         settings["dynamic_shapes"] = DynamicShapes(

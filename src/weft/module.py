@@ -71,7 +71,7 @@ class CompiledModule(torch.nn.Module):
         module = own["_modules"]["_orig_mod"]
         if type(module).__call__ is not torch.nn.Module.__call__ or has_hooks(module):
             return own["_compiled_call"](*args, **kwargs)
-        if own["_forwards"] != _forwards(module):  # the program has put another one there
+        if own["_forwards"] != _forwards(module):  # the program replaced it
             self._compile_now(module)
         return own["_compiled_forward"](*args, **kwargs)
 

@@ -105,7 +105,7 @@ class set_stance(_Decorator):
         return set_stance(self.stance)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        _change_stance(self._previous)  # only the decorated function has it
+        _change_stance(self._previous)  # only inside the decorated function
         return super().__call__(function)
 
     def __enter__(self) -> None:

@@ -47,7 +47,7 @@ def attention(
         kernel = KERNELS.get(_choice(query, key, value, dropout_p, is_causal, scale))
         if kernel is not None:
             return kernel(query, key, value, dropout_p, is_causal, scale)
-    as_eager_draws = config.fallback_random and dropout_p > 0.0  # each kernel draws its own numbers
+    as_eager_draws = config.fallback_random and dropout_p > 0.0  # kernels draw differently
     if attn_mask is not None and query.device.type == "cuda" and not as_eager_draws:
         attn_mask = _dense(attn_mask)
     return F.scaled_dot_product_attention(

@@ -70,16 +70,16 @@ class FunctionSpec:
     symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
     gradient_inputs: tuple[int, ...]
     edges: Sequence[int]  # of the autograd node, one for each of these
-    leaf: int | None  # one of these that ends in a leaf
-    watched: int | None  # a leaf input that tells whether gradients stay beside each other
-    depends_on: tuple[Indices, ...]  # the values whose tangents each gradient is made of
-    groups: Groups  # of values whose backwards may run one after the other; () if there is one
+    leaf: int | None  # a gradient that ends in a leaf
+    watched: int | None  # a leaf input: its `.grad` tells if gradients are accumulated
+    depends_on: tuple[Indices, ...]  # for each gradient, the values whose tangents it depends on
+    groups: Groups  # values with independent backwards; () if there is one group
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
     unread_leaves: frozenset[int]  # of these, those whose values no gradient depends on
     weak_inputs: tuple[int, ...]  # held weakly, for double backward
     unread_inputs: tuple[int, ...]  # whose values no gradient depends on: only their sizes matter
-    written_inputs: frozenset[int]  # by the graph itself: their version says nothing
-    random_devices: frozenset[torch.device]  # whose generators the forward draws from
+    written_inputs: frozenset[int]  # inputs that the graph writes: their versions say nothing
+    random_devices: frozenset[torch.device]  # devices whose generators the forward uses
     droppable: tuple[int, ...]  # saved tensors that the forward could compute again
     redo: Callable[
         [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None],
@@ -91,7 +91,7 @@ def make_function(spec: FunctionSpec) -> Boxed:
     """A boxed callable that computes the values, differentiably."""
     function = _function_class(spec)
     general = function.apply
-    # The same less what torch.func needs, which takes a microsecond.
+    # `apply` without the part for torch.func, which takes a microsecond.
     plain = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
     def call(inputs: list[Any]) -> Sequence[Any]:
@@ -139,7 +139,7 @@ def _function_class(
             if linked:
                 ctx.pieces.begin(_by_stage(spec, found, given))
                 return (None, None, *ctx.pieces.next(), ctx.link)
-            if isinstance(found, GeneratorType):  # `Iterator` takes five times as long to ask
+            if isinstance(found, GeneratorType):  # `Iterator` takes five times as long
                 with no_autocast():
                     found = together(spec.backwards.stages, found)
             return _placed(spec, found, given)  # type: ignore[arg-type]
@@ -309,7 +309,7 @@ def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.
     walked = {g for g in groups if given is None or g & given}
     saved, done = getattr(ctx, "kept_saved", (None, set()))
     try:
-        saved, done = ctx.saved_tensors, set()  # the graph was retained so far
+        saved, done = ctx.saved_tensors, set()  # the graph was retained until now
     except RuntimeError:
         if saved is None or walked & done:
             raise

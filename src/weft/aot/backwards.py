@@ -197,7 +197,7 @@ def _staged(
         for stage in stages:
             for number, output in next(outputs):
                 found["output", number] = output
-                del output  # it must not be held while this waits
+                del output  # do not hold it while this generator waits
             yield [found.pop(sources[k], None) for k in stage]
 
     return call

@@ -224,7 +224,7 @@ def _branch(
     examples.update((user, user.meta["example_value"]) for user in items)
     parts = [_side(gm, side, operands) for side in sides]
     for part in parts:
-        part.meta["reaches_all"] = True  # the operands of the side that is not taken get zeros
+        part.meta["reaches_all"] = True  # operands of the branch that is not taken get zeros
     runs = [compile_part(part, given) for part in parts]
     choice = _Choice(runs[0], runs[1], list(items.values()))
     if isinstance(predicate, Node):

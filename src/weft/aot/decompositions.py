@@ -91,7 +91,7 @@ class _ForEach:
         self.names = [a.name for a in op._schema.arguments]
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
-        n = len(next(a for a in args if isinstance(a, (list, tuple))))  # pow: a number first
+        n = len(next(a for a in args if isinstance(a, (list, tuple))))  # pow of a number
         positional = [_per_item(a, n) for a in args]
         named = {_SINGULAR.get(k, k): _per_item(v, n) for k, v in kwargs.items()}
         return [

@@ -32,7 +32,7 @@ class DoubleBackward:
         self.mutated = traced.mutated
         self.n_inputs = traced.n_inputs
         self.gradient_inputs = gradient_inputs
-        self.stale = stale  # inputs whose old value the outputs need, and which were overwritten
+        self.stale = stale  # overwritten inputs whose old value the outputs need
         self.autocast = AutocastState.current()
         self.position = _positions(traced)
 

@@ -107,7 +107,7 @@ class Evaluator:
     def alias(self, viewed: FakeTensor, exemplar: FakeTensor, offset: Any) -> FakeTensor:
         """A new fake tensor with an exemplar's metadata on the storage of `viewed`."""
         if viewed.is_inference() is not torch.is_inference_mode_enabled():
-            with torch.inference_mode(viewed.is_inference()):  # as eager's views are
+            with torch.inference_mode(viewed.is_inference()):  # as for views in eager
                 return self.alias(viewed, exemplar, offset)
         start = viewed.storage_offset() * viewed.element_size() + offset
         position = start // exemplar.element_size()
@@ -125,7 +125,7 @@ class Evaluator:
             n_told = self.mode.n_told()
             found = self._miss(op, args, kwargs)
             if found.binds or self.mode.n_told() != n_told:
-                return found  # other symbols, or data, each time
+                return found  # new symbols, or other data, each time
             self._results[key] = found
         return found
 

@@ -84,7 +84,7 @@ class _Expander:
             return
         key = _template_key(op, node)
         if key not in self.templates:
-            self.templates[key] = None  # for itself: functionalisation may bring the call back
+            self.templates[key] = None  # a call of itself, made by functionalisation
             self.templates[key] = self._template(node, decomposition)
         template = self.templates[key]
         if template is not None:
@@ -99,7 +99,7 @@ class _Expander:
         except (Unsupported, NotImplementedError, UndecidedValue, ZeroDivisionError):
             return None
         if bound_names(template.graph):
-            return None  # every copy would need symbols of its own
+            return None  # every copy would need its own symbols
         self._expand_within(template)
         wanted = all(self._known(n) for n in template.graph.nodes)
         return template if wanted else None

@@ -123,7 +123,7 @@ class Functionalizer:
         """
         draw = (op, torch.get_rng_state().numpy().tobytes())
         torch.rand(1, device="cpu")  # whatever the default device
-        found = self._draws.get(draw)  # also in a backward that the program asks for
+        found = self._draws.get(draw)  # also in a backward inside the captured graph
         if found is None:
             found = self._draws[draw] = self.append_known(op, args, kwargs, value)
         elif self.runs_again() and saves_memory(found):

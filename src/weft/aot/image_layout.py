@@ -308,7 +308,7 @@ class _Layout:
             if made.stride() != traced.stride():
                 self.traced[node] = traced
         elif isinstance(made, (tuple, list)):
-            self.traced[node] = traced  # its items tell
+            self.traced[node] = traced  # the metadata of its items is updated
         node.meta["val"] = made
         return True
 

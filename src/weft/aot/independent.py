@@ -83,7 +83,7 @@ def _saves(node: Any) -> bool:
         if isinstance(node, torch.autograd.function.FunctionCtx):
             return bool(node.saved_tensors)  # type: ignore[attr-defined]
         return any(_has_tensor(getattr(node, name)) for name in _saved_names(node.__class__))
-    except RuntimeError:  # written since
+    except RuntimeError:  # the saved tensor was written since
         return True
 
 

@@ -41,7 +41,7 @@ class JointGraph:
 
 def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     """Record the backward of `traced` and close its graph; None if nothing needs a gradient."""
-    primals = {  # one that is no leaf was given its gradient by a write
+    primals = {  # (an input that is no leaf got its gradient by a write)
         i: p for i, p in enumerate(tracer.primals)
         if p is not None and p.requires_grad and p.is_leaf
     }
@@ -111,7 +111,7 @@ def _run_backward(
     try:
         with DisableAutocast(), tracer.recorder:
             gradients = engine_gradients(values, tangents, primals)
-    except RuntimeError as error:  # eager would raise too, but not before the backward is run
+    except RuntimeError as error:  # eager would raise only when the backward runs
         raise Unsupported(f"the backward fails: {error}") from error
     return list(gradients)
 

@@ -31,7 +31,7 @@ class Kind(Enum):
     VIEW = auto()  # one output that aliases the first argument
     MUTATION = auto()  # writes to some arguments' data
     METADATA = auto()  # changes an argument's sizes or strides in place (t_, unsqueeze_)
-    COMPOSITE = auto()  # defined by other operators; met here in inference mode only
+    COMPOSITE = auto()  # calls other operators; recorded in inference mode only
     OPAQUE = auto()  # mutates or aliases in a way that cannot be expressed functionally
 
 
@@ -47,7 +47,7 @@ class OpFacts:
     is_out: bool  # the mutated arguments are outputs only
     plain_returns: int  # returned values that are fresh (listed first by the functional variant)
     random: bool
-    defaults: tuple[tuple[int, str, Any], ...]  # the functional variant's are other
+    defaults: tuple[tuple[int, str, Any], ...]  # where the functional variant's differ
 
     def defaults_from(self, n_args: int) -> dict[str, Any]:
         """Default values to pass to the functional variant for arguments after the first

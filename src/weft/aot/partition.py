@@ -177,7 +177,7 @@ def _cheapest_cut(roles: _Roles, free: Container[Node] = ()) -> set[Node]:
     the sink's side is the smallest.
     """
     nodes = [n for n in roles.nodes if n not in roles.late]
-    number = {n: 2 * i + 2 for i, n in enumerate(nodes)}  # entry; its exit is one more
+    number = {n: 2 * i + 2 for i, n in enumerate(nodes)}  # of the entry; exit: + 1
     edges = array("q")
     for node in nodes:
         entry = number[node]
@@ -200,7 +200,7 @@ def _cost(node: Node, roles: _Roles) -> int:
     if node.op == "placeholder":
         return 1 if node in roles.free or not isinstance(value, FakeTensor) else 4 * _bytes(value)
     if not isinstance(value, FakeTensor) or is_view(node) or "runs_again" in node.meta:
-        return _INFINITE  # what checkpointing runs again must not be kept
+        return _INFINITE  # checkpointing recomputes it: it must not be saved
     return 4 * _bytes(value) + (is_cheap(node) and not _is_read_from_memory(node, roles))
 
 
@@ -228,7 +228,7 @@ def _must_run_early(node: Node, roles: _Roles) -> bool:
     if node.op == "placeholder" or node in roles.binders:
         return True
     if node not in roles.early:
-        return False  # only the backward wants it: it runs there, once
+        return False  # needed in the backward only: it runs there, once
     return not is_cheap(node)
 
 
@@ -251,7 +251,7 @@ def _split(roles: _Roles, saved: set[Node]) -> Partition:
     """The forward and backward graphs for a choice of saved values."""
     ordered = [n for n in roles.nodes if n in saved]
     kept = (n for n in ordered if n.op == "placeholder" and n not in roles.mutated)
-    inputs = dict.fromkeys(kept)  # a set with an order
+    inputs = dict.fromkeys(kept)  # an ordered set
     others = [n for n in ordered if n not in inputs]
     result = Partition(Graph(), Graph(), len(roles.values))
     result.saved_inputs = [roles.input_index[n] for n in inputs]

@@ -61,7 +61,7 @@ class Recorder(DispatchMode):
         if symbols is not None and symbols.carried:
             args, kwargs = symbols.restored((args, kwargs))
         if any(kind is not FakeTensor and is_wrapper(kind) for kind in types):
-            return NotImplemented  # its class computes with the parts
+            return NotImplemented  # the wrapper's class computes with its parts
         if self.locate is not None:
             self.locate()
         handler = HANDLERS.get(func)
@@ -128,7 +128,7 @@ class Recorder(DispatchMode):
 
     def view(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """One result that aliases the first argument."""
-        if isinstance(args[0], complex):  # derivatives conjugate the numbers of the forward
+        if isinstance(args[0], complex):  # derivatives conjugate Python numbers of the forward
             args = (torch.scalar_tensor(args[0], dtype=torch.complex128, device="cpu"), *args[1:])
         step = ViewStep(known.op, _positional(known.op, args[1:], kwargs))
         return self.view_step(args[0], step)
@@ -142,7 +142,7 @@ class Recorder(DispatchMode):
             raise Unsupported(f"{step.op} with several results")
         if is_plain(result.value):
             made = self.evaluator.alias(require_fake(tensor), result.value, result.offset)
-        else:  # conjugate and negative views are more than geometry
+        else:  # conjugate and negative views have flags, too
             made = self.evaluator.mode.dispatch(step.op, (FakeTensor,), (tensor, *step.args), {})
         self.tensors.add_view(made, viewed, step, node)
         return made

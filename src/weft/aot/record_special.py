@@ -345,7 +345,7 @@ def _equal(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str,
     same = rec.emit(aten.all.default, rec.emit(aten.eq.Tensor, *map(rec.node, args)))
     symbols = rec.evaluator.mode.symbols
     assert symbols is not None
-    told, symbols.told_before = symbols.told_before, iter(())  # what is told is of `equal`
+    told, symbols.told_before = symbols.told_before, iter(())  # known answers are for `equal`
     answer = rec.fresh(rec.emit(aten._local_scalar_dense.default, same))
     symbols.told_before = told
     return answer

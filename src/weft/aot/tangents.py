@@ -34,7 +34,7 @@ class TangentLayout:
 
     order: tuple[int, ...] | None  # dimensions from the outermost; None: row-major
     back: tuple[int, ...]
-    size: tuple[int, ...] | None  # None: other ones at each call
+    size: tuple[int, ...] | None  # None: the sizes change between calls
     dtype: torch.dtype
     device: torch.device
 
@@ -91,6 +91,6 @@ def _holders(grads: Sequence[torch.Tensor], k: int) -> tuple[int, ...]:
 @cache
 def _holders_of_ours() -> list[tuple[int, ...]]:
     """The same for tangents that only the engine holds, measured in backwards."""
-    # An own tensor, and a view.
+    # A tensor with its own memory, and a view.
     return [seen_in_backward(lambda ctx, grads: _holders(grads, 0), use)
             for use in (torch.exp, torch.squeeze)]

@@ -83,7 +83,7 @@ class Traced:
 
     numbers: dict[str, int] = field(default_factory=dict)  # symbol -> value that is its number
     assumes: bool = False  # the graph tests conditions on data
-    runs_below_autograd: bool = False  # autograd is on, an input has a gradient, no value has
+    runs_below_autograd: bool = False  # gradients are on, but no value has one
 
     def add(self, node: Any, live: torch.Tensor | None) -> int:
         """Add a value and return its index; `live` is the tensor by which autograd knows it, if it
@@ -111,11 +111,11 @@ class Tracer:
         self.lifted: list[torch.Tensor] = []
         self.examples = list(example_inputs)
         self.last_placeholder: Node | None = None
-        self.inputs: list[Any] = []  # what the captured graph sees
+        self.inputs: list[Any] = []  # the inputs of the captured graph: fakes
         self.primals: list[Any] = []  # leaves that gradients are taken for
         self.shapes: list[Any] = []
         self.versions: list[int] = []
-        self.grad_fns: list[Any] = []  # of what the captured graph sees, before it runs
+        self.grad_fns: list[Any] = []  # of the graph's inputs, before it runs
         self.state: list[tuple[Any, str, torch.Tensor, FakeTensor]] = []
         self.sequence: list[tuple[int, Any]] = []  # autograd's next number after each node
         self.result: Any = None
@@ -210,7 +210,7 @@ class Tracer:
             with default_dtype(torch.get_default_dtype()), self._fake_state(), self.recorder:
                 self._run_nodes(count_autograd=grad_mode)
         except RuntimeError as error:
-            if "data is not allocated" in str(error):  # C++ code that looks at values
+            if "data is not allocated" in str(error):  # C++ code that reads values
                 raise Unsupported("an operator reads a tensor's value") from error
             raise
         finally:
@@ -231,7 +231,7 @@ class Tracer:
                     self.sequence.append((autograd_sequence(), self.tensors.stack))
         symbols = self.evaluator.mode.symbols
         if symbols is not None:
-            symbols.carrying = True  # what later stages ask for is of operators that were recorded
+            symbols.carrying = True  # later stages compute metadata of recorded operators
 
     def _call(self, node: Node, env: dict[Node, Any]) -> Any:
         """The value of one node."""
@@ -336,7 +336,7 @@ class _Outputs:
     def _live(self, output: Any) -> Any:
         if not isinstance(output, torch.Tensor):
             return output
-        if is_functorch_wrapped_tensor(output):  # what `vjp` gives back holds on to such tensors
+        if is_functorch_wrapped_tensor(output):  # results of `vjp` refer to such tensors
             raise Unsupported("a result that belongs to a torch.func transform")
         return self.tracer.recorder.live(output)
 

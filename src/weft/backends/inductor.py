@@ -42,7 +42,7 @@ def inductor(
 def _compiler(gm: AtenGraph) -> Boxed:
     device = _capturable_device(gm) if config.cudagraphs else None
     if device is not None:
-        gm.meta.pop("stages", None)  # a recording runs as one
+        gm.meta.pop("stages", None)  # a recording cannot pause between stages
     artifact: Boxed
     if checks.wanted("aot"):
         gm.meta.pop("stages", None)

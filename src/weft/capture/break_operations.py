@@ -102,7 +102,7 @@ def _callee(emit: Emitter, function: SymbolicValue) -> str:
     if is_disabled_deeply(real):
         return emit.constant(disable(real))
     original = mark_of(real, "_torchdynamo_orig_callable")
-    if is_disabled(real) and original is not None:  # torch's: weft does not know its mark
+    if is_disabled(real) and original is not None:  # torch's own wrapper, which has another mark
         return emit.constant(disable(original, recursive=False))
     return emit.value(function)
 
@@ -287,7 +287,7 @@ def _unpack_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 def _unpacked(emit: Emitter, frame: Frame, targets: str, count: int) -> Operation:
     function = emit.constant(_unpacking(f"{targets}," if targets else "[]"))
     (value,) = _top(emit, frame, 1)
-    # One value comes as it is, none not at all.
+    # One value is passed as it is, and none not at all.
     text = f"{function}({value})" + "[0]" * (count == 1)
     return Operation(1, text, count)
 

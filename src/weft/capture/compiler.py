@@ -176,7 +176,7 @@ class FrameCompiler:
         except ObservedException as error:
             events.record("skip", code=code, reason=str(error), stack=error.stack)
             self._note_skip(code, always=False)
-        except RecursionError:  # of the program's nesting, which an interpreter multiplies
+        except RecursionError:  # the interpreter multiplies the program's nesting
             events.record("skip", code=code, reason="nested too deeply to be captured")
             self._note_skip(code, always=False)
         except Exception as error:  # noqa: BLE001  the documented boundary: eager instead
@@ -277,7 +277,7 @@ class FrameCompiler:
             raise SkipFrame("called under a torch function mode or transform")
         if forward_ad_level() >= 0:
             raise SkipFrame("called inside a level of forward-mode AD")
-        if dispatch_mode_depth():  # it must see every operator
+        if dispatch_mode_depth():  # the mode must see every operator
             raise SkipFrame("called under a torch dispatch mode")
         if needs_frame(code):
             raise SkipFrame("looks into its own frame", always=True)

@@ -193,7 +193,7 @@ class Frame:
         if caller is None:
             return (self.where(),)
         if self._callers is None or self.generator is not None:
-            self._callers = caller.lines()  # the caller stays where it is while this frame runs
+            self._callers = caller.lines()  # the caller does not move while this frame runs
         return (*self._callers, self.where())
 
 

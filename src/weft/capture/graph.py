@@ -72,7 +72,7 @@ class GraphBuilder:
         """Add an input after the earlier ones and before all calls."""
         name = _INVALID.sub("_", source.name).strip("_") or "input"
         if name == "self":
-            name = "self_"  # fx takes that for the module
+            name = "self_"  # in fx, that is the module
         with self._after_placeholders():
             node = self.graph.create_node("placeholder", name, (), {}, name)
         node.target = node.name  # two sources may have the same name

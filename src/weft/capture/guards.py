@@ -240,7 +240,7 @@ def _key(value: Any) -> Any:
     if type(value) in (int, str, bool, type(None)):
         return (type(value), value)
     if type(value) is float:
-        return (float, repr(value))  # NaN is itself, -0.0 is not 0.0
+        return (float, repr(value))  # equal for the same NaN; -0.0 is not 0.0
     return tuple(map(_key, value)) if type(value) is tuple else id(value)
 
 

@@ -50,7 +50,7 @@ class IdentityGuards:
     def guard_lookup(self, owner: Source, keys: Container[Any], key: Any) -> None:
         """Guard the result of looking up `key` in an outside dictionary or set that has these
         keys."""
-        if key.__class__ is tuple and key[:1] == (WEAK,):  # it may be taken out again meanwhile
+        if key.__class__ is tuple and key[:1] == (WEAK,):  # it may be removed again
             raise graph_break("unknown-operation", "a weak reference as a key outside")
         weakly = key.__class__ is weakref.ref
         source = self._sources.get(id(key() if weakly else key))

@@ -114,7 +114,7 @@ class Interpreter:
             lambda code, name, dims: None)
 
     def _shape_context(self, data_dependent: bool) -> ShapeContext:
-        this = weakref.ref(self)  # fakes keep the context: not what was interpreted
+        this = weakref.ref(self)  # weak: fakes keep the context alive
         shapes = ShapeContext(line=lambda: None if (tx := this()) is None else tx.line(),
                               data_dependent=data_dependent,
                               specialize_zero_one=config.specialize_zero_one)

@@ -137,7 +137,7 @@ def same_object(tx: Interpreter, left: SymbolicValue, right: SymbolicValue) -> b
             return _same_nan(tx, left, right)
         from_outside = left.source is not None or right.source is not None
         if from_outside and isinstance(a, (str, int, float)) and type(a) is type(b):
-            return bool(a == b)  # what is guarded
+            return bool(a == b)  # their values are guarded
         return a is b
     if _is_empty_tuple(left) and _is_empty_tuple(right):
         return True

@@ -235,7 +235,7 @@ class Emitter:
                          if line in places for offset in range(start, end, 2)})
         function: Any = types.FunctionType(
             code, self.tx.root_globals, made.__name__, None, made.__closure__)
-        function.__weft_constants__ = self.constants  # also those that the text does not mention
+        function.__weft_constants__ = self.constants  # also those that the text does not use
         return function  # type: ignore[no-any-return]
 
     def _graph_call(self, graph: Callable[..., Any] | None, inputs: list[GraphInput]) -> list[str]:

@@ -60,7 +60,7 @@ def _may_refuse(node: fx.Node) -> bool:
         name = getattr(target, "__name__", "")
         home = getattr(target, "__module__", None) or ""
         if not home.startswith(("torch", "_operator", "math")) and home:
-            return True  # a function of the user's
+            return True  # a function of the program
     return any(part in name for part in _FAIL_ON_DATA)
 
 
@@ -103,7 +103,7 @@ def reporter(code: types.CodeType, policy: DynamicPolicy) -> Callable[[Exception
                 _frame.clear(code)
             return
         if isinstance(error, torch.OutOfMemoryError) or code.co_exceptiontable:
-            return  # the second try had more room; or the program caught its error
+            return  # the second run had more memory, or the program caught the error
         _frame.skip(code)
         handle(error, during="run", what=code.co_qualname)
 

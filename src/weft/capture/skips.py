@@ -64,7 +64,7 @@ def _contents(cell: Any) -> Any:
 
 
 def _is_of_torch(value: Any) -> bool:
-    kind = type(value)  # what an object says of its class may be code, which may raise
+    kind = type(value)  # `__class__` may run code, which may raise
     if issubclass(kind, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
         return True
     if issubclass(kind, types.ModuleType):

@@ -184,7 +184,7 @@ _SHOWN: Final = 20
 def describe(obj: Any, depth: int = 5) -> str:
     """A short text for an object in messages; runs none of the program's code."""
     for kind in (list, tuple):
-        if issubclass(type(obj), kind):  # one may hold itself
+        if issubclass(type(obj), kind):  # a sequence may contain itself
             items = islice(kind.__iter__(obj), _SHOWN if depth else 0)
             parts = [describe(item, depth - 1) for item in items]
             more = ", ..." if len(parts) < kind.__len__(obj) else ""

@@ -77,7 +77,7 @@ class SubgraphBuilder:
                   else self.graph.inserting_before(next(iter(self.graph.nodes), None)))
         with before:
             made = self.graph.create_node("placeholder", name, (), {}, name)
-        made.target = made.name  # unlike the name asked for, it is the only one
+        made.target = made.name  # unlike the requested name, it is unique
         made.meta["example_value"] = example
         self._last = made
         return made

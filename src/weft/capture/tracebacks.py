@@ -120,7 +120,7 @@ def _instead_of(entry: TracebackType, rest: TracebackType | None) -> TracebackTy
     if _HIDDEN.get(code) is not None:
         return rest
     places = (_PLACES.get(code) or {}).get(entry.tb_lasti)
-    if places is None:  # of weft's own making: what it shows may be needed
+    if places is None:  # a frame of weft itself: keep it, it may be needed
         return TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     for place in reversed(places):
         rest = traceback_entry(rest, place)

@@ -27,7 +27,7 @@ class Access:
     reads: dict[str, set[IntExpr]]
     write: IntExpr
     operators: int
-    dear: int = 0  # of these, functions such as exp
+    dear: int = 0  # of these operators, expensive ones such as exp
     symbols: frozenset[str] = frozenset()  # data-dependent sizes that it computes with
 
 

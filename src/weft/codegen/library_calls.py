@@ -54,7 +54,7 @@ def spell_call(sequence: CallSequence, call: ExternCall) -> None:
         _bind(sequence, call, targets)
     unread = [name for name, b in zip(targets, call.outputs, strict=True) if b is None]
     if unread and not numbers:
-        sequence.lines.append(f"del {', '.join(unread)}")  # it must not live on
+        sequence.lines.append(f"del {', '.join(unread)}")  # free it
     if call.op not in EXACT_STRIDES:
         for buffer in call.outputs:
             if buffer is not None:

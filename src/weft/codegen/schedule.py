@@ -186,7 +186,7 @@ class _Fusion:
         self, definitions: list[Definition], accesses: dict[int, Access], outputs: set[str]
     ) -> None:
         self.outputs = outputs
-        self.held: set[str] = set()  # inputs that others hold
+        self.held: set[str] = set()  # inputs, which the caller holds
         self.decisions: list[str] = []
         self.steps: dict[int, Step] = {}
         self.calls: list[int] = []  # positions of library calls

@@ -36,7 +36,7 @@ class StepOrder:
     writes: Mapping[int, Iterable[str]]  # buffers in memory only
     size: Mapping[str, int]
     outputs: set[str]
-    held: set[str] = field(default_factory=set)  # inputs that are in memory whoever reads them
+    held: set[str] = field(default_factory=set)  # inputs, which are in memory in any case
     _followers: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     _readers: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 

@@ -61,7 +61,7 @@ def estimate(size: IntExpr) -> int:
     as 64."""
     if isinstance(size, int):
         return size
-    for guess in (64, 61, 2):  # a divisor may become zero under a guess
+    for guess in (64, 61, 2):  # the guess may make a divisor zero
         try:
             value = _guessed(size, guess)
         except ZeroDivisionError:
@@ -266,7 +266,7 @@ def _realize_view(lazy: Lazy) -> Strided | None:
     else:
         shape = lazy.base.shape
         if lazy.view.strided(shape, lazy.base.layout or contiguous_strides(shape), 0) is None:
-            return None  # the base would be realised in vain
+            return None  # realising the base would not help
         base = lazy.base.realize()
     moved = lazy.view.strided(base.shape, base.strides, base.offset)
     return None if moved is None else Strided(base.buffer, *moved)

@@ -205,7 +205,7 @@ def _call(
         spell_call(sequence, call)
         return
     _allocate(sequence, plan, [made])
-    root = plan.root(made.name)  # what is written of a caller's tensor is counted elsewhere
+    root = plan.root(made.name)  # writes to a caller's tensor are counted elsewhere
     given = any(isinstance(b, Buffer) and b.name == root for b in lowered.inputs)
     spell_write(sequence, call, f"{made.name}.data" if given else made.name)
 

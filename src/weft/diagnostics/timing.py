@@ -67,7 +67,7 @@ def seconds(
 def _repeats(call: Thunk, wait: Callable[[], None], sample_seconds: float) -> int:
     """How often to call so that a sample is long enough for the clock."""
     once = seconds(call, 1, wait)
-    while once < sample_seconds / 20:  # too short to be measured alone: warm code is faster yet
+    while once < sample_seconds / 20:  # too short to measure alone: warm code is even faster
         n = max(2, int(sample_seconds / 10 / max(once, 1e-9)))
         again = seconds(call, n, wait)
         if again >= once * 0.9:

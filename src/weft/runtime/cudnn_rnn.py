@@ -124,7 +124,7 @@ def _forward_metadata(
     length, batch = (x.size(1), x.size(0)) if batch_first else (x.size(0), x.size(1))
     output = x.new_empty((length, batch, hx.size(2) * (2 if bidirectional else 1)))
     cy = x.new_empty((0,)) if cx is None else x.new_empty(cx.shape)
-    reserve = x.new_empty((0,), dtype=torch.uint8)  # its size is cuDNN's secret
+    reserve = x.new_empty((0,), dtype=torch.uint8)  # only cuDNN knows its size
     return output.transpose(0, 1) if batch_first else output, x.new_empty(hx.shape), cy, reserve
 
 

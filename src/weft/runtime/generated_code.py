@@ -19,7 +19,7 @@ def load(source: str, file: str, scope: dict[str, Any], name: str = "call") -> C
     """The function of that name in the source, with `scope` as its globals."""
     exec(compile(source, file, "exec"), scope)
     function: Callable[..., Any] = scope[name]
-    names = function.__code__.co_names  # also those of attributes, which have no numbers
+    names = function.__code__.co_names  # attribute names too; those have no digits
     missing = [n for n in names if _NUMBERED.fullmatch(n) and n not in scope]
     if missing:
         raise InternalError(f"nothing defines {', '.join(missing)} in {file}:\n{source}")

@@ -42,7 +42,7 @@ def laid_out(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     target = made
     for d, stride in enumerate(strides):
-        if stride == 0 and tensor.shape[d] > 1:  # expanded: all its elements are one
+        if stride == 0 and tensor.shape[d] > 1:  # expanded: all elements share memory
             target, tensor = target.narrow(d, 0, 1), tensor.narrow(d, 0, 1)
     target.copy_(tensor)
     return made

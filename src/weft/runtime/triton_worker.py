@@ -124,7 +124,7 @@ def serve(connection: Connection) -> None:
     sending = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="weft-triton-server-") as folder:
         os.environ.update(TRITON_CACHE_DIR=f"{folder}/cache", TRITON_STORE_BINARY_ONLY="1")
-        tempfile.tempdir = folder  # of the texts, too
+        tempfile.tempdir = folder  # for the texts, too
         _import_triton()
         begin = partial(_begin_worker, connection.fileno())
         with ProcessPoolExecutor(jobs, get_context("fork"), initializer=begin) as pool:

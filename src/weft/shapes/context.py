@@ -77,15 +77,15 @@ class ShapeContext:
         self.share_equal_hints = share_equal_hints
         self.data_dependent = data_dependent
         self.line = line
-        # What is known, and what was asked for.
+        # What is known, and which guards are needed.
         self.facts = Facts()
         self.guards: list[ShapeGuard] = []
         self.asserts: list[ShapeGuard] = []  # conditions on data, to be checked when running
         self.sources: dict[Expr | FloatSymbol, list[Hashable]] = {}
         self.bindings: list[tuple[Hashable, IntExpr]] = []
         self.hints: dict[object, Hint] = {}
-        self.examples: dict[object, Hint] = {}  # sizes in this call that decide nothing
-        self.marked: set[Expr] = set()  # sizes that the user says change
+        self.examples: dict[object, Hint] = {}  # sizes of this call that must not decide anything
+        self.marked: set[Expr] = set()  # sizes that the user marked as changing
         self.dims = NamedSizes()
         self.fixed: list[int | float] = []
         """Numbers of this call that somebody took as plain ones: guards fix them."""
@@ -364,7 +364,7 @@ class ShapeContext:
         if isinstance(condition, FloatRelation):
             return self._decide_float(condition)
         answer = self.facts.decide(condition)
-        if answer is None:  # of the two, one may divide by common factors: not a*b > a*b*c
+        if answer is None:  # one of the two may allow to cancel common factors: not a*b > a*b*c
             opposite = self.facts.decide(not_(condition))
             answer = None if opposite is None else not opposite
         return answer

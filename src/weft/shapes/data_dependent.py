@@ -91,7 +91,7 @@ def _identity(context: ShapeContext, tensor: FakeTensor, what: str) -> Any:
     """A key for a tensor's current content, for fakes that stand for one tensor each."""
     if not context.fakes_are_tensors or tensor.is_inference():
         return None
-    context.kept.append(tensor)  # so that its id stays its own
+    context.kept.append(tensor)  # so that its id stays unique
     return what, id(tensor), tensor._version
 
 

@@ -63,8 +63,8 @@ class Facts:
 
     def __init__(self) -> None:
         self.equal: dict[Expr, IntExpr] = {}  # symbol -> what it equals, in the original symbols
-        self._equal_atoms: dict[Expr, int] = {}  # what is no symbol, and the number that it is
-        self.quotients: dict[Expr, IntExpr] = {}  # each with its value in the original symbols
+        self._equal_atoms: dict[Expr, int] = {}  # other expression -> the number that it equals
+        self.quotients: dict[Expr, IntExpr] = {}  # values in the original symbols
         self._functions: dict[Expr, Expr] = {}  # `Applied` -> its quotient
         self._multiples: list[tuple[Expr, IntExpr]] = []  # symbol -> divisor * quotient + rest
         self._whole: dict[Expr, Expr] = {}  # narrower symbol -> the original one
@@ -286,7 +286,7 @@ class Facts:
         self._replace(variable, value)
         # The division's remainder:
         self._learn_viewed(relation(EQ, subs(fact.expr, {variable: value})))
-        # What was known of the variable's range now holds for what it equals.
+        # The variable's known range now holds for what it equals.
         if limits.lo > -INF:
             self._learn_viewed(relation(GE, value - limits.lo))
         if not isinstance(limits.hi, int) or limits.hi < INF:

@@ -98,7 +98,7 @@ class FakeContext:
         with contextlib.ExitStack() as stack:
             if tensor.is_inference() is not torch.is_inference_mode_enabled():
                 stack.enter_context(torch.inference_mode(tensor.is_inference()))
-            if are_functorch_transforms_active():  # they would wrap what is made here
+            if are_functorch_transforms_active():  # active modes would wrap the new tensor
                 stack.enter_context(without_functorch_levels())
             made = self._make(tensor, sizes, strides)
         self._fakes[id(tensor)] = (tensor, made)

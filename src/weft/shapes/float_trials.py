@@ -69,7 +69,7 @@ def run_carrying(
         trial.carry(context)
         return result
     for value in asked:
-        context.specialize_float(value)  # also what only the backward asks for
+        context.specialize_float(value)  # also for what only the backward asks
     return mode.run(function, args, kwargs)
 
 

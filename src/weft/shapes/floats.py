@@ -118,7 +118,7 @@ COMPARISONS: Final[dict[str, tuple[Callable[..., bool], str]]] = {
     "ge": (operator.ge, "{} >= {}"),
     # The same float, also for NaN and signed zeros.
     "same": (lambda a, b: repr(a) == repr(b), "repr({}) == repr({})"),
-    # The left side is a real number: to compute it does not raise.
+    # The left side is a real number: computing it does not raise.
     "is_real": (lambda a, b: type(a) in (int, float), "is_real(lambda: {})"),
 }
 
@@ -336,7 +336,7 @@ def text(value: Number, names: Mapping[str, str] | None = None,
     if len(args) == 1:
         return f"({spelling}{args[0]})"
     divided = f"({args[0]} {spelling} {args[1]})"
-    if value.op == "truediv" and _may_be_zero(value.args[1]):  # operators do, and get inf
+    if value.op == "truediv" and _may_be_zero(value.args[1]):  # operators accept it, and give inf
         return f"({divided} if {args[1]} else {args[0]} * math.inf)"
     return divided
 

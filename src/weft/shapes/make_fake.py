@@ -33,7 +33,7 @@ def make_fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) ->
     attributes = prototypes.get(device)
     if attributes is None:
         made = FakeTensor(mode, meta, device)
-        if made.fake_device == device:  # else "cuda" became "cuda:0": ask each time
+        if made.fake_device == device:  # otherwise "cuda" became "cuda:0", which may change
             prototypes[device] = dict(made.__dict__)
         return made
     fake: FakeTensor = make_subclass(

@@ -94,7 +94,7 @@ def _spelling(
         Min: nested(smallest),
         Max: nested(largest),
     }
-    if floors:  # kernels are given the values of such functions
+    if floors:  # kernels receive the values of such functions
         table[Applied] = lambda atom: python_function(atom, text)
     return table
 

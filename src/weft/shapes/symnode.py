@@ -233,7 +233,7 @@ class SymNode:
     def sym_max(self, other: SymNode) -> SymNode:
         if self.pytype is int:
             if other.value == 1 and self.shape_env.in_operator:
-                return self  # of strides: they mean nothing where a size is 0
+                return self  # of strides, which mean nothing if a size is 0
             if self.shape_env.decide(relation.ge(self.value, other.value)):
                 return self
             if self.shape_env.decide(relation.ge(other.value, self.value)):

@@ -49,7 +49,7 @@ class Unbacked:
         self.origins: dict[str, tuple[str, SourceLine | None]] = {}
         self.fresh: list[str] = []
         self.exist = False  # also as sizes of inputs, which have no place here
-        self.likely: dict[str, int] = {}  # values that an operator's arguments suggest
+        self.likely: dict[str, int] = {}  # likely values, from an operator's arguments
 
     def add(
         self, made: Expr | FloatSymbol, name: str, what: str, line: SourceLine | None

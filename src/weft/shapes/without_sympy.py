@@ -69,7 +69,7 @@ class _StandIn(ModuleType):
         return getattr(self._loaded(), name)
 
     def _loaded(self) -> ModuleType:
-        _remove(_STAND_INS)  # the real modules must not meet these
+        _remove(_STAND_INS)  # the real modules must not see the stand-ins
         return importlib.import_module(self.__name__)
 
 

@@ -54,7 +54,7 @@ def _read_instructions(code: CodeType) -> list[Instruction]:
     """Decode `co_code` (which CPython gives without its run-time specialisation)."""
     raw = code.co_code
     positions: list[Positions] = list(code.co_positions())
-    positions += [NO_POSITIONS] * (len(raw) // 2 - len(positions))  # of code that was lengthened
+    positions += [NO_POSITIONS] * (len(raw) // 2 - len(positions))  # of code that got longer
     names = slot_names(code)
     # Indexed by argument kind; the jumps' and plain kinds have no table.
     tables: tuple[Any, ...] = (

@@ -20,14 +20,13 @@ from .percode import PerCode
 from .tables import KIND, SLOT, SLOT_PAIR, TABLE
 from .version import TERMINATORS
 
-#: Names whose mention means that the frame's variables may be read by name.
+#: Functions whose use means that the frame's variables may be read by name.
 _FRAME_READERS = frozenset({"_getframe", "currentframe", "dir", "eval", "exec", "locals", "vars"})
 
-#: Those for which no dictionary can stand in for the frame, and those after which somebody watches
-#: the frames of what is called.
+#: Functions that need the real frame, or that let others watch the frames of later calls.
 _FRAME_NEEDERS = frozenset({"_getframe", "currentframe", "eval", "exec", "setprofile", "settrace"})
 
-#: Those that are functions of `builtins`: a method of that name (`model.eval()`) is something else.
+#: Functions that are builtins: a method of that name (`model.eval()`) is something else.
 _BUILTINS = frozenset({"dir", "eval", "exec", "locals", "vars"})
 
 _LIVE: PerCode[list[int]] = PerCode()
@@ -90,13 +89,13 @@ def _solve(body: Bytecode, before: _Transfer) -> list[int]:
     falls = [i.opname not in TERMINATORS for i in instructions]
     jumps = [-1 if i.target is None else i.target.index for i in instructions]
     handlers = [-1 if e is None else e.target.index for e in map(body.handler_of, instructions)]
-    live = [0] * (len(instructions) + 1)  # the extra 0 is what -1 finds
+    live = [0] * (len(instructions) + 1)  # index -1 finds the extra 0
     changed = True
     while changed:
         changed = False
         for n in range(len(instructions) - 1, -1, -1):
             after = live[jumps[n]] | (live[n + 1] if falls[n] else 0)
-            # An exception may come before the instruction wrote anything.
+            # An exception may occur before the instruction writes anything.
             wanted = before(n, after) | live[handlers[n]]
             if wanted != live[n]:
                 live[n] = wanted

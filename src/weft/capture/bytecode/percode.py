@@ -27,7 +27,7 @@ class PerCode(Generic[T]):
 
     def get(self, code: CodeType) -> T | None:
         entry = self._entries.get(id(code))
-        if entry is None or entry[0]() is not code:  # `forget` fails where the stack is full
+        if entry is None or entry[0]() is not code:  # `forget` fails if the stack is full
             return None
         return entry[1]
 

@@ -45,7 +45,7 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if not (kwargs or (torch.is_grad_enabled() and any(n.truth(tx) for n in needs.items))):
             forward = tx.wrap_fixed(apply_without_gradients, "apply_without_gradients")
             return forward.call(tx, [args[0], needs, *inputs], {})
-        if made:  # its functions' variables are not known outside of this interpretation
+        if made:  # its functions' variables only exist in this interpretation
             raise graph_break("unknown-operation", f"gradients of {cls.__name__}, made inside")
         with rehearsal(tx, cls.__name__, inputs):
             _rehearse(tx, cls, inputs, needs)

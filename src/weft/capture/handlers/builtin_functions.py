@@ -253,7 +253,7 @@ def _sum(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     total = args[1] if len(args) > 1 else kwargs.get("start", constant(0))
     if issubclass(total.python_type(), (str, bytes, bytearray)):
         raise graph_break("unknown-operation", f"a sum that starts with {total!r}")
-    numbers: list[Any] = []  # Python adds floats among them with their lost digits, from 3.12 on
+    numbers: list[Any] = []  # from 3.12 on, Python sums floats with compensation
     items: Iterator[SymbolicValue] = iter(args[0].iterate(tx))
     if _is_number(total):
         for item in items:

@@ -182,7 +182,7 @@ def _set(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
     if cls is frozenset and args and args[0].python_type() is frozenset:
         return args[0]
     given = getattr(args[0], "contents", args[0]) if args else TupleValue([])
-    if not isinstance(given, SetValue):  # a set is not asked, whatever its class makes of `iter`
+    if not isinstance(given, SetValue):  # for a set, an overridden `__iter__` is not called
         given = args[0] if args else given
     return SetValue.of(tx, tx.unpack(given), cls)
 

@@ -213,7 +213,7 @@ def _reconstructed(tx: Interpreter, value: ObjectValue, memo: SymbolicValue) -> 
     else:
         parts = _reduced(tx, value, "__getstate__" in own)
     parts = tx.force(parts)
-    if not isinstance(parts, TupleValue):  # a name: the object is its own copy
+    if not isinstance(parts, TupleValue):  # a string: the object is its own copy
         return value
     return tx.wrap_fixed(_RECONSTRUCT, "_reconstruct").call(tx, [value, memo, *parts.all(tx)], {})
 

@@ -216,7 +216,7 @@ def _while_loop(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     parts = [capture_subgraph(tx, given[name], carried, {}, fresh=True)
              for name in ("cond_fn", "body_fn")]
     result = next(n for n in parts[0].module.graph.nodes if n.op == "output")
-    result.args = (result.args[0][0],)  # the operator wants the condition itself
+    result.args = (result.args[0][0],)  # the operator takes the condition itself
     kinds = [(e.shape, e.dtype) for e in parts[1].examples()]
     if kinds != [(v.example.shape, v.example.dtype) for v in carried]:  # type: ignore[attr-defined]
         raise graph_break("unknown-operation", "a while_loop that changes shapes or dtypes")

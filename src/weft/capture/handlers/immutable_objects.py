@@ -46,7 +46,7 @@ def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sy
         warnings.simplefilter("always")
         result = evaluate(tx, lambda: function(*objects, **named))
     if given:
-        re.purge()  # a pattern that is cached now would not warn again
+        re.purge()  # a pattern cached now would not warn later
         raise graph_break("print", f"{function.__name__}, which warns")
     return tx.wrap_new(result)
 

@@ -70,7 +70,7 @@ class _Groups:
             group = LazyIterator(type(self)._grouper, partial(self.group, self.number, key))
             yield TupleValue([key, group])
             while self.item is not None and self.tx.equal(key, self.item_key):
-                self.advance()  # what was left of the group
+                self.advance()  # skip the rest of the group
             going = self.item is not None
 
     def group(self, number: int, key: SymbolicValue) -> Iterator[SymbolicValue]:

@@ -120,7 +120,7 @@ def _stand_in(make: Callable[[Any, Any], Any], markers: list[Any], context: Any)
     """What the program's unflatten function makes of markers, if it accepts anything."""
     try:
         return make(markers, context)
-    except Exception as error:  # of the program's function: it is run where the graph has ended
+    except Exception as error:  # the program's function fails on markers: break the graph
         raise graph_break("unknown-operation", "pytree of a class that looks at leaves") from error
 
 

@@ -77,7 +77,7 @@ class CachedFunctionValue(OutsideObject):
     def _inlined(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         """Inline the body; breaks the graph at side effects, which should happen once for each
         key."""
-        tx.direct_call = False  # a break inside is one at the call
+        tx.direct_call = False  # a break inside becomes one at the call
         touches = tx.effects.n_touches
         result = self._function(tx).call(tx, args, kwargs)
         if tx.effects.n_touches != touches:

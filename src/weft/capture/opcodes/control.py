@@ -121,7 +121,7 @@ def for_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     iterator = frame.stack[-1]
     tx.turns += 1
     if isinstance(iterator, OutsideIterator) and _is_stored(frame):
-        item = iterator.next_unread(tx)  # a variable that counts may never be read
+        item = iterator.next_unread(tx)  # a counting variable may never be read
     else:
         item = iterator.next(tx)
     if item is None:

@@ -54,7 +54,7 @@ def make_function(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     function = FunctionValue(
         code, frame.globals.original, code.co_qualname, closure=[], defaults=[], kwdefaults={}
     )
-    if not TABLE.null_above_callable:  # 3.13 has SET_FUNCTION_ATTRIBUTE, and no argument here
+    if not TABLE.null_above_callable:  # 3.13 has SET_FUNCTION_ATTRIBUTE instead of flags
         for flag in (8, 4, 2, 1):
             if ins.arg & flag:
                 _ATTRIBUTES[flag](tx, function, frame.pop())

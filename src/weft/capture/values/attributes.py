@@ -187,7 +187,7 @@ def bind(tx: Interpreter, owner: SymbolicValue, cls: type, name: str, attribute:
     """`owner.name`, where the class defines it as `attribute`: what its `__get__` returns."""
     guard_attribute(tx, cls, name, attribute)
     getter = type_lookup(type(attribute), "__get__")
-    kind = property if getter is property.__get__ else type(attribute)  # its subclasses too
+    kind = property if getter is property.__get__ else type(attribute)  # also for subclasses
     found = BINDERS.get(kind)
     if found is not None:
         return found(tx, owner, cls, name, attribute)

@@ -117,7 +117,7 @@ class BuiltinValue(SymbolicValue):
         if type(value).method is not SymbolicValue.method:
             return value.method(tx, name, args, kwargs)
         found = None if isinstance(value, BuiltinValue) else value.getattr(tx, name)
-        if found is None or isinstance(found, BuiltinValue):  # would come back here
+        if found is None or isinstance(found, BuiltinValue):  # that would recurse
             raise graph_break("unknown-c-function", f"{name} of {value!r}")
         return found.call(tx, args, kwargs)
 

@@ -204,7 +204,7 @@ class ConstantMethod(SymbolicValue):
             raise graph_break("unknown-operation", f"{self.owner!r}.{self.name} on {args!r}")
         function = evaluate(tx, lambda: getattr(self.owner.value, self.name))
         result = evaluate(tx, lambda: function(*objects, **named))
-        if hasattr(type(result), "__next__"):  # `pattern.finditer(text)`: another one in each call
+        if hasattr(type(result), "__next__"):  # `pattern.finditer(text)`: always a new iterator
             return LISTED[0](tx, result)
         return tx.wrap_new(result)
 

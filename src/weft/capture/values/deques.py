@@ -103,7 +103,7 @@ class DequeValue(GrowingValue):
             added = ", ".join(emit.value(item) for item in self.added)
             emit.line(f"{target}.extend([{added}])")
             return
-        if not self.changes:  # iterators over it go on
+        if not self.changes:  # keep its identity for iterators over it
             for where in self.assigned:
                 emit.line(f"{target}[{where}] = {emit.value(self.items[where])}")
             return

@@ -406,7 +406,7 @@ def _forget_context(tx: Interpreter, link: ExceptionValue, value: ExceptionValue
     while id(link) not in seen:
         seen.add(id(link))
         if link.source is not None and value.source is None and "__context__" not in link.known:
-            return  # an exception made here is not in the chain of one from outside
+            return  # an exception made inside is not in an outside chain
         context = link.link(tx, "__context__")
         if context is value:
             link.set_link(tx, "__context__", NONE)

@@ -125,7 +125,7 @@ class GeneratorValue(MethodTable):
         if self.frame.handled:
             link_context(tx, error.value, self.frame.handled[-1])
         error.linked, error.again = True, False
-        self.frame.stack.append(NONE)  # what a `yield` is sent: handlers count on it
+        self.frame.stack.append(NONE)  # the value sent to a `yield`: handlers expect it
         try:
             tx.unwind(self.frame, error)
         except ObservedException as raised:
@@ -175,7 +175,7 @@ class GeneratorValue(MethodTable):
         instructions = program.instructions
         if instructions[at].name == "CALL_INTRINSIC_1":
             return True  # the end of every generator
-        if instructions[at].name == "CLEANUP_THROW":  # `yield from`: the inner one is asked itself
+        if instructions[at].name == "CLEANUP_THROW":  # `yield from`: see the inner generator
             row = program.handler_of(at)
             return row is None or self._passes_on(row.target)
         if instructions[at].name not in ("PUSH_EXC_INFO", "COPY"):
@@ -186,7 +186,7 @@ class GeneratorValue(MethodTable):
             if test.name != "CHECK_EXC_MATCH" or not jump.name.endswith("IF_FALSE"):
                 return False
             at = jump.target
-        if instructions[at].name == "POP_EXCEPT":  # the end of a handler that was left
+        if instructions[at].name == "POP_EXCEPT":  # the end of the handler
             at += 1
         if instructions[at].name != "RERAISE":
             return False

@@ -224,7 +224,7 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
         try:
             tx.wrap_fixed(teller, "__set_name__").call(
                 tx, [namespace[key], made, constant(key)], {})
-        except ObservedException as error:  # Python says which class it was about
+        except ObservedException as error:  # the error names the class
             raise graph_break("unknown-operation", f"the class {name}: {error}") from error
     return made
 
@@ -357,7 +357,7 @@ def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         raise graph_break("unknown-operation", f"making {target!r} a dataclass")
     made = evaluate(tx, lambda: _process(target.constant(), *chosen, **named))
     for field in vars(made)["__dataclass_fields__"].values():
-        tx.unremember(field)  # the decorator has completed it: from now on it is what it is
+        tx.unremember(field)  # the decorator has completed it: it does not change any more
     in_place = made is target.constant()
     return register(tx, made, ProcessedClass(_process, [recipe, *options], kwargs,
                                              in_place=in_place))

@@ -76,7 +76,7 @@ class DictValue(ContainerMethods):
         """The value under a Python key, or None; either is guarded."""
         self._settle(tx, key)
         if key.__class__ is UserKey and not self._complete:
-            self.complete(tx)  # not to be compared with real keys again when the guards run
+            self.complete(tx)  # guards must not compare it with real keys
         entry = self._entries.get(key)
         if entry is not None:
             value = entry[1]
@@ -119,7 +119,7 @@ class DictValue(ContainerMethods):
         if self.source is not None and not self.keys_guarded and self.original is not None:
             self.keys_guarded = True
             if isinstance(self.original, OrderedDict) and len(self.original) > 1:
-                # In an order of its own, which C does not see. (Hooks of modules are such: empty.)
+                # It has its own order, which C does not see. (Modules' hooks are empty ones.)
                 tx.guards.alike(self.source, self.original, _typed_keys)
                 return
             tx.guards.add(self.source, "dict_keys", tuple(key for key, _ in _items(self.original)))
@@ -174,7 +174,7 @@ class DictValue(ContainerMethods):
         old = self._entries.get(key)
         known = self._complete or key in self._gone or key.__class__ is RunTimeKey
         if old is None and not known:
-            self._unread.add(key)  # no guard: what was there, if anything, does not matter
+            self._unread.add(key)  # no guard: the old value, if any, does not matter
             if _get(self.original, key) is not MISSING:
                 key_value = self._key_value(tx, key)
         self._entries[key] = (old[0] if old is not None else key_value, value)
@@ -223,7 +223,7 @@ class DictValue(ContainerMethods):
             name = emit.temporary(f"{{{entries}}}")
             kind = emit.constant(self.cls)
             emit.line(f"{kind}.clear({target})")
-            setter = f"{kind}.__setitem__({target}, key, value)"  # not a subclass's own
+            setter = f"{kind}.__setitem__({target}, key, value)"  # not an override
             emit.line(f"for key, value in {name}.items(): {setter}")
             return
         for key in self.written:
@@ -256,7 +256,7 @@ class DictValue(ContainerMethods):
         now = value.real()
         if not value.is_constant:
             return now is old
-        # A number read as symbolic is another one next time.
+        # A number read as symbolic differs next time.
         assert self.source is not None
         guarded = any(check[0] in ("eq", "is") for check in self.source.dict_item(key).checks)
         return guarded and type(now) is type(old) and isinstance(old, (int, str)) and now == old
@@ -342,7 +342,7 @@ class DictValue(ContainerMethods):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         given = other
-        if not isinstance(other, DictValue):  # an instance of a subclass that left it to this one
+        if not isinstance(other, DictValue):  # an instance of a subclass that defers to this one
             other = getattr(other, "contents", None) or other
         if not isinstance(other, DictValue):
             return None

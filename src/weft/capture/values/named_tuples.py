@@ -49,7 +49,7 @@ class NamedTupleValue(TupleValue):
         return named if named is not None else struct_fields(self.cls)
 
     def build(self, items: list[Any]) -> Any:
-        named = hasattr(self.cls, "_fields")  # its own `__new__` may do more than to take the items
+        named = hasattr(self.cls, "_fields")  # an overridden `__new__` may do more
         return tuple.__new__(self.cls, items) if named else self.cls(items)
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:

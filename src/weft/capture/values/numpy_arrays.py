@@ -171,7 +171,7 @@ class ArrayValue(SymbolicValue):
         return ListValue(rows).iter(tx)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
-        if isinstance(other, SymbolicNumberValue):  # better than an artifact for each size
+        if isinstance(other, SymbolicNumberValue):  # rather than an artifact for each size
             raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
         if isinstance(other, TensorValue):
             number = self._number(tx)

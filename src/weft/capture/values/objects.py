@@ -226,7 +226,7 @@ class ObjectValue(SymbolicValue):
             except AttributeError as error:
                 tx.guards.add(self.source, "no_attr", name)
                 raise tx.error(AttributeError, *error.args) from None
-            except Exception as error:  # it comes again when the program reads it
+            except Exception as error:  # the error is raised again when the program reads it
                 raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}") from error
             found = self.slots[name] = tx.wrap(obj, self.source.attribute(name))
         return found
@@ -268,7 +268,7 @@ class ObjectValue(SymbolicValue):
             use(object.__new__(self.cls))
         except AttributeError as error:
             return tx.error(AttributeError, *error.args)
-        except TypeError:  # the class has a base in C, which makes instances itself
+        except TypeError:  # a C base class makes the instances
             return self._missing(tx, name)
         raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}")
 

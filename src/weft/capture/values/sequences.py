@@ -197,7 +197,7 @@ class SequenceValue(ContainerMethods):
         return self.getitem(tx, *args)
 
     def m___len__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return constant(len(self.items))  # whatever a subclass says its length is
+        return constant(len(self.items))  # the length of the items, even in a subclass
 
 
 def _names_index(key: SymbolicValue) -> bool:
@@ -304,7 +304,7 @@ class ListValue(GrowingValue):
             tx.effects.touch(self)
 
     def replay(self, emit: Emitter) -> None:
-        target, kind = emit.value(self), emit.constant(list)  # not a subclass's own methods
+        target, kind = emit.value(self), emit.constant(list)  # not an override
         items = ", ".join(emit.value(item) for item in (self.added if self.unread else self.items))
         store = "extend({}, [{}])" if self.unread else "__setitem__({}, slice(None), [{}])"
         emit.line(f"{kind}.{store.format(target, items)}")

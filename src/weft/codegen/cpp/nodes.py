@@ -56,7 +56,7 @@ class NodeWriter:
         self.done: set[int] = set()
         self.in_tile = False
         self.divisors: set[int] = set()  # numbers of the call that vectors are divided by
-        self.segment = Segment(0, 0, {}, {}, frozenset())  # what is known where we print
+        self.segment = Segment(0, 0, {}, {}, frozenset())  # what is known in this part
         self.vector_name = self.names[name_of(plan.vector)] if plan.vector else ""
 
     def begin_sizes(self, source: str) -> None:

@@ -122,7 +122,7 @@ class Plan:
     stages: list[Stage]
     stage_of: dict[int, int]  # outer-level node or reduction -> after how many stages it is known
     narrow: frozenset[int]  # ids of index values that 32 bits hold wherever they are used
-    segments: list[Segment] = field(default_factory=list)  # of the vectorised loop, if it is cut
+    segments: list[Segment] = field(default_factory=list)  # of the vectorised loop, if cut
     settled: frozenset[int] = frozenset()  # nodes that the cuts make unnecessary
     tile: Tile | None = None
     split: LoopVar | None = None  # the inner variable whose range threads share

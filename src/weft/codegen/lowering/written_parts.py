@@ -115,7 +115,7 @@ def _is_small(node: Node, step: _Write) -> bool:
 
 
 def _replace(gm: GraphModule, node: Node) -> None:
-    step = _write_of(node)  # of today's base, which may have been replaced itself
+    step = _write_of(node)  # of the current base, which may have been replaced
     assert step is not None
     with gm.graph.inserting_before(node):
         made = gm.graph.call_function(

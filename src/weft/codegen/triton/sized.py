@@ -99,7 +99,7 @@ class Forms:
         measure = self._measure(sizes)
         row = measure(number_of_points(self.kernel.inner))
         if isinstance(row, int) and form.chunks > row:
-            return False  # more partial results than elements: `_largest` says nothing of them
+            return False  # more partial results than elements: `_largest` does not cover them
         cut = any(a.whole and not is_whole(a, measure) for t in form.tilings for a in t.axes)
         return not cut and all(_holds_row(tiling, measure) for tiling in form.tilings)
 
@@ -151,7 +151,7 @@ def _magnitude(value: IntExpr, limits: Mapping[Expr, IntExpr]) -> IntExpr:
 
 def _magnitude_of_atom(atom: Atom, limits: Mapping[Expr, IntExpr]) -> IntExpr:
     if isinstance(atom, Symbol):
-        limit = limits.get(atom.expr)  # of a loop variable or an index that is read
+        limit = limits.get(atom.expr)  # a loop variable or an index from memory
         return atom.expr if limit is None else _magnitude(limit, {})
     total: IntExpr = 0
     for part in operands(atom):

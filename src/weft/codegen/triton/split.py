@@ -74,7 +74,7 @@ def choose_chunks(kernel: Kernel, tiling: Tiling, measure: Measure) -> int:
         return 0
     x_axis = tiling.axis("x")
     programs = -(-points // (x_axis.block if x_axis is not None else 1))
-    stores = any(s.inner for s in kernel.stores)  # not to be left out at points past the end
+    stores = any(s.inner for s in kernel.stores)  # checks must not be skipped past the end
     target = ENOUGH_PROGRAMS * (WRITING if stores else 1)
     chunks = min(-(-2 * target // max(1, programs)), row // SHORTEST_PIECE)
     if programs >= target or chunks < 2:
@@ -175,7 +175,7 @@ def _of_rows(kernel: Kernel, chunks: int, partials: Partials) -> Kernel:
         name = f"partial{number}"
         part = second.load(name, partials[name][0], again * points + position)
         result = second.reduce(reduce.kind, part)
-        if reduce.kind.startswith("arg"):  # the chunk; where in it, the first kernel has told
+        if reduce.kind.startswith("arg"):  # chunk; position from the first kernel
             best = second.indirect(result, chunks, wrap=False, check=False)
             result = second.load(f"{name}_at", "i64", best * points + position)
         combine.made[reduce.id] = result

@@ -87,7 +87,7 @@ def compile_kernels(
     for i, (known, form) in enumerate(zip(forms, first, strict=True)):
         if known is not None and form is not None:
             text = tuple(part.source for part in spelled[i][0])
-            made = shared.get(text)  # equal kernels of a model's layers are one
+            made = shared.get(text)  # equal kernels of a model's layers are compiled once
             launches[i] = shared[text] = made or SizedKernel(
                 known, {form: launches[i]}, target.builder(kernels[i])).launch
     return launches

@@ -165,7 +165,7 @@ def _reduction_tiling(kernel: Kernel, measure: Measure) -> Tiling:
     else:
         r_block = _clipped(LOOPED_BLOCK // (SECTOR if across else 1), row)
     x_block = max(1, min(_clipped(32, points), 1024 // r_block))
-    if across:  # a tensor that lies the other way is read by whole sectors
+    if across:  # a tensor with the other order is read in whole sectors
         x_block = max(x_block, min(_clipped(SECTOR, points), LARGEST_TILE // r_block))
     warps = max(1, min(32, next_power_of_two(x_block * r_block // ELEMENTS_PER_WARP)))
     axes = (Axis("x", kernel.outer, x_block), Axis("r", kernel.inner, r_block))
