@@ -309,8 +309,8 @@ def _product(monomial: Monomial, coefficient: int) -> IntExpr:
 
 
 def _rejoin(value: Expr) -> IntExpr:
-    """Undo splits: ``d*(x//d) + x%d`` is ``x``; ``m*(x//m%k) + x%m`` is ``x % (m*k)``. Written as
-    multiples: ``x - x%d`` is ``d*(x//d)``, ``x + (-x)%d`` (padding) ``-d*(-x//d)``."""
+    """Undo splits: ``d*(x//d) + x%d`` is ``x``; ``m*(x//m%k) + x%m`` is ``x % (m*k)``; ``x - x%d``
+    is ``d*(x//d)``; ``x + (-x)%d`` (padding) is ``-d*(-x//d)``."""
     for monomial, coefficient in value.terms.items():
         for position, atom in enumerate(monomial):
             if type(atom) is not Mod:
@@ -395,8 +395,7 @@ def _structural_lower_bound(value: Expr) -> int:
 
 
 def _bound_without_extremes(value: Expr) -> int:
-    """The bound with each ``min``/``max`` replaced by each of its arguments: ``n - min(n, 14) >= n
-    - n``."""
+    """The bound with each min/max replaced by each argument: ``n - min(n, 14) >= n - n``."""
     for monomial, coefficient in value.terms.items():
         atom = monomial[0]
         if len(monomial) == 1 and isinstance(atom, Min | Max):
@@ -422,8 +421,7 @@ def _bound_without_division(value: Expr) -> int:
 
 
 def _at_loop_limits(value: IntExpr) -> IntExpr:
-    """``value`` with each symbolically bounded index at the end of its range where ``value`` is
-    smallest."""
+    """``value`` with each symbolically bounded index where it makes ``value`` smallest."""
     while isinstance(value, Expr) and value._flags & _HAS_LOOP_BOUND:
         steps = (_at_limit(value, atom) for atom in value.atoms())
         step = next((e for e in steps if e is not None), None)
@@ -525,7 +523,7 @@ def _without_content(left: IntExpr, right: Expr) -> tuple[IntExpr, IntExpr]:
 
 
 def without_positive_factors(value: Expr) -> Expr:
-    """``value`` divided by the sizes that are factors of all its terms; it has the same sign."""
+    """``value`` divided by the sizes that divide all its terms; the sign is the same."""
     shared = () if value.const else shared_factors([*value.terms])
     result = _exact(value, 1, shared) if shared else value
     return result if isinstance(result, Expr) else value
@@ -628,7 +626,7 @@ def _remainder_by_constant(left: Expr, right: int) -> IntExpr:
 
 
 def _without_inner_mod(value: Expr, modulus: int) -> IntExpr:
-    """Drop remainders that the outer one makes redundant: ``(x % 8 + y) % 4 = (x + y) % 4``."""
+    """Drop redundant inner remainders: ``(x % 8 + y) % 4 = (x + y) % 4``."""
     if not value._flags & _HAS_MOD:
         return value
     result: IntExpr = value
