@@ -33,10 +33,10 @@ from weft._torch import (
 from weft.aot.backward_stages import (
     Gradients,
     in_stages,
+    join_stages,
+    link_tensor,
     linked_call,
     nodes_of,
-    nothing,
-    together,
 )
 from weft.aot.backwards import Backwards, Indices
 from weft.aot.global_state import Boxed, RandomState, no_autocast
@@ -141,7 +141,7 @@ def _function_class(
                 return (None, None, *ctx.pieces.next(), ctx.link)
             if isinstance(found, GeneratorType):  # `Iterator` takes five times as long
                 with no_autocast():
-                    found = together(spec.backwards.stages, found)
+                    found = join_stages(spec.backwards.stages, found)
             return _placed(spec, found, given)  # type: ignore[arg-type]
 
     return CompiledFunction
@@ -200,7 +200,7 @@ def _by_stage(
 def _forward(spec: FunctionSpec, linked: bool) -> Callable[..., Any]:
     """The function's forward: generated source for this graph, because it runs at every call."""
     scope: dict[str, Any] = {
-        "run": spec.forward, "spec": spec, "others": _others, "nothing": nothing,
+        "run": spec.forward, "spec": spec, "others": _others, "link_tensor": link_tensor,
         "bases": bases,
     }
     scope.update(random_state=RandomState.of)
@@ -224,7 +224,7 @@ def _forward_text(spec: FunctionSpec, linked: bool) -> str:
     n_kept = len(spec.saved_inputs) + len(spec.extra_inputs)
     lines = [
         f"def forward(ctx, {'inputs, pieces, *edges' if linked else '*inputs'}):",
-        "ctx.pieces, ctx.link = pieces, nothing(edges[-1].device)" if linked else "",
+        "ctx.pieces, ctx.link = pieces, link_tensor(edges[-1].device)" if linked else "",
         "ctx.random = random_state(spec.random_devices)" if spec.random_devices else "",
         "outputs = run(list(inputs))",
         # autograd forbids writes to views that a function makes

@@ -126,7 +126,7 @@ def in_stages(stages: Stages, gradients: Gradients) -> Iterator[Gradients]:
         yield [gradients[k] for k in stage]
 
 
-def together(stages: Stages, pieces: Iterator[Gradients]) -> Gradients:
+def join_stages(stages: Stages, pieces: Iterator[Gradients]) -> Gradients:
     """All gradients, in order."""
     gradients: list[torch.Tensor | None] = [None] * sum(map(len, stages))
     for stage, piece in zip(stages, pieces, strict=True):
@@ -136,7 +136,7 @@ def together(stages: Stages, pieces: Iterator[Gradients]) -> Gradients:
 
 
 @cache
-def nothing(device: torch.device) -> torch.Tensor:
+def link_tensor(device: torch.device) -> torch.Tensor:
     """The empty tensor that links the nodes; its device decides the thread that runs them."""
     return torch.empty(0, device=device)
 
@@ -150,7 +150,7 @@ class _Later(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.pieces = pieces
         ctx.set_materialize_grads(False)
-        link = nothing(inputs[-1].device)
+        link = link_tensor(inputs[-1].device)
         ctx.link = link if goes_on else None
         return link.clone()
 

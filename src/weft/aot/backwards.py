@@ -75,7 +75,7 @@ class Backwards:
         self.settings = {**dict(config.cache_key()), "trace": config.trace}
         self.compiled: dict[tuple[Indices | None, Indices | None], Backward] = {}
         if len(tangents) == 1 or not narrows:
-            self.compiled[None, None] = self._made(None, None, compiler)
+            self.compiled[None, None] = self._compile(None, None, compiler)
 
     def of(self, given: Indices | None, wanted: Indices | None) -> Backward:
         """The backward for the tangents of the values `given` and the gradients `wanted`
@@ -86,23 +86,24 @@ class Backwards:
         found = self.compiled.get((given, wanted))
         if found is None:
             with compiling(), config.patch(self.settings), traced():
-                found = self.compiled.get((given, wanted)) or self._new(given, wanted)
+                found = self.compiled.get((given, wanted))
+                found = found or self._compile_or_fall_back(given, wanted)
         return found
 
-    def _new(self, given: Indices | None, wanted: Indices | None) -> Backward:
+    def _compile_or_fall_back(self, given: Indices | None, wanted: Indices | None) -> Backward:
         full = not self.narrows or len(self.compiled) >= _MAX_PATTERNS
         if full and (given, wanted) != (None, None):
             return self.of(None, None)
         with DisableAutocast(), DisableTorchFunction():
             try:
-                found = self._made(given, wanted, self.compiler)
+                found = self._compile(given, wanted, self.compiler)
             except Exception as error:  # noqa: BLE001  the documented boundary: ATen instead
                 handle(error, during="compiling a backward")
-                found = self._made(given, wanted, compile_calls)
+                found = self._compile(given, wanted, compile_calls)
         self.compiled[given, wanted] = found
         return found
 
-    def _made(
+    def _compile(
         self, given: Indices | None, wanted: Indices | None, compiler: Compiler
     ) -> Backward:
         graph = copied_graph(self.graph)

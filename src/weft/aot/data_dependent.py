@@ -37,11 +37,11 @@ def data_symbols(gm: GraphModule, example_inputs: Sequence[Any]) -> Iterator[Sha
     context.fakes_are_tensors, context.asserts = False, []
     context.assuming = context.may_expect = True
     context.unbacked_symbols.take_fresh()
-    context.told_before = iter(())
+    context.earlier_answers = iter(())
     try:
         yield context
     finally:
-        context.told_before = None
+        context.earlier_answers = None
         context.assuming = False
         mode.symbols, context.fakes_are_tensors, context.asserts, context.may_expect = before
 

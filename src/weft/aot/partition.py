@@ -290,7 +290,7 @@ def _data_symbols(forward: Graph) -> list[SymbolSource]:
     symbols = Evaluator.current().mode.symbols
     for name in bound_names(forward):
         assert symbols is not None
-        number = symbols.number_called(name)
+        number = symbols.unbacked_number(name)
         found.append(SymbolSource(number, len(values), None, of_output=True))
         values.append(number)
     node.args = (tuple(values),)

@@ -345,9 +345,9 @@ def _equal(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str,
     same = rec.emit(aten.all.default, rec.emit(aten.eq.Tensor, *map(rec.node, args)))
     symbols = rec.evaluator.mode.symbols
     assert symbols is not None
-    told, symbols.told_before = symbols.told_before, iter(())  # known answers are for `equal`
+    earlier, symbols.earlier_answers = symbols.earlier_answers, iter(())
     answer = rec.fresh(rec.emit(aten._local_scalar_dense.default, same))
-    symbols.told_before = told
+    symbols.earlier_answers = earlier
     return answer
 
 

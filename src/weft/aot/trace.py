@@ -237,7 +237,7 @@ class Tracer:
         """The value of one node."""
         symbols = self.evaluator.mode.symbols
         if symbols is not None:
-            symbols.told_before = iter(node.meta.get("answers", ()))
+            symbols.earlier_answers = iter(node.meta.get("answers", ()))
             symbols.carrying = "carries" in node.meta
         if "python_dispatcher" in node.meta:
             with python_dispatcher():
@@ -284,7 +284,7 @@ class Tracer:
             return
         bound = bound_names(traced.graph)
         for name in sorted(set(_names_in_specs(traced.outputs)) & bound.keys()):
-            traced.numbers[name] = traced.add(symbols.number_called(name), None)
+            traced.numbers[name] = traced.add(symbols.unbacked_number(name), None)
 
     def _add_mutation(self, traced: Traced, i: int) -> None:
         """Return the new value of input `i`, with a gradient if autograd saw the write."""

@@ -222,7 +222,7 @@ def _truth(frame: Frame, ins: Instruction, taken: int, text: str) -> Operation:
     continuation."""
     jump = frame.program.instructions[ins.index + 1]
     if jump.name in (*_JUMP_IF_TRUE, *_JUMP_IF_FALSE):
-        return _tested(text, taken, *_ways(jump))
+        return _tested(text, taken, *_branches(jump))
     return Operation(taken, f"bool({text})")
 
 
@@ -330,33 +330,33 @@ def _map_add(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
 # -- with -----------------------------------------------------------------------------------------
 
 
-def _entered(manager: Any) -> tuple[Any, Any]:
+def _call_enter(manager: Any) -> tuple[Any, Any]:
     """What BEFORE_WITH pushes."""
     with_exit = type(manager).__exit__.__get__(manager, type(manager))
     return with_exit, type(manager).__enter__(manager)
 
 
-hide(_entered.__code__)
+hide(_call_enter.__code__)
 
 
 @_translates("BEFORE_WITH")
 def _before_with(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     (manager,) = _top(emit, frame, 1)
-    return Operation(1, f"{emit.constant(_entered)}({manager})", 2)
+    return Operation(1, f"{emit.constant(_call_enter)}({manager})", 2)
 
 
-def _left(leave: Any, error: BaseException) -> Any:
+def _call_exit(leave: Any, error: BaseException) -> Any:
     """What WITH_EXCEPT_START pushes: the result of `__exit__` for the exception."""
     return leave(type(error), error, error.__traceback__)
 
 
-hide(_left.__code__)
+hide(_call_exit.__code__)
 
 
 @_translates("WITH_EXCEPT_START")
 def _with_except_start(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     leave, error = emit.value(frame.stack[-4]), emit.value(frame.stack[-1])
-    return Operation(0, f"{emit.constant(_left)}({leave}, {error})")
+    return Operation(0, f"{emit.constant(_call_exit)}({leave}, {error})")
 
 
 # -- jumps ----------------------------------------------------------------------------------------
@@ -369,14 +369,14 @@ def _tested(text: str, taken: int, true: Branch, false: Branch) -> Operation:
     return Operation(taken, f"True if {text} else False", 0, branches=(true, false))
 
 
-def _ways(ins: Instruction) -> tuple[Branch, Branch]:
+def _branches(ins: Instruction) -> tuple[Branch, Branch]:
     jump, stay = Branch(ins.target), Branch(ins.index + 1)
     return (jump, stay) if ins.name in _JUMP_IF_TRUE else (stay, jump)
 
 
 @_translates(*_JUMP_IF_TRUE, *_JUMP_IF_FALSE)
 def _pop_jump(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return _tested(_top(emit, frame, 1)[0], 1, *_ways(ins))
+    return _tested(_top(emit, frame, 1)[0], 1, *_branches(ins))
 
 
 @_translates("JUMP_IF_TRUE_OR_POP")

@@ -104,7 +104,7 @@ class GuardSet:
         source.checks[key] = (kind, *args, len(self.all))
         self.all.append(Guard(source, kind, args, self.stack()))
 
-    def alike(self, source: Source, obj: Any, key: Callable[[Any], Any] = repr) -> None:
+    def same_key(self, source: Source, obj: Any, key: Callable[[Any], Any] = repr) -> None:
         """Require an object of the same type with the same `key`, for objects whose equality
         ignores a difference (`Decimal("1.0") == Decimal("1.00")`, `{1} == {True}`)."""
         expected = key(obj)

@@ -434,7 +434,7 @@ class Interpreter:
         if known is not None:
             value = known[1]
             if source is not None and source is not value.source:
-                self._same(value, source)
+                self._guard_same(value, source)
             return value
         special = IDENTITY.get(key)
         if special is not None:
@@ -461,7 +461,7 @@ class Interpreter:
             self.remember(original, namespace)
         elif known[1] is not namespace:
             owner.use_namespace(known[1])
-            self._same(known[1], namespace.source)
+            self._guard_same(known[1], namespace.source)
 
     def wrap_symbolic_number(self, obj: Any, source: Source | None) -> SymbolicValue | None:
         """A symbolic value for an outside int or float that changes between calls, or None."""
@@ -538,7 +538,7 @@ class Interpreter:
         self._wrapped.pop(id(obj), None)
         self._forgotten.append(obj)
 
-    def _same(self, value: SymbolicValue, source: Source) -> None:
+    def _guard_same(self, value: SymbolicValue, source: Source) -> None:
         """Guard that `source` holds the object that `value` stands for, as it did in this call."""
         obj = value.real()
         if any(key[0] == "is" for key in source.checks):
@@ -611,7 +611,7 @@ class Interpreter:
         """`[*value]`."""
         return list(self.force(value).iterate(self))
 
-    def listed(self, value: SymbolicValue) -> list[SymbolicValue]:
+    def to_list(self, value: SymbolicValue) -> list[SymbolicValue]:
         """`list(value)`, which asks the class for a length hint and so may run its code."""
         value = self.force(value)
         if not gives_length(value):

@@ -87,12 +87,12 @@ def stop_compiling(code: types.CodeType, changes: list[Change], limit: str, *, w
     events.record("limit", code=code, reason="; ".join(reasons))
     if not warn:
         return
-    told = "\n".join(f"  {reason}" for reason in reasons)
+    shown = "\n".join(f"  {reason}" for reason in reasons)
     hints = "\n".join(f"  {hint}" for hint in dict.fromkeys(c.hint for c in changes))
     warnings.warn(
         f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has reached "
         f"weft.config.{limit} = {getattr(config, limit)} and runs eagerly for further variants; "
-        f"what kept changing:\n{told}\ndo:\n{hints}\n  or raise weft.config.{limit}",
+        f"what kept changing:\n{shown}\ndo:\n{hints}\n  or raise weft.config.{limit}",
         RecompileLimitWarning, stacklevel=users_level())
 
 

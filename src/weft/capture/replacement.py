@@ -275,7 +275,7 @@ class Emitter:
             restore = self.constant(self.tx.state.restore)
             lines = _guarded(lines, "BaseException", [f"{restore}()", "raise"])
         if self.on_error is not None:
-            signal, told = self.constant(RunEagerly), self.constant(self.on_error)
+            signal, report = self.constant(RunEagerly), self.constant(self.on_error)
             # A checkpoint around it has all that it needs; or a check of numerics failed.
             lines = _guarded(lines, self.constant((StopRecomputation, NumericsError)), ["raise"])
             undo = ["restore_drawn()"] if self.tx.draws else []
@@ -283,8 +283,8 @@ class Emitter:
             if kept is not None:
                 lines.insert(0, f"random = {self.constant(kept)}()")
                 lines += _handler(f"{self.constant(AssumptionError)} as error",
-                                  [*undo, "random.restore()", f"raise {signal}(error, {told})"])
-            lines += _handler("Exception as error", [*undo, f"raise {signal}(error, {told})"])
+                                  [*undo, "random.restore()", f"raise {signal}(error, {report})"])
+            lines += _handler("Exception as error", [*undo, f"raise {signal}(error, {report})"])
         return lines
 
 

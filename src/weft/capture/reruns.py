@@ -97,7 +97,7 @@ def random_state_saver(graph: fx.Graph) -> Callable[[], RandomState] | None:
 def reporter(code: types.CodeType, policy: DynamicPolicy) -> Callable[[Exception], None]:
     """The function to call if the graph of a frame raised but the frame itself then did not."""
 
-    def told(error: Exception) -> None:
+    def report(error: Exception) -> None:
         if isinstance(error, AssumptionError):
             if policy.disappointed(sum(entry.hits for entry in _frame.entries(code))):
                 _frame.clear(code)
@@ -107,4 +107,4 @@ def reporter(code: types.CodeType, policy: DynamicPolicy) -> Callable[[Exception
         _frame.skip(code)
         handle(error, during="run", what=code.co_qualname)
 
-    return told
+    return report

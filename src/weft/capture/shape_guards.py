@@ -58,8 +58,8 @@ def add_shape_guards(tx: Interpreter) -> None:
     sources = {_name(s): str(found[0]) for s, found in tx.shapes.sources.items()}
     for condition in conditions:
         if condition.program is not None:
-            told = _SYMBOL.sub(lambda m: sources.get(m[0], m[0]), condition.text)
-            tx.guards.shape(condition.program(slots), told, condition.line)
+            text = _SYMBOL.sub(lambda m: sources.get(m[0], m[0]), condition.text)
+            tx.guards.shape(condition.program(slots), text, condition.line)
     others = [c for c in conditions if c.program is None]
     if others:
         check = ShapeCheck(slots, others)
@@ -118,11 +118,11 @@ def _explained(
         asked = [
             c.text if c.line is None else f"{c.text} ({c.line})"
             for c in conditions
-            if not c.links and name in map(_name, c.symbols) and c.text != _common(name)
+            if not c.links and name in map(_name, c.symbols) and c.text != _default_limit(name)
         ]
         value = str(tx.shapes.hints.get(symbol, "any"))
         yield name, " = ".join(map(str, sources)), value, "; ".join(asked)
-    for name, origin in tx.shapes.unbacked_symbols.told():
+    for name, origin in tx.shapes.unbacked_symbols.described():
         needed = [str(a) for a in tx.shapes.asserts if name in map(_name, _symbols(a.condition))]
         yield name, origin, "depends on data", "; ".join(needed)
 
@@ -169,7 +169,7 @@ def _range(symbol: Expr) -> Iterator[SizeCondition]:
         yield _bound(symbol, "<=", limits.hi)
 
 
-def _common(name: str) -> str:
+def _default_limit(name: str) -> str:
     """The default limit of every symbol, which no program asked for."""
     return f"{name} <= {COMMON_LIMIT}"
 

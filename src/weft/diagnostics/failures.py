@@ -83,10 +83,10 @@ def _message(
 ) -> str:
     subject = f" of {what}" if what else ""
     where = f" ({stack[-1]})" if stack else ""
-    told = f"; please file the report {path}" if path else "; no report could be written"
-    told += "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    note = f"; please file the report {path}" if path else "; no report could be written"
+    note += "".join(f"; {added}" for added in getattr(error, "__notes__", ()))
     return (f"weft failed during {during}{subject}{where} and runs it eagerly: "
-            f"{type(error).__name__}: {error}{told}. WEFT_STRICT=1 raises instead.")
+            f"{type(error).__name__}: {error}{note}. WEFT_STRICT=1 raises instead.")
 
 
 def _signature(error: Exception, during: str) -> tuple[object, ...]:

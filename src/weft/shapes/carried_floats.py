@@ -46,7 +46,7 @@ class CarriedFloats:
         """The mark that C++ gets for a float that is `hint` in this call (also in a trial)."""
         known = self._marks.get(value)
         if known is None:
-            known = self._computed(value) or beside(hint, len(self._marks))
+            known = self._computed(value) or nth_mark(hint, len(self._marks))
             self._marks[value] = known
             self._marked[known] = value
         return known
@@ -81,7 +81,7 @@ class CarriedFloats:
         return self._meanings.get(number, self._marked.get(number, number))
 
 
-def beside(number: float, n: int) -> float:
+def nth_mark(number: float, n: int) -> float:
     """The nth mark for a number: close to it, and between the same `BORDERS`."""
     start = number if math.isfinite(number) and number else 0.37
     step = (n + 1) * 1.2345678912e-7

@@ -136,9 +136,9 @@ class ShapeContext:
         """The real tensor that a fake stands for, where capture knows its data."""
         self.answers: list[Any] = []
         """What operators were told of known data since the list was last cleared."""
-        self.told_before: Iterator[Any] | None = None
+        self.earlier_answers: Iterator[Any] | None = None
         """When a captured graph is run again: what capture told the operators of a node."""
-        self.n_told = 0
+        self.n_known_answers = 0
         """How often an operator used known data: its result is not to be remembered."""
         self.bool_answer: bool | None = None
         """What operators are told of bools that depend on data, while that is tried."""
@@ -251,15 +251,15 @@ class ShapeContext:
         self._counts[prefix] = number + 1
         return number
 
-    def of_known(self, data: torch.Tensor, compute: Callable[[torch.Tensor], Any]) -> Any:
+    def from_known_data(self, data: torch.Tensor, compute: Callable[[torch.Tensor], Any]) -> Any:
         """What an operator needs from the data of a fake, or None if the data is not known."""
-        if self.told_before is not None:
-            answer = next(self.told_before, None)
+        if self.earlier_answers is not None:
+            answer = next(self.earlier_answers, None)
         else:
             real = self.known_content(data)
             answer = None if real is None else compute(real)
             self.answers.append(answer)
-        self.n_told += answer is not None
+        self.n_known_answers += answer is not None
         return answer
 
     # -------------------------------------------------------------------- nodes
@@ -301,9 +301,9 @@ class ShapeContext:
         condition = self._layouts.get(key)
         if condition is None:
             condition = self._layouts[key] = question(sizes, strides, self._rank)
-        return self.bool_node(self._general(condition))
+        return self.bool_node(self._for_large_sizes(condition))
 
-    def _general(self, condition: Condition) -> Condition:
+    def _for_large_sizes(self, condition: Condition) -> Condition:
         """A layout condition on data-dependent sizes, for sizes of at least two: for smaller ones
         strides do not matter."""
         if not self.unbacked_symbols.exist or self.decide(condition) is not None:
@@ -318,7 +318,7 @@ class ShapeContext:
         hint = self.hint(value)
         return INF if hint is None else hint
 
-    def number_called(self, name: str) -> torch.SymInt | torch.SymFloat:
+    def unbacked_number(self, name: str) -> torch.SymInt | torch.SymFloat:
         """The unbacked symbol of that name, as a torch number."""
         made = self.unbacked_symbols.names[name]
         if isinstance(made, FloatSymbol):
@@ -502,7 +502,7 @@ class ShapeContext:
             return None
         if isinstance(condition, Relation) and any(
                 symbol_of(one).hi == 1 for one in condition_symbols(condition)):
-            return self._told_of_bool(condition)
+            return self._assumed_bool(condition)
         if not self.may_expect:
             return None
         expected = self.unbacked_symbols.as_expected
@@ -517,14 +517,14 @@ class ShapeContext:
             self.note_expectation()
         return answer
 
-    def _told_of_bool(self, condition: Relation) -> bool | None:
+    def _assumed_bool(self, condition: Relation) -> bool | None:
         """The truth with which an operator goes on. For the other one it raises itself; ATen graphs
         have no such operator and check the condition."""
-        if self.told_before is None:
+        if self.earlier_answers is None:
             if self.bool_answer is not None:
                 self.answers.append(self.bool_answer)
             return self.bool_answer
-        answer: bool | None = next(self.told_before, None)
+        answer: bool | None = next(self.earlier_answers, None)
         if answer is not None:
             self._assert(condition if answer else not_(condition), assumed=True)
         return answer

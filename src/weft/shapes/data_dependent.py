@@ -73,7 +73,7 @@ def _count(
     """
     if type(most) is int and most == 0:
         return 0
-    counted = None if of is None else context.of_known(of, lambda data: int(count(data)))
+    counted = None if of is None else context.from_known_data(of, lambda data: int(count(data)))
     if counted is not None:
         return counted
     known = None if key is None else context.known_counts.get(key)
@@ -168,7 +168,7 @@ def _bincount(
     weights = args[1] if len(args) > 1 else kwargs.get("weights")
     least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
     low = least if type(least) is int else 0
-    most = context.of_known(x, lambda data: max([0, *(data + 1).tolist()]))
+    most = context.from_known_data(x, lambda data: max([0, *(data + 1).tolist()]))
     count = context.unbacked("bincount", lo=low) if most is None else max(low, most)
     if most is None and low:  # as many bins as there are classes
         context.unbacked_symbols.likely[symbol_of(count.node.value).name] = low
@@ -376,7 +376,7 @@ def _item(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mapping
     x = args[0]
     if x.constant is not None or x.dtype.is_complex:
         return NotImplemented
-    number = context.of_known(x, torch.Tensor.item)
+    number = context.from_known_data(x, torch.Tensor.item)
     if number is not None:
         return number
     key = _identity(context, x, "item")

@@ -222,14 +222,14 @@ class MemoFakeMode(FakeTensorMode):
         entry = entries.get(key, _MISSING)
         if entry is not _MISSING:
             return _rebuild(entry, self, reader.tensors)
-        n_told = self.n_told()
+        n_known_answers = self.n_known_answers()
         try:
             result = self._compute(func, types, args, kwargs or {}, reader)
         except (RuntimeError, TypeError) as error:
             if not reader.symbolic or not _may_specialize(func, error):
                 raise
             result = self._otherwise(func, types, args, kwargs or {}, reader)
-        if self.n_told() == n_told:
+        if self.n_known_answers() == n_known_answers:
             self._remember(entries, key, reader, result)
         return result
 
@@ -259,9 +259,9 @@ class MemoFakeMode(FakeTensorMode):
             self.fake_tensor_converter.add_constant_storage_mapping(fake)
         return fake
 
-    def n_told(self) -> int:
+    def n_known_answers(self) -> int:
         """How often known data has decided a result, which then must not be cached."""
-        return 0 if self.symbols is None else self.symbols.n_told
+        return 0 if self.symbols is None else self.symbols.n_known_answers
 
     def _compute(
         self, func: OpOverload, types: Sequence[type], args: Sequence[Any],
@@ -393,8 +393,8 @@ _REFUSALS: Final = (
 
 
 def _may_specialize(func: OpOverload, error: Exception) -> bool:
-    told = isinstance(error, SizesAskedError)
-    return not (func.is_view or func._schema.is_mutable or told)
+    has_symbolic_sizes = isinstance(error, SizesAskedError)
+    return not (func.is_view or func._schema.is_mutable or has_symbolic_sizes)
 
 
 def _concrete(value: Any, mode: FakeTensorMode) -> Any:

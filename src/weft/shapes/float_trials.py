@@ -32,7 +32,7 @@ from weft._torch import (
     tree_flatten,
     tree_unflatten,
 )
-from weft.shapes.carried_floats import BORDERS, Formula, beside, formula_of, interval
+from weft.shapes.carried_floats import BORDERS, Formula, formula_of, interval, nth_mark
 from weft.shapes.fake_mode import MemoFakeMode
 from weft.shapes.floats import FloatValue, compare
 from weft.shapes.make_fake import make_fake, make_meta
@@ -103,7 +103,7 @@ class Trial:
             float_of(leaf): leaf for leaf in self._leaves if isinstance(leaf, torch.SymFloat)}
         self._hints = {value: symbol.node.hint for value, symbol in self._symbols.items()}
         self._marks = {
-            value: beside(hint or 0.0, i) for i, (value, hint) in enumerate(self._hints.items())}
+            value: nth_mark(hint or 0.0, i) for i, (value, hint) in enumerate(self._hints.items())}
         self._base = _Run()
         self._formulas: list[tuple[FloatValue, Formula] | None] = []
         self._domains: dict[FloatValue, tuple[float, float] | None] = {}

@@ -87,7 +87,7 @@ class Unbacked:
             return value
         return self.as_large(value)
 
-    def told(self) -> Iterator[tuple[str, str]]:
+    def described(self) -> Iterator[tuple[str, str]]:
         """Each symbol and its origin, for messages."""
         for name, (what, line) in self.origins.items():
             yield name, f"from {what}" + ("" if line is None else f" at {line}")

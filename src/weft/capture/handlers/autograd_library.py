@@ -60,13 +60,13 @@ TENSOR_METHODS["backward"] = _tensor_backward
 def _autograd_backward(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     names = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
     given = dict(zip(names, args, strict=False)) | kwargs
-    outputs = _listed(tx, given.pop("tensors"))
-    gradients = _listed(tx, given.pop("grad_tensors", NONE)) or [NONE] * len(outputs)
+    outputs = _as_list(tx, given.pop("tensors"))
+    gradients = _as_list(tx, given.pop("grad_tensors", NONE)) or [NONE] * len(outputs)
     given.pop("grad_variables", None)
     return _backward(tx, outputs, gradients, **given)
 
 
-def _listed(tx: Interpreter, value: SymbolicValue) -> list[SymbolicValue]:
+def _as_list(tx: Interpreter, value: SymbolicValue) -> list[SymbolicValue]:
     """A tensor, or a sequence of them, as a list; [] for None."""
     value = tx.force(value)
     if value.is_constant and value.constant() is None:
@@ -83,7 +83,7 @@ def _backward(
     if are_functorch_transforms_active():
         raise graph_break("unknown-operation", "backward under a transform")
     nodes = _autograd_nodes(outputs)
-    wanted = [_checked(tx, leaf) for leaf in _listed(tx, inputs)] or _leaves(tx, outputs, nodes)
+    wanted = [_plain_leaf(tx, leaf) for leaf in _as_list(tx, inputs)] or _leaves(tx, outputs, nodes)
     retained = [v for v in tx.leaves.values() if v not in wanted and id(v.example.grad_fn) in nodes]
     create = create_graph.truth(tx)
     keep = create if retain_graph is NONE else retain_graph.truth(tx)
@@ -128,10 +128,10 @@ def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: dict[int, Any]
     found = [leaf for leaf in found if leaf.example.requires_grad]  # the others were frozen since
     if any(id(leaf.example) not in ends for leaf in found):
         raise graph_break("unknown-operation", "backward to what a tensor was before it changed")
-    return [_checked(tx, leaf) for leaf in found]
+    return [_plain_leaf(tx, leaf) for leaf in found]
 
 
-def _checked(tx: Interpreter, leaf: SymbolicValue) -> TensorValue:
+def _plain_leaf(tx: Interpreter, leaf: SymbolicValue) -> TensorValue:
     """The leaf; breaks the graph if autograd does more with its gradient than add it up."""
     leaf = tx.force(leaf)
     if not isinstance(leaf, TensorValue) or leaf.example.layout is not torch.strided:
@@ -158,7 +158,7 @@ def _accumulate(tx: Interpreter, leaf: TensorValue, gradient: TensorValue, creat
     """Do what autograd does with a gradient that arrives at a leaf."""
     old = leaf.getattr(tx, "grad")
     if not isinstance(old, TensorValue):
-        leaf.write(tx, "grad", gradient if create else _own(tx, leaf, gradient, others))
+        leaf.write(tx, "grad", gradient if create else _in_own_memory(tx, leaf, gradient, others))
     elif create or leaf.example.grad_fn is not None:
         leaf.write(tx, "grad", run(tx, "call_method", "add", [old, gradient], {}))
     elif old.example.requires_grad:
@@ -167,8 +167,8 @@ def _accumulate(tx: Interpreter, leaf: TensorValue, gradient: TensorValue, creat
         run(tx, "call_method", "add_", [old, gradient], {})
 
 
-def _own(tx: Interpreter, leaf: TensorValue, gradient: TensorValue, others: list[SymbolicValue]
-         ) -> SymbolicValue:
+def _in_own_memory(tx: Interpreter, leaf: TensorValue, gradient: TensorValue,
+                   others: list[SymbolicValue]) -> SymbolicValue:
     """The gradient in its own memory, laid out as the leaf."""
     fake = gradient.example
     if fake.layout is not torch.strided:
@@ -186,8 +186,8 @@ def _own(tx: Interpreter, leaf: TensorValue, gradient: TensorValue, others: list
 def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
     given = dict(zip(names, args, strict=False)) | kwargs
-    outputs = _listed(tx, given["outputs"])
-    for value in _listed(tx, given["inputs"]):
+    outputs = _as_list(tx, given["outputs"])
+    for value in _as_list(tx, given["inputs"]):
         if isinstance(value, TensorValue) and value.source is not None:
             _check_hooks(tx, value)
     differentiable = [o for o in outputs

@@ -52,7 +52,7 @@ from weft.capture.values.symbolic_numbers import (
     extreme_number,
     operand,
 )
-from weft.capture.values.symbolic_texts import written
+from weft.capture.values.symbolic_texts import format_symbolic
 from weft.capture.values.tensors import TensorValue, run
 from weft.capture.values.user_keys import UserKey
 from weft.registrar import registrar
@@ -306,7 +306,7 @@ rule(min)(_extreme(min, "lt"))
 
 @rule(sorted)
 def _sorted(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return ListValue(sort_values(tx, tx.listed(args[0]), kwargs))
+    return ListValue(sort_values(tx, tx.to_list(args[0]), kwargs))
 
 
 @rule(abs)
@@ -377,7 +377,7 @@ def _ascii(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(repr)
 def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    text = written(tx, repr, args[0])
+    text = format_symbolic(tx, repr, args[0])
     if text is not None:
         return text
     obj = python_object(tx, args[0])
@@ -451,7 +451,7 @@ def _format(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> SymbolicValue:
     """`format(value, spec)`."""
-    text = written(tx, format, value, spec.constant()) if spec.is_constant else None
+    text = format_symbolic(tx, format, value, spec.constant()) if spec.is_constant else None
     if text is not None:
         return text
     obj = python_object(tx, value)

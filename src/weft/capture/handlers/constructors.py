@@ -56,7 +56,7 @@ from weft.capture.values.sequences import (
 from weft.capture.values.sets import SetValue
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.symbolic_ranges import symbolic_range
-from weft.capture.values.symbolic_texts import written
+from weft.capture.values.symbolic_texts import format_symbolic
 from weft.capture.values.tensors import TensorValue
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _refused_super(after: type, owner: SymbolicValue) -> str:
 @constructor(list)
 def _list(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     _one_argument(cls, args, kwargs)
-    return ListValue(tx.listed(args[0]) if args else [])
+    return ListValue(tx.to_list(args[0]) if args else [])
 
 
 def _one_argument(cls: type, args: Args, kwargs: Kwargs) -> None:
@@ -130,18 +130,18 @@ def _tuple(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
     _one_argument(cls, args, kwargs)
     if args and type(args[0]) is TupleValue:
         return args[0]
-    return TupleValue(tx.listed(args[0]) if args else [])
+    return TupleValue(tx.to_list(args[0]) if args else [])
 
 
 @constructor(torch.Size)
 def _size(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return SizeValue(tx.listed(args[0]) if args else [])
+    return SizeValue(tx.to_list(args[0]) if args else [])
 
 
 @rule(tuple.__new__)
 def _tuple_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     cls = args[0].constant()
-    items = tx.listed(args[1]) if len(args) > 1 else []
+    items = tx.to_list(args[1]) if len(args) > 1 else []
     if cls is tuple:
         return TupleValue(items)
     if hasattr(cls, "_fields"):
@@ -246,7 +246,7 @@ def _str(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
         return _decoded(tx, args, kwargs)
     if not args:
         return constant("")
-    text = written(tx, str, args[0])
+    text = format_symbolic(tx, str, args[0])
     if text is not None:
         return text
     obj = python_object(tx, args[0])
@@ -497,7 +497,7 @@ def _choose(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
 
 def _pools(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     numbers = {name: value.constant() for name, value in kwargs.items()}
-    pools = [tx.listed(arg) for arg in args]
+    pools = [tx.to_list(arg) for arg in args]
     evaluate(tx, lambda: cls(*([()] * len(pools)), **numbers))  # raises what is wrong with them
     return PoolIterator(cls, pools, numbers)
 

@@ -44,7 +44,7 @@ _CUSTOM: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
 _RECONSTRUCT: Final[Any] = vars(copy)["_reconstruct"]
 _NEW_OBJECT: Final[Any] = vars(copyreg)["__newobj__"]
 
-_ASKED: Final = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__")
+_LOOKED_UP: Final = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__")
 
 
 @rule(copy.copy)
@@ -169,14 +169,14 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     if any(_overrides(value.cls, name) for name in _CUSTOM):
         return _reconstructed(tx, value, NONE if memo is None else memo)
-    _ask(tx, value, _ASKED[memo is None:])
+    _check_lookups(tx, value, _LOOKED_UP[memo is None:])
     made = make_instance(tx, value.cls, [])
     if not isinstance(made, ObjectValue) or type(made) is not type(value):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__}")
     if memo is not None:
         memo.add(tx, value, made)
     pairs = value.attributes.pairs(tx)
-    _ask(tx, made, ("__setstate__", "__dict__") if pairs else ())
+    _check_lookups(tx, made, ("__setstate__", "__dict__") if pairs else ())
     for key, item in pairs:
         if not (isinstance(value, ModuleValue) and key.constant() == "_compiled_call_impl"):
             made.attributes.setitem(tx, key, part(item))
@@ -236,7 +236,7 @@ def _reduced(tx: Interpreter, value: ObjectValue, has_state: bool) -> SymbolicVa
     return TupleValue([maker, TupleValue([cls]), state, items, pairs])
 
 
-def _ask(tx: Interpreter, value: ObjectValue, names: tuple[str, ...]) -> None:
+def _check_lookups(tx: Interpreter, value: ObjectValue, names: tuple[str, ...]) -> None:
     """Look up the methods that the copy module looks up, in case the program's class redirects
     that.
 

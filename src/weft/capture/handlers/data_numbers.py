@@ -101,7 +101,7 @@ def _truncated(tx: Interpreter, number: SymbolicNumberValue) -> SymbolicValue:
 TRUNCATED.append(_truncated)
 
 
-def _settled(tx: Interpreter, size: Any) -> int | None:
+def _likely_size(tx: Interpreter, size: Any) -> int | None:
     """The size if it is known or has a likely value."""
     try:
         return size if type(size) is int else tx.shapes.specialize(size.node.value)
@@ -114,7 +114,7 @@ def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) ->
     known = tensor.known_data(tx)
     if known is not None:
         return tx.wrap_new(known.tolist())
-    sizes = [_settled(tx, n) for n in tensor.example.shape]
+    sizes = [_likely_size(tx, n) for n in tensor.example.shape]
     short = math.prod(_LONGEST_LIST + 1 if n is None else n for n in sizes) <= _LONGEST_LIST
     _require(tx, tensor, "tolist", short)
     if not sizes:

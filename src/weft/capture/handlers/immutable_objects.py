@@ -62,7 +62,7 @@ def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVal
 @wraps(*_BY_VALUE)
 def _wrap_by_value(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None and not source.is_fixed:
-        tx.guards.alike(source, obj, lambda one: (one, repr(one)))
+        tx.guards.same_key(source, obj, lambda one: (one, repr(one)))
     return ConstantValue(obj)
 
 

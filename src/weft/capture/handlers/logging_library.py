@@ -126,14 +126,15 @@ def _is_enabled(tx: Interpreter, logger: logging.Logger, level: int) -> bool:
     """`logger.isEnabledFor(level)`, with guards on all that it depends on."""
     if type(logger).isEnabledFor is not logging.Logger.isEnabledFor:
         raise graph_break("print", "a logger that decides itself what it writes")
-    for owner, name in ((logger, "disabled"), (logger.manager, "_disable"), *_asked(logger)):
+    switches = ((logger, "disabled"), (logger.manager, "_disable"))
+    for owner, name in (*switches, *_level_attributes(logger)):
         obj = vars(owner)[name]
         kind = "is" if isinstance(obj, logging.Logger) else "eq"
         tx.guards.add(_attributes(tx, owner).dict_item(name), kind, obj)
     return logger.isEnabledFor(level)
 
 
-def _asked(logger: logging.Logger) -> Iterator[tuple[Any, str]]:
+def _level_attributes(logger: logging.Logger) -> Iterator[tuple[Any, str]]:
     """The attributes that determine the effective level."""
     current: logging.Logger | None = logger
     while current is not None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def _register_hook(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs
                    ) -> SymbolicValue:
     hook = tx.force(args[0]) if len(args) == 1 and not kwargs else NONE
-    real = _real(tx, hook) if _is_computed_here(tensor) and _is_dropped(tx) else None
+    real = _real_hook(tx, hook) if _is_computed_here(tensor) and _is_dropped(tx) else None
     if real is None:
         raise graph_break("gradient-hook", f"a hook on the gradient of {tensor!r}")
     with rehearsal(tx, f"the hook {hook!r}", [tensor]):
@@ -56,7 +56,7 @@ def _is_dropped(tx: Interpreter) -> bool:
     return frame is not None and frame.program.instructions[frame.pc].name == "POP_TOP"
 
 
-def _real(tx: Interpreter, hook: SymbolicValue) -> Any:
+def _real_hook(tx: Interpreter, hook: SymbolicValue) -> Any:
     """The hook as a real function, or None if it is not known before the graph runs."""
     if isinstance(hook, BuiltinValue):
         return hook.function

@@ -86,12 +86,12 @@ def _batched(tx: Interpreter, tensor: SymbolicValue, key: SymbolicValue) -> Symb
         return None
     found: list[SymbolicValue] = []
     for item in items:
-        whole = isinstance(item, SliceValue) and all(map(is_none, item.parts))
+        is_full = isinstance(item, SliceValue) and all(map(is_none, item.parts))
         if isinstance(item, ConstantValue) and type(item.value) is int:
             at = [tensor, constant(len(found)), item]
             tensor = run(tx, "call_function", torch.select, at, {})
-        elif whole or isinstance(item, TensorValue):
-            found.append(NONE if whole else item)
+        elif is_full or isinstance(item, TensorValue):
+            found.append(NONE if is_full else item)
         else:
             return None
     return run(tx, "call_function", torch.ops.aten.index.Tensor, [tensor, ListValue(found)], {})
@@ -109,7 +109,7 @@ def _selected(tx: Interpreter, tensor: TensorValue, key: SymbolicValue) -> Symbo
         return None
     if not all(isinstance(item, _BASIC) and _is_basic(item) for item in items):
         raise graph_break("unknown-operation", "a symbolic int beside indices that are tensors")
-    rest = TupleValue([_whole() if _is_symbolic_int(item) else item for item in items])
+    rest = TupleValue([_full_slice() if _is_symbolic_int(item) else item for item in items])
     part = run(tx, "call_function", operator.getitem, [tensor, rest], {})
     for dim, index in reversed(_places(items, tensor.example.dim())):
         part = run(tx, "call_function", torch.select, [part, constant(dim), index], {})
@@ -131,7 +131,7 @@ def _places(items: list[SymbolicValue], rank: int) -> list[tuple[int, SymbolicVa
     return found
 
 
-def _whole() -> SliceValue:
+def _full_slice() -> SliceValue:
     return SliceValue([NONE, NONE, NONE])
 
 

@@ -19,7 +19,7 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import PYTHON_FORMS, constant, evaluate, python_object
 from weft.capture.values.functions import rule
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.symbolic_texts import TextValue, WrittenPart, joined
+from weft.capture.values.symbolic_texts import TextValue, WrittenPart, join_texts
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -45,10 +45,10 @@ _parsed_by(texts.directives_of)
 
 @rule(texts.join)
 def _join(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    between, items = args[0].constant(), [tx.force(item) for item in tx.listed(args[1])]
+    between, items = args[0].constant(), [tx.force(item) for item in tx.to_list(args[1])]
     if any(isinstance(item, TextValue) for item in items) and (
             {item.python_type() for item in items} == {str}):
-        return joined(tx, [part for item in items for part in (constant(between), item)][1:])
+        return join_texts(tx, [part for item in items for part in (constant(between), item)][1:])
     objects = [python_object(tx, item) for item in items]
     if MISSING in objects:
         raise graph_break("unknown-operation", f"{between!r}.join on {items!r}")

@@ -73,7 +73,7 @@ def _none(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return NONE
 
 
-def _now(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
+def _current_result(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """The current result of a function of constants."""
     objects = [python_object(tx, a) for a in args]
     named = {k: python_object(tx, v) for k, v in kwargs.items()}
@@ -85,7 +85,7 @@ def _state(function: Any) -> None:
 
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.wrap_new(_now(tx, function, args, kwargs))
+        return tx.wrap_new(_current_result(tx, function, args, kwargs))
 
 
 @rule(torch.is_grad_enabled)
@@ -115,7 +115,7 @@ for _function in (torch.cuda.is_available, torch.backends.mps.is_available, torc
 @rule(torch.cuda.get_device_properties)
 def _device_properties(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Properties of a device, which stay the same as long as the process runs."""
-    found = _now(tx, torch.cuda.get_device_properties, args, kwargs)
+    found = _current_result(tx, torch.cuda.get_device_properties, args, kwargs)
     return tx.wrap_fixed(found, "device properties")
 
 
@@ -225,7 +225,7 @@ _NUMPY_TYPES: Final = {
 
 def _with_numpy_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> Kwargs:
     """Tensors of NumPy numbers have their dtypes, which a graph's plain numbers do not express."""
-    kinds = _kinds(tx, args[0]) if len(args) == 1 and "dtype" not in kwargs else set()
+    kinds = _number_types(tx, args[0]) if len(args) == 1 and "dtype" not in kwargs else set()
     if kinds.isdisjoint(_NUMPY_TYPES) or not kinds <= {int, float, bool, *_NUMPY_TYPES}:
         return kwargs
     plain = {int: torch.int64, float: torch.get_default_dtype(), bool: torch.bool}
@@ -233,11 +233,11 @@ def _with_numpy_type(tx: Interpreter, args: Args, kwargs: Kwargs) -> Kwargs:
     return kwargs | {"dtype": constant(functools.reduce(torch.promote_types, types))}
 
 
-def _kinds(tx: Interpreter, value: SymbolicValue) -> set[type]:
+def _number_types(tx: Interpreter, value: SymbolicValue) -> set[type]:
     """The types of the numbers in nested lists."""
     value = tx.force(value)
     if isinstance(value, (ListValue, TupleValue)):
-        return set().union(*(_kinds(tx, item) for item in value.all(tx)))
+        return set().union(*(_number_types(tx, item) for item in value.all(tx)))
     known = isinstance(value, (ConstantValue, SymbolicNumberValue))
     return {value.python_type() if known else object}
 

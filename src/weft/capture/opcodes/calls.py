@@ -81,7 +81,7 @@ def call_function_ex(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     kwargs = {} if given is None else _keywords(tx, function, given)
     if not is_iterable(tx, starred):
         refuse_argument(tx, function, "* must be an iterable", starred)
-    args = [tx.force(item) for item in tx.listed(starred)]
+    args = [tx.force(item) for item in tx.to_list(starred)]
     call(tx, frame, function, [*before, *args], kwargs)
 
 

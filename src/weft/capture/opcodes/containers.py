@@ -15,7 +15,7 @@ from weft.capture.values.constant import constant
 from weft.capture.values.mapping import DictValue, is_mapping_object
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.sets import SetValue
-from weft.capture.values.symbolic_texts import TextValue, joined
+from weft.capture.values.symbolic_texts import TextValue, join_texts
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -171,7 +171,7 @@ def format_with_spec(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 def build_string(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     parts = frame.popn(ins.arg)
     if any(isinstance(part, TextValue) for part in parts):
-        frame.push(joined(tx, parts))
+        frame.push(join_texts(tx, parts))
         return
     texts = tx.constants(parts)
     if texts is None:

@@ -305,5 +305,5 @@ def _wrap_identity(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
 @wraps(torch.device, torch.finfo, torch.iinfo, torch.nn.attention.SDPBackend)
 def _wrap_equal(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None:
-        tx.guards.alike(source, obj)
+        tx.guards.same_key(source, obj)
     return ConstantValue(obj)

@@ -179,7 +179,7 @@ def inputs_of(tx: Interpreter, steps: list[fx.Node]) -> list[GraphInput]:
 
 def run_steps(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
     """Run the steps; their results after the last of them."""
-    values = {given.node: _own(given.example) for given in inputs_of(tx, steps)}
+    values = {given.node: _real_copy(given.example) for given in inputs_of(tx, steps)}
     with no_modes(), torch.no_grad():
         for step in steps:
             if step.op != "placeholder":
@@ -189,7 +189,7 @@ def run_steps(tx: Interpreter, steps: list[fx.Node]) -> dict[fx.Node, Any]:
     return values
 
 
-def _own(example: Any) -> Any:
+def _real_copy(example: Any) -> Any:
     return example.detach().clone() if isinstance(example, torch.Tensor) else example
 
 

@@ -205,12 +205,12 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
     recipe = MadeClass(metaclass, name, bases, namespace)
     tx.stand_ins = {}
     stand_ins = {key: stand_in(tx, value) for key, value in namespace.items()}
-    told = [key for key, obj in stand_ins.items() if _is_told_its_name(obj)]
-    if any(isinstance(obj, dataclasses.Field) and _is_told_its_name(obj.default)
+    named = [key for key, obj in stand_ins.items() if _has_set_name(obj)]
+    if any(isinstance(obj, dataclasses.Field) and _has_set_name(obj.default)
            for obj in stand_ins.values()):
         raise graph_break("unknown-operation", f"the class {name}, a field of which tells its name")
-    recipe.late = [*told, *(key for key, value in namespace.items()
-                            if isinstance(value, ObjectValue) and key not in told)]
+    recipe.late = [*named, *(key for key, value in namespace.items()
+                            if isinstance(value, ObjectValue) and key not in named)]
     missing = {n for base in classes for n in getattr(base, "__abstractmethods__", ())}
     if not missing.isdisjoint(recipe.late):
         raise graph_break("unknown-operation", f"the class {name}, which has been abstract")
@@ -219,7 +219,7 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
     made = register(tx, model, recipe)
     for key in recipe.late:
         type.__setattr__(model, key, stand_ins[key])
-    for key in told:
+    for key in named:
         teller = type_lookup(type(stand_ins[key]), "__set_name__")
         try:
             tx.wrap_fixed(teller, "__set_name__").call(
@@ -235,7 +235,7 @@ def register(tx: Interpreter, model: Any, recipe: SymbolicValue) -> ClassValue:
     return ClassValue(model)
 
 
-def _is_told_its_name(obj: Any) -> bool:
+def _has_set_name(obj: Any) -> bool:
     teller = type_lookup(type(obj), "__set_name__")
     return teller is not MISSING and not isinstance(teller, types.MethodDescriptorType) and (
         not isinstance(obj, _TOLD_AS_IT_IS))

@@ -120,7 +120,7 @@ class DictValue(ContainerMethods):
             self.keys_guarded = True
             if isinstance(self.original, OrderedDict) and len(self.original) > 1:
                 # It has its own order, which C does not see. (Modules' hooks are empty ones.)
-                tx.guards.alike(self.source, self.original, _typed_keys)
+                tx.guards.same_key(self.source, self.original, _typed_keys)
                 return
             tx.guards.add(self.source, "dict_keys", tuple(key for key, _ in _items(self.original)))
 

@@ -387,7 +387,7 @@ def _wrap_dtype(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
 def _wrap_scalar(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """A NumPy scalar is a constant."""
     if source is not None:
-        tx.guards.alike(source, obj, lambda one: (one.dtype, one.tobytes()))
+        tx.guards.same_key(source, obj, lambda one: (one.dtype, one.tobytes()))
     return ConstantValue(obj)
 
 

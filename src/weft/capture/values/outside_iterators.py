@@ -153,7 +153,8 @@ def _wrap_zip(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue
     tx.guards.add(source.call(_is_strict, source.name), "eq", strict)
     parts = _part_sources(obj, source)
     tx.guards.add(source.call(_parts, source.name), "len", len(parts))
-    return _made(ZipIterator([tx.wrap(part, place) for part, place in parts], strict), source)
+    sources = [tx.wrap(part, place) for part, place in parts]
+    return _with_source(ZipIterator(sources, strict), source)
 
 
 def _is_strict(iterator: Any) -> bool:
@@ -168,10 +169,10 @@ def _wrap_map(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue
     (function, place), *parts = _part_sources(obj, source)
     tx.guards.add(source.call(_parts, source.name), "len", 1 + len(parts))
     iterators = [tx.wrap(part, where) for part, where in parts]
-    return _made(MapIterator(tx.wrap(function, place), iterators), source)
+    return _with_source(MapIterator(tx.wrap(function, place), iterators), source)
 
 
-def _made(value: SymbolicValue, source: Source) -> SymbolicValue:
+def _with_source(value: SymbolicValue, source: Source) -> SymbolicValue:
     value.source = source
     return value
 
@@ -207,13 +208,13 @@ class OutsideEnumerate(IteratorValue):
         take(self, emit)
 
 
-def _own(value: SymbolicValue) -> bool:
+def _claim(value: SymbolicValue) -> bool:
     """Record that an enumerate object advances an iterator; False if that might have other
     effects."""
     if isinstance(value, (OutsideIterator, OutsideEnumerate)):
         value.owned = True
         return True
-    return isinstance(value, ZipIterator) and all(map(_own, value.sources))
+    return isinstance(value, ZipIterator) and all(map(_claim, value.sources))
 
 
 @wraps(enumerate)
@@ -223,6 +224,6 @@ def _wrap_enumerate(tx: Interpreter, obj: Any, source: Source | None) -> Symboli
     tx.guards.add(source, "type_is", enumerate)
     (inner, inner_place), (count, count_place) = _part_sources(obj, source)
     below = tx.wrap(inner, inner_place)
-    if not _own(below):
+    if not _claim(below):
         return unknown(tx, obj, source)
     return OutsideEnumerate(source, obj, EnumerateIterator(below, tx.wrap(count, count_place)))

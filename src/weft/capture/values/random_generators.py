@@ -236,13 +236,13 @@ def draw_lines(emit: Emitter) -> list[str]:
     if draws and emit.on_error is not None:
         outside = [d.owner for d in draws if d.owner.source and not d.owner.source.is_drawn]
         owners = ", ".join(dict.fromkeys(map(emit.value, outside)))
-        lines.insert(0, f"restore_drawn = {emit.constant(kept)}({owners})")
+        lines.insert(0, f"restore_drawn = {emit.constant(state_restorer)}({owners})")
     return lines
 
 
-def kept(*generators: Any) -> Callable[[], None]:
+def state_restorer(*generators: Any) -> Callable[[], None]:
     """A function that resets the generators to their current states."""
-    steps = [_kept(generator) for generator in generators]
+    steps = [_restorer(generator) for generator in generators]
 
     def restore() -> None:
         for step in steps:
@@ -251,7 +251,7 @@ def kept(*generators: Any) -> Callable[[], None]:
     return restore
 
 
-def _kept(generator: Any) -> Callable[[], None]:
+def _restorer(generator: Any) -> Callable[[], None]:
     if isinstance(generator, random.Random):
         return partial(generator.setstate, generator.getstate())
     if hasattr(generator, "set_state"):

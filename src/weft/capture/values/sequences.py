@@ -321,7 +321,7 @@ class ListValue(GrowingValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op == "iadd" and not reflected:
-            self.append(tx.listed(other))
+            self.append(tx.to_list(other))
             self.changed(tx)
             return self
         if op == "imul" and not reflected:
@@ -332,7 +332,7 @@ class ListValue(GrowingValue):
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         if isinstance(key, SliceValue):
-            at, items = key.constant_slice(tx), tx.listed(value)
+            at, items = key.constant_slice(tx), tx.to_list(value)
             evaluate(tx, lambda: self.items.__setitem__(at, items))
         else:
             self.items[self.index_of(tx, key, "list assignment index")] = value
@@ -350,7 +350,7 @@ class ListValue(GrowingValue):
         return NONE
 
     def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.append(tx.listed(args[0]))
+        self.append(tx.to_list(args[0]))
         self.changed(tx)
         return NONE
 
@@ -415,7 +415,7 @@ class ListValue(GrowingValue):
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if kwargs or len(args) > 1:
             raise graph_break("unknown-operation", "arguments of list.__init__")
-        self.items = tx.listed(args[0]) if args else []
+        self.items = tx.to_list(args[0]) if args else []
         self.changed(tx)
         return NONE
 
@@ -685,7 +685,7 @@ def _wrap_size(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValu
 @wraps(range)
 def _wrap_range(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is not None:
-        tx.guards.alike(source, obj)
+        tx.guards.same_key(source, obj)
     return RangeValue(obj)
 
 

@@ -301,7 +301,7 @@ def _wrap_set(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue
     original = MISSING if source is None else obj
     value = SetValue(source, cls=type(obj), original=original)
     if source is not None:
-        tx.guards.alike(source, obj, frozenset if {str}.issuperset(map(type, obj)) else _exact)
+        tx.guards.same_key(source, obj, frozenset if {str}.issuperset(map(type, obj)) else _exact)
     for item in obj:
         fixed = source is not None and not isinstance(item, (str, int, float, tuple, type(None)))
         value.entries[item] = tx.wrap_fixed(item, describe(item)) if fixed else tx.wrap_new(item)

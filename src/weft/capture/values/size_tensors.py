@@ -96,14 +96,14 @@ class _Evaluation:
         if dtype is torch.bool and isinstance(made, bool | torch.SymBool):
             return made
         if dtype.is_floating_point and dtype.itemsize >= 4:
-            return made if isinstance(made, _Fraction) else _Fraction(_whole(made), 1, (made,))
+            return made if isinstance(made, _Fraction) else _Fraction(_integer(made), 1, (made,))
         if dtype not in (torch.int64, torch.int32):
             raise _NoNumber
-        whole = self.truncated(made) if isinstance(made, _Fraction) else _whole(made)
+        integer = self.truncated(made) if isinstance(made, _Fraction) else _integer(made)
         limit = 1 << (8 * dtype.itemsize - 1)
-        if not self.holds(-limit <= whole) or not self.holds(whole < limit):
+        if not self.holds(-limit <= integer) or not self.holds(integer < limit):
             raise _NoNumber  # it overflows
-        return whole
+        return integer
 
     def truncated(self, made: _Fraction) -> Whole:
         if made.under != 1 and not self.holds(made.over >= 0):
@@ -141,14 +141,14 @@ def _name(target: Any) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 
-def _whole(value: Any) -> Whole:
+def _integer(value: Any) -> Whole:
     if type(value) is int or isinstance(value, torch.SymInt):
         return value
     raise _NoNumber
 
 
 def _fraction(value: Any) -> _Fraction:
-    return value if isinstance(value, _Fraction) else _Fraction(_whole(value), 1)
+    return value if isinstance(value, _Fraction) else _Fraction(_integer(value), 1)
 
 
 # -- what operators make of numbers ---------------------------------------------------------------
@@ -157,7 +157,7 @@ def _fraction(value: Any) -> _Fraction:
 def _sum(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def rule(ev: _Evaluation, a: Any, b: Any) -> Any:
         if not isinstance(a, _Fraction) and not isinstance(b, _Fraction):
-            return function(_whole(a), _whole(b))
+            return function(_integer(a), _integer(b))
         a, b = _fraction(a), _fraction(b)
         over = function(a.over * b.under, b.over * a.under)
         return _Fraction(over, a.under * b.under, (*a.numerators, *b.numerators, over))
@@ -167,7 +167,7 @@ def _sum(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 def _product(ev: _Evaluation, a: Any, b: Any) -> Any:
     if not isinstance(a, _Fraction) and not isinstance(b, _Fraction):
-        return _whole(a) * _whole(b)
+        return _integer(a) * _integer(b)
     a, b = _fraction(a), _fraction(b)
     over = a.over * b.over
     return _Fraction(over, a.under * b.under, (*a.numerators, *b.numerators, over))
@@ -183,14 +183,14 @@ def _quotient(ev: _Evaluation, a: Any, b: Any, *, rounding_mode: str | None = No
 
 
 def _divided(ev: _Evaluation, a: Any, b: Any, rounding_mode: str = "floor") -> Any:
-    a, b = _whole(a), _whole(b)
+    a, b = _integer(a), _integer(b)
     if type(b) is not int or b <= 0 or (rounding_mode == "trunc" and not ev.holds(a >= 0)):
         raise _NoNumber
     return a // b
 
 
 def _remainder(ev: _Evaluation, a: Any, b: Any) -> Any:
-    return _whole(a) - b * _divided(ev, a, b)
+    return _integer(a) - b * _divided(ev, a, b)
 
 
 def _rounding(*, up: bool) -> Callable[..., Any]:
@@ -198,13 +198,13 @@ def _rounding(*, up: bool) -> Callable[..., Any]:
 
 
 def _of_wholes(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda ev, *args: function(*map(_whole, args))
+    return lambda ev, *args: function(*map(_integer, args))
 
 
 def _clamp(ev: _Evaluation, a: Any, min: Any = None, max: Any = None) -> Whole:
-    made = _whole(a)
-    made = made if min is None else torch.sym_max(made, _whole(min))
-    return made if max is None else torch.sym_min(made, _whole(max))
+    made = _integer(a)
+    made = made if min is None else torch.sym_max(made, _integer(min))
+    return made if max is None else torch.sym_min(made, _integer(max))
 
 
 def _same(ev: _Evaluation, a: Any, *args: Any, **named: Any) -> Any:

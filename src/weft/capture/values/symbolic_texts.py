@@ -95,7 +95,7 @@ class TextValue(SymbolicValue):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         pair = (other, self) if reflected else (self, other)
         if op in ("add", "iadd") and other.python_type() is str:
-            return joined(tx, pair)
+            return join_texts(tx, pair)
         left, right = (one.fixed() if isinstance(one, TextValue) else one for one in pair)
         return tx.binary(op, left, right)
 
@@ -115,7 +115,7 @@ class TextValue(SymbolicValue):
         return "a text with sizes"
 
 
-def written(tx: Interpreter, function: Callable[..., str], value: SymbolicValue, *more: str
+def format_symbolic(tx: Interpreter, function: Callable[..., str], value: SymbolicValue, *more: str
             ) -> TextValue | None:
     """`function(value, *more)`, for a value with symbolic numbers or a text with some.
 
@@ -154,7 +154,7 @@ def _holds_numbers(tx: Interpreter, value: SymbolicValue) -> bool:
         isinstance(item, SymbolicNumberValue | ConstantValue) for item in items)
 
 
-def joined(tx: Interpreter, texts: Iterable[SymbolicValue]) -> SymbolicValue:
+def join_texts(tx: Interpreter, texts: Iterable[SymbolicValue]) -> SymbolicValue:
     """The concatenation of the texts."""
     return TextValue(tx, tuple(part for text in texts for part in _parts(text)))
 
