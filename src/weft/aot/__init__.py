@@ -12,5 +12,6 @@ Place in the pipeline: between capture and code generation. `pipeline.py` lists 
   `absent_tangents`;
 - at run time: `runtime_wrapper`, `control_flow`, `python_code`, `global_state`,
   `autograd_function`, `backward_stages`, `tangents`, `saved_values`, `reference_counts`,
-  `double_backward`.
+  `double_backward`;
+- `plain_sizes`, for checks of numerics.
 """

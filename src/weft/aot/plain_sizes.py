@@ -1,6 +1,6 @@
-"""An ATen graph for the sizes of one call: plain integers in place of symbolic ones.
+"""An ATen graph for the sizes of one call: plain integers instead of symbolic ones.
 
-Place in the pipeline: beside it; checks of numerics run ATen graphs through torch.fx::
+Place in the pipeline: off the path; checks of numerics run ATen graphs through torch.fx::
 
     gm = with_plain_sizes(gm, inputs)       # full([s0, 4], 1.0)  ->  full([8, 4], 1.0)
     gm(*inputs)
@@ -20,9 +20,9 @@ from weft.aot.symbols import SYMBOLIC, input_symbols, size_text
 
 
 def with_plain_sizes(gm: AtenGraph, inputs: Sequence[Any]) -> fx.GraphModule:
-    """A copy of the graph with the sizes that these inputs give.
+    """A copy of the graph with the sizes of these inputs.
 
-    NameError: a size depends on data, and no input gives it.
+    Raises NameError if a size depends on data that no input gives.
     """
     placeholders = gm.graph.find_nodes(op="placeholder")
     sources = input_symbols(n.meta["val"] for n in placeholders)

@@ -1,8 +1,16 @@
 """Capture: a Python frame → a torch-level graph, guards, and a replacement function.
 
-Place in the pipeline: the front end. Core types: `FrameCompiler` (the miss path, compiler.py),
-`Interpreter`, `SymbolicValue` (values/), `Source`, `Guard`, `SideEffects`, `GraphBuilder`,
-`Emitter` (replacement.py)::
+Place in the pipeline: the front end. By role:
+
+- the steps of a miss: `compiler` (`FrameCompiler`), `skips`, `recompiles`, `guard_changes`,
+  `reruns`;
+- interpretation: `interpreter`, `frame`, `operations`, `bytecode/`, `opcodes/`, `values/`,
+  `handlers/`, `polyfills/`, `numpy_calls`, `numpy_models`;
+- results: `graph`, `subgraphs`, `source`, `guards`, `identity_guards`, `shape_guards`, `state`,
+  `side_effects`, `device_modes`, `ignored_warnings`;
+- what runs instead of the frame: `replacement` (`Emitter`), `gradients`, `tracebacks`,
+  `user_lines`;
+- graph breaks: `breaks`, `break_operations`, `resumption`, `continuation`, `checkpointing`.
 
     compiled = compile_function(f, options, backend)
     compiled(x)                       # captured here

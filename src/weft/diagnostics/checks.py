@@ -1,15 +1,15 @@
-"""Settings `check_numerics` and `repro_after`: each compiled graph beside PyTorch, and what fails
-made small.
+"""The settings `check_numerics` and `repro_after`: compare compiled graphs with PyTorch, reduce
+failing ones.
 
 Place in the pipeline: between capture and the backend (stage "capture"), and between aot and the
 code generator (stage "aot")::
 
     compiled = checked("aot", lambda: compile_graph(gm), lambda inputs: gm, ..., again=compile_fx)
 
-With `check_numerics` the result of each call is compared with that of the graph run by PyTorch
-(`numerics.compare`). Where they differ, `NumericsError` names the operators that are enough to make
-them differ (`minimize.py`) and the user's lines; with `repro_after` a program that shows it is
-written (`repro.py`). With `repro_after` the same is done for graphs that fail to compile.
+With `check_numerics`, the result of each call is compared with that of the graph run by PyTorch
+(`numerics.compare`). If they differ, `NumericsError` names the operators that suffice to make them
+differ (`minimize.py`) and the user's lines. With `repro_after`, a program that shows it is written
+(`repro.py`), also for graphs that fail to compile.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def like(value: Any) -> Any:
 
 
 def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
-    """A graph of its own: backends may change the one that they are given."""
+    """A copy of the graph, because backends may change the one that they receive."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     return fx.GraphModule(gm, graph)
@@ -136,7 +136,7 @@ def _smallest(
 
 
 def _problem(gm: fx.GraphModule, inputs: list[Any], compile: Compile) -> str:
-    """How the compiled part differs from PyTorch; empty if it does not, or does not compile."""
+    """How the compiled part differs from PyTorch; empty if it does not, or cannot be compiled."""
     with config.patch(OFF, strict=True, fallback_random=True):
         try:
             compiled = compile(copy_of(gm), inputs)

@@ -1,13 +1,13 @@
-"""The least part of a graph that still fails.
+"""The smallest part of a graph that still fails.
 
 Place in the pipeline: used by `checks.py` when a compiled graph fails or differs from eager::
 
     small, inputs = minimize(gm, inputs, fails)        # fails(part, its inputs) -> bool
 
-A part is a set of nodes. What it needs of other nodes becomes an input, with the value that the
-node had when the whole graph ran; what nobody in the part uses is returned. Chunks of nodes are
-left out, halves first, then ever smaller ones down to single nodes, as long as the rest fails
-("delta debugging": Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, 2002).
+A part is a set of nodes. The values that it needs from other nodes become inputs, with the values
+that the nodes had when the whole graph ran; its unused results are returned. Chunks of nodes are
+left out, first halves, then smaller ones down to single nodes, as long as the rest fails ("delta
+debugging": Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, 2002).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def minimize(gm: fx.GraphModule, inputs: Sequence[Any], fails: Fails) -> Part | 
 def _failing(
     gm: fx.GraphModule, kept: list[fx.Node], values: dict[fx.Node, Any], fails: Fails
 ) -> Part | None:
-    """The part of these nodes, if there is one and it fails."""
+    """The part with these nodes if it exists and fails, else None."""
     try:
         part = part_of(gm, kept, values)
     except _NotAGraph:

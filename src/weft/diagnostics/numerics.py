@@ -1,13 +1,13 @@
-"""Whether a compiled graph computes what the graph computes when PyTorch runs it.
+"""Whether a compiled graph computes the same as PyTorch.
 
 Place in the pipeline: used by `checks.py` (settings `check_numerics`, `repro_after`) and by the
 programs that `repro.py` writes::
 
     compare(gm, compiled, [x, w])          # "" or "output 0: 1 of 96 elements differ, by 0.5 ..."
 
-Both run on copies of the inputs, from the same random numbers. Outputs, inputs that are written,
-and the gradients of inputs are compared; where they differ by more than rounding, the graph runs
-once more in float64: a result that is as near to that as eager's is right.
+Both run on copies of the inputs, with the same random numbers. Outputs, written inputs, and the
+gradients of inputs are compared. If they differ by more than rounding, the graph runs again in
+float64: a result that is as close to that as eager's is correct.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ROOM: Final = 3.0
 
 
 def compare(gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any]) -> str:
-    """How the results differ from those of `gm` run by PyTorch; empty: they do not, or `gm` itself
-    raises on copies of these inputs."""
+    """How the results differ from those of `gm` run by PyTorch; empty if they do not, or if `gm`
+    itself raises on copies of these inputs."""
     with torch.random.fork_rng(_gpus(inputs)):
         state = torch.get_rng_state()
         try:
@@ -53,7 +53,7 @@ def compare(gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any]) -> st
 
 
 def results_of(run: Callable[..., Any], inputs: Sequence[Any]) -> dict[str, Any]:
-    """What a graph gives, by name: outputs, inputs as they are afterwards, gradients."""
+    """The results of a graph, by name: outputs, inputs after the run, gradients."""
     outputs = pytree.tree_leaves(run(*inputs))
     found = {f"output {i}": _detached(value) for i, value in enumerate(outputs)}
     found |= {f"input {i} afterwards": _detached(value) for i, value in enumerate(inputs)}
@@ -113,7 +113,7 @@ def _gpus(inputs: Sequence[Any]) -> list[int]:
 
 
 def _in_float64(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any] | None:
-    """The results of the graph in double precision; None if it does not run so."""
+    """The results of the graph in double precision, or None if it does not run so."""
     try:
         return results_of(_DoubleInterpreter(gm).run, copies(inputs, torch.float64))
     except Exception:  # noqa: BLE001  an operator without float64, dtypes that no longer fit

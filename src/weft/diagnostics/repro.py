@@ -1,4 +1,4 @@
-"""A program that shows a failure again: the graph as Python, its inputs beside it.
+"""A program that reproduces a failure: the graph as Python, with its inputs in a second file.
 
 Place in the pipeline: written by `checks.py` into `config.report_path()`::
 
@@ -55,7 +55,7 @@ class {name}(torch.nn.Module):
 
 
 def write(gm: fx.GraphModule, inputs: Sequence[Any], problem: str, backend: str) -> Path | None:
-    """The program's path; None if the directory cannot be written."""
+    """Write the program; returns its path, or None if the directory is not writable."""
     source = program(gm, problem, backend)
     digest = hashlib.sha256(source.encode()).hexdigest()[:8]
     path = config.report_path() / f"repro-{time.strftime('%Y%m%d-%H%M%S')}-{digest}.py"
@@ -80,7 +80,7 @@ def program(gm: fx.GraphModule, problem: str, backend: str) -> str:
 
 
 def _classes(gm: fx.GraphModule, name: str) -> Iterator[tuple[str, list[str]]]:
-    """The module as a class, behind those of its subgraphs; each with the imports it needs."""
+    """The module as a class, after those of its subgraphs; each with the imports it needs."""
     children = {n: c for n, c in gm.named_children() if isinstance(c, fx.GraphModule)}
     for attribute, child in children.items():
         yield from _classes(child, f"{name}_{attribute}")
