@@ -519,11 +519,11 @@ template <class T, int L, int P, class N, class F> INLINE void scatter(F at, Vec
 }
 template <class N, class F, class C, class T, int L, int P>
 INLINE void accumulate(F at, Vec<T, L, P> x, N n, C combine) {
+  T t[L * P];
+  store<T>(t, x, Full{});
   for (int i = 0; i < inside_count(n, L * P); ++i) {
     auto p = at(i);
-    Scalar<T> one;
-    one.p[0] = lane(x, i);
-    store1(p, combine(load1(p), one));
+    store1(p, combine(load1(p), load1(t + i)));
   }
 }
 // The same where lanes outside `mask` are not read and give `other`.
