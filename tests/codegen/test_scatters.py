@@ -159,3 +159,32 @@ def test_gradients() -> None:
     expected = torch.autograd.grad(layer(x, w, i, j), (x, w))
     results = torch.autograd.grad(weft.compile(layer)(x, w, i, j), (x, w))
     torch.testing.assert_close(results, expected)
+
+
+def test_threads_share_rows_and_lines() -> None:
+    """Each row is one thread's, each line of a scatter along lines too: sums keep their order."""
+
+    def function(x, y, i, j, k):
+        rows = x.index_add(0, i, y.relu())
+        squares = y * y
+        both = x.index_add(0, i, squares), x.index_add(0, j, squares), squares + 1
+        dots = x[:, 0].index_add(0, i, (x[j] * y).sum(1))
+        return rows, *both, dots, x.scatter_add(1, k, y[: len(x)])
+
+    torch.manual_seed(0)
+    i, j = torch.randint(0, 500, (2, 6000))
+    inputs = [torch.randn(500, 40), torch.randn(6000, 40), i, j, torch.randint(0, 40, (500, 40))]
+    before = torch.get_num_threads()
+    call, _ = compiled(function, *inputs)
+    results = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            results.append(call(list(inputs)))
+            with pytest.raises(IndexError):
+                call([*inputs[:2], i + 1, *inputs[3:]])
+    finally:
+        torch.set_num_threads(before)
+    for one, several, wanted in zip(*results, function(*inputs), strict=True):
+        torch.testing.assert_close(one, several, rtol=0, atol=0)
+        torch.testing.assert_close(one, wanted)

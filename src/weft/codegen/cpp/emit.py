@@ -60,7 +60,7 @@ from weft.codegen.loop_ir import (
     stride,
 )
 from weft.runtime.compile_pool import ENTRY
-from weft.shapes.expr import IntExpr, symbols
+from weft.shapes.expr import IntExpr, symbol_of, symbols
 from weft.shapes.printing import c_text
 
 MOST_INLINED: Final = 4
@@ -130,10 +130,36 @@ class KernelWriter(StageWriter):
             self.outer_nodes(lambda n: n.id not in dependent)
             self.find_divisors(dependent)
             counters = self.counters(count)
+            self.owned_rows()
             with self.block("for (int64_t point = begin; point < end; ++point)"):
                 self.point_indices(counters)
                 yield
                 self.advance(counters)
+
+    def owned_rows(self) -> None:
+        """The part of the points, and of the rows that each index chooses, that are this thread's.
+        """
+        for owner in dict.fromkeys(self.plan.owners.values()):
+            size, name = self.index(owner.size), self.names[symbol_of(owner.symbol).name]
+            self.line(f"const int64_t low_{name} = part_of(a, {size}, 0), "
+                      f"high_{name} = part_of(a, {size}, 1);")
+        if self.plan.owners:
+            self.line("[[maybe_unused]] const int64_t low = part_of(a, end, 0), "
+                      "high = part_of(a, end, 1);")
+
+    @contextmanager
+    def owned_point(self) -> Iterator[None]:
+        """What is done at a point if any of it is this thread's."""
+        plan = self.plan
+        if plan.owners or not (plan.vector is None or plan.vector_inner):
+            self.outer_nodes(plan.is_known_at_points)
+        if not plan.owners:
+            yield
+            return
+        tests = dict.fromkeys(map(self.owner_test, range(len(self.kernel.stores))))
+        self.owner_tests = len(tests)
+        with self.block(f"if ({' || '.join(tests)})"):
+            yield
 
     def find_divisors(self, dependent: set[int]) -> None:
         """Find numbers known before all loops by which vectors are divided: dividing by a power of
@@ -210,8 +236,9 @@ class KernelWriter(StageWriter):
                 counts.append(self.blocks())
             points = _product(counts)
             if self.plan.split is None:
+                run = "run_owned" if self.plan.owners else "run"
                 body = self.body_name()
-                self.line(f"return run({body}, buffers, sizes, {points}, {self.cost()});")
+                self.line(f"return {run}({body}, buffers, sizes, {points}, {self.cost()});")
             else:
                 self.split_entry(points)
 
@@ -243,9 +270,9 @@ class KernelWriter(StageWriter):
 
     def cost(self) -> str:
         """The work of one point, in elements; 0 keeps the kernel on one thread."""
-        if any(store.mode != "assign" for store in self.kernel.stores):
-            return "0"
         plan = self.plan
+        if plan.one_thread:
+            return "0"
         per_element = sum(HEAVY.get(n.name, 1) for n in self.kernel.nodes if isinstance(n, Op))
         factors: list[str] = [str(1 + per_element // 4)]
         factors += [self.index(v.extent) for v in self.kernel.inner]
@@ -315,14 +342,13 @@ class KernelWriter(StageWriter):
         if plan.tile is not None and not self.in_tile:
             self.tile(plan.tile)
             return
-        if plan.vector is None or plan.vector_inner:
-            lanes()
-            return
-        self.outer_nodes(lambda n: not plan.varies(n) and not plan.stage_of[n.id])
-        if plan.swept:
-            self.sweep(plan.vector, plan.stages[0], *self.block_bounds())
-        else:
-            self.vector_loop(plan.vector, *self.block_bounds(), lanes, plan.segments)
+        with self.owned_point():
+            if plan.vector is None or plan.vector_inner:
+                lanes()
+            elif plan.swept:
+                self.sweep(plan.vector, plan.stages[0], *self.block_bounds())
+            else:
+                self.vector_loop(plan.vector, *self.block_bounds(), lanes, plan.segments)
 
     def block_bounds(self) -> tuple[str, str]:
         """The part of a vectorised outer loop that belongs to one point."""

@@ -9,7 +9,7 @@ the vectorised loop, else a scalar that is widened where it meets vectors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import Final
 
@@ -56,6 +56,7 @@ class NodeWriter:
         self.done: set[int] = set()
         self.in_tile = False
         self.divisors: set[int] = set()  # numbers of the call that vectors are divided by
+        self.owner_tests = 0  # the different answers to which thread's a store is
         self.segment = Segment(0, 0, {}, {}, frozenset())  # what is known in this part
         self.vector_name = self.names[name_of(plan.vector)] if plan.vector else ""
 
@@ -264,15 +265,27 @@ class NodeWriter:
         left = list(stores)
         while left:
             together = self.interleaved(left)
-            if len(together) == 1:
-                self.store(left[0])
-            else:
-                first = together[0]
-                buffer = self.buffers[first.buffer]
-                address = f"{buffer} + ({self.index(first.index, first.indirect)})"
-                values = ", ".join(self.wide(s.value) for s in together)
-                self.line(f"store_interleaved({address}, n, {values});")
+            test = self.owner_test(self.kernel.stores.index(left[0]))
+            with self.block(f"if ({test})") if self.owner_tests > 1 else nullcontext():
+                self.stores_together(together)
             left = [s for s in left if s not in together]
+
+    def stores_together(self, together: Sequence[Store]) -> None:
+        first = together[0]
+        if len(together) == 1:
+            self.store(first)
+            return
+        address = f"{self.buffers[first.buffer]} + ({self.index(first.index, first.indirect)})"
+        values = ", ".join(self.wide(s.value) for s in together)
+        self.line(f"store_interleaved({address}, n, {values});")
+
+    def owner_test(self, number: int) -> str:
+        """Is what a store (by position) writes this thread's?"""
+        owner = self.plan.owners.get(number)
+        name = "" if owner is None else self.names[symbol_of(owner.symbol).name]
+        place = f"{name}.at[0]" if name else "point"
+        low, high = (f"{edge}_{name}" if name else edge for edge in ("low", "high"))
+        return f"{place} >= {low} && {place} < {high}"
 
     def interleaved(self, stores: Sequence[Store]) -> list[Store]:
         """The stores that fill the gaps of the first one, in the order of their elements."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final, final
 
+from weft.codegen.cpp.meeting import combining, is_apart, owners
 from weft.codegen.cpp.segments import Segment, segments, settled
 from weft.codegen.cpp.tiles import Tile, choose_tile, tile_cost
 from weft.codegen.dtypes import ITEM_SIZE
@@ -128,6 +129,8 @@ class Plan:
     split: LoopVar | None = None  # the inner variable whose range threads share
     row_capacity: int = 0  # inner points that row buffers hold, where their number is not known
     swept: bool = False  # row by row: reductions of neighbouring points are carried in arrays
+    owners: dict[int, Indirect] = field(default_factory=dict)  # see `meeting.py`
+    one_thread: bool = False
 
     @property
     def step(self) -> int:
@@ -172,6 +175,10 @@ class Plan:
     def varies(self, node: Node) -> bool:
         return node.id in self.varying
 
+    def is_known_at_points(self, node: Node) -> bool:
+        """Is it the same for all lanes and inner loops, and known before these?"""
+        return not (node.inner or self.varies(node) or self.stage_of[node.id])
+
 
 def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> Plan:
     """The cheapest plan according to the cost model; without row buffers if they are not wanted."""
@@ -192,7 +199,21 @@ def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> P
     plan.stages = _fill_stages(plan, keep_rows)
     plan.split = _split_variable(plan)
     plan.swept = _is_swept(plan)
+    _share_combining_stores(plan)
     return plan
+
+
+def _share_combining_stores(plan: Plan) -> None:
+    """How threads share points that may meet."""
+    stores, points = combining(plan.kernel), list(plan.points)
+    if plan.block and plan.vector is not None:
+        points.append(plan.vector)
+    if all(is_apart(store, points) for store in stores):
+        return
+    plan.one_thread = True
+    if plan.tile is None and plan.split is None:
+        plan.owners = owners(plan.kernel, plan.is_known_at_points)
+        plan.one_thread = not plan.owners
 
 
 def _cut(plan: Plan, vector: LoopVar, vector_bytes: int) -> None:

@@ -1,0 +1,57 @@
+"""Which thread changes what several points of a kernel meet at.
+
+Place in the pipeline: part of the plan; `emit.py` prints what this says. Points that combine their
+values with what is in memory (`index_add`) keep their order only if one thread does all of an
+element:
+
+- points that never meet (a scatter along the rows of a matrix) are shared among threads as ever;
+- else every thread goes through all points, but changes its part of the rows only, which an index
+  read from memory chooses: it computes what goes there and nothing else;
+- else there is one thread (the places differ between the lanes of a vector).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weft.codegen.loop_ir import Indirect, Kernel, LoopVar, Store
+from weft.shapes.expr import IntExpr, lower_bound, split_linear, upper_bound
+
+
+def combining(kernel: Kernel) -> list[Store]:
+    """The stores that read what they change."""
+    return [s for s in kernel.stores if s.mode != "assign"]
+
+
+def is_apart(store: Store, points: Sequence[LoopVar]) -> bool:
+    """Do different points change different elements, whatever the indices in memory are?
+
+    So if each point's stride is longer than what the shorter strides and all else can reach.
+    """
+    index: IntExpr = store.index
+    steps: list[tuple[int, IntExpr]] = []
+    for variable in points:
+        parts = split_linear(index, variable.symbol)
+        if parts is None or not isinstance(parts[0], int):
+            return False
+        steps.append((parts[0], variable.extent))
+        index = parts[1]
+    reach: IntExpr = upper_bound(index) - lower_bound(index)
+    for step, extent in sorted(steps, key=lambda item: item[0]):
+        if not isinstance(reach, int) or step <= reach:
+            return False
+        reach = reach + step * (extent - 1)
+    return True
+
+
+def owners(kernel: Kernel, is_known: Callable[[Indirect], bool]) -> dict[int, Indirect]:
+    """For each combining store (by position) an index, known at a point, that tells its rows from
+    others; none at all if one of the stores has none."""
+    found: dict[int, Indirect] = {}
+    for number, store in enumerate(kernel.stores):
+        if store.mode != "assign":
+            index = next((i for i in store.indirect if is_known(i)), None)
+            if index is None:
+                return {}
+            found[number] = index
+    return found
