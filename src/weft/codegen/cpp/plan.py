@@ -60,6 +60,8 @@ SHORT_ROW: Final = 1024
 SWEPT_COLUMNS: Final = (256, 1024)
 """Least and most columns whose sums are carried through all rows at a time: processors fetch ahead
 in runs of a kilobyte, but hardly in shorter ones (256 rows of 1024: 0.7 against 3.3 ms)."""
+SWEPT_ROWS: Final = 4
+"""Rows at a time, between which these sums stay in registers."""
 MOST_SUMS: Final = 8
 """Registers that hold the sums of neighbouring columns."""
 KEEP_COST: Final = 6

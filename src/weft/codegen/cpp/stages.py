@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from math import prod
 
 from weft.codegen.cpp.nodes import NodeWriter, name_of
-from weft.codegen.cpp.plan import STRIP_TRIPS, Stage, position_type, trips
+from weft.codegen.cpp.plan import STRIP_TRIPS, SWEPT_ROWS, Stage, position_type, trips
 from weft.codegen.cpp.segments import Segment, is_cut
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION
 from weft.codegen.dtypes import FLOAT_TYPES
@@ -161,12 +161,18 @@ class StageWriter(NodeWriter):
             self.line(f"for (auto& one : {name}) one = {self.begin(r)};")
         if flushed:
             self.line("int64_t rows = 0;")
+        *around, rows = self.plan.loops
         with ExitStack() as loops:
-            for loop in self.plan.loops:
+            for loop in around:
                 name, (first, last) = self.names[name_of(loop)], self.bounds(loop)
                 text = f"for (int64_t {name} = {first}; {name} < {last}; ++{name})"
                 loops.enter_context(self.block(text))
-            self.vector_segment(columns.extent, low, high, lambda: self.swept_row(stage, position))
+            first, last = self.bounds(rows)
+            text = f"for (int64_t row = {first}; row < {last}; row += {SWEPT_ROWS})"
+            loops.enter_context(self.block(text))
+            self.line(f"const int64_t row_end = weft_min(row + {SWEPT_ROWS}, {last});")
+            self.vector_segment(
+                columns.extent, low, high, lambda: self.swept_rows(rows, stage, position))
             if flushed:
                 self.flush(flushed, count)
         self.done = set(saved)
@@ -176,13 +182,17 @@ class StageWriter(NodeWriter):
         self.vector_segment(columns.extent, low, high, lambda: self.swept_results(sums))
         self.done = saved
 
-    def swept_row(self, stage: Stage, position: str) -> None:
-        """What one row does to one vector of columns."""
+    def swept_rows(self, rows: LoopVar, stage: Stage, position: str) -> None:
+        """What a few rows do to one vector of columns, whose sums stay in registers meanwhile."""
         self.column_nodes()
         for r in stage.reductions:
-            self.line(f"auto& acc{r.id} = accs{r.id}[{position}];")
-        self.prefetch(stage)
-        self.stage_body(stage)
+            self.line(f"auto acc{r.id} = accs{r.id}[{position}];")
+        name = self.names[name_of(rows)]
+        with self.block(f"for (int64_t {name} = row; {name} < row_end; ++{name})"):
+            self.prefetch(stage)
+            self.stage_body(stage)
+        for r in stage.reductions:
+            self.line(f"accs{r.id}[{position}] = acc{r.id};")
 
     def swept_results(self, sums: dict[Reduce, str]) -> None:
         """What follows the reductions of one vector of columns."""
@@ -203,7 +213,7 @@ class StageWriter(NodeWriter):
         for node in stage.nodes:
             if not isinstance(node, Load) or node.indirect or not self.plan.varies(node):
                 continue
-            following = subs(node.index, {row: row + 1})
+            following = subs(node.index, {row: row + SWEPT_ROWS})
             if following != node.index:
                 where = f"{self.buffers[node.buffer]} + ({self.index(following)})"
                 self.line(f"__builtin_prefetch({where});")
@@ -211,7 +221,7 @@ class StageWriter(NodeWriter):
     def flush(self, flushed: list[Reduce], count: int) -> None:
         """Keep long float sums accurate by starting new partial sums."""
         with (
-            self.block(f"if (++rows % {STRIP_TRIPS} == 0)"),
+            self.block(f"if (++rows % {STRIP_TRIPS // SWEPT_ROWS} == 0)"),
             self.block(f"for (int64_t k = 0; k < {count}; ++k)"),
         ):
             for r in flushed:
