@@ -28,33 +28,50 @@ def binary_operation(
     """`operator.<op>(left, right)`; `op` is a name of the operator module, without underscores."""
     if left.is_constant and right.is_constant and not (
             op in ("add", "iadd") and TextValue in (left.__class__, right.__class__)):
-        if op == "or_" and any(value.constant() in tx.made_classes for value in (left, right)
-                               if issubclass(value.python_type(), type)):
-            raise graph_break("unknown-operation", "a union with a class made inside")
-        function = getattr(operator, op)
-        return tx.wrap_new(evaluate(tx, lambda: function(left.constant(), right.constant())))
+        return _of_constants(tx, op, left, right)
     python_form = PYTHON_OPERATIONS.get((left.python_type(), plain_operator(op)))
     if python_form is not None and left.is_constant:
         return tx.wrap_fixed(python_form, op).call(tx, [left, right], {})
-    if _right_first(op, left, right):
-        result: Any = right.binary(tx, op, left, True)
-        if result is None:
-            result = left.binary(tx, op, right, False)
-    else:
-        result = left.binary(tx, op, right, False)
-        if result is None:
-            result = right.binary(tx, op, left, True)
+    result = _by_families(tx, op, left, right)
     if result is None and plain_operator(op) != op:
         return binary_operation(tx, plain_operator(op), left, right)
     if result is None and op in ("eq", "ne"):
-        result = _compare_contents(tx, op, left, right)
-    if result is None and op in ("eq", "ne") and not _has_own_equality(left, right):
-        result = boolean(same_object(tx, left, right) is (op == "eq"))
+        result = _equality(tx, op, left, right)
     if result is None and any(isinstance(v, SymbolicNumberValue) for v in (left, right)):
         return binary_operation(tx, op, _fixed(left), _fixed(right))
-    if result is None:
-        result = _by_python(tx, op, left, right)
-    return result  # type: ignore[no-any-return]
+    return _by_python(tx, op, left, right) if result is None else result
+
+
+def _of_constants(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue
+                  ) -> SymbolicValue:
+    """The result that Python computes from two constants."""
+    if op == "or_" and any(value.constant() in tx.made_classes for value in (left, right)
+                           if issubclass(value.python_type(), type)):
+        raise graph_break("unknown-operation", "a union with a class made inside")
+    function = getattr(operator, op)
+    return tx.wrap_new(evaluate(tx, lambda: function(left.constant(), right.constant())))
+
+
+def _by_families(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue
+                 ) -> SymbolicValue | None:
+    """The result of the first side whose family has a rule, in Python's order, or None."""
+    sides = [(left, right, False), (right, left, True)]
+    if _right_first(op, left, right):
+        sides.reverse()
+    for value, other, reflected in sides:
+        result: SymbolicValue | None = value.binary(tx, op, other, reflected)
+        if result is not None:
+            return result
+    return None
+
+
+def _equality(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue
+              ) -> SymbolicValue | None:
+    """`left == right` (or `!=`) if no family has a rule: by contents, else by identity."""
+    result: SymbolicValue | None = _compare_contents(tx, op, left, right)
+    if result is None and not _has_own_equality(left, right):
+        return boolean(same_object(tx, left, right) is (op == "eq"))
+    return result
 
 
 PYTHON_OPERATIONS: Final[dict[tuple[type, str], Any]] = {}
