@@ -33,7 +33,7 @@ STANCES: Final = ("default", "force_eager", "eager_on_recompile", "fail_on_recom
 class _Settings(threading.local):
     stance = "default"
     breaks_are_errors: bool | None = None
-    """None: as `fullgraph=` and the configuration say."""
+    """None: `fullgraph=` and the configuration decide."""
 
 
 _settings: Final = _Settings()

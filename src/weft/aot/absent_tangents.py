@@ -28,8 +28,8 @@ from weft.aot.views import stride_order
 aten = torch.ops.aten
 
 Rule = Callable[[Node, Collection[Node]], Node | bool | None]
-"""(node, absent nodes) -> True: it is absent too; another node: it is equal to that; None: neither.
-"""
+"""(node, absent nodes) -> True if it is absent too; another node that it equals; None for
+neither."""
 
 
 def remove_tangents(graph: Graph, absent_tangents: Collection[Node]) -> set[Node]:

@@ -34,7 +34,7 @@ from weft.passes.eliminate_dead_code import eliminate_dead_code
 Indices = frozenset[int]
 
 _MAX_PATTERNS: Final = 8
-"""Backward halves of one graph; further patterns get zeros for what is absent."""
+"""At most so many backwards of one graph; further patterns get zeros for absent tangents."""
 
 
 @final

@@ -31,7 +31,7 @@ aten = torch.ops.aten
 
 REAL_DTYPE: Final = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _IN_PLACE: Final = frozenset({*VIEWS, aten._conj.default})
-"""Views, which leave a complex tensor in memory where it is."""
+"""Views, which need no copy of a complex tensor in memory."""
 
 
 def split_complex(graph: Graph) -> None:
@@ -64,7 +64,7 @@ class _Splitter:
         self.tensors = Functionalizer(graph, Evaluator.current())
         self.parts: dict[Node, Parts] = {}
         self.joined: dict[Node, Node] = {}
-        """Complex tensors in memory: the node itself, or what was put together for it."""
+        """Complex tensors in memory: the node itself, or the one assembled from its parts."""
         self.lists: dict[Node, list[Any]] = {}
         self.origin: Node
         """The node that is being visited."""

@@ -50,7 +50,7 @@ KEPT_ON_CPU: Final = frozenset({"native_layer_norm_backward"})
 """Library calls that beat formulas on CPUs only (by a fifth, on 1024 x 768)."""
 
 decomposition = registrar(OURS)
-"""Registers a decomposition of ours."""
+"""Register a decomposition of weft's own."""
 
 
 def find(op: OpOverload, device: str) -> Decomposition | None:

@@ -37,7 +37,7 @@ class _Search:
         self._first: dict[Any, int] = {}
         """The result from which a node was first reached."""
         self._saving: set[Any] = set()
-        """Nodes that save tensors, or have such a node behind them."""
+        """Nodes that save tensors, or that lead to such a node."""
         self._group: dict[int, set[int]] = {}
 
     def add(self, key: int, start: Any) -> None:

@@ -23,7 +23,7 @@ from weft.aot.reference_counts import seen_in_backward
 from weft.aot.views import stride_order
 
 _LARGE: Final = 1 << 12
-"""Bytes from which on it is worth looking who holds a tangent (three microseconds)."""
+"""From so many bytes on, counting a tangent's references (three microseconds) is worth it."""
 
 
 @final

@@ -19,7 +19,7 @@ from weft.capture.guards import GuardSet
 from weft.capture.source import Source
 
 WEAK: Final = "weak reference"
-"""What keys begin with that are weak references to objects made inside."""
+"""The first item of keys for weak references to objects made inside."""
 
 if TYPE_CHECKING:
     from weft.capture.values.base import SymbolicValue

@@ -37,7 +37,7 @@ _FAIL_ON_DATA: Final = (
     "quantize", "check", "triangular", "ormqr", "householder", "matrix_", "cond", "backward",
     "grad", "apply", "checkpoint",
 )
-"""Parts of names of operators that may refuse the data of their inputs."""
+"""Parts of names of operators that may raise because of their inputs' data."""
 
 
 _CHECKS: Final = frozenset(HOLDS.values())

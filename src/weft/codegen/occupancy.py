@@ -21,7 +21,7 @@ from weft.shapes.expr import Expr, IntExpr, symbols
 ENOUGH_PROGRAMS: Final = 264
 """Two programs for each of an H200's 132 multiprocessors."""
 SHORTEST_PIECE: Final = 256
-"""Elements of a row that are worth a program of their own."""
+"""Smallest piece of a row for a program of its own, in elements."""
 OUTER_REDUCTION_COLUMNS: Final = 64
 """Neighbouring results that one program computes where they lie side by side in memory."""
 LARGEST_TILE: Final = 16384
@@ -32,7 +32,7 @@ WORTH_A_KERNEL: Final = 8_000_000
 """Elements by which reading is delayed, beyond which two more launches are cheaper (~10 µs)."""
 
 Member = tuple[bool, str, Collection[str], Iterable[IntExpr]]
-"""Is it a reduction; the buffer that it writes; those that it reads; its loop variables."""
+"""Whether it is a reduction; the buffer that it writes; those that it reads; its loop variables."""
 
 
 def wanted_pieces(results: int, columns: int, row: int) -> int:

@@ -29,7 +29,7 @@ from weft.codegen.values import ExternCall, product
 from weft.shapes.expr import Expr, IntExpr, subs
 
 MOST_OPERATORS: Final = {"cpu": 16, "cuda": 40}
-"""Operators of the formulas that are computed again, those of `scalar_ops.DEAR` counted tenfold."""
+"""Most operators of a recomputed formula; those of `scalar_ops.DEAR` count tenfold."""
 
 
 @final
@@ -170,7 +170,7 @@ class Recomputation:
 
 def _is_pure(member: Member) -> bool:
     """Whether a member is a formula of each point alone, of known size."""
-    """Is a member a formula of each point alone, of known size?"""
+    """Whether a member is a formula of each point alone, of known size."""
     definition = member.access.definition
     plain = definition.mode == "assign" and definition.updates is None and not definition.alone
     return plain and definition.reduction is None and not member.access.symbols

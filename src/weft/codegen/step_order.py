@@ -23,7 +23,7 @@ _WORTH: Final = 1 << 16
 """Bytes below which a step stays: kernels that follow each other are launched together."""
 
 Ends: TypeAlias = list[tuple[int, int]]
-"""Until where others read what a step reads (-1: nobody else does), and the bytes of that."""
+"""The last place where others read what a step reads (-1: none), and the bytes of that."""
 
 
 @final

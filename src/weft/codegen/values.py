@@ -121,7 +121,7 @@ class Emitter(KernelBuilder):
 
 
 Formula: TypeAlias = Callable[[Emitter, Index], Node]
-"""Gives the scalar node (of the value's compute type) at an index."""
+"""Returns the scalar node (of the value's compute type) at an index."""
 
 
 class View(Protocol):

@@ -96,4 +96,4 @@ ARTIFACTS: Final[Mapping[str, Mapping[str, Format]]] = MappingProxyType({
     "output_code": {"output_code": _output_code, "kernel": _kernel},
     "perf": {"perf": _text, "uncompiled": _uncompiled, "stage_end": _stage},
 })
-"""Artifact -> kind of event -> how it reads."""
+"""Artifact -> kind of event -> its text."""

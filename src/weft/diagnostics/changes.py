@@ -26,7 +26,7 @@ class Change:
     source: str
     """Such as ``self.layers[3].eps``; empty for what belongs to no place (global modes, sizes)."""
     aspect: str
-    """What of it changed: "value", "dtype", "size", ... or, without a source, a phrase."""
+    """The aspect that changed: "value", "dtype", "size", ... or, without a source, a phrase."""
     old: str
     new: str
     """Empty where `old` is a condition that does not hold."""

@@ -41,10 +41,10 @@ from weft.errors import (
 from weft.version import __version__
 
 SURFACING: Final = (UserError, GraphBreakError, BackendError)
-"""Errors that are the user's to see, in any mode."""
+"""Errors that the user must see, in any mode."""
 
 MISSING: Final = (CompilerNotFound, MissingDependency)
-"""Something to install: told once, no report."""
+"""A missing package: one message, no report."""
 
 _OURS: Final = (str(Path(__file__).parents[1]), "<weft ")
 """How the file names of weft's own frames begin, replacements included."""

@@ -27,7 +27,7 @@ from weft.runtime.cpp_build import Toolchain, toolchain
 from weft.runtime.disk_cache import DiskCache, root_directory
 
 ENTRY: Final = "weft_kernel"
-"""What a source calls the function that it exports; in the object it is `Compiling.symbol`."""
+"""The name of the exported function in a source; in the object it is `Compiling.symbol`."""
 FEWEST: Final = 2
 MOST: Final = 16
 """Sources in one translation unit, where there are that many."""

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any, Final
 
 IDLE_SECONDS: Final = 60.0
-"""A server that nobody has asked for so long ends."""
+"""A server without requests ends after so many seconds."""
 
 PARENT_DEATH_SIGNAL: Final = 1  # of prctl(2)
 

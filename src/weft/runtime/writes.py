@@ -67,4 +67,4 @@ WRITERS: Final[dict[Any, Callable[..., torch.Tensor]]] = {
     aten._unsafe_index_put.default: aten.index_put_.default,
     **{op: _BY_NAME[text] for op, text in NAMES.items() if text != "copy."},
 }
-"""Functional writes, and what writes the first operand instead of a copy."""
+"""Functional writes, and the operators that write the first operand instead of a copy."""

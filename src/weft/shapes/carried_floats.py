@@ -21,13 +21,13 @@ from typing import Any, Final, final
 from weft.shapes.floats import FloatExpr, FloatValue, apply
 
 Formula = Callable[[Any], Any]
-"""Of a number, or of the expression of one."""
+"""A function of a number, or of the expression of one."""
 
 BORDERS: Final = (-math.inf, -1.0, 0.0, 1.0, 2.0, math.inf)
 """Numbers that C++ compares floats with."""
 
 _LARGEST: Final = 2.0**20
-"""Of the whole numbers in formulas."""
+"""The largest integer in formulas."""
 
 
 @final

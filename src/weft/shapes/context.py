@@ -54,7 +54,7 @@ from weft.shapes.unbacked import Unbacked, is_difference
 
 Hint = int | float
 COMMON_LIMIT: Final = 2**31 - 1
-"""What a size is taken not to exceed (a guard) if it does not in the first call."""
+"""A size that does not exceed this in the first call is guarded not to."""
 
 
 @final
@@ -88,14 +88,14 @@ class ShapeContext:
         self.marked: set[Expr] = set()  # sizes that the user marked as changing
         self.dims = NamedSizes()
         self.fixed: list[int | float] = []
-        """Numbers of this call that somebody took as plain ones: guards fix them."""
+        """Numbers that were used as plain ones: guards fix them."""
         self.carried = CarriedFloats()
         self.tried: list[FloatValue] | None = None
         """While an operator is tried: the floats that C++ asked for."""
         self.has_floats = False
         """Whether there is any symbolic float."""
         self.carrying = True
-        """Whether what C++ asks for now is carried: by operators for which that was tried."""
+        """Whether floats that C++ asks for now are carried: it was tried for these operators."""
         self.in_operator = 0
         self._suppressed = 0
         self._init_memory()
@@ -115,7 +115,7 @@ class ShapeContext:
         self._nodes: dict[object, SymNode] = {}
         self._layouts: dict[tuple[object, ...], Condition] = {}
         self.results: dict[tuple[object, SymNode, SymNode], SymNode] = {}
-        """Of `SymNode`: sums, differences and products by operation and operands."""
+        """Caches of `SymNode`: sums, differences and products by operation and operands."""
         self.comparisons: dict[tuple[str, SymNode, SymNode], Condition] = {}
         """Likewise; what the facts say of them may change."""
         self.known_counts: dict[Hashable, Any] = {}
@@ -126,22 +126,23 @@ class ShapeContext:
         self.unbacked_symbols = Unbacked()
         self.fakes_are_tensors = True
         self.assuming = False
-        """Whether running code can test what is assumed of data, and do without (aot can)."""
+        """Whether running code can check assumptions about data and fall back (aot can)."""
         self.may_expect = False
-        """Whether running code can test and do without what is expected of data (`expect`)."""
+        """Whether running code can check expectations about data and fall back (`expect`)."""
         self.note_expectation: Callable[[], None] = lambda: None
         self.expects = False
-        """Whether such expectations answer what is asked at the moment: operators ask."""
+        """Whether expectations answer the current questions: operators ask them."""
         self.known_content: Callable[[torch.Tensor], torch.Tensor | None] = lambda fake: None
-        """The real tensor that a fake stands for, where capture knows its data."""
+        """Returns the real tensor that a fake stands for, if capture knows its data."""
         self.answers: list[Any] = []
-        """What operators were told of known data since the list was last cleared."""
+        """Answers about known data that operators got since the list was last cleared."""
         self.earlier_answers: Iterator[Any] | None = None
-        """When a captured graph is run again: what capture told the operators of a node."""
+        """When a captured graph runs again: the answers that the operators of a node got in
+        capture."""
         self.n_known_answers = 0
-        """How often an operator used known data: its result is not to be remembered."""
+        """How often an operator used known data: its result must not be cached."""
         self.bool_answer: bool | None = None
-        """What operators are told of bools that depend on data, while that is tried."""
+        """Assumed answers about bools that depend on data, during a trial."""
 
     # -------------------------------------------------------------------- making symbols
 

@@ -26,7 +26,7 @@ from weft.shapes.floats import (
 )
 
 _EXPONENT: Final = 700
-"""`math.exp` has a value up to here."""
+"""`math.exp` is defined up to here."""
 
 _POWER: Final = 16
 """A power up to which sizes are far from overflowing."""
@@ -92,4 +92,4 @@ _RULES: Final[Mapping[str, Callable[..., bool]]] = {
                     lambda value, divisor: _is_finite(value) and _is_positive(divisor)),
     "round": lambda value, digits: isinstance(digits, int) and digits >= 0,
 }
-"""For operations that do not have a value everywhere: whether they certainly do."""
+"""For operations that are not defined everywhere: whether they certainly are here."""

@@ -164,7 +164,7 @@ def compare(op: str, left: Number, right: Number, negated: bool = False) -> bool
 
 _Ratio = tuple[IntExpr, int]
 _SAFE: Final = 2**53
-"""Integers below are floats, and so is what is computed of them here."""
+"""Integers below this are exact as floats, and so is arithmetic on them here."""
 
 
 def rounded_down(value: Number) -> IntExpr | None:
@@ -243,7 +243,7 @@ def is_nonnegative(value: Number) -> bool:
 
 _NEVER_NEGATIVE: Final = frozenset(
     ("float", "abs", "sqrt", "add", "mul", "truediv", "pow", "min", "max"))
-"""Operations that give no negative number for such as are not."""
+"""Operations that give no negative number for operands that are not negative."""
 
 
 def negation(condition: FloatRelation) -> FloatRelation:

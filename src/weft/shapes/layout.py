@@ -20,7 +20,7 @@ from weft.shapes.relation import Condition, and_, eq, ge, ne, or_
 Sizes = Sequence[IntExpr]
 Hint = Callable[[IntExpr], int]
 Layout = Callable[[Sizes, Sizes, Hint], Condition]
-"""A question about sizes and strides; ``hint`` gives a value in this call."""
+"""A question about sizes and strides; ``hint`` returns a value in this call."""
 
 
 def is_contiguous(sizes: Sizes, strides: Sizes, hint: Hint) -> Condition:

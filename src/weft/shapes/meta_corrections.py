@@ -45,7 +45,7 @@ _PADS: Final = {
     for name, position in ((f"{kind}_pad{rank}", 0), (f"{kind}_pad{rank}_backward", 1))
     for op in (getattr(aten, name).default,)
 }
-"""Operators whose result lies as the image among their arguments."""
+"""Operators whose result has the layout of the image among their arguments."""
 
 _SPECTRA: Final = {aten._fft_r2c.default, aten._fft_c2c.default}
 

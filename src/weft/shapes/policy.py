@@ -24,8 +24,8 @@ from weft.shapes.intervals import INF
 
 _MOST_DISAPPOINTMENTS: Final = 16
 _AMONG_CALLS: Final = 128
-"""So many calls that ran eagerly because data was not as expected, among so many calls, and graphs
-expect nothing any more."""
+"""If so many calls, among so many, ran eagerly because data was not as expected, nothing is
+expected any more."""
 
 _MOST_TESTED: Final = 6
 """Captures that rely on tests of the inputs' data; further ones break at such branches."""
@@ -64,18 +64,18 @@ class DynamicPolicy:
         self.expected: dict[str, set[int]] = {}
         """Dimensions that were symbolic in the part of the program before this one."""
         self.breaks_on_data = False
-        """Whether graphs end at what depends on data: such a graph could not be compiled."""
+        """Whether graphs end at data-dependent operations: such a graph could not be compiled."""
         self.expects = True
         """Whether captures may expect something of data (`ShapeContext.expect`)."""
         self.unexpected: set[Hashable] = set()
-        """Branches of which nothing is expected: they end loops."""
+        """Branches without expectations: they end loops."""
         self._disappointments: deque[int] = deque(maxlen=_MOST_DISAPPOINTMENTS)
         self.contents = Contents()
         self._n_tested = 0
         self.fixes_all = False
-        """Whether graphs go on whatever is fixed (they may not end)."""
+        """Whether sizes may be fixed without limit, because graphs may not end."""
         self.must_share = False
-        """Whether this is the last variant: calls that no other one serves should share it."""
+        """Whether this is the last variant: it should serve all calls that no other one serves."""
         self._last: dict[str, tuple[int, ...]] = {}
         self._before: dict[str, tuple[int, ...]] = {}
         self._changed: dict[str, set[int]] = {}

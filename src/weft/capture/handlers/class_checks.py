@@ -72,7 +72,7 @@ def _asks_metaclass(tx: Interpreter, checker: Any, cls: type, value: SymbolicVal
 
 
 _CHECK_CLASSES: Final = frozenset({"", None, "abc", "builtins", "torch.nn.parameter", "torch"})
-"""Where `__instancecheck__` comes from that asks for the class alone."""
+"""Classes whose `__instancecheck__` looks at the class alone."""
 
 
 def _hides_class(kind: type) -> bool:

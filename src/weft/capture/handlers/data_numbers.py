@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 _LONGEST_LIST: Final = 256
-"""Numbers in a list that becomes part of the graph; a loop over more is better run by Python."""
+"""Longest list of numbers that becomes part of the graph; longer loops are better run by Python."""
 
 _MOST_TURNS: Final = 4
 _MOST_TIMES: Final = 128
-"""How often a branch may be expected to go one way, within a turn of a `for` loop and in all: a
-`while` loop may wait for the other."""
+"""How often a branch may be expected to go one way, within a turn of a `for` loop and in total: a
+`while` loop may wait for the other way."""
 
 
 def _require(tx: Interpreter, tensor: TensorValue, name: str, possible: bool) -> None:

@@ -112,7 +112,7 @@ _FUNCTIONS: Final[Mapping[Any, Callable[..., Any]]] = {
 _SHAPED: Final[frozenset[Any]] = frozenset({
     numpy.zeros, numpy.ones, numpy.full, numpy.empty, numpy.arange, numpy.eye, numpy.identity,
 })
-"""Functions whose arguments are sizes of their results."""
+"""Functions whose arguments are the sizes of their results."""
 
 
 def makes_array_of_size(tx: Interpreter, function: Any, args: Args) -> bool:

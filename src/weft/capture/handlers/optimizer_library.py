@@ -166,7 +166,7 @@ def _unfused(function: types.FunctionType, plain: types.FunctionType) -> None:
 
 _BRANCHING: Final = (("radam", "_single_tensor_radam", 1), ("radam", "_multi_tensor_radam", 1),
                      ("asgd", "_single_tensor_asgd", 3), ("asgd", "_multi_tensor_asgd", 3))
-"""Steps that branch on numbers, and how many of their last lists are such numbers."""
+"""Step functions that branch on numbers, and how many of their last lists are these numbers."""
 _FUSED: Final = (("adam", "_fused_adam", "_multi_tensor_adam"),
                  ("sgd", "_fused_sgd", "_single_tensor_sgd"),
                  ("adagrad", "_fused_adagrad", "_multi_tensor_adagrad"))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 _AXES = ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None))
-"""Which of batch, head, query and key each level of `vmap` goes over, the innermost first."""
+"""The dimension (batch, head, query or key) of each level of `vmap`, innermost first."""
 
 
 def flex_attention(

@@ -25,11 +25,11 @@ class Arity:
 
     least: int
     most: float
-    """Positional arguments, given as such or by name."""
+    """The number of positional arguments, passed by position or by name."""
     names: dict[str, int]
-    """Parameters that may be given by name: their positions, -1 of those given by name only."""
+    """Parameters that may be passed by name, with their positions; -1 for keyword-only ones."""
     required: frozenset[str]
-    """Those without a default that may be given by name."""
+    """Parameters without a default that may be passed by name."""
     any_name: bool
 
 
@@ -57,7 +57,7 @@ _STUBS: Final[dict[Any, _Stub]] = {
     min: lambda first, /, *more, key=None, default=None: None,
     max: lambda first, /, *more, key=None, default=None: None,
 }
-"""Signatures of what has none to be inspected."""
+"""Signatures of functions that `inspect` cannot read."""
 
 _METHOD_STUBS: Final[dict[str, _Stub]] = {
     "pop": lambda self, key=None, default=None, /: None,
@@ -73,7 +73,7 @@ _METHOD_STUBS: Final[dict[str, _Stub]] = {
                      "discard", "isdisjoint", "issubset", "issuperset", "symmetric_difference"),
                     lambda self, item, /: None),
 }
-"""Those of containers' methods that have none."""
+"""Signatures of container methods that `inspect` cannot read."""
 
 _HOMES: Final = ("builtins", "itertools", "functools", "_functools", "operator", "_operator",
                  "math", "collections", "_collections")

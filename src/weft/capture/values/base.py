@@ -35,16 +35,16 @@ class SymbolicValue:
     source: Source | None
 
     kind: type
-    """The object's type, where a family or each value of it has one of its own."""
+    """The object's type, if the family or each value has its own."""
 
     is_constant = False
-    """Whether `constant()` gives the Python object."""
+    """Whether `constant()` returns the Python object."""
 
     has_parts = False
-    """Whether `constant()` makes the object again: an equal one, but not the same."""
+    """Whether `constant()` makes a new, equal object each time."""
 
     has_rules = False
-    """Whether `method` has rules for methods that are written in Python too."""
+    """Whether `method` also has rules for methods written in Python."""
 
     def __init__(self, source: Source | None = None) -> None:
         self.source = source
@@ -218,7 +218,7 @@ class HandledMarker(SymbolicValue):
         super().__init__()
         self.exception = exception
         self.active = True
-        """False once POP_EXCEPT was there: on the stack of what raises again, it means nothing."""
+        """False after POP_EXCEPT: a re-raise leaves it on the stack without a meaning."""
 
 
 def stack_kinds(stack: list[SymbolicValue]) -> str:

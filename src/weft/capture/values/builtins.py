@@ -178,11 +178,11 @@ class BuiltinValue(SymbolicValue):
 
 
 _OWNERS: Final = (list, dict, set, deque, torch.Tensor, torch.nn.Parameter)
-"""Types whose bound methods are looked at as such."""
+"""Types whose bound methods are wrapped as such."""
 
 _CHANGES: Final = frozenset({"__delitem__", "__setitem__", "clear", "pop", "popitem", "setdefault",
                              "update"})
-"""Methods of dict that an OrderedDict does not notice."""
+"""Methods of dict that bypass an OrderedDict's order."""
 
 OBJECT_METHODS: dict[str, Any] = {}
 """Methods of `object`: name -> rule(tx, [self, *args], kwargs)."""
@@ -192,8 +192,8 @@ EXTERNAL_METHODS: dict[tuple[type, str], Any] = {}
 
 
 SUBCLASS_METHODS: dict[tuple[type, str], tuple[Any, tuple[str, ...]]] = {}
-"""C methods that go by methods of the object's own class: (type, name) -> Python form, and the
-methods of which a subclass has to have one of its own for that to show (none: it always does)."""
+"""C methods that call methods of the object's own class: (type, name) -> Python form, and the
+methods one of which a subclass must override for a difference (none: there always is one)."""
 
 
 def method_of_subclass(

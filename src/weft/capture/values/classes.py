@@ -47,18 +47,19 @@ if TYPE_CHECKING:
 Constructor = Callable[["Interpreter", type, Args, Kwargs], SymbolicValue]
 
 CONSTRUCTORS: dict[type, Constructor] = {}
-"""What a call of a C type makes."""
+"""The rules of calls of C types."""
 
 FRESH: list[Callable[[Any, type], ObjectValue | None]] = []
 """Families with their own kind of new instance (nn.Module)."""
 
 constructor = registrar(CONSTRUCTORS)
-"""Register what a call of these types makes."""
+"""Register the rule of calls of these types."""
 
 
 _DTYPES: Final[dict[type, torch.dtype]] = {
     bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-"""What stands for classes in arguments of tensor operations, whose text has none: `x.to(int)`."""
+"""Stand-ins for classes in arguments of tensor operations, since a graph's text cannot name them:
+`x.to(int)`."""
 
 
 @final

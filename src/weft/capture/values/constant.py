@@ -146,7 +146,7 @@ def _is_interned(text: str) -> bool:
 
 
 METHODS: Final[dict[tuple[type, str], Callable[[Any, ConstantValue], SymbolicValue]]] = {}
-"""Methods of constants with an effect: what the interpreter does instead of running them."""
+"""Methods of constants that have an effect: the rule that is applied instead of running them."""
 
 
 PYTHON_FORMS: Final[dict[tuple[type, str], Callable[..., Any]]] = {}
@@ -155,12 +155,13 @@ PYTHON_FORMS: Final[dict[tuple[type, str], Callable[..., Any]]] = {}
 
 
 MEMBER_ATTRIBUTE: Final[list[Callable[[Any, ConstantValue, str], SymbolicValue | None]]] = []
-"""What an enumeration's own code defines for its members; set by `attributes` (which is higher up).
-"""
+"""Looks up what an enum's own code defines for its members; set by `attributes` (which is higher
+up)."""
 
 
 LISTED: Final[list[Callable[[Any, Any], SymbolicValue]]] = []
-"""Makes the value of an iterator that Python code gave; set by `iterators` (which is higher up)."""
+"""Makes the value of an iterator returned by Python code; set by `iterators` (which is higher
+up)."""
 
 
 _TAKE_ALL: Final = frozenset({
@@ -168,7 +169,7 @@ _TAKE_ALL: Final = frozenset({
     (frozenset, "difference"), (frozenset, "issubset"), (frozenset, "issuperset"),
     (frozenset, "isdisjoint"), (frozenset, "symmetric_difference"),
 })
-"""Methods that read an iterable to its end, whatever it is."""
+"""Methods that consume any iterable."""
 
 
 @final

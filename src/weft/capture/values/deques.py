@@ -39,9 +39,9 @@ class DequeValue(GrowingValue):
     ) -> None:
         self.maxlen = maxlen
         self.changes = 0
-        """How often it was changed; iterators look at it."""
+        """How often it was changed; iterators check this."""
         self.assigned: dict[int, None] = {}
-        """The items that were replaced, which iterators do not mind."""
+        """Replacements of items, which iterators allow."""
         super().__init__(items, source, original)
         self._drop(from_left=True)
 

@@ -37,17 +37,17 @@ class ExceptionValue(ObjectValue):
         super().__init__(cls, source, original)
         self.args = args
         self.fields: dict[str, SymbolicValue] = {}
-        """What was set of the attributes that its C type has: `name` of an ImportError."""
+        """Values that were set for attributes of its C type, such as `name` of an ImportError."""
         self.group: dict[str, SymbolicValue] = {}
         """`message` and `exceptions` of a group made inside."""
         self.known: dict[str, SymbolicValue] = {}
-        """What was read or set of `_LINKS`."""
+        """Attributes of `_LINKS` that were read or set."""
         self.written: dict[str, None] = {}
-        """Names of what was set, in that order."""
+        """Names of attributes that were set, in order."""
         self.traceback: SymbolicValue | None = NONE if source is None else None
-        """None: that of an exception from outside, not looked at."""
+        """None: the traceback of an outside exception that was not read."""
         self.raised_first = False
-        """Whether it was raised where nothing was handled, as far as the capture goes."""
+        """Whether it was raised while the capture was handling no other exception."""
 
     def __repr__(self) -> str:
         return f"{self.cls.__name__}({', '.join(map(repr, self.args))})"
@@ -236,7 +236,7 @@ class ExceptionValue(ObjectValue):
 _LINKS: Final[dict[str, SymbolicValue]] = {
     "__cause__": NONE, "__context__": NONE, "__suppress_context__": boolean(False),
 }
-"""Attributes of exceptions that refer to others, and what they are at first."""
+"""Attributes of exceptions that refer to other objects, and their initial values."""
 
 
 _KEYWORDS: Final[dict[type, tuple[str, ...]]] = {

@@ -53,7 +53,7 @@ _DESCRIPTION: Final = frozenset({"__annotations__", "__doc__", "__module__", "__
 _TYPE_OF: Final = {"__name__": str, "__qualname__": str, "__type_params__": tuple}
 
 MARKED: list[Callable[[Any], Rule | None]] = []
-"""Give the rule of functions that the program marked: not to be captured, one operation, ..."""
+"""Functions that return the rule of a marked function: not to be captured, one operation, ..."""
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
@@ -105,7 +105,7 @@ class FunctionValue(SymbolicValue):
         self.original = original
         self.attributes: DictValue | None = None
         self.described: dict[str, SymbolicValue] = {}
-        """What was set of `_DESCRIPTION`."""
+        """Attributes of `_DESCRIPTION` that were set."""
 
     def real(self) -> Any:
         return self.original
@@ -402,7 +402,7 @@ _BOUND: Final[dict[type, type]] = {
     types.WrapperDescriptorType: types.MethodWrapperType,
     types.MethodDescriptorType: types.BuiltinMethodType,
 }
-"""What methods of C types become when they are bound."""
+"""Makes bound methods of C types."""
 
 
 @final

@@ -53,7 +53,7 @@ class GeneratorValue(MethodTable):
         self.function = function
         self.names = {name: value for name, value in function.described.items()
                       if name in ("__name__", "__qualname__")}
-        """What the function is called if that was changed; generators take it over."""
+        """The function's name if it was changed; generators copy it."""
         self.started = False
         self.running = False
         self.done = False

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MOST_TESTS: Final = 16
 _MOST_STEPS: Final = 100
 _MOST_ELEMENTS: Final = 1 << 16
-"""Tests of one capture, the operations of each, and how large the inputs may be that it reads."""
+"""Limits: tests of one capture, operations of each, and the size of the inputs that it reads."""
 
 
 @final

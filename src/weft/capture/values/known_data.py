@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_NODES: Final = 2_000
 _MOST_ELEMENTS: Final = 1 << 22
-"""Nodes that are run to know a value, and how large their results may be."""
+"""Limits: nodes that are run to compute a value, and the size of their results."""
 
 
 def known(tx: Interpreter, node: fx.Node) -> Any:

@@ -61,7 +61,7 @@ class MadeClass(SymbolicValue):
         self.bases = bases
         self.namespace = namespace
         self.late: list[str] = []
-        """Attributes set when the class is there: objects that are filled after it, or whose
+        """Attributes that are set after the class is made: objects that are filled later, or whose
         `__set_name__` is interpreted."""
         self.model: Any = None
 
@@ -110,7 +110,7 @@ class ProcessedClass(SymbolicValue):
                  named: Kwargs, *, in_place: bool = False) -> None:
         super().__init__()
         self.in_place = in_place
-        """Whether the result is the first argument, changed."""
+        """Whether the function changes and returns its first argument."""
         self.function = function
         self.arguments = arguments
         self.named = named
@@ -242,7 +242,7 @@ def _has_set_name(obj: Any) -> bool:
 
 
 _TOLD_AS_IT_IS: Final = (functools.cached_property, types.DynamicClassAttribute, dataclasses.Field)
-"""Types of objects that remember their names, and nothing else happens."""
+"""Types of objects whose `__set_name__` only stores the name."""
 
 
 _STRUCTURE: Final = frozenset({"__slots__", "__bases__", "__class__", "__name__", "__qualname__",

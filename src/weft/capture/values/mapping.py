@@ -56,12 +56,12 @@ class DictValue(ContainerMethods):
         """Whether the outside object's class may have its own `__setitem__` (not to be called)."""
         self.written: dict[Any, None] = {}
         self.removals = 0
-        """How often a key was deleted; iterators look at it."""
+        """How often a key was deleted; iterators check this."""
         self.reordered = False
         self._entries: dict[Any, Entry] = {}
         self._gone: set[Any] = set()
         self._unread: set[Any] = set()
-        """Keys written before anything was known of them."""
+        """Keys that were written before they were read."""
         self._complete = original is None
 
     def python_type(self) -> type:
@@ -559,7 +559,7 @@ class DictIterator(IteratorValue):
 
 _LIKE_SETS: Final[tuple[type, ...]] = (set, frozenset, type({}.keys()), type({}.items()))
 _SIZES: Final = {"eq": "eq", "ne": "eq", "lt": "lt", "le": "le", "gt": "lt", "ge": "le"}
-"""How the sizes of the smaller and the larger side compare, for a comparison to hold."""
+"""The relation of sizes that each comparison needs to be true."""
 
 _MIRRORED: Final = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 

@@ -190,7 +190,7 @@ class ArrayValue(SymbolicValue):
 _CONVERSIONS: Final = {
     "item": None, "tolist": None, "__index__": None, "__float__": float, "__int__": int,
 }
-"""Of scalars: the plain number, of another type if one is given."""
+"""For scalars: the plain number, of another type if one is given."""
 
 _UNARY: Final = ("__neg__", "__pos__", "__invert__", "__abs__")
 _DUNDERS: Final = {
@@ -209,7 +209,7 @@ def _is_number(value: SymbolicValue) -> bool:
 
 _CONVERT: Final = ("array", "asarray", "ascontiguousarray", "concatenate", "dot", "hstack", "stack",
                    "vstack", "operator.getitem", "operator.setitem")
-"""What makes arrays of tensors. Other functions call the tensors' methods, or give tensors."""
+"""Functions that make arrays from tensors. Others call the tensors' methods, or return tensors."""
 
 def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Record a NumPy operation on arrays and constants as a node of the graph."""

@@ -91,12 +91,12 @@ class ObjectValue(SymbolicValue):
         self.original = original
         self.attributes = self._make_dict()
         self.namespace: SymbolicValue | None = None
-        """What the program set as `__dict__`; the object itself, if it is a dictionary, may be."""
+        """The object that the program set as `__dict__`; a dictionary may be its own."""
         self.slots: dict[str, SymbolicValue] = {}
         self.slots_written: dict[str, None] = {}
         self.contents: SymbolicValue | None = None
         self.weakly_held = False
-        """Whether the program made a weak reference to it, which must not outlive it early."""
+        """Whether the program made a weak reference to it, which must not die early."""
 
     def _make_dict(self) -> DictValue:
         namespace = instance_dict(self.original) if self.source is not None else None

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _END: Final = object()
 _MOST: Final = 64
-"""Items that one piece of a program looks ahead."""
+"""How many items one piece of a program looks ahead."""
 
 _SEQUENCES: Final[tuple[type, ...]] = tuple(map(type, (
     iter([]), iter(()), iter(range(0)), iter(""), iter(range(1 << 70)), reversed([]))))
@@ -63,7 +63,7 @@ class OutsideIterator(IteratorValue):
         self.taken = 0
         self.over = False
         self.owned = False
-        """Whether an iterator above takes from the real one."""
+        """Whether an outer iterator advances the real one."""
 
     def python_type(self) -> type:
         return type(self.object)

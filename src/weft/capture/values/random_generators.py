@@ -60,7 +60,7 @@ _OTHER: Final = frozenset({
     "bytes", "choices", "get_state", "getstate", "jumpahead", "permuted", "randbytes", "sample",
     "set_state", "setstate", "shuffle", "spawn",
 })
-"""Methods that give other things than numbers and arrays, or change their arguments."""
+"""Methods that return other objects than numbers and arrays, or change their arguments."""
 
 
 @final

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 _WEAK = frozenset({"target"})
-"""Slots of weak references that do not hold what they refer to."""
+"""Slots of weak references, which do not keep objects alive."""
 
 
 def is_held(tx: Interpreter, value: SymbolicValue) -> bool:
@@ -26,7 +26,7 @@ def is_held(tx: Interpreter, value: SymbolicValue) -> bool:
 
 
 _PATIENCE: Final = 200_000
-"""Objects looked at for all that is watched, after which it counts as let go."""
+"""After looking at so many objects, a watched one counts as freed."""
 
 
 @final
@@ -37,7 +37,7 @@ class Watch:
         self._objects: dict[int, tuple[SymbolicValue, Any, str]] = {}
         self._looked = 0
         self.step = 0
-        """The outermost frame's step when all of them were held the last time."""
+        """The outermost frame's step at the last time that all were held."""
 
     def __bool__(self) -> bool:
         return bool(self._objects)

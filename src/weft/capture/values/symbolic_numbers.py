@@ -296,13 +296,13 @@ _NAMED: Final = frozenset(name for name in _METHODS if not name.startswith("_"))
 _OF_INTS: Final = frozenset({"__index__", "__invert__", "bit_length"})
 _CONVERSIONS: Final = frozenset({"__int__", "__index__", "__trunc__", "__float__", "__round__",
                                  "is_integer", "item"})
-"""Methods that give a Python number for NumPy's too."""
+"""Methods that return a Python number for NumPy's, too."""
 
 NUMPY_KINDS: Final[Mapping[type, type]] = {
     int: numpy.int64, float: numpy.float64, bool: numpy.bool_,
     numpy.int64: numpy.int64, numpy.float64: numpy.float64, numpy.bool_: numpy.bool_,
 }
-"""The NumPy types that hold what Python's do, and compute alike."""
+"""The NumPy types with Python's values and arithmetic."""
 
 
 def numpy_kind(value: SymbolicValue) -> type | None:
@@ -324,11 +324,11 @@ def _is_certainly_not_zero(divisor: Any) -> bool:
 
 
 TRUNCATED: Final[list[Callable[[Any, SymbolicNumberValue], SymbolicValue]]] = []
-"""What `int` of a float that depends on data is (registered by `handlers/data_numbers.py`)."""
+"""The rule of `int` for a float that depends on data (registered by `handlers/data_numbers.py`)."""
 
 
 EXPECTED: Final[list[Callable[[Any, Any], bool | None]]] = []
-"""What the truth of a number is expected to be that depends on data; None: nothing."""
+"""Returns the expected truth of a number that depends on data, or None."""
 
 DIVISORS: Final[list[Callable[[Any, Any], None]]] = []
 """Checks that a divisor that depends on data is not zero."""
@@ -563,7 +563,7 @@ def _integer(tx: Interpreter, obj: int, source: Source, said: DimRange | None) -
 
 
 _IN_ONE: Final = 16
-"""Operations that one expression of a replacement has at most (Python takes 200 parentheses)."""
+"""Most operations in one expression of a replacement (Python allows 200 parentheses)."""
 
 
 def _in_steps(emit: Emitter, value: FloatExpr, names: dict[str, str]) -> str:

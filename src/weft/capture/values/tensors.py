@@ -317,26 +317,27 @@ GETTERS: dict[str, Callable[[Any, TensorValue], SymbolicValue]] = {}
 """Attributes with a rule of their own."""
 
 SETTERS: dict[str, Callable[[Any, TensorValue, SymbolicValue], None]] = {}
-"""What setting them does."""
+"""The rules of setting attributes."""
 
 WRITERS: dict[str, Callable[[Any, TensorValue, SymbolicValue], str]] = {}
-"""The statements that set them, where that is no assignment."""
+"""The statements that set attributes, if not an assignment."""
 
 MAY_OVERRIDE: set[type] = set()
 """Families of values that may have a `__torch_function__` (`tensor_subclasses`)."""
 
 OVERRIDE: list[Callable[[Any, str, Any, Args, Kwargs], SymbolicValue | None]] = []
-"""Gives what `__torch_function__` of the arguments makes of an operation, if there is one."""
+"""Returns the result of the arguments' `__torch_function__` for an operation, if there is one."""
 
 FUNCTION_OF: list[Callable[[str, Any, Args], tuple[Any, Args]]] = []
-"""Gives the function and the arguments that `__torch_function__` gets for an operation."""
+"""Returns the function and the arguments that `__torch_function__` receives for an operation."""
 
 DRAW_AHEAD: list[Callable[[Any, str, Any, Args, Kwargs], SymbolicValue]] = []
-"""What an operation gives that draws from a generator of the program's (`random_generators`)."""
+"""Returns the result of an operation that draws from a generator of the program
+(`random_generators`)."""
 
 OTHER_TENSORS: list[tuple[
     Callable[[type], bool], Callable[[Any, Any, Source | None], SymbolicValue]]] = []
-"""Tests of classes that decide themselves what operations do, with what wraps their tensors."""
+"""Tests for classes that decide what operations do, and the functions that wrap their tensors."""
 
 REBUILD: list[Callable[[Any, TensorValue, fx.Node], str]] = [
     lambda emit, value, node: emit.output(node)]
@@ -452,7 +453,7 @@ _TAKE_SIZES: Final = frozenset({
     *(f"_upsample_nearest_exact{rank}d" for rank in (1, 2, 3)),
     "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 })
-"""Functions whose lists are sizes, also where all items are tensors."""
+"""Functions whose list arguments are sizes, even if all items are tensors."""
 
 
 _TAKE_NUMBERS: Final = frozenset({"arange", "linspace", "eye", "randperm", "narrow"})

@@ -64,8 +64,8 @@ from weft.shapes.expr import IntExpr, symbol_of, symbols
 from weft.shapes.printing import c_text
 
 MOST_INLINED: Final = 4
-"""Calls of a dear function, beyond which it is called and not inlined: each of hundreds of sines
-would take the compiler 20 ms, and a call costs no time beside one."""
+"""An expensive function that is called more often is not inlined: each of hundreds of sines would
+take the compiler 20 ms, and a call costs little compared to one."""
 
 
 def emit(kernel: Kernel, vector_bytes: int) -> str:

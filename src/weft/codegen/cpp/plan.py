@@ -42,7 +42,7 @@ from weft.shapes.printing import fits_int32
 ASSUMED_EXTENT: Final = 512
 """Trip count that the cost model assumes for loops of unknown size."""
 BLOCK_ELEMENTS: Final = 4096
-"""Points of a vectorised outer loop that one thread takes at a time."""
+"""Points of a vectorised outer loop that a thread takes at a time."""
 STRIP_TRIPS: Final = 256
 """Additions to one accumulator before it is flushed: keeps long float sums accurate."""
 FEW_POINTS: Final = 16
@@ -53,10 +53,10 @@ FAR: Final = 16
 """Steps between lanes from which each lane has a cache line of its own."""
 MAX_CHUNKS: Final = 64
 CHUNK_WORK: Final = 16384
-"""Elements that are worth a chunk of their own."""
+"""Smallest chunk, in elements."""
 ROW_BUFFER_BYTES: Final = 128 << 10
 SHORT_ROW: Final = 1024
-"""Elements that a row of unknown length is taken to have when row buffers are given out."""
+"""Assumed length of a row of unknown length when row buffers are allocated."""
 SWEPT_COLUMNS: Final = (256, 1024)
 """Least and most columns whose sums are carried through all rows at a time: processors fetch ahead
 in runs of a kilobyte, but hardly in shorter ones (256 rows of 1024: 0.7 against 3.3 ms)."""

@@ -78,18 +78,18 @@ class GraphLowering:
     extern_ops: list[str] = field(default_factory=list)
     written: dict[str, Buffer] = field(default_factory=dict)
     rewritten: frozenset[int] = frozenset()
-    """Inputs (by number) that the caller is given new values of."""
+    """Inputs (by number) whose new values the caller gets."""
     held: set[str] = field(default_factory=set)
     """Inputs that stay in memory when the graph has read them."""
     stages: Sequence[Sequence[int]] = ()
     """Outputs (by number) that the caller takes stage by stage; empty: all at the end."""
     channels_last: bool = False
     padded: dict[Node, Shape] = field(default_factory=dict)
-    """Strides of the nodes whose rows get room."""
+    """Strides of the nodes whose rows are padded."""
     asserts: Sequence[ShapeGuard] = ()
     facts: Facts | None = None
     floats: dict[Expr, FloatValue] = field(default_factory=dict)
-    """Floats that kernels are given, by the symbols of their bits."""
+    """Floats that kernels receive, by the symbols of their bits."""
     _returned: set[Buffer] = field(default_factory=set)
     """The memory of outputs that are no inputs."""
     _due: DueFormulas = field(default_factory=DueFormulas)

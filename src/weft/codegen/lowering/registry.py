@@ -27,7 +27,7 @@ from weft.shapes.floats import SYMBOLIC_FLOATS
 from weft.shapes.relation import ge
 
 Lowering: TypeAlias = Callable[..., Any]
-"""Gives a `Value`, or a list of them for operators with several results."""
+"""Returns a `Value`, or a list of them for operators with several results."""
 Body: TypeAlias = Callable[..., Node]
 """A scalar formula: (emitter, one node per operand) -> node."""
 

@@ -28,7 +28,7 @@ _SCATTERS = {
 _WHOLE: dict[Any, str] = {VIEWS[name]: name for name in ("view", "transpose", "t", "permute")}
 """Views of all elements, which another one of the kind undoes."""
 _SMALL = 4
-"""A part is small where the whole has at least this many times its elements."""
+"""A part is small if the whole has at least this many times its elements."""
 
 
 @final

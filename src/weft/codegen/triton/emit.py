@@ -66,7 +66,7 @@ import weft.codegen.triton.prelude as p
 """
 
 _NUMBER: Final = re.compile(r"^k\d+_(?=[A-Za-z_])")
-"""What numbers the kernels of a graph."""
+"""The number of a kernel in its graph, at the end of its name."""
 
 _INT_LIMITS: Final = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
 

@@ -94,7 +94,7 @@ def compile_kernels(
 
 
 _UNKNOWN_SIZE: Final = 64
-"""What a size that depends on data is taken for before the first call."""
+"""The assumed value of a data-dependent size before the first call."""
 
 
 def _likely(names: Sequence[str], hints: Mapping[str, int]) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ ELEMENTS_PER_WARP: Final = 32 * 16
 
 
 Measure = Callable[[Expr | int], Expr | int]
-"""The number that a symbolic extent is taken for in choosing a tile, or the extent itself."""
+"""Returns the assumed value of a symbolic extent for choosing a tile, or the extent itself."""
 
 
 @final
