@@ -35,6 +35,20 @@ def test_first_calls_load_neither_sympy_nor_dynamo_nor_dtensor():
     """)
 
 
+def test_slices_resizing_and_questions_of_symbolic_sizes_load_none_of_them():
+    _in_new_process(f"""
+        import sys, torch, weft
+        from torch.nn import functional as F
+        def grow(x):
+            y = F.interpolate(x[:, :, 1:, : x.shape[3] // 2], scale_factor=2.0, mode="nearest")
+            return y * 2 if x.is_cpu and not x.is_quantized else y
+        compiled = weft.compile(grow, backend="aot_eager", dynamic=True)
+        compiled(torch.randn(2, 3, 8, 8, requires_grad=True)).sum().backward()
+        assert weft.stats()["graph_breaks"] == 0
+        assert not ({_HEAVY}), {_HEAVY}
+    """)
+
+
 def test_attention_with_a_mask_made_of_constants_loads_none_of_them():
     _in_new_process(f"""
         import sys, torch, weft

@@ -25,7 +25,6 @@ from weft._torch import (
     FakeTensor,
     autograd_sequence,
     is_functorch_wrapped_tensor,
-    python_dispatcher,
     tree_flatten,
     view_forbids_writes,
 )
@@ -41,6 +40,7 @@ from weft.aot.symbols import names_in, symbolic_leaves
 from weft.aot.views import Unsupported, ViewStep, may_overlap, restride
 from weft.shapes.fake import FakeContext, connected_non_leaf
 from weft.shapes.symnode import certainly_equal, extents
+from weft.shapes.without_sympy import python_kernels
 
 aten = torch.ops.aten
 
@@ -240,7 +240,7 @@ class Tracer:
             symbols.earlier_answers = iter(node.meta.get("answers", ()))
             symbols.carrying = "carries" in node.meta
         if "python_dispatcher" in node.meta:
-            with python_dispatcher():
+            with python_kernels():
                 return self._called(node, env)
         return self._called(node, env)
 

@@ -44,7 +44,6 @@ from weft._torch import (
     meta_table,
     no_modes,
     op_implementations_checks,
-    python_dispatcher,
     should_allow_numbers_as_tensors,
     stride_incorrect_op,
     torch_decomp_decompositions,
@@ -61,7 +60,7 @@ from weft.shapes.make_fake import (
 from weft.shapes.meta_corrections import corrected
 from weft.shapes.shape_rules import Result, infer
 from weft.shapes.symnode import SizesAskedError, SymNode
-from weft.shapes.without_sympy import without_sympy
+from weft.shapes.without_sympy import python_kernels, without_sympy
 
 if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
@@ -302,7 +301,7 @@ class MemoFakeMode(FakeTensorMode):
             self._refuses_sizes = SymNode.refuses_ints = False
         if self.symbols is not None:
             self.symbols.answers.clear()
-        with self, python_dispatcher():
+        with self, python_kernels():
             return function(*args, **kwargs), True
 
     def _otherwise(
@@ -311,7 +310,7 @@ class MemoFakeMode(FakeTensorMode):
     ) -> Any:
         """The result of an operator whose C++ kernel takes no symbolic sizes."""
         try:
-            with python_dispatcher():
+            with python_kernels():
                 return self._compute(func, types, args, kwargs, reader)
         except (RuntimeError, TypeError):
             return self._specialized(func, types, args, kwargs)
@@ -491,10 +490,12 @@ def _by_prim(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyRe
 def _by_special_rule(
     mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader
 ) -> Any:
-    """PyTorch's special rules for fakes: factories, device conversions, indexing."""
+    """PyTorch's special rules for fakes: factories, device conversions, indexing. (What they ask of
+    a fake outside its mode loads DTensor.)"""
     for applies, rule in op_implementations_checks:
         if applies(func):
-            result = rule(mode, func, *args, **kwargs)
+            with mode:
+                result = rule(mode, func, *args, **kwargs)
             if result is not NotImplemented:
                 return result
     return NotImplemented
@@ -551,7 +552,7 @@ def _dispatcher_for(func: OpOverload, reader: _KeyReader) -> AbstractContextMana
     """The Python dispatcher for meta kernels of Fourier transforms: they reshape, which in C++
     needs plain sizes."""
     reshapes = reader.symbolic and func.name().startswith("aten::_fft")
-    return python_dispatcher() if reshapes else nullcontext()
+    return python_kernels() if reshapes else nullcontext()
 
 
 _RULES: Final = (

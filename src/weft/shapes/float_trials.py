@@ -28,7 +28,6 @@ from weft._torch import (
     OpOverload,
     engine_gradients,
     no_dispatch,
-    python_dispatcher,
     tree_flatten,
     tree_unflatten,
 )
@@ -37,6 +36,7 @@ from weft.shapes.fake_mode import MemoFakeMode
 from weft.shapes.floats import FloatValue, compare
 from weft.shapes.make_fake import make_fake, make_meta
 from weft.shapes.symnode import float_of
+from weft.shapes.without_sympy import python_kernels
 
 if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
@@ -192,7 +192,7 @@ class Trial:
         try:
             leaves = [self._plain(leaf, numbers, twins) for leaf in self._leaves]
             args, kwargs = tree_unflatten(leaves, self._form)
-            with self._mode, log, python_dispatcher() if self._by_python else nullcontext():
+            with self._mode, log, python_kernels() if self._by_python else nullcontext():
                 result = self._function(*args, **kwargs)
                 _differentiate(result, [*twins.values()])
         except _ERRORS as error:

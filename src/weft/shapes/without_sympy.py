@@ -1,7 +1,8 @@
 """Keeps PyTorch's meta kernels from loading sympy, half a second of a process's first compile.
 
 Place in the pipeline: `MemoFakeMode` and aot's expansion run PyTorch's Python kernels inside
-`without_sympy()`. Nearly all of these first ask something about sizes, with a statement like
+`without_sympy()` or `python_kernels()`. Nearly all of these first ask something about sizes, with a
+statement like
 
     from torch.fx.experimental.symbolic_shapes import guard_or_false
 
@@ -25,6 +26,7 @@ from typing import Any, Final, final
 
 import torch
 
+from weft._torch import python_dispatcher
 from weft.shapes.symnode import SymNode, is_hinted
 
 _ENGINE: Final = "torch.fx.experimental.symbolic_shapes"
@@ -41,6 +43,14 @@ def without_sympy() -> Iterator[None]:
         yield
     finally:
         _remove(placed)
+
+
+@contextmanager
+def python_kernels() -> Iterator[None]:
+    """Composite operators run as PyTorch's Python forms of them: in C++ many ask for plain sizes.
+    """
+    with python_dispatcher(), without_sympy():
+        yield
 
 
 def _remove(stand_ins: Iterable[ModuleType]) -> None:

@@ -189,7 +189,7 @@ class TensorValue(SymbolicValue):
         if name == "shape":
             return shape_value(tx, self.example.shape)
         if name in METADATA:
-            return tx.wrap_new(evaluate(tx, lambda: getattr(self.example, name)))
+            return tx.wrap_new(_ask(tx, lambda: getattr(self.example, name)))
         if name in TENSOR_ATTRIBUTES:
             return run(tx, "call_function", getattr, [self, constant(name)], {})
         if name == "__class__":
@@ -271,7 +271,7 @@ class TensorValue(SymbolicValue):
             _guard_offset(tx, self.example)
         if name == "type" and (objects or named):
             return run(tx, "call_method", name, [self, *args], kwargs)
-        result = evaluate(tx, lambda: getattr(self.example, name)(*objects, **named))
+        result = _ask(tx, lambda: getattr(self.example, name)(*objects, **named))
         if isinstance(result, torch.Size):
             return shape_value(tx, result)
         return tx.wrap_new(result)
@@ -511,6 +511,12 @@ def _through_mode(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwa
 
 
 _KNOW_THE_STORAGE: Final = frozenset({"as_strided", "as_strided_", "as_strided_scatter"})
+
+
+def _ask(tx: Interpreter, question: Callable[[], Any]) -> Any:
+    """What a fake answers in its mode: outside it, PyTorch loads DTensor first, half a second."""
+    with tx.fakes.mode:
+        return evaluate(tx, question)
 
 
 def _guard_offset(tx: Interpreter, fake: torch.Tensor) -> None:
