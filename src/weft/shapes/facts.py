@@ -27,7 +27,6 @@ comparison is decided on the viewed expression. One mechanism serves all kinds o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import gcd, prod
 from typing import Final, final
 
@@ -47,14 +46,12 @@ from weft.shapes.expr import (
     upper_bound,
 )
 from weft.shapes.functions import computed_exactly, has_functions, with_functions
-from weft.shapes.intervals import FAR, INF
+from weft.shapes.intervals import INF
 from weft.shapes.relation import EQ, GE, NE, Condition, Junction, Relation, relation, rewrite
+from weft.shapes.samples import somewhere_less
 
 _FIRST_VALUES: Final = 8
 """Values of a symbol for which a comparison is computed before its limits are asked."""
-
-_MOST_TRIED: Final = 16
-"""Facts, the latest ones, that are tried on an expression with divisions, minima or products."""
 
 
 @final
@@ -75,7 +72,6 @@ class Facts:
         self._decided: dict[Condition, bool | None] = {}
         self._viewed: dict[Expr, IntExpr] = {}
         self._signs: dict[IntExpr, bool] = {}
-        self._linear: dict[Expr, bool] = {}
 
     def view(self, value: IntExpr) -> IntExpr:
         """The value with all facts applied: equal symbols replaced, ranges narrowed."""
@@ -173,8 +169,8 @@ class Facts:
         nonnegative expression that is no larger, or by bounding its quotients."""
         found = self._signs.get(expr)
         if found is None:
-            found = self._signs[expr] = lower_bound(expr) >= 0 or any(
-                lower_bound(expr - known) >= 0 for known in self._helpful(expr)
+            found = self._signs[expr] = never_less(expr, 0) or any(
+                never_less(expr, known) for known in self._at_least_zero
             ) or self._is_without_division(expr)
         return found
 
@@ -196,26 +192,6 @@ class Facts:
         if smaller is None:
             smaller = _without_division(expr)
         return smaller is not None and self._is_at_least_zero(smaller)
-
-    def _helpful(self, expr: IntExpr) -> Iterator[IntExpr]:
-        """Known nonnegative expressions that may bound `expr` from below. A loop over data has one
-        for each turn, with a term for each turn; most are not needed."""
-        if isinstance(expr, int):
-            return
-        linear = self._is_linear(expr)
-        for known in self._at_least_zero if linear else self._at_least_zero[-_MOST_TRIED:]:
-            if isinstance(known, int) or not linear or not self._is_linear(known) or not any(
-                    coefficient > expr.terms.get(monomial, 0) and monomial[0].bounds[1] >= FAR
-                    for monomial, coefficient in known.terms.items()):
-                yield known
-
-    def _is_linear(self, expr: Expr) -> bool:
-        found = self._linear.get(expr)
-        if found is None:
-            found = self._linear[expr] = all(
-                len(monomial) == 1 and isinstance(monomial[0], Symbol)
-                and isinstance(monomial[0].hi, int) for monomial in expr.terms)
-        return found
 
     def learn(self, condition: Condition) -> None:
         """Assume the condition from now on. Learning an excluded condition is an error."""
@@ -370,6 +346,11 @@ class Facts:
         self._signs.clear()
 
 
+def never_less(left: IntExpr, right: IntExpr) -> bool:
+    """Whether ``left >= right`` for all values of their symbols."""
+    return not somewhere_less(left, right) and lower_bound(left - right) >= 0
+
+
 _LEARN = {EQ: Facts._learn_equal, NE: Facts._learn_not_equal, GE: Facts._learn_order}
 
 
@@ -453,12 +434,21 @@ def _without_first_values(expr: Expr) -> Expr | None:
     limits = symbol_of(variable)
     if limits.lo <= -INF or not isinstance(limits.hi, int) or limits.hi - limits.lo < _FIRST_VALUES:
         return None
-    first = (subs(expr, {variable: limits.lo + i}) for i in range(_FIRST_VALUES))
-    if not all(isinstance(value, int) and value >= 0 for value in first):
+    if any(_value_at(expr, variable, limits.lo + i) < 0 for i in range(_FIRST_VALUES)):
         return None
     rest = symbol(limits.name, limits.lo + _FIRST_VALUES, limits.hi, limits.kind)
     later = subs(expr, {variable: rest})
     return later if isinstance(later, Expr) else None
+
+
+def _value_at(expr: Expr, variable: Expr, number: int) -> int:
+    """The value for a number in place of the one symbol; 0 if a divisor is, which never happens."""
+    try:
+        value = subs(expr, {variable: number})
+    except ZeroDivisionError:
+        return 0
+    assert isinstance(value, int)
+    return value
 
 
 def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:
