@@ -352,3 +352,16 @@ def test_texts_with_sizes_that_are_looked_at_are_constants() -> None:
         x = torch.randn(n, 4)
         assert compiled(x)[1:] == looked_up(x)[1:]
         assert torch.equal(compiled(x)[0], looked_up(x)[0])
+
+
+def test_divisors_of_numbers_of_either_sign_are_one_graph():
+    """`gcd` took a variant each of Python ints that change: only of sizes is the sign known."""
+    def f(x, old, new):
+        by = math.gcd(old, new)
+        return torch.arange(x.shape[0]) * (old // by) + math.lcm(old, new) + math.isqrt(abs(old))
+
+    compiled = weft.compile(f, dynamic=True, backend="aot_eager")
+    for size, old, new in ((9, 16, 8), (5, 44, 16), (7, -6, 4), (3, 11, 7), (4, 8, -4), (6, 0, 2)):
+        x = torch.ones(size)
+        assert torch.equal(compiled(x, old, new), f(x, old, new))
+    assert weft.stats()["graphs"] == 1

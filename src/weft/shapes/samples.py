@@ -69,9 +69,10 @@ def _of_atom(atom: Atom) -> Values:
         return tuple(_drawn(atom))
     function = atom.function.compute if isinstance(atom, Applied) else OPERATORS[type(atom)]
     try:
-        return tuple(map(function, *map(_values, operands(atom))))
+        found = [function(*args) for args in zip(*map(_values, operands(atom)), strict=True)]
     except ArithmeticError as error:
         raise _Nowhere from error
+    return tuple([value for value in found if isinstance(value, int)])
 
 
 def _drawn(one: Symbol) -> Iterator[int]:

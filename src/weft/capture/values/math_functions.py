@@ -22,15 +22,15 @@ from weft.capture.values.float_operations import float_operation
 from weft.capture.values.symbolic_numbers import operand
 from weft.shapes import functions
 from weft.shapes.atoms import IntFunction
-from weft.shapes.expr import lower_bound
 from weft.shapes.floats import OPERATIONS, rounded_down
 from weft.shapes.number_calls import number_call
+from weft.shapes.relation import ge
 from weft.shapes.symnode import expr_of, float_of
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
-_OF_NATURALS: Final[Mapping[Any, IntFunction]] = {
+_OF_INTS: Final[Mapping[Any, IntFunction]] = {
     math.gcd: functions.GCD, math.lcm: functions.LCM, math.isqrt: functions.ISQRT,
     math.comb: functions.COMB,
 }
@@ -49,8 +49,8 @@ def math_of_number(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs
     symbolic = [n for n in numbers if isinstance(n, torch.SymInt | torch.SymFloat)]
     if kwargs or not symbolic or None in numbers:
         return None
-    if function in _OF_NATURALS:
-        return _of_naturals(tx, _OF_NATURALS[function], numbers)
+    if function in _OF_INTS:
+        return _of_ints(tx, _OF_INTS[function], numbers)
     if function in _ROUNDED:
         return _rounded(tx, function, args[0], symbolic[0])
     if function is math.log and len(numbers) == 2:
@@ -74,13 +74,13 @@ def _rounded(tx: Interpreter, function: Any, value: SymbolicValue, number: Any
     return tx.wrap_new(evaluate(tx, lambda: _ROUNDED[function](number)))
 
 
-def _of_naturals(tx: Interpreter, function: IntFunction, numbers: list[Any]
-                 ) -> SymbolicValue | None:
-    """The result for ints that are known to be non-negative: for others the function may raise."""
-    whole = all(type(n) is int or isinstance(n, torch.SymInt) for n in numbers)
-    if not whole or any(lower_bound(expr_of(n)) < 0 for n in numbers):
+def _of_ints(tx: Interpreter, function: IntFunction, numbers: list[Any]) -> SymbolicValue | None:
+    """The result for ints, where Python gives one."""
+    if not all(type(n) is int or isinstance(n, torch.SymInt) for n in numbers):
         return None
     call = number_call(function)
     if function in (functions.GCD, functions.LCM):
         return tx.wrap_new(evaluate(tx, lambda: functools.reduce(call, numbers)))
+    if not all(tx.shapes.truth(ge(expr_of(n), 0)) for n in numbers):
+        return None
     return tx.wrap_new(evaluate(tx, lambda: call(*numbers)))
