@@ -350,6 +350,16 @@ def test_results_of_transposed_inputs_lie_as_eagers_do(run, dynamic):
         assert compiled(x).stride() == run(x).stride()
 
 
+def test_pooled_rows_of_one_element_lie_as_eagers_do() -> None:
+    """They counted as contiguous as they were, and what was computed of them lay otherwise."""
+    def pooled(x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool1d(x.mT, 2, 1, 1).mT[:, :1] * 2
+
+    compiled = weft.compile(pooled, dynamic=True)
+    for x in (torch.randn(7, 3, 8), torch.randn(7, 1, 8)):
+        assert compiled(x).stride() == pooled(x).stride()
+
+
 def test_images_without_pixels_are_refused():
     compiled = weft.compile(lambda x: F.interpolate(x, scale_factor=0.5), dynamic=True)
     assert compiled(torch.ones(1, 2, 6)).shape == (1, 2, 3)

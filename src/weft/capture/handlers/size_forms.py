@@ -215,7 +215,7 @@ def _max_pool1d(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Symbolic sizes, or a layout that eager would not keep."""
     x = args[0] if args else kwargs.get("input")
     return isinstance(x, TensorValue) and (
-        _has_symbolic_sizes(x) or not x.example.is_contiguous())
+        _has_symbolic_sizes(x) or not x.example.is_contiguous() or 1 in x.example.shape)
 
 
 def _affine_grid(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:

@@ -97,7 +97,8 @@ def max_pool1d(
     kernel, step, pad, gap = map(_only, (kernel_size, stride or kernel_size, padding, dilation))
     differentiable = input.requires_grad and torch.is_grad_enabled()
     if input.device.type == "cpu" and not differentiable:
-        input = input.contiguous()
+        # As rows they have the strides of rows, also where sizes of 1 leave a choice.
+        input = input.contiguous().flatten().view(input.shape)
     rows = input.unsqueeze(-2)
     pooled = torch.max_pool2d(rows, (1, kernel), (1, step), (0, pad), (1, gap), ceil_mode)
     return pooled.squeeze(-2)
