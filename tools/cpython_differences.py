@@ -27,6 +27,7 @@ REASONS: Final = (
     Reason("counts references, or measures the memory of an object", (
         "*.test_splittable_popitem", "*.SharedKeyTests.test_*", "*.test_getbuffer",
         "*.TestReversed.test_bug1229429", "*.ReferencesTestCase.test_ref_reuse", "*.CoExtra.test_*",
+        "*.FinalizationTest.test_refcycle",
     ), observes=True),
     Reason("asks by `id` whether an iterator fills its last tuple again, which CPython does when "
            "nothing else refers to it", ("*_tuple_reuse",), observes=True),

@@ -12,6 +12,7 @@ import gc
 import inspect
 import sys
 import types
+import weakref
 from typing import Any
 from unittest import mock
 
@@ -108,9 +109,12 @@ class Counted:
 
 
 class Holder:
-    __slots__ = ("a", "b")
+    __slots__ = ("__weakref__", "a", "b")
     a: Any
     b: Any
+
+    def noted(self) -> None:
+        """A method to refer to."""
 
 
 def test_what_an_attribute_holds_is_freed_with_the_object() -> None:
@@ -204,3 +208,30 @@ def test_imports_follow_sys_modules() -> None:
         assert torch.equal(compiled(X), X - 1)
     with mock.patch.dict(sys.modules, {"colorsys": mock.Mock(rgb_to_hsv=lambda *_: (0, 0, 5))}):
         assert torch.equal(compiled(X), X + 5)
+
+
+class Number(float):
+    """Weak references to such numbers exist."""
+
+
+def test_weak_references_are_dead_once_a_variable_behind_a_break_is_deleted() -> None:
+    def f(x: Any) -> Any:
+        held = Holder()
+        reference = weakref.ref(held)
+        method = weakref.WeakMethod(held.noted, id)
+        to_method = weakref.ref(method)
+        before = reference() is None, to_method() is None
+        del held, method
+        dead = reference() is None, to_method() is None
+        return x + 1, before, dead, reference == to_method, reference == reference
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_number_that_only_a_proxy_refers_to_lives_as_long_as_its_variable() -> None:
+    def f(x: Any) -> Any:
+        number = Number(2.0)
+        proxy: Any = weakref.proxy(number)
+        return x + 1, proxy + 1.0, 1.0 + proxy
+
+    check(f, (X,), breaks=None)

@@ -16,6 +16,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, SkipFrame, graph_break
+from weft.capture.continuation import is_continuation
 from weft.capture.identity_guards import WEAK
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
@@ -124,7 +125,9 @@ class WeakReferenceValue(SymbolicValue):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op not in ("eq", "ne") or not isinstance(other, WeakReferenceValue):
             return None
-        same = tx.equal(self.call(tx, [], {}), other.call(tx, [], {}))
+        objects = self.call(tx, [], {}), other.call(tx, [], {})
+        dead = any(map(is_none, objects))  # such references are compared by identity
+        same = tx.same(self, other) if dead else tx.equal(*objects)
         return constant(same is (op == "eq"))
 
     def rebuild(self, emit: Emitter) -> str:
@@ -147,9 +150,19 @@ class WeakReferenceValue(SymbolicValue):
                 if holds_itself(self.target):
                     raise graph_break("unknown-operation", "a weak reference into a cycle")
                 return NONE
-            return self.target
-        name = f"{self.source.name}()"
-        return tx.wrap(self.reference(), self.source.call(_dereference, name))
+            return _still_held(tx, self.target)
+        place = self.source.call(_dereference, f"{self.source.name}()")
+        return _still_held(tx, tx.wrap(self.reference(), place))
+
+
+def _still_held(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    """The object of a weak reference; a graph break if the frame has just let go of it."""
+    place = value.source
+    was_variable = place is not None and not place.base and place.accessor[0] == "local"
+    if was_variable and tx.root is not None and is_continuation(tx.root.code) and (
+            not is_held(tx, value)):
+        raise graph_break("watched-object", f"a weak reference to {value!r}, which was let go")
+    return value
 
 
 @constructor(weakref.ref, weakref.KeyedRef)
