@@ -481,6 +481,8 @@ def explain(comparisons: list[Comparison]) -> None:
     for comparison in comparisons:
         for test, reason in comparison.reasons.items():
             tests.setdefault(reason, []).append(test.removeprefix("test."))
+    if not tests:
+        return
     print("\n| kind | tests | the test ... |\n|---|---|---|")
     for reason in (*REASONS, None):
         if reason in tests:

@@ -236,21 +236,17 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
     if value is None:
         return False
     weakly_held = getattr(value, "weakly_held", None)
-    if weakly_held or ((weakly_held is not None or _is_subclassed_number(value)) and any(
-            one is value for one in used)):
+    if weakly_held or (weakly_held is not None and any(one is value for one in used)):
         return True
     if value.source is None:
         return issubclass(value.python_type(), type)  # it leaves its bases' `__subclasses__`
     obj = outside_object(value)
+    if issubclass(type(obj), (int, float, str)) and type(obj).__weakrefoffset__ and any(
+            one is value for one in used):
+        return True
     if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
         return True
     return not issubclass(type(obj), _LONG_LIVED) and weakref.getweakrefcount(obj) > 0
-
-
-def _is_subclassed_number(value: SymbolicValue) -> bool:
-    """Whether the value is a number or text of a class to whose objects weak references exist."""
-    cls = value.python_type()
-    return issubclass(cls, (int, float, str)) and cls.__weakrefoffset__ > 0
 
 
 def outside_object(value: SymbolicValue) -> Any:

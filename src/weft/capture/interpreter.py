@@ -159,6 +159,8 @@ class Interpreter:
         (`values/made_classes.py`)."""
         self.stand_ins: dict[SymbolicValue, Any] = {}
         """Stand-ins for the values that the body of the class under way has bound."""
+        self.deleted: list[Any] = []
+        """Outside objects whose variables the root frame has deleted."""
         self.class_attributes: dict[type, Any] = {}
         """Attributes that the program set on classes (`values/attributes.py`)."""
         self.overriding = False
@@ -511,6 +513,7 @@ class Interpreter:
         self._raised_at.clear()
         self._generators.clear()
         self.retained.clear()
+        self.deleted.clear()
         self.copied_views.clear()
         self.ignored_warnings.clear()
         self.numbers.clear()

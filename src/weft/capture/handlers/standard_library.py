@@ -16,7 +16,6 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, SkipFrame, graph_break
-from weft.capture.continuation import is_continuation
 from weft.capture.identity_guards import WEAK
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
@@ -150,19 +149,17 @@ class WeakReferenceValue(SymbolicValue):
                 if holds_itself(self.target):
                     raise graph_break("unknown-operation", "a weak reference into a cycle")
                 return NONE
-            return _still_held(tx, self.target)
+            _still_held(tx, self.target.real())
+            return self.target
         place = self.source.call(_dereference, f"{self.source.name}()")
-        return _still_held(tx, tx.wrap(self.reference(), place))
+        return tx.wrap(_still_held(tx, self.reference()), place)
 
 
-def _still_held(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
-    """The object of a weak reference; a graph break if the frame has just let go of it."""
-    place = value.source
-    was_variable = place is not None and not place.base and place.accessor[0] == "local"
-    if was_variable and tx.root is not None and is_continuation(tx.root.code) and (
-            not is_held(tx, value)):
-        raise graph_break("watched-object", f"a weak reference to {value!r}, which was let go")
-    return value
+def _still_held(tx: Interpreter, obj: Any) -> Any:
+    """The object of a weak reference; a graph break if the frame has just deleted its variable."""
+    if any(obj is deleted for deleted in tx.deleted):
+        raise graph_break("watched-object", f"a weak reference to a deleted {type(obj).__name__}")
+    return obj
 
 
 @constructor(weakref.ref, weakref.KeyedRef)

@@ -96,19 +96,20 @@ def delete_fast(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     if ins.argval not in frame.locals:
         raise tx.error(UnboundLocalError, _NO_VALUE.format(ins.argval))
     if frame.caller is None:
-        _let_go(frame, ins.argval)
+        tx.deleted += _let_go(frame, ins.argval)
     del frame.locals[ins.argval]
 
 
-def _let_go(frame: Frame, name: str) -> None:
-    """Record that the root frame's variable does not hold its value any more."""
+def _let_go(frame: Frame, name: str) -> list[Any]:
+    """Break if freeing what the root frame's variable held has an effect; return that object."""
     value = frame.locals.get(name)
     if value is None or value.source is None or not is_continuation(frame.code):
-        return
+        return []
     others = [held for other, held in frame.locals.items() if other != name]
     if is_watched(outside_object(value)) and not any(
             held is value for held in (*others, *frame.stack)):
         raise graph_break("watched-object", f"{value!r} is let go, which {name} was")
+    return [outside_object(value)]
 
 
 @opcode("LOAD_FAST_AND_CLEAR")

@@ -90,15 +90,15 @@ def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> No
         return
     for base in cls.__mro__:
         if base in tx.made_classes:
-            if name in base.__dict__:
+            if name in _ATTRIBUTES(base):
                 return
             continue
         if name != "forward" and is_library(getattr(base, "__module__", "")):
-            if name in base.__dict__:
+            if name in _ATTRIBUTES(base):
                 return
             continue
         source = tx.tree.object(base, base.__qualname__).instance_dict()
-        if name in base.__dict__:
+        if name in _ATTRIBUTES(base):
             if isinstance(attribute, _GUARDED):
                 tx.guards.add(source.dict_item(name), "is", attribute)
             return
@@ -109,7 +109,7 @@ def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> Symbol
     """The value of a class attribute that is not a descriptor; data is guarded, code is not."""
     if isinstance(attribute, (types.FunctionType, type)):
         return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
-    owner = next(base for base in cls.__mro__ if name in base.__dict__)
+    owner = next(base for base in cls.__mro__ if name in _ATTRIBUTES(base))
     if owner in tx.made_classes:
         return tx.wrap(attribute, None)
     if not owner.__flags__ & HEAP_TYPE:  # a C type, which cannot be changed

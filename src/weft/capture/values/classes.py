@@ -329,7 +329,7 @@ def holds_made_class(tx: Interpreter, value: SymbolicValue) -> bool:
     """Whether the value is a class made inside, or a tuple that holds one."""
     if isinstance(value, TupleValue):
         return any(holds_made_class(tx, item) for item in value.all(tx))
-    return isinstance(value, ClassValue) and value.cls in tx.made_classes
+    return isinstance(value, ClassValue) and any(value.cls is made for made in tx.made_classes)
 
 
 def no_arguments_for_new(tx: Interpreter, cls: type) -> None:

@@ -521,7 +521,7 @@ _REFLECTED = {"eq": "__eq__", "ne": "__ne__", "lt": "__gt__", "le": "__ge__", "g
 
 
 def _has_dict(cls: type) -> bool:
-    return any("__dict__" in base.__dict__ or base is threading.local for base in cls.__mro__)
+    return type_lookup(cls, "__dict__") is not MISSING or issubclass(cls, threading.local)
 
 
 _C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
