@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
 import colorsys
 import dataclasses
@@ -184,6 +185,27 @@ def test_replaced_builtins_are_not_called_by_capture() -> None:
         assert torch.equal(compiled(X), X + 1)
     assert not calls
     assert torch.equal(compiled(X), X + 1) and weft.stats()["graphs"] == 1
+
+
+class NotBool:
+    def __bool__(self) -> bool:
+        raise ValueError
+
+
+def test_a_function_whose_mark_as_abstract_has_no_truth_is_refused() -> None:
+    def f(x: Any) -> Any:
+        try:
+            class Refused(abc.ABC):
+                def bar(self) -> None:
+                    pass
+
+                bar.__isabstractmethod__ = NotBool()  # type: ignore[attr-defined]
+                foo = property(bar)
+        except ValueError:
+            return x - 1
+        return x + 1
+
+    check(f, (X,), breaks=None)
 
 
 def test_imports_follow_sys_modules() -> None:

@@ -294,6 +294,8 @@ def _function(tx: Interpreter, value: Any) -> Any:
         for key, item in value.attributes.pairs(tx):
             if item.is_constant:
                 made.__dict__[key.constant()] = item.constant()
+            elif key.constant() == "__isabstractmethod__":  # the metaclass asks for its truth
+                raise graph_break("unknown-operation", f"{value!r}, which may be abstract")
     return made
 
 
