@@ -11,7 +11,9 @@ import colorsys
 import dataclasses
 import gc
 import inspect
+import os
 import sys
+import time
 import types
 import weakref
 from typing import Any
@@ -257,3 +259,12 @@ def test_a_number_that_only_a_proxy_refers_to_lives_as_long_as_its_variable() ->
         return x + 1, proxy + 1.0, 1.0 + proxy
 
     check(f, (X,), breaks=None)
+
+
+def test_attributes_of_struct_sequences_that_are_no_items() -> None:
+    def f(x: Any, stat: os.stat_result, then: time.struct_time) -> Any:
+        newest = max([stat], key=lambda one: one.st_mtime)
+        return (x + 1, stat.st_mtime, stat.st_mtime_ns, stat.st_size, stat[8], len(stat), newest,
+                then.tm_year, then.tm_zone, then[0], str(stat))
+
+    check(f, (X, os.stat(__file__), time.localtime(0)), breaks=None)

@@ -11,13 +11,14 @@ methods::
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.operations import dunder, plain_operator
 from weft.capture.source import Source
-from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.base import MISSING, Args, Kwargs, LazyValue, SymbolicValue
 from weft.capture.values.constant import constant
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue, tuple_items
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
 class NamedTupleValue(TupleValue):
     """An instance of a namedtuple class or of torch.return_types."""
 
-    __slots__ = ("cls",)
+    __slots__ = ("cls", "hidden")
 
     def __init__(self, items: Iterable[SymbolicValue], source: Source | None = None,
                  cls: Any = None) -> None:
         super().__init__(items, source)
         self.cls = cls
+        self.hidden: dict[str, SymbolicValue] = {}
+        """Attributes that are not items, as `st_mtime` of `os.stat_result`."""
 
     def python_type(self) -> type:
         return self.cls  # type: ignore[no-any-return]
@@ -52,9 +55,18 @@ class NamedTupleValue(TupleValue):
         named = hasattr(self.cls, "_fields")  # an overridden `__new__` may do more
         return tuple.__new__(self.cls, items) if named else self.cls(items)
 
+    @property
+    def is_constant(self) -> bool:  # type: ignore[override]
+        return not self.hidden and super().is_constant
+
+    def copied(self, tx: Interpreter) -> Any:
+        return MISSING if self.hidden else super().copied(tx)
+
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if name in self.fields:
             return self.at(tx, self.fields.index(name))
+        if name in self.hidden:
+            return tx.force(self.hidden[name])
         if hasattr(type(self), f"m_{name}") and not overridden(self.cls, name):
             return super().getattr(tx, name)
         return class_attribute(tx, self, self.cls, name)
@@ -143,9 +155,14 @@ def overridden(cls: type, name: str) -> bool:
 
 
 def struct_fields(cls: type) -> tuple[str, ...]:
-    """The field names of a PyStructSequence type (torch.return_types.max, ...)."""
-    names = [n for n, v in vars(cls).items() if type(v).__name__ == "member_descriptor"]
-    return tuple(n for n in names if not n.startswith("n_"))
+    """The names of the items of a PyStructSequence type (torch.return_types.max, ...)."""
+    return vars(cls)["__match_args__"]  # type: ignore[no-any-return]
+
+
+def _hidden_fields(cls: type) -> list[str]:
+    """The names of attributes of a PyStructSequence type that are not items."""
+    names = [n for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)]
+    return [n for n in names if n not in struct_fields(cls)]
 
 
 def class_attribute(tx: Interpreter, owner: SymbolicValue, cls: type, name: str) -> SymbolicValue:
@@ -160,6 +177,13 @@ CLASS_ATTRIBUTE: list[Any] = []
 @wraps(tuple, subclasses=True)
 def _wrap_named(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     cls = type(obj)
-    if hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields"):
+    if hasattr(cls, "_fields"):
         return NamedTupleValue(tuple_items(tx, obj, source), source, cls)
+    if hasattr(cls, "n_sequence_fields"):
+        value = NamedTupleValue(tuple_items(tx, obj, source), source, cls)
+        for name in _hidden_fields(cls):
+            if source is None:
+                raise graph_break("unknown-value", f"a {cls.__name__} from nowhere")
+            value.hidden[name] = LazyValue(source.attribute(name), getattr(obj, name))
+        return value
     return unknown(tx, obj, source)
