@@ -26,7 +26,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from weft._torch import HigherOrderOperator, cond_operator
-from weft.aot.global_state import preserve_modes
+from weft.aot.global_state import Boxed, preserve_modes
 from weft.aot.views import Unsupported
 
 CompilePart = Callable[[GraphModule, list[Any]], Callable[..., Any]]
@@ -154,9 +154,10 @@ def _is_result(node: Node, of: Any) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A compiled part or a branch, with the values that it takes and returns."""
+    """A compiled part or a branch, which may clear the list of values that it takes, with these and
+    the values that it returns."""
 
-    run: Callable[..., Any]
+    run: Boxed
     inputs: list[Node]
     outputs: list[Node]
 
@@ -177,10 +178,12 @@ class _Program:
     def __call__(self, *inputs: Any) -> Any:
         values: dict[Node, Any] = dict(zip(self.placeholders, inputs, strict=True))
         for stage, dying in zip(self.stages, self.dying, strict=True):
-            results = stage.run(*(values[n] for n in stage.inputs))
-            values.update(zip(stage.outputs, results, strict=True))
+            given = [values[n] for n in stage.inputs]
             for node in dying:
-                del values[node]
+                values.pop(node, None)  # what the stage takes may die while it runs
+            values.update(zip(stage.outputs, stage.run(given), strict=True))
+            for node in dying:
+                values.pop(node, None)
         return map_arg(self.result, values.__getitem__)
 
 
@@ -194,7 +197,7 @@ def _straight(
     part = _part(gm, stage, inputs, outputs)
     run = compile_part(part, [examples[n] for n in inputs])
     examples.update((n, n.meta["example_value"]) for n in outputs)
-    return _Stage(run, inputs, outputs)
+    return _Stage(_taking_list(run), inputs, outputs)
 
 
 def _part(
@@ -209,7 +212,9 @@ def _part(
     for node in stage:
         env[node] = graph.node_copy(node, env.__getitem__)
     graph.output(tuple(env[n] for n in outputs))
-    return GraphModule(gm, graph)
+    part = GraphModule(gm, graph)
+    part.meta["is_stage"] = True  # each would save its own copy of an image in another layout
+    return part
 
 
 def _branch(
@@ -228,8 +233,14 @@ def _branch(
     runs = [compile_part(part, given) for part in parts]
     choice = _Choice(runs[0], runs[1], list(items.values()))
     if isinstance(predicate, Node):
-        return _Stage(choice, [predicate, *inputs], list(items))
-    return _Stage(partial(choice, predicate), inputs, list(items))
+        return _Stage(_taking_list(choice), [predicate, *inputs], list(items))
+    return _Stage(_taking_list(partial(choice, predicate)), inputs, list(items))
+
+
+def _taking_list(run: Callable[..., Any]) -> Boxed:
+    """`run` by its inputs in a list: see `pipeline.taking_inputs`."""
+    boxed: Boxed | None = getattr(run, "boxed_form", None)
+    return boxed or (lambda given: run(*given))
 
 
 def _index(user: Node) -> int:

@@ -46,7 +46,7 @@ def compile_joint(
     leaves = _leaf_inputs(tracer)
     mark_copies(joint.graph)
     joint_gm = optimize(joint.graph, lowered)
-    if lowered is not None:
+    if lowered is not None and "is_stage" not in gm.meta:
         use_channels_last(joint_gm)
     with events.stage("partition"):
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
