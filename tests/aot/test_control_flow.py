@@ -148,3 +148,13 @@ def test_an_activation_that_a_hook_stores_gets_its_whole_gradient() -> None:
 
     compiled = weft.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(gradient(compiled), gradient(model))
+
+
+def test_a_view_made_without_gradients_of_what_was_written_since() -> None:
+    """Autograd does not say whether it is a leaf: capture failed."""
+    weight = torch.ones(2, 3, requires_grad=True)
+    with torch.no_grad():
+        flat = weight.view(-1)
+        weight.mul_(2)
+        weft.compile(lambda x: x.clamp_(max=1.5), backend="aot_eager")(flat)
+    assert torch.equal(weight, torch.full((2, 3), 1.5))

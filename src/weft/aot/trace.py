@@ -38,7 +38,7 @@ from weft.aot.global_state import default_dtype
 from weft.aot.record import Recorder
 from weft.aot.symbols import names_in, symbolic_leaves
 from weft.aot.views import Unsupported, ViewStep, may_overlap, restride
-from weft.shapes.fake import FakeContext, connected_non_leaf
+from weft.shapes.fake import FakeContext, connected_non_leaf, is_leaf
 from weft.shapes.symnode import certainly_equal, extents
 from weft.shapes.without_sympy import python_kernels
 
@@ -413,14 +413,8 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _has_no_history(view: torch.Tensor) -> bool:
-    """Whether `no_grad` made a view of a tensor that has a gradient. (If that was written since,
-    autograd raises when asked whether the view is a leaf.)"""
-    if not (view.requires_grad and view._is_view()):
-        return False
-    try:
-        return view.is_leaf
-    except RuntimeError:
-        return True
+    """Whether `no_grad` made a view of a tensor that has a gradient."""
+    return view.requires_grad and view._is_view() and is_leaf(view)
 
 
 def _comes_from(output: torch.Tensor, owner: torch.Tensor) -> bool:

@@ -72,6 +72,15 @@ class _Computed(torch.autograd.Function):
         return grad, None
 
 
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no history; autograd refuses to say so of a view that `no_grad` made if
+    that was written since."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return True
+
+
 @final
 class FakeContext:
     """Makes fakes of real tensors, one for each tensor, during one capture.
@@ -119,7 +128,7 @@ class FakeContext:
             stride = strides if strides is not None else _dense_strides(tensor, sizes)
             meta = make_meta(sizes, stride, tensor.dtype)
         fake = make_fake(self.mode, meta, tensor.device)
-        if tensor.requires_grad and not tensor.is_leaf:
+        if tensor.requires_grad and not is_leaf(tensor):
             return non_leaf(fake)
         if tensor.requires_grad:
             fake.requires_grad_()
