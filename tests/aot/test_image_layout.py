@@ -197,3 +197,17 @@ def test_arguments_that_are_lists_of_nodes_are_evaluated() -> None:
     joined = graph.call_function(torch.ops.aten.cat.default, (parts, 1))
     made = evaluator.run(joined.target, joined.args, {}).value
     assert tuple(made.shape) == (2, 6)
+
+
+def test_a_copy_of_an_image_that_the_program_made_is_saved(fresh: None) -> None:
+    """Its view in channels-last memory counted as a copy too, and no cut was found."""
+    model = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(32, 64, 3, 2, 1))
+
+    def penalty(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return gradient.pow(2).mean()
+
+    x = torch.linspace(-1, 1, 8 * 3 * 32 * 32).view(8, 3, 32, 32)
+    found = torch.autograd.grad(weft.compile(penalty)(x), model[0].weight)[0]
+    torch.testing.assert_close(found, torch.autograd.grad(penalty(x), model[0].weight)[0])

@@ -144,6 +144,10 @@ def _products(node: Node) -> int:
     return count
 
 
+_INHERITED: Final[tuple[str, ...]] = ("stack", "phase", "runs_again")
+"""What is said of a node that holds for its image in another layout."""
+
+
 @final
 class _Layout:
     """One walk over the graph, in which nodes get new operands and metadata as layouts change."""
@@ -351,7 +355,8 @@ class _Layout:
         value = self.evaluator.run(op, args, kwargs).value
         node = next(a for a in args if isinstance(a, Node))
         alone = self.trained and op is aten.clone.default
-        return add_node(self.graph, op, args, kwargs, {**node.meta, "val": value, "alone": alone})
+        inherited = {key: node.meta[key] for key in _INHERITED if key in node.meta}
+        return add_node(self.graph, op, args, kwargs, {**inherited, "val": value, "alone": alone})
 
 
 def _is_on_gpu(node: Any) -> bool:
