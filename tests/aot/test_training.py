@@ -556,3 +556,39 @@ def test_saved_values_that_a_hook_holds_are_not_dropped() -> None:
     torch.autograd.grad(y, x, create_graph=True)
     assert held
     assert all(t.numel() for t in held)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_detached_input_does_not_lead_into_a_graph_that_was_freed(backend: str) -> None:
+    """The steps of a GAN: the critic's loss detaches what the generator's backward went through."""
+
+    @weft.compile(backend=backend)
+    def step(fake: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        inner = other * other
+        inner.sum().backward()
+        print("break")
+        return (w * fake.detach() * inner.detach()).sum()
+
+    w, other = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    fake = other.exp().exp()
+    fake.sum().backward()
+    step(fake, other).backward()
+    torch.testing.assert_close(w.grad, fake.detach())
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_second_derivatives_beside_a_detached_input(keep: bool) -> None:
+    def found(f: Callable[..., Any]) -> torch.Tensor:
+        x, y = torch.ones(3, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
+        scale = y.exp()
+        (g,) = torch.autograd.grad(f(x, scale).sum(), x, create_graph=True)
+        kept = scale if keep else None
+        del scale
+        (second,) = torch.autograd.grad(g.sum(), x)
+        assert kept is None or kept.requires_grad
+        return second
+
+    def function(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return (x * scale.detach()).sin()
+
+    torch.testing.assert_close(found(weft.compile(function, backend="aot_eager")), found(function))

@@ -69,7 +69,8 @@ class FunctionSpec:
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
     symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
     gradient_inputs: tuple[int, ...]
-    edges: Sequence[int]  # of the autograd node, one for each of these
+    cut_inputs: tuple[int, ...]  # detached: they require gradients and get none
+    edges: Sequence[int]  # of the autograd node, one for each of the gradients
     leaf: int | None  # a gradient that ends in a leaf
     watched: int | None  # a leaf input: its `.grad` tells if gradients are accumulated
     depends_on: tuple[Indices, ...]  # for each gradient, the values whose tangents it depends on
@@ -95,6 +96,8 @@ def make_function(spec: FunctionSpec) -> Boxed:
     plain = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
     def call(inputs: list[Any]) -> Sequence[Any]:
+        for i in spec.cut_inputs:  # the engine would go on there, into graphs that may be freed
+            inputs[i] = inputs[i].detach()
         apply = general if are_functorch_transforms_active() else plain
         values: Sequence[Any] = apply(*inputs)
         return values

@@ -111,9 +111,11 @@ def _spec(
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
     edges = [tensors.index(i) for i in joint.gradient_inputs]
     unsaved = [i for i in tensors if i not in parts.saved_inputs]
-    weak = [i for i in unsaved if i not in leaves or i in traced.mutated]
     of_data = any(s.of_output for s in parts.symbols)
     unread = set() if of_data else _unread(joint, joint_graph)
+    cut = _without_gradients(tracer, joint) - set(traced.mutated)
+    kept = leaves | (cut - unread)
+    weak = [i for i in unsaved if i not in kept or i in traced.mutated]
     numbered = enumerate(parts.saved_values, len(parts.saved_inputs))
     own = tuple(i for i, k in numbered if k >= parts.n_values)
     return {
@@ -126,17 +128,24 @@ def _spec(
         "symbols": tuple(parts.symbols),
         "layouts": layouts,
         "gradient_inputs": tuple(joint.gradient_inputs),
+        "cut_inputs": tuple(sorted(cut)),
         "edges": tuple(edges),
         "leaf": next((k for k, i in enumerate(joint.gradient_inputs) if i in leaves), None),
         "groups": joint.groups,
         "depends_on": _tangents_of_gradients(joint, joint_graph),
-        "extra_inputs": tuple(i for i in unsaved if i in leaves and i not in traced.mutated),
+        "extra_inputs": tuple(i for i in unsaved if i in kept and i not in traced.mutated),
         "unread_leaves": frozenset(unread & leaves),
         "written_inputs": frozenset(traced.mutated),
         "weak_inputs": tuple(i for i in weak if i not in unread),
         "unread_inputs": tuple(i for i in weak if i in unread),
         "droppable": () if joint.groups or traced.mutated or not unread.issuperset(weak) else own,
     }
+
+
+def _without_gradients(tracer: Tracer, joint: JointGraph) -> set[int]:
+    """Inputs that require gradients, which the graph gives none (it detaches them)."""
+    return {i for i, p in enumerate(tracer.primals)
+            if p is not None and p.requires_grad and p.is_leaf} - set(joint.gradient_inputs)
 
 
 def _views(parts: Partition) -> tuple[int, ...]:

@@ -16,10 +16,13 @@ class _Spent(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return value.detach()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, gradient: Any) -> Any:
+        if gradient is None:  # a later graph took the tensor, and no gradient comes from there
+            return None, None
         raise RuntimeError(
             "Trying to backward through the graph a second time (or directly access saved tensors "
             "after they have already been freed). Saved intermediate values of the graph are freed "
