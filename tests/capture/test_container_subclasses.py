@@ -213,3 +213,26 @@ def test_a_named_tuple_with_container_methods_of_its_own():
                 [*one], one.mean)
 
     check(f, (torch.ones(2),), breaks=None)
+
+
+class Sums(list[Any]):
+    pass
+
+
+class Doubling(dict[str, int]):
+    def __setitem__(self, key: str, value: int) -> None:
+        super().__setitem__(key, 2 * value)
+
+
+def test_in_place_operators_of_a_subclass_give_the_object_itself() -> None:
+    def f(x: Any) -> Any:
+        sums, pairs = Sums([1]), Doubling(a=1)
+        first = sums
+        sums += (2, x)
+        sums *= 2
+        pairs |= {"b": 3}
+        numbers = LOGGED_SET([1])
+        numbers |= {2}
+        return sums, sums is first, pairs, type(pairs), type(numbers)
+
+    check(f, (torch.ones(3),), breaks=0)

@@ -425,6 +425,25 @@ def test_an_error_of_a_search_for_a_member_has_the_enums_error_as_context():
     check(f, (X, 3), (X, 1), breaks=None)
 
 
+class Padding(enum.Enum):
+    LEFT = "left"
+
+    @classmethod
+    def _missing_(cls, value):
+        if isinstance(value, str):
+            raise ValueError(f"{value} is not one of {[one.value for one in cls]}")
+
+
+def test_a_value_that_no_member_has_is_an_error_of_the_program():
+    def f(x, value):
+        try:
+            return x, Padding(value)
+        except ValueError as error:
+            return x + 1, str(error), error.__context__
+
+    check(f, (X, "left"), (X, "top"), (X, 5), breaks=0)
+
+
 def warns(x, level):
     warnings.warn("old", DeprecationWarning, stacklevel=level)
     return x + 1

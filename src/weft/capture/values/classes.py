@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
@@ -139,13 +138,20 @@ class ClassValue(SymbolicValue):
     def _found_member(self, tx: Interpreter, args: Args) -> SymbolicValue:
         """The enum member that the program's `_missing_` returns for a value without one.
 
-        If it returns none, Python raises the ValueError; it is the context of an error that
-        `_missing_` raises.
+        If it returns None there is no such member. That is also the context of errors of other
+        types that `_missing_` raises, which breaks the graph.
         """
-        with suppress(ObservedException):
+        try:
             found = tx.force(self.getattr(tx, "_missing_").call(tx, args, {}))
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), ValueError):
+                raise
+        else:
             if found.is_constant and isinstance(found.constant(), self.cls):
                 return found
+            if is_none(found) and not issubclass(self.cls, enum.Flag):
+                value = args[0].constant()
+                raise tx.error(ValueError, f"{value!r} is not a valid {self.cls.__qualname__}")
         raise graph_break("unknown-operation", f"{self.cls.__name__}, which looks for members")
 
     def _new(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

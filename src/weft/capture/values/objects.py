@@ -443,6 +443,10 @@ class ObjectValue(SymbolicValue):
             attribute = self._defined(tx, name)
             if attribute is MISSING or attribute in _DEFAULT_COMPARISONS:
                 continue
+            if self.contents is not None and name.startswith("__i") and isinstance(
+                    attribute, types.WrapperDescriptorType):
+                result = self.contents.binary(tx, op, other, False)
+                return self if result is self.contents else result
             result = bind(tx, self, self.cls, name, attribute).call(tx, [other], {})
             if result is not NOT_IMPLEMENTED and not (
                     result.is_constant and result.constant() is NotImplemented):
