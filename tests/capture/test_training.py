@@ -246,3 +246,20 @@ def test_cond():
             expected = x * weights[0] if x.mean() > 0 else x @ x + weights[1] * x
             assert torch.allclose(g(x), expected)
     assert weft.stats()["graph_breaks"] == 0
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_batch_norms_that_average_over_all_batches(backend):
+    """The number of batches is no Python number in the graph, which serves all of them."""
+    def statistics(compiler):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        batches = [torch.randn(4, 3) + i for i in range(3)]
+        refresh = compiler(torch.optim.swa_utils.update_bn)
+        refresh(batches, model)
+        refresh(batches[1:], model)
+        return [*model.buffers(), model[1].momentum]
+
+    weft.reset()
+    found = statistics(lambda f: weft.compile(f, backend=backend, fullgraph=True))
+    torch.testing.assert_close(found, statistics(lambda f: f))

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     autograd_functions,
     autograd_library,
+    batch_norm,
     builtin_functions,
     class_checks,
     constructors,

@@ -1,0 +1,39 @@
+"""The rule for batch norms with `momentum=None`, such as `swa_utils.update_bn` runs.
+
+Place in the pipeline: see `handlers/__init__`. PyTorch's code takes the number of batches from its
+tensor and divides by it, which would end the graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from weft.capture.polyfills.batch_norm import cumulative_forward
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import is_none
+from weft.capture.values.functions import FunctionValue, rule
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+_FORWARD: Final = torch.nn.BatchNorm1d.forward  # of all batch norms
+
+
+@rule(_FORWARD)
+def _forward(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    cumulative = len(args) == 2 and not kwargs and _is_cumulative(tx, tx.force(args[0]))
+    function = tx.wrap_fixed(cumulative_forward if cumulative else _FORWARD, "forward")
+    assert isinstance(function, FunctionValue)
+    return function.inline(tx, args, kwargs)
+
+
+def _is_cumulative(tx: Interpreter, layer: SymbolicValue) -> bool:
+    """Whether the running statistics are averages over all batches, and count this one."""
+    if not is_none(tx.force(layer.getattr(tx, "momentum"))):
+        return False
+    return layer.getattr(tx, "training").truth(tx) and not any(
+        is_none(tx.force(layer.getattr(tx, name)))
+        for name in ("num_batches_tracked", "running_mean", "running_var"))
