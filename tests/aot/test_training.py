@@ -592,3 +592,23 @@ def test_second_derivatives_beside_a_detached_input(keep: bool) -> None:
         return (x * scale.detach()).sin()
 
     torch.testing.assert_close(found(weft.compile(function, backend="aot_eager")), found(function))
+
+
+def test_outputs_on_one_memory_that_a_backward_inside_went_through() -> None:
+    """All are detached: the value that they are views of needs no gradient."""
+    w = torch.ones(3, requires_grad=True)
+
+    def step(x: torch.Tensor) -> Any:
+        hidden = (w * x).exp()
+        hidden.sum().backward()
+        first, second, _ = hidden.detach().unbind(0)
+        return first, second, (w * 2).sum()
+
+    expected, w.grad = step(torch.ones(3)), None
+    weft.reset()
+    found = weft.compile(step, backend="aot_eager")(torch.ones(3))
+    assert weft.stats()["uncompiled_graphs"] == 0
+    torch.testing.assert_close(found, expected)
+    assert [t._is_view() for t in found] == [t._is_view() for t in expected]
+    found[2].backward()
+    torch.testing.assert_close(w.grad, torch.full((3,), 2 + torch.e))

@@ -388,7 +388,8 @@ class _Outputs:
             mode = "no_grad" if _has_no_history(output) else "enable_grad"
         if mode == "enable_grad" and not _comes_from(output, owner):
             raise Unsupported("a view of a view that was made without gradients")
-        known = output.requires_grad or (output._is_view() and not owner.requires_grad)
+        connected = owner.requires_grad if kind == "input" else index in self.traced.differentiable
+        known = output.requires_grad or (output._is_view() and not connected)
         steps = steps or (_ALIAS,)
         forbids = view_forbids_writes(output) if known and torch.is_grad_enabled() else None
         return OutputSpec(kind, index, steps, detached=not known, mode=mode,
@@ -401,8 +402,15 @@ class _Outputs:
 
     def _base_output(self, base: Base) -> int:
         if id(base) not in self.base_index:
-            self.base_index[id(base)] = self.traced.add(base.node, base.live)
+            live = base.live if self._has_gradient(base) else None
+            self.base_index[id(base)] = self.traced.add(base.node, live)
         return self.base_index[id(base)]
+
+    def _has_gradient(self, base: Base) -> bool:
+        """Whether an output on that memory requires a gradient: the others are detached, perhaps
+        because a backward in the graph has freed what led to them."""
+        return any(isinstance(output, torch.Tensor) and output.requires_grad
+                   and self.tensors.alias(output).base is base for output in self.flat)
 
 
 _ALIAS = ViewStep(aten.alias.default, ())
