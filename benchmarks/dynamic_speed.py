@@ -4,7 +4,9 @@
 
 Columns: milliseconds of a call compiled static, compiled after a call of another size (the changed
 dimensions symbolic) and with ``dynamic=True`` (all symbolic); then static time / dynamic time for
-both, where 1.00 is no cost; and with ``--torch`` the same last ratio of torch.compile.
+both, where 1.00 is no cost; on a GPU the same two ratios of the kernels alone (what the profiler
+says of the device, without the host's share of a call); and with ``--torch`` those of
+torch.compile's calls.
 ``--clock cpu``: time of one thread (a busy machine).
 """
 
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.profiler import ProfilerActivity, profile
 
 import weft
 from benchmarks.cases import is_gpu
@@ -128,6 +131,20 @@ def _seconds(
     return [statistics.median(values[len(values) // 10:]) for values in times]
 
 
+def _kernel_seconds(functions: list[Callable[[], Any]], rounds: int) -> list[float]:
+    """Mean seconds that a GPU works for a call of each."""
+    found = []
+    for function in functions:
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            for _ in range(rounds):
+                function()
+            torch.cuda.synchronize()
+        micros = sum(event.self_device_time_total for event in profiler.key_averages())
+        found.append(micros / 1e6 / rounds)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
@@ -142,24 +159,33 @@ def main() -> None:
         torch.set_num_threads(1)
     chosen: dict[str, Case] = {**cases(arguments.device), "BERT": _bert(arguments.device)}
     print(f"{'case':22} {'static ms':>10} {'changed':>9} {'all':>9} {'ratio':>7} {'ratio':>7}")
-    ratios = []
+    ratios: list[float] = []
+    kernel_ratios: list[float] = []
     with torch.no_grad():
         for name, case in chosen.items():
             if arguments.only not in name:
                 continue
             weft.reset()
+            functions = list(_variants(case, weft.compile))
             fixed, changed, every = _seconds(
-                list(_variants(case, weft.compile)), arguments.rounds, arguments.device, clock)
+                functions, arguments.rounds, arguments.device, clock)
             ratios += [fixed / changed, fixed / every]
             text = (f"{name:22} {1e3 * fixed:10.4f} {1e3 * changed:9.4f} {1e3 * every:9.4f} "
                     f"{fixed / changed:7.2f} {fixed / every:7.2f}")
+            if is_gpu(arguments.device):
+                own = _kernel_seconds(functions, arguments.rounds)
+                kernel_ratios += [own[0] / own[1], own[0] / own[2]]
+                text += f"   kernels {own[0] / own[1]:.2f} {own[0] / own[2]:.2f}"
             if arguments.torch:
                 torch._dynamo.reset()
                 peer = _seconds(
                     list(_variants(case, torch.compile)), arguments.rounds, arguments.device, clock)
                 text += f"   torch {peer[0] / peer[1]:.2f} {peer[0] / peer[2]:.2f}"
             print(text, flush=True)
-    print(f"least ratio {min(ratios):.2f}, geometric mean {statistics.geometric_mean(ratios):.2f}")
+    for what, values in (("call", ratios), ("kernels", kernel_ratios)):
+        if values:
+            mean = statistics.geometric_mean(values)
+            print(f"{what}: least ratio {min(values):.2f}, geometric mean {mean:.2f}")
 
 
 if __name__ == "__main__":
