@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import weft
-from tests.capture.harness import check
+from tests.capture.harness import check, compare, run
 
 
 def test_assertions_on_tensors():
@@ -20,6 +20,21 @@ def test_assertions_on_tensors():
 
     calls = [torch.ones(3), -torch.ones(3), torch.full((3,), 40.0), torch.ones(3)]
     check(f, *[(x,) for x in calls], graphs=1)
+
+
+def test_asynchronous_assertions_stay_in_the_graph():
+    def f(x):
+        torch._assert_async((x >= 0).all(), "below zero")
+        torch._assert_async((x <= 9).all(), assert_msg="above nine")
+        torch._assert_async(x.sum() >= 1)
+        return x.sqrt()
+
+    calls = [torch.ones(3), -torch.ones(3), torch.full((3,), 10.0), torch.zeros(3), torch.ones(3)]
+    check(f, *[(x,) for x in calls], graphs=1)
+    for backend in ("aot_eager", "inductor"):
+        compiled = weft.compile(f, backend=backend, fullgraph=True)
+        for x in calls:
+            compare(run(f, (x,), {}), run(compiled, (x,), {}))
 
 
 def test_failing_check_is_caught_by_the_program():

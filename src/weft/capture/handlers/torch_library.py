@@ -399,6 +399,12 @@ def _check_all(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return NONE
 
 
+@rule(assert_async)
+def _assert_async(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    run(tx, "call_function", assert_async, args, kwargs)
+    return NONE
+
+
 @rule(push_torch_function_mode)
 def _push_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     tx.function_modes.append(args[0])
