@@ -211,3 +211,27 @@ def test_a_copy_of_an_image_that_the_program_made_is_saved(fresh: None) -> None:
     x = torch.linspace(-1, 1, 8 * 3 * 32 * 32).view(8, 3, 32, 32)
     found = torch.autograd.grad(weft.compile(penalty)(x), model[0].weight)[0]
     torch.testing.assert_close(found, torch.autograd.grad(penalty(x), model[0].weight)[0])
+
+
+@pytest.mark.usefixtures("products")
+def test_gradients_of_permuted_images_in_a_batch_of_one() -> None:
+    """Restored strides were given to a dimension of size 1 by `as_strided`, whose kernel read the
+    image as row-major: a permuted gradient came out in another order."""
+
+    def two_branches(rows: torch.Tensor, image: torch.Tensor, wide: torch.Tensor,
+                     narrow: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        joined = torch.cat([image, rows.permute(0, 3, 1, 2)], 1)
+        convolution = nn.functional.conv2d
+        return convolution(joined, wide, None, 1, 1), convolution(joined, narrow)
+
+    torch.manual_seed(0)
+    inputs = [torch.randn(*size, requires_grad=True) for size in (
+        (1, 4, 4, 24), (1, 24, 4, 4), (24, 48, 3, 3), (24, 48, 1, 1))]
+    results = []
+    for call in (two_branches, weft.compile(two_branches)):
+        outputs = call(*inputs)
+        tangents = [torch.linspace(0.5, 1.5, t.numel()).view(t.shape) for t in outputs]
+        results.append([*outputs, *torch.autograd.grad(outputs, inputs, tangents)])
+    for wanted, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        assert found.stride() == wanted.stride()

@@ -37,12 +37,12 @@ def compare(gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any]) -> st
     with torch.random.fork_rng(_gpus(inputs)):
         state = torch.get_rng_state()
         try:
-            wanted = results_of(gm, copies(inputs))
+            wanted = results_of(gm, inputs)
         except Exception:  # noqa: BLE001  the program's own error: there is nothing to compare with
             return ""
         torch.set_rng_state(state)
         try:
-            found = results_of(_taking_inputs(compiled), copies(inputs))
+            found = results_of(_taking_inputs(compiled), inputs)
         except Exception as error:  # noqa: BLE001  any error is a difference
             return f"it raises {type(error).__name__}: {error}"
         problem = _difference(found, wanted, None)
@@ -52,27 +52,40 @@ def compare(gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any]) -> st
         return _difference(found, wanted, _in_float64(gm, inputs))
 
 
-def results_of(run: Callable[..., Any], inputs: Sequence[Any]) -> dict[str, Any]:
-    """The results of a graph, by name: outputs, inputs after the run, gradients."""
-    outputs = pytree.tree_leaves(run(*inputs))
+def results_of(
+    run: Callable[..., Any], inputs: Sequence[Any], dtype: torch.dtype | None = None
+) -> dict[str, Any]:
+    """The results of a graph for copies of the inputs, by name: outputs, inputs after the run,
+    gradients of the inputs as they were given. With a `dtype`, floating-point inputs are converted.
+    """
+    leaves, values = _copied(inputs, dtype)
+    outputs = pytree.tree_leaves(run(*values))
     found = {f"output {i}": _detached(value) for i, value in enumerate(outputs)}
-    found |= {f"input {i} afterwards": _detached(value) for i, value in enumerate(inputs)}
+    found |= {f"input {i} afterwards": _detached(value) for i, value in enumerate(values)}
     ends = [t for t in outputs if isinstance(t, torch.Tensor) and t.requires_grad]
-    leaves = [(i, t) for i, t in enumerate(inputs)
-              if isinstance(t, torch.Tensor) and t.requires_grad]
-    if ends and leaves:
+    trained = [(i, t) for i, t in enumerate(leaves)
+               if isinstance(t, torch.Tensor) and t.requires_grad]
+    if ends and trained:
         tangents = [torch.linspace(0.5, 1.5, t.numel(), dtype=torch.float64, device=t.device)
                     .view(t.shape).to(t.dtype) for t in ends]
-        gradients = torch.autograd.grad(ends, [t for _, t in leaves], tangents, allow_unused=True)
-        found |= {f"gradient of input {i}": g for (i, _), g in zip(leaves, gradients, strict=True)}
+        gradients = torch.autograd.grad(ends, [t for _, t in trained], tangents, allow_unused=True)
+        found |= {f"gradient of input {i}": g
+                  for (i, _), g in zip(trained, gradients, strict=True)}
     return found
 
 
-def copies(inputs: Sequence[Any], dtype: torch.dtype | None = None) -> list[Any]:
-    """The inputs, tensors copied; those that share memory share that of their copies. With a
-    `dtype`, floating-point tensors are converted (and share nothing)."""
+def copies(inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, tensors copied; those that share memory share that of their copies."""
+    return _copied(inputs, None)[1]
+
+
+def _copied(inputs: Sequence[Any], dtype: torch.dtype | None) -> tuple[list[Any], list[Any]]:
+    """Copies that are leaves, and the same as inputs: only what is no leaf may be written."""
     storages: dict[int, torch.UntypedStorage] = {}
-    return [_copy(x, storages, dtype) if isinstance(x, torch.Tensor) else x for x in inputs]
+    leaves = [_copy(x, storages, dtype) if isinstance(x, torch.Tensor) else x for x in inputs]
+    values = [leaf.clone() if isinstance(x, torch.Tensor) and not x.is_leaf else leaf
+              for x, leaf in zip(inputs, leaves, strict=True)]
+    return leaves, values
 
 
 def _copy(
@@ -91,10 +104,7 @@ def _copy(
             own = storages[storage.data_ptr()] = storage.clone()
         made = torch.empty(0, dtype=source.dtype, device=source.device).set_(
             own, source.storage_offset(), source.shape, source.stride())
-    if not tensor.requires_grad:
-        return made
-    made.requires_grad_()
-    return made if tensor.is_leaf else made.clone()  # only what is no leaf may be written
+    return made.requires_grad_(tensor.requires_grad)
 
 
 def _detached(value: Any) -> Any:
@@ -115,7 +125,7 @@ def _gpus(inputs: Sequence[Any]) -> list[int]:
 def _in_float64(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any] | None:
     """The results of the graph in double precision, or None if it does not run so."""
     try:
-        return results_of(_DoubleInterpreter(gm).run, copies(inputs, torch.float64))
+        return results_of(_DoubleInterpreter(gm).run, inputs, torch.float64)
     except Exception:  # noqa: BLE001  an operator without float64, dtypes that no longer fit
         return None
 

@@ -202,6 +202,9 @@ class GraphLowering:
         tensors = [v for v in results if isinstance(v, torch.Tensor)]
         cx = _context(self, node, tensors)
         function = LOWERINGS.get(node.target)
+        if node.target is torch.ops.aten.as_strided.default:  # shows memory: it must lie as traced
+            source = node.args[0].meta["val"]  # type: ignore[union-attr]
+            args = (self._laid_out(args[0], source), *args[1:])
         if binds(node):
             function = None  # only the operator itself knows its result's sizes
         if function is not None and _has_formula(node, tensors) and _takes(node, args, keywords):

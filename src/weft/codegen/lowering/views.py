@@ -23,7 +23,6 @@ from weft.codegen.values import (
     Strided,
     Strides,
     Value,
-    contiguous_strides,
     product,
 )
 from weft.shapes.expr import IntExpr
@@ -348,9 +347,7 @@ class Diagonal:
 def as_strided(
     cx: LoweringContext, x: Value, size: Any, strides: Any, offset: IntExpr | None = None
 ) -> Value:
-    """Of a row-major value: the functionaliser applies it to nothing else."""
-    if x.realize().strides != contiguous_strides(x.shape):
-        x = cx.lazy(x.shape, x.dtype, x.at, 0, 1)
+    """`x` lies in memory with the strides of its metadata (`GraphLowering._lower`)."""
     memory = x.realize()
     start = memory.offset if offset is None else memory.offset + offset
     made = Strided(memory.buffer, tuple(size), tuple(strides), start)
