@@ -24,6 +24,8 @@ aten = torch.ops.aten
 
 Decomposition = Callable[..., Any]
 OURS: Final[dict[OpOverload, Decomposition]] = {}
+"""Decompositions of weft. They go before lowerings: one that raises NotImplementedError leaves the
+call to the operator's lowering."""
 
 KEPT_PACKETS: Final = frozenset(
     {

@@ -20,7 +20,7 @@ from torch.fx.node import map_arg
 
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.data_dependent import bound_names
-from weft.aot.decompositions import Decomposition, find
+from weft.aot.decompositions import OURS, Decomposition, find
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Functionalizer
 from weft.aot.graph import output_node
@@ -78,9 +78,10 @@ class _Expander:
     def visit(self, node: Node) -> None:
         """Replace one node, if it should be replaced."""
         op: OpOverload = node.target  # type: ignore[assignment]
-        if "binds" in node.meta or self.lowered(op) or (
-            decomposition := find(op, _device_type(node))
-        ) is None:
+        if "binds" in node.meta or (self.lowered(op) and op not in OURS):
+            return  # a decomposition of ours takes the calls that it is better for
+        decomposition = find(op, _device_type(node))
+        if decomposition is None:
             return
         key = _template_key(op, node)
         if key not in self.templates:
