@@ -131,6 +131,27 @@ def test_rounding_is_told_from_errors_by_float64():
     assert "elements differ" in numerics.compare(gm, lambda x: [x.sum() * 1.001 + 1], [x])
 
 
+def test_complex_results_are_compared():
+    gm = torch.fx.symbolic_trace(lambda x: x * 2)
+    x = torch.complex(torch.randn(5), torch.randn(5)).requires_grad_()
+    assert not numerics.compare(gm, lambda x: [x + x], [x])
+    assert "elements differ" in numerics.compare(gm, lambda x: [x.conj() * 2], [x])
+
+
+def test_a_gradient_that_only_one_side_has_is_a_difference():
+    gm = torch.fx.symbolic_trace(lambda x, y: x * 2)
+    inputs = [torch.randn(3, requires_grad=True) for _ in range(2)]
+    found = numerics.compare(gm, lambda x, y: [x * 2 + y * 0], inputs)
+    assert found == "gradient of input 1: Tensor, not NoneType"
+
+
+def test_random_numbers_begin_alike_in_each_run():
+    gm = torch.fx.symbolic_trace(lambda x: torch.nn.functional.dropout(x, 0.5, True))
+    before = torch.get_rng_state()
+    assert not numerics.compare(gm, gm, [torch.ones(64)])
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_written_inputs_and_raised_errors_are_compared():
     gm = torch.fx.symbolic_trace(lambda x: x.add_(1))
     assert "input 0 afterwards" in numerics.compare(gm, lambda x: [x + 1], [torch.ones(3)])

@@ -34,22 +34,27 @@ ROOM: Final = 3.0
 def compare(gm: fx.GraphModule, compiled: Compiled, inputs: Sequence[Any]) -> str:
     """How the results differ from those of `gm` run by PyTorch; empty if they do not, or if `gm`
     itself raises on copies of these inputs."""
-    with torch.random.fork_rng(_gpus(inputs)):
-        state = torch.get_rng_state()
-        try:
-            wanted = results_of(gm, inputs)
-        except Exception:  # noqa: BLE001  the program's own error: there is nothing to compare with
-            return ""
-        torch.set_rng_state(state)
-        try:
-            found = results_of(_taking_inputs(compiled), inputs)
-        except Exception as error:  # noqa: BLE001  any error is a difference
-            return f"it raises {type(error).__name__}: {error}"
-        problem = _difference(found, wanted, None)
-        if not problem:
-            return ""
-        torch.set_rng_state(state)
-        return _difference(found, wanted, _in_float64(gm, inputs))
+    gpus = _gpus(inputs)
+
+    def results(run: Callable[..., Any], dtype: torch.dtype | None = None) -> dict[str, Any]:
+        with torch.random.fork_rng(gpus):  # each run begins with the same random numbers
+            return results_of(run, inputs, dtype)
+
+    try:
+        wanted = results(gm)
+    except Exception:  # noqa: BLE001  the program's own error: there is nothing to compare with
+        return ""
+    try:
+        found = results(_taking_inputs(compiled))
+    except Exception as error:  # noqa: BLE001  any error is a difference
+        return f"it raises {type(error).__name__}: {error}"
+    if not _difference(found, wanted, None):
+        return ""
+    try:
+        exact = results(_DoubleInterpreter(gm).run, torch.float64)
+    except Exception:  # noqa: BLE001  an operator without float64, dtypes that no longer fit
+        exact = None
+    return _difference(found, wanted, exact)
 
 
 def results_of(
@@ -122,14 +127,6 @@ def _gpus(inputs: Sequence[Any]) -> list[int]:
                    if isinstance(t, torch.Tensor) and t.device.type == "cuda"})
 
 
-def _in_float64(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, Any] | None:
-    """The results of the graph in double precision, or None if it does not run so."""
-    try:
-        return results_of(_DoubleInterpreter(gm).run, inputs, torch.float64)
-    except Exception:  # noqa: BLE001  an operator without float64, dtypes that no longer fit
-        return None
-
-
 class _DoubleInterpreter(fx.Interpreter):
     """Runs a graph with float64 wherever a node names a narrower floating-point dtype."""
 
@@ -156,6 +153,8 @@ def _difference(
         other = found.get(name)
         if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
             problem = _of_tensors(other, value, None if exact is None else exact.get(name), top)
+        elif isinstance(value, torch.Tensor) or isinstance(other, torch.Tensor):
+            problem = f"{type(other).__name__}, not {type(value).__name__}"
         else:
             problem = "" if _same_number(other, value) else f"{other!r}, not {value!r}"
         if problem:
@@ -173,8 +172,11 @@ def _of_tensors(
     for what in ("shape", "dtype", "device"):
         if getattr(found, what) != getattr(wanted, what):
             return f"its {what} is {getattr(found, what)}, not {getattr(wanted, what)}"
+    if wanted.is_complex():
+        found, wanted = (torch.view_as_real(t.resolve_conj()) for t in (found, wanted))
+        exact = None  # complex inputs are not converted to a wider type
     if wanted.dtype not in RELATIVE:
-        wrong = int((found != wanted).sum()) if wanted.dtype.is_complex is False else 0
+        wrong = int((found != wanted).sum())
         return f"{wrong} of {wanted.numel()} elements differ" if wrong else ""
     a, b = found.double(), wanted.double()
     both = a.isnan() & b.isnan()
