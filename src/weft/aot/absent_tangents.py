@@ -80,7 +80,7 @@ def _zeros(graph: Graph, tangent: Node) -> Node:
 
 
 def _drop_outputs(graph: Graph, absent: Collection[Node]) -> None:
-    output = next(iter(reversed(graph.nodes)))
+    output = graph.output_node()
     results: Any = output.args[0]
     output.args = (tuple(None if r in absent else r for r in results),)
 

@@ -127,7 +127,7 @@ class Backwards:
 
 
 def _keep_gradients(graph: Graph, wanted: Indices) -> None:
-    output = aten_graph.output_node(graph)
+    output = graph.output_node()
     results: Any = output.args[0]
     output.args = (tuple(r if i in wanted else None for i, r in enumerate(results)),)
 
@@ -139,7 +139,7 @@ Source = tuple[str, int] | None
 
 def _gradient_sources(graph: Graph, tangents: list[Node]) -> list[Source]:
     """The source of each gradient; the graph keeps only outputs that it computes."""
-    node = aten_graph.output_node(graph)
+    node = graph.output_node()
     n_placeholders = sum(n.op == "placeholder" for n in graph.nodes)
     first = n_placeholders - len(tangents)
     outputs: dict[Node, int] = {}

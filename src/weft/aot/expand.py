@@ -23,7 +23,6 @@ from weft.aot.data_dependent import bound_names
 from weft.aot.decompositions import OURS, Decomposition, find
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Functionalizer
-from weft.aot.graph import output_node
 from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.record import Recorder
@@ -61,7 +60,7 @@ class Template:
     @property
     def outputs(self) -> Any:
         """The nodes of the results, after further expansion."""
-        return output_node(self.graph).args[0]
+        return self.graph.output_node().args[0]
 
 
 @final

@@ -36,14 +36,8 @@ def make(graph: Graph) -> AtenGraph:
 
 def outputs(gm: AtenGraph) -> tuple[Any, ...]:
     """The values that the graph returns."""
-    result: tuple[Any, ...] = output_node(gm.graph).args[0]  # type: ignore[assignment]
+    result: tuple[Any, ...] = gm.graph.output_node().args[0]  # type: ignore[assignment]
     return result
-
-
-def output_node(graph: Graph) -> Node:
-    """The graph's output node."""
-    node: Node = next(iter(reversed(graph.nodes)))
-    return node
 
 
 def verify(gm: AtenGraph) -> None:

@@ -30,7 +30,6 @@ from weft._mincut import min_cut
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.data_dependent import bound_names
 from weft.aot.evaluate import Evaluator
-from weft.aot.graph import output_node
 from weft.aot.joint import JointGraph
 from weft.aot.memory_budget import numel, save_less
 from weft.aot.nodes import copy_node
@@ -105,7 +104,7 @@ class _Roles:
 
     def __init__(self, joint: JointGraph, graph: Graph, mutated: set[int], free: set[int]) -> None:
         self.nodes = [n for n in graph.nodes if n.op != "output"]
-        results: Any = output_node(graph).args[0]
+        results: Any = graph.output_node().args[0]
         self.values: list[Any] = list(results[: joint.n_values])
         self.gradients: list[Any] = list(results[joint.n_values :])
         tangents = set(joint.tangents)
@@ -284,7 +283,7 @@ def _forward(roles: _Roles, extra: list[Node], graph: Graph) -> None:
 
 def _data_symbols(forward: Graph) -> list[SymbolSource]:
     """Let the forward return the values of the symbols that it binds, for the backward."""
-    node = output_node(forward)
+    node = forward.output_node()
     values: list[Any] = list(node.args[0])  # type: ignore[arg-type]
     found: list[SymbolSource] = []
     symbols = Evaluator.current().mode.symbols

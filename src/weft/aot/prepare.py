@@ -65,7 +65,7 @@ def finish(gm: AtenGraph, written: Sequence[int] = ()) -> AtenGraph:
 
 def protect_outputs(graph: Graph) -> None:
     """Give every output its own memory: no output is an input, a view of one, or returned twice."""
-    node = aten_graph.output_node(graph)
+    node = graph.output_node()
     taken: set[Node] = set()
     results: list[Any] = []
     for value in node.args[0]:  # type: ignore[union-attr]

@@ -150,14 +150,14 @@ def _without_gradients(tracer: Tracer, joint: JointGraph) -> set[int]:
 
 def _views(parts: Partition) -> tuple[int, ...]:
     """The values of the forward that a view operator computes."""
-    results: Any = aten_graph.output_node(parts.forward).args[0]
+    results: Any = parts.forward.output_node().args[0]
     values = enumerate(results[: parts.n_values])
     return tuple(k for k, v in values if isinstance(v, Node) and is_view(v))
 
 
 def _unread(joint: JointGraph, graph: Graph) -> set[int]:
     """Inputs whose values no gradient depends on."""
-    results: Any = aten_graph.output_node(graph).args[0]
+    results: Any = graph.output_node().args[0]
     read = _dependencies([g for g in results[joint.n_values :] if isinstance(g, Node)])
     tangents = set(joint.tangents)
     inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in tangents]
@@ -174,7 +174,7 @@ def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[i
         if node not in reach:
             found = {reach.get(a, none) for a in node.all_input_nodes}
             reach[node] = found.pop() if len(found) == 1 else none.union(*found)
-    results: Any = aten_graph.output_node(graph).args[0]
+    results: Any = graph.output_node().args[0]
     return tuple(reach.get(g, none) for g in results[joint.n_values :])
 
 
@@ -194,7 +194,7 @@ def _random_devices(graph: Graph) -> frozenset[torch.device]:
 
 def _stale(joint: JointGraph, graph: Graph, traced: Traced) -> set[int]:
     """Overwritten inputs whose old value other outputs depend on."""
-    results: Any = aten_graph.output_node(graph).args[0]
+    results: Any = graph.output_node().args[0]
     others = results[len(traced.mutated) : joint.n_values]
     used = _dependencies([v for v in others if isinstance(v, Node)])
     tangents = set(joint.tangents)

@@ -21,21 +21,21 @@ from weft.capture.source import Source
 from weft.diagnostics import events
 from weft.dims import Dim
 from weft.errors import DimensionError, FixedDimensionError, SourceLine
+from weft.shapes.asserts import condition_names
 from weft.shapes.context import COMMON_LIMIT
 from weft.shapes.expr import Expr, IntExpr, symbol_of, symbols
-from weft.shapes.floats import FloatRelation, FloatSymbol, is_real, number_symbols
+from weft.shapes.floats import FloatSymbol, is_real, symbol_name
 from weft.shapes.guard import (
-    AnyCondition,
     Program,
     Slots,
     equal_postfix,
     postfix,
     python_text,
     runs_in_c,
+    symbols_of,
 )
 from weft.shapes.intervals import INF
 from weft.shapes.printing import python_text as expression_text
-from weft.shapes.relation import condition_symbols
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -55,7 +55,7 @@ def add_shape_guards(tx: Interpreter) -> None:
     refuse_fixed_marks(tx)
     events.record("symbols", code=tx.code, symbols=list(_explained(tx, conditions)))
     slots = _symbol_slots(tx, conditions)
-    sources = {_name(s): str(found[0]) for s, found in tx.shapes.sources.items()}
+    sources = {symbol_name(s): str(found[0]) for s, found in tx.shapes.sources.items()}
     for condition in conditions:
         if condition.program is not None:
             text = _SYMBOL.sub(lambda m: sources.get(m[0], m[0]), condition.text)
@@ -88,7 +88,7 @@ def _refuse_tied_names(tx: Interpreter, symbol: Expr, source: str) -> None:
             place = str(tx.shapes.sources[other][0])
             raise DimensionError(
                 f"{source} was declared as {dim!r}, but the program works only where it is "
-                f"{expression_text(equal, {_name(other): place})} ({other_dim!r})",
+                f"{expression_text(equal, {symbol_name(other): place})} ({other_dim!r})",
                 stack=_who_asked(tx, symbol), do=_how_to_tie(equal, other, other_dim))
 
 
@@ -98,13 +98,14 @@ def _how_to_tie(equal: IntExpr, other: Expr, dim: Dim) -> str:
         return "use Dim.AUTO"
     if equal == other:
         return "use one Dim for both, or Dim.AUTO"
-    return f"declare it as {expression_text(equal, {_name(other): dim.root})}, or use Dim.AUTO"
+    text = expression_text(equal, {symbol_name(other): dim.root})
+    return f"declare it as {text}, or use Dim.AUTO"
 
 
 def _who_asked(tx: Interpreter, symbol: Expr) -> tuple[SourceLine, ...]:
     """The first line of the program that set a condition on the symbol."""
     for guard in tx.shapes.guards:
-        if guard.line is not None and symbol in _symbols(guard.condition):
+        if guard.line is not None and symbol in symbols_of(guard.condition):
             return (guard.line,)
     return ()
 
@@ -114,16 +115,16 @@ def _explained(
 ) -> Iterator[tuple[str, str, str, str]]:
     """For each symbol: its name, its source, its value in this call, and the conditions on it."""
     for symbol, sources in tx.shapes.sources.items():
-        name = _name(symbol)
+        name = symbol_name(symbol)
         asked = [
             c.text if c.line is None else f"{c.text} ({c.line})"
             for c in conditions
-            if not c.links and name in map(_name, c.symbols) and c.text != _default_limit(name)
+            if not c.links and symbol in c.symbols and c.text != _default_limit(name)
         ]
         value = str(tx.shapes.hints.get(symbol, "any"))
         yield name, " = ".join(map(str, sources)), value, "; ".join(asked)
     for name, origin in tx.shapes.unbacked_symbols.described():
-        needed = [str(a) for a in tx.shapes.asserts if name in map(_name, _symbols(a.condition))]
+        needed = [str(a) for a in tx.shapes.asserts if name in condition_names(a.condition)]
         yield name, origin, "depends on data", "; ".join(needed)
 
 
@@ -157,7 +158,7 @@ def _conditions(tx: Interpreter) -> Iterator[SizeCondition]:
         program = None
         if runs_in_c(guard.condition):
             program = functools.partial(postfix, guard.condition)  # type: ignore[arg-type]
-        yield SizeCondition(_symbols(guard.condition), python_text(guard.condition), guard.line,
+        yield SizeCondition(symbols_of(guard.condition), python_text(guard.condition), guard.line,
                             program)
 
 
@@ -177,7 +178,7 @@ def _default_limit(name: str) -> str:
 def _bound(symbol: Expr, comparison: str, limit: int) -> SizeCondition:
     """A limit of a symbol's range. (As a relation it would be true, because of that range.)"""
     return SizeCondition(
-        frozenset({symbol}), f"{_name(symbol)} {comparison} {limit}", None,
+        frozenset({symbol}), f"{symbol_name(symbol)} {comparison} {limit}", None,
         lambda slots: (("slot", slots[symbol]), ("const", limit), comparison))
 
 
@@ -188,16 +189,6 @@ def _link(source: Any, value: IntExpr | FloatSymbol) -> SizeCondition:
         return SizeCondition(frozenset({value}), f"v[{slot}] == {value.name}", None, None, slot)
     return SizeCondition(frozenset(symbols(value)), f"{source} == {expression_text(value)}", None,
                          functools.partial(equal_postfix, slot, value), slot)
-
-
-def _symbols(condition: AnyCondition) -> frozenset[Number]:
-    if isinstance(condition, FloatRelation):
-        return number_symbols(condition)
-    return frozenset(condition_symbols(condition))
-
-
-def _name(symbol: Number) -> str:
-    return symbol.name if isinstance(symbol, FloatSymbol) else symbol_of(symbol).name
 
 
 def _symbol_slots(tx: Interpreter, conditions: list[SizeCondition]) -> dict[Any, int]:
@@ -219,7 +210,7 @@ class ShapeCheck:
         self.conditions = conditions
         self.failed: int | None = None
         used = set().union(*(c.symbols for c in conditions))
-        body = [f"{_name(symbol)} = v[{slots[symbol]}]" for symbol in slots if symbol in used]
+        body = [f"{symbol_name(symbol)} = v[{slots[symbol]}]" for symbol in slots if symbol in used]
         for position, condition in enumerate(conditions):
             body.append(f"if not ({condition.text}): check.failed = {position}; return False")
         lines = "\n".join(f"        {line}" for line in body)

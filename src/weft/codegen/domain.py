@@ -12,10 +12,10 @@ is always `loop_index("dk", n)` - so equal accesses in equal domains are the sam
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import final
 
-from weft.codegen.values import product
 from weft.shapes.expr import Expr, IntExpr, loop_index
 
 
@@ -60,7 +60,7 @@ def refine(left: Domain, right: Domain) -> Refinement | None:
     if right.is_reduction:
         swapped = refine(right, left)
         return swapped and Refinement(swapped.domain, swapped.right, swapped.left)
-    if (product(left.extents) - product(right.extents)) == 0:
+    if (math.prod(left.extents) - math.prod(right.extents)) == 0:
         return _refine_all(left, right)
     return _refine_outer(left, right) if left.is_reduction else None
 

@@ -58,3 +58,8 @@ def to_torch(dtype: DType) -> torch.dtype:
 def compute_type(dtype: DType) -> DType:
     """The type of values loaded from a buffer of `dtype`."""
     return "f32" if dtype in HALF_TYPES else dtype
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The same for a torch dtype: float32 for the half types."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -44,7 +44,7 @@ from typing import Any, Final, TypeAlias, cast, final
 from weft.codegen.dtypes import FLOAT_TYPES, INT_TYPES, ITEM_SIZE, DType, compute_type
 from weft.codegen.scalar_ops import COMBINING, OPS, REDUCTIONS
 from weft.codegen.simplify import literal, simplified
-from weft.shapes.expr import Expr, IntExpr, is_nonnegative, split_linear, symbol
+from weft.shapes.expr import Expr, IntExpr, is_nonnegative, symbol, symbols
 
 Scalar: TypeAlias = int | float | bool
 
@@ -374,23 +374,34 @@ class KernelBuilder:
     def _find_indirect(self, index: IntExpr) -> tuple[Indirect, ...]:
         if not self._indirects:
             return ()
-        found = symbols_of(index)
+        found = symbols(index)
         return tuple(node for symbol, node in self._indirects.items() if symbol in found)
 
     def _varies(self, index: IntExpr, indirect: tuple[Indirect, ...]) -> bool:
         inner = self._inner_symbols
-        return not inner.isdisjoint(symbols_of(index)) or any(n.inner for n in indirect)
+        return not inner.isdisjoint(symbols(index)) or any(n.inner for n in indirect)
 
 
 def stride(index: IntExpr, variable: Expr) -> IntExpr | None:
     """Elements between neighbours along `variable`; None if that differs from place to place."""
-    parts = split_linear(index, variable)
-    return None if parts is None else parts[0]
+    return 0 if isinstance(index, int) else index.coeff(variable)
 
 
-def symbols_of(index: IntExpr) -> frozenset[Expr]:
-    """The symbols in an index expression; none in a plain int."""
-    return frozenset() if isinstance(index, int) else index.symbols
+def flat_position(variables: Iterable[LoopVar]) -> IntExpr:
+    """The position of a point among all points of the loops, the last of which is the fastest."""
+    position: IntExpr = 0
+    for variable in variables:
+        position = position * variable.extent + variable.symbol
+    return position
+
+
+def reduction_depths(kernel: Kernel) -> dict[int, int]:
+    """For each node, the number of successive reductions that must be finished before it."""
+    depth: dict[int, int] = {}
+    for node in kernel.nodes:
+        before = max((depth[o.id] for o in operands(node)), default=0)
+        depth[node.id] = before + isinstance(node, Reduce)
+    return depth
 
 
 def _is_within(index: Expr, size: IntExpr) -> bool:
@@ -457,7 +468,7 @@ def _size_symbols(
     found: dict[Expr, None] = {}
     extents = [v.extent for v in loops]
     for expr in (*extents, *index_exprs(nodes), *(s.index for s in stores)):
-        found.update(dict.fromkeys(s for s in symbols_of(expr) if s not in bound))
+        found.update(dict.fromkeys(s for s in symbols(expr) if s not in bound))
     return tuple(sorted(found, key=str))
 
 
@@ -504,7 +515,7 @@ def _verify_symbols(kernel: Kernel) -> None:
     _require(len(loops) == len(kernel.outer) + len(kernel.inner), "loop variable bound twice")
 
     def check(expr: IntExpr, indirect: tuple[Indirect, ...], is_inner: bool) -> None:
-        free = symbols_of(expr)
+        free = symbols(expr)
         unknown = free - known - {n.symbol for n in indirect}
         _require(not unknown, f"unbound symbols {unknown} in {expr}")
         _require(is_inner or inner.isdisjoint(free), f"outer-level use of {expr}")

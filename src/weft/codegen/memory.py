@@ -14,6 +14,7 @@ too, unless it could alias something (views)::
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,10 +22,10 @@ from itertools import accumulate
 from typing import final
 
 from weft.codegen.groups import Group
-from weft.codegen.loop_ir import Kernel, Load, Reduce, operands
+from weft.codegen.loop_ir import Kernel, Load, Reduce, reduction_depths
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.schedule import Schedule, Step
-from weft.codegen.values import Buffer, ExternCall, Value, estimated_bytes, product
+from weft.codegen.values import Buffer, ExternCall, Value, estimated_bytes
 from weft.shapes.expr import IntExpr
 
 
@@ -126,7 +127,7 @@ def _key(buffer: Buffer) -> object:
 def _room(buffer: Buffer) -> IntExpr:
     """The number of elements of the memory. Only rows of known sizes have gaps
     (`lowering/row_padding.py`)."""
-    count = product(buffer.shape)
+    count = math.prod(buffer.shape)
     if count == 0 or not all(isinstance(s, int) for s in (count, *buffer.strides)):
         return count
     last = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))
@@ -216,15 +217,6 @@ def can_overwrite(kernel: Kernel, source: str, target: str) -> bool:
         return False
     loads = [n for n in kernel.nodes if isinstance(n, Load) and n.buffer == source]
     return all(n.index == store.index and n.inner == store.inner for n in loads)
-
-
-def reduction_depths(kernel: Kernel) -> dict[int, int]:
-    """For each node, the number of successive reductions before it."""
-    depth: dict[int, int] = {}
-    for node in kernel.nodes:
-        before = max((depth[o.id] for o in operands(node)), default=0)
-        depth[node.id] = before + isinstance(node, Reduce)
-    return depth
 
 
 def _retire(

@@ -11,11 +11,11 @@ normalised in the same kernel): then one program computes each row::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from weft.codegen.domain import Domain
-from weft.codegen.values import product
 from weft.shapes.expr import Expr, IntExpr, symbols
 
 ENOUGH_PROGRAMS: Final = 264
@@ -57,8 +57,8 @@ def leaves_gpu_idle(
     if not domain.is_reduction or not _reads_results_again(domain, members):
         return False
     flags = list(zip(domain.extents, domain.inner, strict=True))
-    results = product([n for n, inner in flags if not inner])
-    row = product([n for n, inner in flags if inner])
+    results = math.prod([n for n, inner in flags if not inner])
+    row = math.prod([n for n, inner in flags if inner])
     if not isinstance(results, int) or not isinstance(row, int):
         return False
     columns = OUTER_REDUCTION_COLUMNS if _contiguous_along_results(domain, reads) else 1
@@ -72,7 +72,7 @@ def turns_inside_rows(domain: Domain, indices: Iterable[IntExpr]) -> bool:
     """
     flags = list(zip(domain.symbols(), domain.extents, domain.inner, strict=True))
     inner = {s for s, _, reduced in flags if reduced}
-    row = product([n for _, n, reduced in flags if reduced])
+    row = math.prod([n for _, n, reduced in flags if reduced])
     if not inner or (isinstance(row, int) and row <= LARGEST_TILE // SECTOR):
         return False
     outer = {s for s, _, reduced in flags if not reduced}

@@ -19,13 +19,14 @@ if
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
 from weft.codegen.domain import refine
 from weft.codegen.groups import Group, Member, device_of, join, moved_to, singleton
-from weft.codegen.values import ExternCall, product
+from weft.codegen.values import ExternCall
 from weft.shapes.expr import Expr, IntExpr, subs
 
 MOST_OPERATORS: Final = {"cpu": 16, "cuda": 40}
@@ -195,11 +196,11 @@ def _with_formulas(group: Group, formulas: Collection[Member]) -> Group | None:
 
 def _joined(group: Group, alone: Group | None) -> Group | None:
     """Both in one kernel over the same points, or None."""
-    points = product(group.domain.extents)
-    if alone is None or product(alone.domain.extents) != points:
+    points = math.prod(group.domain.extents)
+    if alone is None or math.prod(alone.domain.extents) != points:
         return None
     joint = refine(group.domain, alone.domain)
-    if joint is None or product(joint.domain.extents) != points:
+    if joint is None or math.prod(joint.domain.extents) != points:
         return None
     merged = join(group, alone, joint)
     return merged if isinstance(merged, Group) else None

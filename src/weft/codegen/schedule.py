@@ -19,6 +19,7 @@ decision is recorded with its reason in `Schedule.decisions`::
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -43,7 +44,6 @@ from weft.codegen.values import (
     ExternCall,
     Value,
     estimated_bytes,
-    product,
 )
 from weft.config import config
 from weft.shapes.expr import Expr
@@ -297,7 +297,7 @@ class _Fusion:
             return any(
                 left.reads[n] & right.reads[n] for n in left.reads.keys() & right.reads.keys()
             )
-        return (product(left.domain.extents) - product(right.domain.extents)) == 0
+        return (math.prod(left.domain.extents) - math.prod(right.domain.extents)) == 0
 
     def _saving(self, producer: int, consumer: int) -> int:
         """Bytes that need not be read (or written and read) if the two become one kernel."""

@@ -15,6 +15,7 @@ nothing) or *lazy* (a function from an index to a scalar node, computed again wh
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,14 +47,6 @@ class Origin(NamedTuple):
 
 Shape: TypeAlias = tuple[IntExpr, ...]
 Index: TypeAlias = Sequence[IntExpr]
-
-
-def product(sizes: Sequence[IntExpr]) -> IntExpr:
-    """The number of elements of a shape."""
-    total: IntExpr = 1
-    for size in sizes:
-        total = total * size
-    return total
 
 
 def estimate(size: IntExpr) -> int:
@@ -281,7 +274,7 @@ class BufferFactory(Protocol):
 
 def estimated_bytes(value: Buffer | Value) -> int:
     """The size in bytes, estimated if it is symbolic."""
-    return estimate(product(value.shape)) * value.dtype.itemsize
+    return estimate(math.prod(value.shape)) * value.dtype.itemsize
 
 
 @final

@@ -32,9 +32,15 @@ from weft.codegen.values import Buffer, ExternCall, Shape, Value
 from weft.errors import InternalError
 from weft.shapes.asserts import Asserts
 from weft.shapes.expr import Expr, IntExpr, symbols
-from weft.shapes.floats import SYMBOLIC_FLOATS, FloatSymbol, FloatValue, number_symbols, text
+from weft.shapes.floats import (
+    SYMBOLIC_FLOATS,
+    FloatSymbol,
+    FloatValue,
+    number_symbols,
+    symbol_name,
+    text,
+)
 from weft.shapes.printing import python_text
-from weft.shapes.unbacked import symbol_name
 
 
 def write_calls(

@@ -79,16 +79,11 @@ def part_of(gm: fx.GraphModule, kept: Sequence[fx.Node], values: dict[fx.Node, A
             raise _NotAGraph
     for node in kept:
         env[node] = graph.node_copy(node, env.__getitem__)
-    returned = set(_last(gm.graph).all_input_nodes)
+    returned = set(gm.graph.output_node().all_input_nodes)
     outputs = tuple(env[n] for n in kept
                     if n in values and (n in returned or not nodes & n.users.keys()))
     graph.output(outputs)
     return fx.GraphModule(gm, graph), copies(inputs)
-
-
-def _last(graph: fx.Graph) -> fx.Node:
-    node: fx.Node = next(iter(reversed(graph.nodes)))
-    return node
 
 
 class _Recorder(fx.Interpreter):

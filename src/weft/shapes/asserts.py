@@ -16,10 +16,9 @@ from typing import final
 
 from torch.fx import Node
 
-from weft.shapes.floats import FloatRelation, number_symbols
-from weft.shapes.guard import AnyCondition, ShapeGuard, python_text
-from weft.shapes.relation import condition_symbols
-from weft.shapes.unbacked import Binding, symbol_name
+from weft.shapes.floats import symbol_name
+from weft.shapes.guard import AnyCondition, ShapeGuard, python_text, symbols_of
+from weft.shapes.unbacked import Binding
 
 
 def binds(node: Node) -> tuple[Binding, ...]:
@@ -52,9 +51,7 @@ class Asserts:
 
 def condition_names(condition: AnyCondition) -> set[str]:
     """The names of the symbols in a condition."""
-    if isinstance(condition, FloatRelation):
-        return {symbol_name(s) for s in number_symbols(condition)}
-    return {symbol_name(s) for s in condition_symbols(condition)}
+    return set(map(symbol_name, symbols_of(condition)))
 
 
 def assume_text(condition: AnyCondition) -> str:

@@ -25,6 +25,7 @@ from weft.shapes.expr import (
     floor_div,
     lower_bound,
     subs,
+    symbol_of,
     symbols,
     upper_bound,
 )
@@ -302,6 +303,11 @@ def number_symbols(value: Number | FloatRelation) -> frozenset[Expr | FloatSymbo
         return frozenset(symbols(value))
     args = (value.left, value.right) if isinstance(value, FloatRelation) else value.args
     return frozenset().union(*map(number_symbols, args))
+
+
+def symbol_name(symbol: Expr | FloatSymbol) -> str:
+    """The name of a symbol of either kind."""
+    return symbol.name if isinstance(symbol, FloatSymbol) else symbol_of(symbol).name
 
 
 def operations(value: Number) -> list[FloatExpr]:

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from weft.errors import SourceLine
 from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
 from weft.shapes.expr import Expr, IntExpr, operands
-from weft.shapes.floats import FloatRelation, negation
+from weft.shapes.floats import FloatRelation, FloatSymbol, negation, number_symbols
 from weft.shapes.functions import has_functions
-from weft.shapes.relation import GE, Condition, Junction, Relation, not_
+from weft.shapes.relation import GE, Condition, Junction, Relation, condition_symbols, not_
 from weft.shapes.rendering import render
 
 AnyCondition = Condition | FloatRelation
@@ -92,6 +92,13 @@ def python_text(condition: AnyCondition) -> str:
 def _in_parentheses(condition: Condition) -> str:
     shown = python_text(condition)
     return f"({shown})" if isinstance(condition, Junction) else shown
+
+
+def symbols_of(condition: AnyCondition) -> frozenset[Expr | FloatSymbol]:
+    """The symbols of both kinds in a condition."""
+    if isinstance(condition, FloatRelation):
+        return number_symbols(condition)
+    return frozenset(condition_symbols(condition))
 
 
 def runs_in_c(condition: AnyCondition) -> bool:

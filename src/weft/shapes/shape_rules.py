@@ -12,6 +12,7 @@ known to be equal) are left to PyTorch::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -82,13 +83,6 @@ def row_major(sizes: Sizes) -> Sizes:
         strides.append(step)
         step = step * size
     return tuple(reversed(strides))
-
-
-def product(sizes: Sequence[IntExpr]) -> IntExpr:
-    total: IntExpr = 1
-    for size in sizes:
-        total = total * size
-    return total
 
 
 def _same(a: IntExpr, b: IntExpr) -> bool:
@@ -411,7 +405,7 @@ def _view(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     x = args[0]
     sizes, wanted = sizes_of(x), _values(args[1])
     _require(_nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
-    total, known = product(sizes), product([n for n in wanted if not _same(n, -1)])
+    total, known = math.prod(sizes), math.prod([n for n in wanted if not _same(n, -1)])
     open_sizes = [d for d, n in enumerate(wanted) if _same(n, -1)]
     numbers = (*x.size(), *args[1])
     if len(open_sizes) == 1:

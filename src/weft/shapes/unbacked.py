@@ -19,7 +19,7 @@ import torch
 from weft.errors import SourceLine
 from weft.shapes.atoms import Symbol
 from weft.shapes.expr import Expr, IntExpr, subs, symbol, symbol_of, symbols
-from weft.shapes.floats import FloatSymbol, number_symbols
+from weft.shapes.floats import FloatSymbol, number_symbols, symbol_name
 from weft.shapes.relation import Junction, Relation, condition_symbols
 from weft.shapes.symnode import SymNode
 
@@ -147,11 +147,6 @@ def number_name(value: Any) -> str | None:
         return symbol_of(next(iter(alone))).name if len(alone) == 1 else None
     alone = symbols(known) if isinstance(known, Expr) else frozenset()
     return symbol_of(known).name if alone == {known} else None
-
-
-def symbol_name(made: Expr | FloatSymbol) -> str:
-    """The name of a symbol of either kind."""
-    return made.name if isinstance(made, FloatSymbol) else symbol_of(made).name
 
 
 def names_of(value: Any) -> frozenset[str]:

@@ -15,6 +15,7 @@ from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS
 from weft.capture.values.constant import NONE, constant
 from weft.capture.values.exceptions import ExceptionValue
+from weft.capture.values.functions import python_rule
 from weft.capture.values.sequences import ListValue
 
 if TYPE_CHECKING:
@@ -66,15 +67,8 @@ _METHODS: dict[str, Any] = {"__init__": _init, "__str__": _str, "__repr__": _rep
                             "with_traceback": _with_traceback, "add_note": _add_note}
 
 
-def _of_groups(function: Any) -> Any:
-    def method(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.wrap_fixed(function, function.__name__).call(tx, args, kwargs)
-
-    return method
-
-
 for _function in (exception_groups.split, exception_groups.subgroup, exception_groups.derive):
-    EXTERNAL_METHODS[(BaseExceptionGroup, _function.__name__)] = _of_groups(_function)
+    EXTERNAL_METHODS[(BaseExceptionGroup, _function.__name__)] = python_rule(_function)
 
 for _kind in vars(builtins).values():
     if isinstance(_kind, type) and issubclass(_kind, BaseException):

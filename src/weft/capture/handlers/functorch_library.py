@@ -26,7 +26,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.polyfills import transforms
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, python_object
-from weft.capture.values.functions import rule
+from weft.capture.values.functions import polyfill, rule
 from weft.capture.values.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.tensors import TensorValue, run
 
@@ -143,7 +143,5 @@ def _nothing(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return NONE
 
 
-@rule(functorch_autograd_grad)
-def _gradients(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """`torch.autograd.grad` without its switch for torch.compile, which would import that."""
-    return tx.wrap_fixed(transforms.gradients, "gradients").call(tx, args, kwargs)
+# `torch.autograd.grad` without its switch for torch.compile, which would import that.
+polyfill(functorch_autograd_grad, transforms.gradients)

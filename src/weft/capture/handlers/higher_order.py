@@ -31,7 +31,7 @@ from weft.capture.polyfills import attention, loops
 from weft.capture.subgraphs import Subgraph, capture_subgraph
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import FALSE, NONE, is_none
-from weft.capture.values.functions import FunctionValue, PartialValue, rule
+from weft.capture.values.functions import FunctionValue, PartialValue, polyfill, rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TensorValue
 
@@ -231,21 +231,7 @@ def _while_loop(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return parts[1].result(tx, node)
 
 
-@rule(map_function)
-def _map(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_fixed(loops.mapped, "map").call(tx, args, kwargs)
-
-
-@rule(scan_function)
-def _scan(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_fixed(loops.scanned, "scan").call(tx, args, kwargs)
-
-
-@rule(associative_scan_function)
-def _associative_scan(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_fixed(loops.associatively_scanned, "associative_scan").call(tx, args, kwargs)
-
-
-@rule(flex_attention_operator)
-def _flex_attention(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_fixed(attention.flex_attention, "flex_attention").call(tx, args, kwargs)
+polyfill(map_function, loops.mapped)
+polyfill(scan_function, loops.scanned)
+polyfill(associative_scan_function, loops.associatively_scanned)
+polyfill(flex_attention_operator, attention.flex_attention)

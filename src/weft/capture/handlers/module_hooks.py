@@ -13,16 +13,14 @@ from torch.utils.hooks import RemovableHandle
 
 from weft.capture.polyfills import hooks
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.functions import rule
+from weft.capture.values.functions import polyfill, rule
 from weft.capture.values.identities import RunTimeNumber
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 
-@rule(RemovableHandle.__init__)
-def _init_handle(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_fixed(hooks.init_handle, "__init__").call(tx, args, kwargs)
+polyfill(RemovableHandle.__init__, hooks.init_handle)
 
 
 @rule(hooks.next_handle)

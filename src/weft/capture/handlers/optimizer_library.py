@@ -25,7 +25,7 @@ from weft.capture.breaks import StartOver
 from weft.capture.polyfills import gradients, optimizers
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant
-from weft.capture.values.functions import FunctionValue, rule
+from weft.capture.values.functions import FunctionValue, polyfill, rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TensorValue, run
 
@@ -33,19 +33,13 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 
-def _polyfill(original: Any, python: Any) -> None:
-    @rule(original)
-    def interpret(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.wrap_fixed(python, python.__name__).call(tx, args, kwargs)
-
-
-_polyfill(group_tensors_by_device_and_dtype, optimizers.group_tensors)
-_polyfill(amp_unscale, optimizers.unscale)
-_polyfill(optimizer_number, optimizers.number_of)
-_polyfill(torch.nn.Module.zero_grad, gradients.zero_module_gradients)
-_polyfill(torch.optim.Optimizer.zero_grad, gradients.zero_optimizer_gradients)
-_polyfill(torch.optim.Optimizer.zero_grad.__wrapped__,  # type: ignore[attr-defined]
-          gradients.zero_optimizer_gradients)
+polyfill(group_tensors_by_device_and_dtype, optimizers.group_tensors)
+polyfill(amp_unscale, optimizers.unscale)
+polyfill(optimizer_number, optimizers.number_of)
+polyfill(torch.nn.Module.zero_grad, gradients.zero_module_gradients)
+polyfill(torch.optim.Optimizer.zero_grad, gradients.zero_optimizer_gradients)
+polyfill(torch.optim.Optimizer.zero_grad.__wrapped__,  # type: ignore[attr-defined]
+         gradients.zero_optimizer_gradients)
 
 
 def _with_tensor_scalars(original: Any, python: Any) -> None:

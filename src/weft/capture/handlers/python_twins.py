@@ -12,7 +12,7 @@ import heapq
 import operator
 import re
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -22,7 +22,7 @@ from weft.capture.polyfills.twins import twin
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS, SUBCLASS_METHODS
 from weft.capture.values.constant import PYTHON_FORMS
-from weft.capture.values.functions import rule
+from weft.capture.values.functions import polyfill, python_rule, rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -49,23 +49,13 @@ for _module, _names in _TWINS.items():
             _register(_module, _name)
 
 
-def _polyfill(original: Any, python: Any) -> None:
-    @rule(original)
-    def interpret(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return tx.wrap_fixed(python, python.__name__).call(tx, args, kwargs)
+polyfill(infer_size, torch.broadcast_shapes)
+polyfill(functools.cmp_to_key, library.cmp_to_key)
+polyfill(vars(collections)["_count_elements"], library.count_elements)
 
 
-_polyfill(infer_size, torch.broadcast_shapes)
-_polyfill(functools.cmp_to_key, library.cmp_to_key)
-_polyfill(vars(collections)["_count_elements"], library.count_elements)
-
-
-def _from_keys(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.wrap_fixed(library.from_keys, "fromkeys").call(tx, args, kwargs)
-
-
-EXTERNAL_METHODS[(dict, "fromkeys")] = _from_keys
-EXTERNAL_METHODS[(collections.OrderedDict, "fromkeys")] = _from_keys
+EXTERNAL_METHODS[(dict, "fromkeys")] = python_rule(library.from_keys)
+EXTERNAL_METHODS[(collections.OrderedDict, "fromkeys")] = python_rule(library.from_keys)
 
 PYTHON_FORMS[re.Pattern, "sub"] = library.pattern_sub
 PYTHON_FORMS[re.Pattern, "subn"] = library.pattern_subn

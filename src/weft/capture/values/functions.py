@@ -70,6 +70,20 @@ def rule(*functions: Any) -> Callable[[Rule], Rule]:
     return register
 
 
+def python_rule(function: Any) -> Rule:
+    """The rule that calls this Python function instead, which is interpreted like a program's."""
+
+    def interpret(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        return tx.wrap_fixed(function, function.__name__).call(tx, args, kwargs)
+
+    return interpret
+
+
+def polyfill(original: Any, function: Any) -> None:
+    """Register the Python function that is interpreted in place of `original`."""
+    rule(original)(python_rule(function))
+
+
 def rule_of(function: Any) -> Rule | None:
     """The rule of a C function."""
     own = RULES.get(id(function))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy
@@ -33,21 +33,21 @@ from weft.capture.values.registry import wraps
 from weft.dims import DimRange
 from weft.shapes import functions
 from weft.shapes.atoms import Applied, Atom, FloorDiv, Max, Min, Mod, Symbol
-from weft.shapes.expr import Expr, operands, symbol_of, symbols
+from weft.shapes.expr import Expr, operands, symbols
 from weft.shapes.float_domains import is_certain
 from weft.shapes.floats import (
     FloatExpr,
-    FloatRelation,
     FloatSymbol,
     number_symbols,
     operations,
+    symbol_name,
     text,
     truncated,
 )
-from weft.shapes.guard import AnyCondition, python_text
+from weft.shapes.guard import python_text, symbols_of
 from weft.shapes.intervals import INF
 from weft.shapes.number_calls import float_call, number_call, number_of
-from weft.shapes.relation import condition_symbols, ne
+from weft.shapes.relation import ne
 from weft.shapes.rounding import exponent, mantissa
 from weft.shapes.symnode import UndecidedValue, expr_of, float_of, is_hinted
 
@@ -224,7 +224,7 @@ class SymbolicNumberValue(SymbolicValue):
         if isinstance(self.example, torch.SymBool):
             return self._condition_text(emit, self.example.node.value)
         value = _value_of(self.example)
-        names = {_name(s): _place(self.tx, emit, s) for s in number_symbols(value)}
+        names = {symbol_name(s): _place(self.tx, emit, s) for s in number_symbols(value)}
         if isinstance(value, FloatExpr):
             return _in_steps(emit, value, names)
         plain = isinstance(value, FloatSymbol) or (
@@ -237,8 +237,8 @@ class SymbolicNumberValue(SymbolicValue):
         if self.tx.shapes.condition_hint(condition) is not None:
             return repr(bool(self.constant()))
         of_data = self.tx.shapes.unbacked_symbols.names
-        if all(_name(s) not in of_data for s in _symbols_of(condition)):
-            names = {_name(s): _place(self.tx, emit, s) for s in _symbols_of(condition)}
+        if all(symbol_name(s) not in of_data for s in symbols_of(condition)):
+            names = {symbol_name(s): _place(self.tx, emit, s) for s in symbols_of(condition)}
             return f"({_NAME.sub(lambda m: names.get(m[0], m[0]), python_text(condition))})"
         return emit.output(condition_node(self.tx, condition, _Nodes(self.tx).number))
 
@@ -372,19 +372,9 @@ _PLAIN: Final[Mapping[type, type]] = {
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 
-def _symbols_of(condition: AnyCondition) -> Iterable[Any]:
-    if isinstance(condition, FloatRelation):
-        return number_symbols(condition)
-    return () if isinstance(condition, bool) else condition_symbols(condition)
-
-
 def _value_of(example: SymbolicNumber) -> Any:
     assert not isinstance(example, torch.SymBool)
     return expr_of(example) if isinstance(example, torch.SymInt) else float_of(example)
-
-
-def _name(symbol: Expr | FloatSymbol) -> str:
-    return symbol.name if isinstance(symbol, FloatSymbol) else symbol_of(symbol).name
 
 
 def _source(tx: Interpreter, symbol: Expr | FloatSymbol) -> Source:
@@ -395,7 +385,7 @@ def _source(tx: Interpreter, symbol: Expr | FloatSymbol) -> Source:
 
 def _place(tx: Interpreter, emit: Emitter, symbol: Expr | FloatSymbol) -> str:
     """The expression for a symbol in the replacement: a collected value or a graph output."""
-    if _name(symbol) in tx.shapes.unbacked_symbols.names:
+    if symbol_name(symbol) in tx.shapes.unbacked_symbols.names:
         return emit.output(_Nodes(tx).number(symbol))
     return f"v[{_source(tx, symbol).collect()}]"
 
@@ -423,8 +413,8 @@ class _Nodes:
 
     def symbol(self, symbol: Expr | FloatSymbol) -> fx.Node:
         context = self.tx.shapes
-        if _name(symbol) in context.unbacked_symbols.names:
-            return read_symbol(self.tx, _name(symbol))
+        if symbol_name(symbol) in context.unbacked_symbols.names:
+            return read_symbol(self.tx, symbol_name(symbol))
         if isinstance(symbol, FloatSymbol):
             example: Any = torch.SymFloat(context.float_node(symbol))
         else:

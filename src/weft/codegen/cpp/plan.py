@@ -33,6 +33,7 @@ from weft.codegen.loop_ir import (
     Reduce,
     Store,
     operands,
+    reduction_depths,
     stride,
 )
 from weft.codegen.scalar_ops import COMPARISONS
@@ -186,7 +187,7 @@ def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> P
     """The cheapest plan according to the cost model; without row buffers if they are not wanted."""
     vector, varying = _choose_vector(kernel, vector_bytes)
     vector_inner = vector is not None and vector in kernel.inner
-    stage_of = _stages_of(kernel)
+    stage_of = reduction_depths(kernel)
     plan = Plan(
         kernel, vector, vector_inner, 1, 1, varying,
         points=tuple(v for v in kernel.outer if v is not vector),
@@ -475,15 +476,6 @@ def _is_swept(plan: Plan) -> bool:
 
 
 # ---- stages --------------------------------------------------------------------------------------
-
-
-def _stages_of(kernel: Kernel) -> dict[int, int]:
-    """For each node, the number of runs over the inner loops after which it is known."""
-    stage: dict[int, int] = {}
-    for node in kernel.nodes:
-        before = max((stage[o.id] for o in operands(node)), default=0)
-        stage[node.id] = before + isinstance(node, Reduce)
-    return stage
 
 
 def _fill_stages(plan: Plan, keep_rows: bool) -> list[Stage]:

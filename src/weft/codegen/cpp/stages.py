@@ -5,7 +5,7 @@ Place in the pipeline: between `nodes.py` (statements) and `emit.py` (the transl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from math import prod
 
@@ -14,7 +14,7 @@ from weft.codegen.cpp.plan import STRIP_TRIPS, SWEPT_ROWS, Stage, position_type,
 from weft.codegen.cpp.segments import Segment, is_cut
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION
 from weft.codegen.dtypes import FLOAT_TYPES
-from weft.codegen.loop_ir import Const, Load, LoopVar, Node, Reduce, stride
+from weft.codegen.loop_ir import Const, Load, LoopVar, Node, Reduce, flat_position, stride
 from weft.shapes.expr import IntExpr, subs
 
 
@@ -247,7 +247,7 @@ class StageWriter(NodeWriter):
         """The number of an inner point, in the order of the loops as printed."""
         plan = self.plan
         order = [*plan.loops, *([plan.vector] if plan.vector_inner and plan.vector else [])]
-        return _flat_position(order)
+        return flat_position(order)
 
     def write_row(self, node: Node) -> None:
         where = f"row{node.id} + ({self.row_position()})"
@@ -303,7 +303,7 @@ class StageWriter(NodeWriter):
 
     def position(self, dtype: str, wide: bool) -> str:
         """The row-major position in the inner domain, for argmax and argmin."""
-        flat = _flat_position(self.kernel.inner)
+        flat = flat_position(self.kernel.inner)
         text = f"scalar<{C_TYPE[dtype]}>({self.index(flat)})"
         if not wide:
             return text
@@ -327,10 +327,3 @@ class StageWriter(NodeWriter):
 
 def _row_type(node: Node) -> str:
     return C_TYPE[node.dtype]
-
-
-def _flat_position(variables: Iterable[LoopVar]) -> IntExpr:
-    position: IntExpr = 0
-    for variable in variables:
-        position = position * variable.extent + variable.symbol
-    return position

@@ -10,13 +10,14 @@ This needs a product without other readers, for which `gemm_calls.py` calls oneD
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import torch
 from torch.fx import Node
 
 from weft.codegen.gemm_calls import takes_epilogue
-from weft.codegen.values import ExternCall, Origin, Strided, Value, product
+from weft.codegen.values import ExternCall, Origin, Strided, Value
 
 aten = torch.ops.aten
 
@@ -56,7 +57,7 @@ def _product_behind(value: Value) -> ExternCall | None:
     call = impl.buffer.definition
     if not isinstance(call, ExternCall) or call.op not in PRODUCTS or call.epilogue is not None:
         return None
-    same_size = (product(impl.shape) - product(impl.buffer.shape)) == 0
+    same_size = (math.prod(impl.shape) - math.prod(impl.buffer.shape)) == 0
     return call if same_size else None
 
 

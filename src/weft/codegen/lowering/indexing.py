@@ -6,6 +6,7 @@ in the load's index expression, with eager's wrap of negative values and its Ind
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -17,7 +18,7 @@ from weft.codegen.dtypes import compute_type, from_torch
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.views import Reshape, normalize_dim
-from weft.codegen.values import Emitter, Index, Lazy, Shape, Value, product
+from weft.codegen.values import Emitter, Index, Lazy, Shape, Value
 from weft.shapes.expr import IntExpr, floor_div
 
 aten = torch.ops.aten
@@ -33,7 +34,7 @@ def _prepare_source(cx: LoweringContext, x: Value) -> None:
     impl = x.impl
     if not isinstance(impl, Lazy) or (impl.cost <= 4 and impl.reads <= 2):
         return
-    if not _is_small_part(product(cx.shape), product(x.shape)):
+    if not _is_small_part(math.prod(cx.shape), math.prod(x.shape)):
         x.realize()
 
 

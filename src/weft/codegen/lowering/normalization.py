@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from weft.codegen.dtypes import compute_dtype
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.reductions import mean_value, reduce_value
 from weft.codegen.lowering.registry import (
@@ -27,10 +28,6 @@ from weft.codegen.values import Emitter, Shape, Value
 aten = torch.ops.aten
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
 def _subtract(b: Emitter, u: Node, v: Node) -> Node:
     return b.op("sub", u, v)
 
@@ -40,7 +37,7 @@ def _shifted(cx: LoweringContext, x: Value, dim: int) -> tuple[Value, tuple[int,
     axes = (normalize_dim(dim, len(x.shape)),) if x.shape else ()
     if not axes:
         raise NotLowered("softmax of a scalar")
-    wide = _wide(cx.dtype)
+    wide = compute_dtype(cx.dtype)
     cx.share(x)
     top = reduce_value(cx, "max", x, axes, True, dtype=wide)
     return cx.pointwise(_subtract, x, top, dtype=wide, shape=x.shape), axes, wide
@@ -67,7 +64,7 @@ def log_softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> 
 @lowering(aten._softmax_backward_data.default)
 def softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, dtype: Any) -> Value:
     axes = (normalize_dim(dim, len(y.shape)),)
-    wide = _wide(y.dtype)
+    wide = compute_dtype(y.dtype)
     product = cx.pointwise(lambda b, g, u: b.op("mul", g, u), grad, y, dtype=wide)
     total = reduce_value(cx, "sum", product, axes, True, dtype=wide)
 
@@ -80,7 +77,7 @@ def softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, dtype
 @lowering(aten._log_softmax_backward_data.default)
 def log_softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, dtype: Any) -> Value:
     axes = (normalize_dim(dim, len(y.shape)),)
-    wide = _wide(y.dtype)
+    wide = compute_dtype(y.dtype)
     cx.share(grad)
     total = reduce_value(cx, "sum", grad, axes, True, dtype=wide)
 
@@ -134,7 +131,7 @@ def layer_norm(
     if any(given is not None and given.shape != tuple(normalized) for given in (weight, bias)):
         raise NotLowered("ATen refuses it, or knows the sizes to be equal")
     axes = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
-    wide = _wide(x.dtype)
+    wide = compute_dtype(x.dtype)
     scaled, average, inverse = _normalized(cx, x, axes, eps, wide)
     shaped = _affine(cx, scaled, weight, bias, wide)
     result = cx.pointwise(lambda b, u: u, shaped, compute=wide, cost=0)
@@ -146,7 +143,7 @@ def group_norm(
     cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, n: Any, c: Any, hw:
     Any, groups: int, eps: float,
 ) -> list[Value]:
-    wide = _wide(x.dtype)
+    wide = compute_dtype(x.dtype)
     if cx.device.type == "cpu" and is_channels_last(x.shape, cx.layouts[0]):
         return _group_norm_of_channels(cx, x, weight, bias, groups, eps)
     grouped: Shape = (n, groups, c // groups, hw)
@@ -167,7 +164,7 @@ def _group_norm_of_channels(
 ) -> list[Value]:
     """Group norm for channels-last memory: statistics of each channel, then of groups of them, and
     a factor and a term for each channel. (The few channels of a group would not fill a vector.)"""
-    wide, (n, c) = _wide(x.dtype), x.shape[:2]
+    wide, (n, c) = compute_dtype(x.dtype), x.shape[:2]
     cx.share(x)
     spreads, averages = variance(cx, x, (2, 3), 0.0, True, False, wide)
     grouped: Shape = (n, groups, c // groups)
@@ -201,7 +198,7 @@ def batch_norm_inference(
     cx: LoweringContext, x: Value, weight: Value | None, bias: Value | None, mean: Value, var:
     Value, momentum: float, eps: float,
 ) -> list[Value]:
-    wide = _wide(x.dtype)
+    wide = compute_dtype(x.dtype)
     columns: Shape = (1, x.shape[1], *((1,) * (len(x.shape) - 2)))
     operands = [
         v if v is None else v.view(columns, Reshape(v.shape, columns))

@@ -35,7 +35,6 @@ from weft.codegen.values import (
     Shape,
     Value,
     contiguous_strides,
-    product,
 )
 from weft.shapes.expr import IntExpr
 
@@ -203,7 +202,7 @@ def mean_value(
 
 def count_of(x: Value, dims: Sequence[int]) -> IntExpr:
     """The number of elements that are collapsed into one."""
-    return product([x.shape[d] for d in dims]) if x.shape else 1
+    return math.prod([x.shape[d] for d in dims]) if x.shape else 1
 
 
 def divide_by(count: IntExpr) -> Body:

@@ -13,6 +13,7 @@ functions, is then better recomputed; one that loads less (pairwise differences)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -23,7 +24,7 @@ from weft.codegen.access import emitter_for
 from weft.codegen.domain import Domain
 from weft.codegen.loop_ir import Load, Op, Reduce
 from weft.codegen.scalar_ops import DEAR
-from weft.codegen.values import Emitter, Strided, Value, estimate, product
+from weft.codegen.values import Emitter, Strided, Value, estimate
 from weft.shapes.expr import symbols
 from weft.shapes.symnode import expr_of
 
@@ -60,7 +61,7 @@ def should_realize(value: Value, node: Node) -> bool:
     impl = value.impl
     if isinstance(impl, Strided):
         return False
-    count = product(value.shape)
+    count = math.prod(value.shape)
     if isinstance(count, int) and count <= 1:
         return False
     if _is_spread(node) and _is_worth_a_table(value):
@@ -98,7 +99,7 @@ def _elements(node: Node) -> int:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return 0
-    return estimate(product([expr_of(n) for n in value.shape]))
+    return estimate(math.prod([expr_of(n) for n in value.shape]))
 
 
 def _is_worth_a_table(value: Value) -> bool:
@@ -116,7 +117,7 @@ def _large_loads_of(value: Value) -> int | None:
         return None
     if sum(isinstance(n, Op) for n in em.nodes) > MOST_OPERATORS:
         return None
-    return _large_loads(em, estimate(product(value.shape)))
+    return _large_loads(em, estimate(math.prod(value.shape)))
 
 
 def _evaluated(value: Value) -> Emitter:
@@ -133,6 +134,8 @@ def _large_loads(em: Emitter, points: int) -> int:
     """The number of loads that touch more than an eighth as many elements as there are points."""
     loads = [n for n in em.nodes if isinstance(n, Load)]
     extents = {v.symbol: estimate(v.extent) for v in em.outer}
-    touched = [product([extents[s] for s in symbols(load.index) if s in extents]) for load in loads]
+    touched = [
+        math.prod([extents[s] for s in symbols(load.index) if s in extents]) for load in loads
+    ]
     return sum(estimate(n) * 8 > points or bool(load.indirect)
                for n, load in zip(touched, loads, strict=True))

@@ -7,6 +7,7 @@ therefore moved to rows first (by a kernel that fuses with what comes before).
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.views import Permute, normalize_dim
-from weft.codegen.values import Value, contiguous_strides, product
+from weft.codegen.values import Value, contiguous_strides
 
 aten = torch.ops.aten
 
@@ -32,7 +33,7 @@ def scan(cx: LoweringContext, x: Value, dim: int, **keywords: Any) -> Value | li
     rank = len(x.shape)
     if x.device.type not in DEVICES or rank < 2 or (dim := normalize_dim(dim, rank)) == rank - 1:
         raise NotLowered("a call of ATen's scan")
-    columns = product([n for d, n in enumerate(x.shape) if d != dim])
+    columns = math.prod([n for d, n in enumerate(x.shape) if d != dim])
     if not isinstance(columns, int) or columns >= ENOUGH_COLUMNS:
         raise NotLowered("a call of ATen's scan")
     order = (*(d for d in range(rank) if d != dim), dim)

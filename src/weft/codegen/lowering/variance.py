@@ -22,6 +22,7 @@ from typing import Any, final
 
 import torch
 
+from weft.codegen.dtypes import compute_dtype
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.reductions import (
     count_of,
@@ -55,13 +56,8 @@ def variance(
     pieces = _pieces(x, dims) if cx.device.type in CUT_ON else None
     if pieces is not None:
         return _combined(cx, x, dims, pieces, keepdim, dtype, finish)
-    average = mean_value(cx, x, dims, True, _wide(dtype))
+    average = mean_value(cx, x, dims, True, compute_dtype(dtype))
     return _squares(cx, x, average, dims, keepdim, dtype, finish), average
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The type to compute in: float32 for the half types."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _squares(
@@ -69,7 +65,7 @@ def _squares(
     dtype: torch.dtype, finish: Finish | None = None,
 ) -> Value:
     """The sum of the squared differences from the average along `dims`."""
-    wide = _wide(dtype)
+    wide = compute_dtype(dtype)
     centred = cx.pointwise(lambda b, u, m: b.op("sub", u, m), x, average, dtype=wide, shape=x.shape)
     return reduce_value(
         cx, "sum", centred, dims, keepdim, dtype=dtype, compute=wide,
@@ -157,7 +153,7 @@ def _combined(
     dtype: torch.dtype, finish: Finish,
 ) -> tuple[Value, Value]:
     """Variance and mean (with kept dimensions) from those of the pieces."""
-    wide = _wide(dtype)
+    wide = compute_dtype(dtype)
     cut = x.view(pieces.shape, Reshape(x.shape, pieces.shape))
     cut = cut.view(tuple(pieces.shape[d] for d in pieces.order), Permute(pieces.order))
     rank = len(pieces.order)

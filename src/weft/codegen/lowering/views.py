@@ -23,7 +23,6 @@ from weft.codegen.values import (
     Strided,
     Strides,
     Value,
-    product,
 )
 from weft.shapes.expr import IntExpr
 
@@ -376,8 +375,3 @@ class Unfold:
 
     def strided(self, shape: Shape, strides: Shape, offset: IntExpr) -> Strides | None:
         return None
-
-
-def numel(value: Value) -> IntExpr:
-    """Number of elements."""
-    return product(value.shape)

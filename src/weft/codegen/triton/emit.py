@@ -42,6 +42,7 @@ from weft.codegen.loop_ir import (
     Reduce,
     Store,
     operands,
+    reduction_depths,
 )
 from weft.codegen.triton.multiples import quotients
 from weft.codegen.triton.spelling import (
@@ -239,14 +240,14 @@ class _Emitter:
 
     def _phases(self) -> None:
         """One loop over the inner variables for each phase."""
-        ready = self._ready()
+        phases = reduction_depths(self.kernel)
         reduces = [n for n in self.kernel.nodes if isinstance(n, Reduce)]
         inner_stores = [s for s in self.kernel.stores if s.inner]
-        last = max(ready.values(), default=0)
+        last = max(phases.values(), default=0)
         for phase in range(last + 1):
-            self._outer_nodes(phase, ready)
-            sinks = [r for r in reduces if ready[r.value.id] == phase]
-            stores = [s for s in inner_stores if self._store_phase(s, ready) == phase]
+            self._outer_nodes(phase, phases)
+            sinks = [r for r in reduces if phases[r.value.id] == phase]
+            stores = [s for s in inner_stores if self._store_phase(s, phases) == phase]
             if sinks or stores:
                 self.eviction = "evict_first" if phase == last else "evict_last"
                 self._loop(sinks, stores)
@@ -255,19 +256,12 @@ class _Emitter:
             if not store.inner:
                 self._store(store)
 
-    def _ready(self) -> dict[int, int]:
-        ready: dict[int, int] = {}
-        for node in self.kernel.nodes:
-            before = max((ready[o.id] for o in operands(node)), default=0)
-            ready[node.id] = before + 1 if isinstance(node, Reduce) else before
-        return ready
+    def _store_phase(self, store: Store, phases: dict[int, int]) -> int:
+        return max(phases[n.id] for n in (store.value, *store.indirect))
 
-    def _store_phase(self, store: Store, ready: dict[int, int]) -> int:
-        return max(ready[n.id] for n in (store.value, *store.indirect))
-
-    def _outer_nodes(self, phase: int, ready: dict[int, int]) -> None:
+    def _outer_nodes(self, phase: int, phases: dict[int, int]) -> None:
         for node in self.kernel.nodes:
-            if not node.inner and not isinstance(node, Reduce) and ready[node.id] == phase:
+            if not node.inner and not isinstance(node, Reduce) and phases[node.id] == phase:
                 self._node(node)
 
     def _loop(self, sinks: list[Reduce], stores: list[Store]) -> None:

@@ -31,10 +31,12 @@ from weft.codegen.loop_ir import (
     Op,
     Reduce,
     Scalar,
+    flat_position,
     operands,
+    stride,
 )
 from weft.codegen.occupancy import ENOUGH_PROGRAMS, SHORTEST_PIECE
-from weft.codegen.triton.tiling import Measure, Tiling, stride_along
+from weft.codegen.triton.tiling import Measure, Tiling
 from weft.shapes.expr import Expr, IntExpr, loop_index, subs
 
 WRITING: Final = 4
@@ -139,7 +141,7 @@ def _of_pieces(kernel: Kernel, chunks: int, length: IntExpr) -> tuple[Kernel, Pa
     copy = _Copy(first, _decode(flat, kernel.inner), memory)
     whole = chunks * length == row
     valid = None if whole else first.op("lt", first.index(flat), _number(first, row))
-    position = _flat_index(kernel.outer)
+    position = flat_position(kernel.outer)
     partials: Partials = {}
     for number, reduce in enumerate(_reduces(kernel)):
         value = copy.under(valid, reduce.value)
@@ -166,7 +168,7 @@ def _of_pieces(kernel: Kernel, chunks: int, length: IntExpr) -> tuple[Kernel, Pa
 def _of_rows(kernel: Kernel, chunks: int, partials: Partials) -> Kernel:
     """The kernel that reduces the pieces' results, and computes all that is stored once a row."""
     points = number_of_points(kernel.outer)
-    position = _flat_index(kernel.outer)
+    position = flat_position(kernel.outer)
     memory = {b.name: b.dtype for b in kernel.buffers}
     again = loop_index("c1", chunks)
     second = KernelBuilder(kernel.outer, (LoopVar(again, chunks),))
@@ -202,7 +204,7 @@ def _columns(kernel: Kernel) -> bool:
     if not kernel.outer:
         return False
     last = kernel.outer[-1].symbol
-    return any(isinstance(n, Load) and n.inner and stride_along(n.index, last) == 1
+    return any(isinstance(n, Load) and n.inner and stride(n.index, last) == 1
                for n in kernel.nodes)
 
 
@@ -214,13 +216,6 @@ def _decode(flat: IntExpr, variables: tuple[LoopVar, ...]) -> dict[Expr, IntExpr
         values[variable.symbol] = flat if position == 0 else flat % variable.extent
         flat = flat // variable.extent
     return values
-
-
-def _flat_index(variables: tuple[LoopVar, ...]) -> IntExpr:
-    flat: IntExpr = 0
-    for variable in variables:
-        flat = flat * variable.extent + variable.symbol
-    return flat
 
 
 def identity_value(kind: str, dtype: DType) -> Scalar:

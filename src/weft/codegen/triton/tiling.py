@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from weft.codegen.dtypes import ITEM_SIZE
-from weft.codegen.loop_ir import Kernel, Load, LoopVar, Op
+from weft.codegen.loop_ir import Kernel, Load, LoopVar, Op, stride
 from weft.codegen.occupancy import LARGEST_TILE, OUTER_REDUCTION_COLUMNS, SECTOR
 from weft.codegen.scalar_ops import DEAR
 from weft.shapes.expr import Expr, symbols
@@ -121,11 +121,6 @@ def _accesses(kernel: Kernel) -> Iterator[tuple[Expr | int, int]]:
         yield store.index, sizes[store.buffer]
 
 
-def stride_along(index: Expr | int, variable: Expr) -> Expr | int | None:
-    """Elements between neighbours along `variable`; None if that is not constant."""
-    return 0 if isinstance(index, int) else index.coeff(variable)
-
-
 def _transposed_variable(kernel: Kernel) -> LoopVar | None:
     """The outer variable along which an access is contiguous that is not along the last one, or
     None."""
@@ -133,10 +128,10 @@ def _transposed_variable(kernel: Kernel) -> LoopVar | None:
         return None
     *others, last = kernel.outer
     for index, _ in _accesses(kernel):
-        if stride_along(index, last.symbol) in (0, 1):
+        if stride(index, last.symbol) in (0, 1):
             continue
         for variable in others:
-            if stride_along(index, variable.symbol) == 1:
+            if stride(index, variable.symbol) == 1:
                 return variable
     return None
 
@@ -193,6 +188,6 @@ def _contiguous_bytes(kernel: Kernel) -> tuple[int, int]:
     for index, size in _accesses(kernel):
         found = symbols(index)
         if not found.isdisjoint(outer) and not found.isdisjoint(inner):
-            across += size * (stride_along(index, last) == 1)
-            along += size * (stride_along(index, last_inner) == 1)
+            across += size * (stride(index, last) == 1)
+            along += size * (stride(index, last_inner) == 1)
     return across, along
