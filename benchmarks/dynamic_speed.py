@@ -25,6 +25,9 @@ from torch.profiler import ProfilerActivity, profile
 import weft
 from benchmarks.cases import is_gpu
 
+KERNEL_TURNS = 5
+"""Profiles of each function; the first ones of a process are slow."""
+
 Inputs = tuple[Any, ...]
 Case = tuple[Callable[..., Any], Callable[[int], Inputs]]
 """A program, and its arguments for a scale (1: as measured, 2: another size)."""
@@ -132,17 +135,19 @@ def _seconds(
 
 
 def _kernel_seconds(functions: list[Callable[[], Any]], rounds: int) -> list[float]:
-    """Mean seconds that a GPU works for a call of each."""
-    found = []
-    for function in functions:
-        torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-            for _ in range(rounds):
-                function()
+    """Median seconds that a GPU works for a call of each, some calls at a time taking turns."""
+    times: list[list[float]] = [[] for _ in functions]
+    for turn in range(KERNEL_TURNS):
+        for index in range(len(functions)):
+            at = (index + turn) % len(functions)
             torch.cuda.synchronize()
-        micros = sum(event.self_device_time_total for event in profiler.key_averages())
-        found.append(micros / 1e6 / rounds)
-    return found
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                for _ in range(rounds):
+                    functions[at]()
+                torch.cuda.synchronize()
+            micros = sum(event.self_device_time_total for event in profiler.key_averages())
+            times[at].append(micros / 1e6 / rounds)
+    return [statistics.median(values) for values in times]
 
 
 def main() -> None:
@@ -173,9 +178,10 @@ def main() -> None:
             text = (f"{name:22} {1e3 * fixed:10.4f} {1e3 * changed:9.4f} {1e3 * every:9.4f} "
                     f"{fixed / changed:7.2f} {fixed / every:7.2f}")
             if is_gpu(arguments.device):
-                own = _kernel_seconds(functions, arguments.rounds)
+                own = _kernel_seconds(functions, arguments.rounds // 2)
                 kernel_ratios += [own[0] / own[1], own[0] / own[2]]
-                text += f"   kernels {own[0] / own[1]:.2f} {own[0] / own[2]:.2f}"
+                text += (f"   kernels {1e6 * own[0]:6.2f} us "
+                         f"{own[0] / own[1]:.2f} {own[0] / own[2]:.2f}")
             if arguments.torch:
                 torch._dynamo.reset()
                 peer = _seconds(

@@ -148,8 +148,9 @@ typedef struct {
     int device;
     unsigned grid, block, shared;
     int n_buffers, n_sizes;
-    PyObject *grid_of;   /* callable(*sizes) -> int, or NULL: `grid` is fixed */
-    uint64_t *seen;      /* the sizes that `grid` was last computed for */
+    int n_divisors;
+    PyObject *grid_of;   /* callable(*sizes) -> (programs, *divisors), or NULL: `grid` is fixed */
+    uint64_t *seen;      /* the sizes, then the reciprocals of the divisors, of the last launch */
     PyObject *unaligned; /* callable(*args) taking over when a buffer is not 16-byte aligned, or NULL */
 } Kernel;
 
@@ -175,21 +176,57 @@ static int launch(Kernel *self, void **params, unsigned grid)
     return 0;
 }
 
-/* The grid for these sizes, recomputed only if they change; `values`: the sizes as integers. */
-static int64_t grid_for(Kernel *self, PyObject *const *sizes, const uint64_t *values)
+/* A divisor as a multiplier (low 32 bits) and a shift (high 32 bits): for 0 <= n < 2**31,
+   n / divisor == ((2 * n * multiplier) >> 32) >> shift. With 2**(shift - 1) < divisor <= 2**shift
+   the multiplier, 2**(31 + shift) / divisor rounded up, fits in 32 bits, and its rounding is too
+   small to reach the next quotient (Granlund and Montgomery, 1994). */
+static uint64_t reciprocal_of(uint64_t divisor)
 {
-    const size_t bytes = sizeof(uint64_t) * (size_t)self->n_sizes;
-    if (self->grid_of == NULL || (self->seen != NULL && memcmp(self->seen, values, bytes) == 0))
+    uint64_t shift = 0;
+    while ((UINT64_C(1) << shift) < divisor)
+        shift++;
+    uint64_t multiplier = ((UINT64_C(1) << (31 + shift)) + divisor - 1) / divisor;
+    return multiplier | shift << 32;
+}
+
+/* `found`: (programs, *divisors). Stores the reciprocals in `parts`; the programs, or -1. */
+static int64_t read_grid(PyObject *found, int n_divisors, uint64_t *parts)
+{
+    if (!PyTuple_Check(found) || PyTuple_GET_SIZE(found) != n_divisors + 1) {
+        PyErr_SetString(PyExc_TypeError, "grid_of gives a tuple: programs, then the divisors");
+        return -1;
+    }
+    for (int i = 0; i < n_divisors; i++) {
+        int64_t divisor = PyLong_AsLongLong(PyTuple_GET_ITEM(found, i + 1));
+        if (divisor == -1 && PyErr_Occurred())
+            return -1;
+        uint64_t both = reciprocal_of(divisor < 1 || divisor > INT32_MAX ? 1 : (uint64_t)divisor);
+        parts[2 * i] = both & UINT32_MAX;
+        parts[2 * i + 1] = both >> 32;
+    }
+    return PyLong_AsLongLong(PyTuple_GET_ITEM(found, 0));
+}
+
+/* The grid for these sizes, recomputed only if they change. `values`: the sizes as integers; the
+   reciprocals of the divisors are written behind them. */
+static int64_t grid_for(Kernel *self, PyObject *const *sizes, uint64_t *values)
+{
+    if (self->grid_of == NULL)
         return self->grid;
-    PyObject *result = PyObject_Vectorcall(self->grid_of, sizes, (size_t)self->n_sizes, NULL);
+    const size_t n_sizes = (size_t)self->n_sizes, n_parts = 2 * (size_t)self->n_divisors;
+    if (self->seen != NULL && memcmp(self->seen, values, sizeof(uint64_t) * n_sizes) == 0) {
+        memcpy(values + n_sizes, self->seen + n_sizes, sizeof(uint64_t) * n_parts);
+        return self->grid;
+    }
+    PyObject *result = PyObject_Vectorcall(self->grid_of, sizes, n_sizes, NULL);
     if (result == NULL)
         return -1;
-    int64_t grid = PyLong_AsLongLong(result);
+    int64_t grid = read_grid(result, self->n_divisors, values + n_sizes);
     Py_DECREF(result);
     if (grid >= 0 && self->seen == NULL)
-        self->seen = PyMem_Malloc(bytes);
+        self->seen = PyMem_Malloc(sizeof(uint64_t) * (n_sizes + n_parts));
     if (grid >= 0 && self->seen != NULL) {
-        memcpy(self->seen, values, bytes);
+        memcpy(self->seen, values, sizeof(uint64_t) * (n_sizes + n_parts));
         self->grid = (unsigned)grid;
     }
     return grid;
@@ -219,11 +256,12 @@ static PyObject *kernel_call(PyObject *callable, PyObject *const *args, size_t n
         if (PyErr_Occurred())
             return NULL;
     }
+    int64_t grid = grid_for(self, args + self->n_buffers, values + self->n_buffers);
+    total += 2 * self->n_divisors;
     for (int i = total; i < total + TRITON_SCRATCH_PARAMETERS; i++)
         values[i] = 0;
     for (int i = 0; i < total + TRITON_SCRATCH_PARAMETERS; i++)
         params[i] = &values[i];
-    int64_t grid = grid_for(self, args + self->n_buffers, values + self->n_buffers);
     if (grid < 0 || launch(self, params, (unsigned)grid) < 0)
         return NULL;
     Py_RETURN_NONE;
@@ -251,14 +289,15 @@ static int load_function(Kernel *self, const char *image, const char *name)
 static int kernel_init(Kernel *self, PyObject *args, PyObject *kwargs)
 {
     static char *keywords[] = {"image",     "name",    "device", "grid",      "block", "shared",
-                               "n_buffers", "n_sizes", "grid_of", "unaligned", NULL};
+                               "n_buffers", "n_sizes", "n_divisors", "grid_of", "unaligned",
+                               NULL};
     const char *image, *name;
     Py_ssize_t image_size;
     PyObject *grid_of = Py_None, *unaligned = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#siIIIii|OO", keywords, &image, &image_size,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#siIIIiii|OO", keywords, &image, &image_size,
                                      &name, &self->device, &self->grid, &self->block,
-                                     &self->shared, &self->n_buffers, &self->n_sizes, &grid_of,
-                                     &unaligned))
+                                     &self->shared, &self->n_buffers, &self->n_sizes,
+                                     &self->n_divisors, &grid_of, &unaligned))
         return -1;
     if (torch_get_data_ptr == NULL || torch_get_current_stream == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "weft._cuda.configure() was not called");
@@ -268,7 +307,7 @@ static int kernel_init(Kernel *self, PyObject *args, PyObject *kwargs)
         PyErr_Format(PyExc_ValueError, "device %d: there are at most %d", self->device, MAX_DEVICES);
         return -1;
     }
-    if (self->n_buffers + self->n_sizes > MAX_PARAMETERS) {
+    if (self->n_buffers + self->n_sizes + 2 * self->n_divisors > MAX_PARAMETERS) {
         PyErr_Format(PyExc_ValueError, "a kernel takes at most %d parameters", MAX_PARAMETERS);
         return -1;
     }
@@ -304,12 +343,13 @@ static void kernel_dealloc(Kernel *self)
 }
 
 PyDoc_STRVAR(kernel_doc,
-             "Kernel(image, name, device, grid, block, shared, n_buffers, n_sizes, grid_of=None, "
-             "unaligned=None)\n\n"
+             "Kernel(image, name, device, grid, block, shared, n_buffers, n_sizes, n_divisors, "
+             "grid_of=None, unaligned=None)\n\n"
              "A GPU kernel from a binary image (cubin). Call it with its buffers, then its sizes.\n"
-             "grid: programs; grid_of: callable(*sizes) -> programs; block: threads a program;\n"
-             "shared: bytes of dynamic shared memory; unaligned: called instead when a buffer is\n"
-             "not 16-byte aligned.");
+             "grid: programs; grid_of: callable(*sizes) -> (programs, *divisors); block: threads a\n"
+             "program; shared: bytes of dynamic shared memory; unaligned: called instead when a\n"
+             "buffer is not 16-byte aligned. The kernel's parameters are the buffers, the sizes, and\n"
+             "the `reciprocal` of each divisor.");
 
 static PyTypeObject KernelType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weft._cuda.Kernel",
@@ -452,7 +492,24 @@ static PyTypeObject SizedType = {
     .tp_dealloc = (destructor)sized_dealloc,
 };
 
+PyDoc_STRVAR(reciprocal_doc,
+             "reciprocal(divisor) -> (multiplier, shift)\n\n"
+             "For 0 <= n < 2**31, n // divisor is (2 * n * multiplier) >> 32 >> shift.\n"
+             "divisor: from 1 to 2**31 - 1. The multiplier has 32 bits.");
+
+static PyObject *reciprocal(PyObject *Py_UNUSED(module), PyObject *argument)
+{
+    int64_t divisor = PyLong_AsLongLong(argument);
+    if (divisor == -1 && PyErr_Occurred())
+        return NULL;
+    if (divisor < 1 || divisor > INT32_MAX)
+        return PyErr_Format(PyExc_ValueError, "a divisor is from 1 to 2**31 - 1, not %R", argument);
+    uint64_t both = reciprocal_of((uint64_t)divisor);
+    return Py_BuildValue("KK", both & UINT32_MAX, both >> 32);
+}
+
 static PyMethodDef methods[] = {
+    {"reciprocal", reciprocal, METH_O, reciprocal_doc},
     {"configure", configure, METH_VARARGS, configure_doc},
     {NULL, NULL, 0, NULL},
 };

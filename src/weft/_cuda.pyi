@@ -2,6 +2,8 @@ from collections.abc import Callable
 
 def configure(tensor_offset: int, get_data_ptr: int, get_current_stream: int) -> None: ...
 
+def reciprocal(divisor: int, /) -> tuple[int, int]: ...
+
 class Kernel:
     def __init__(
         self,
@@ -13,7 +15,8 @@ class Kernel:
         shared: int,
         n_buffers: int,
         n_sizes: int,
-        grid_of: Callable[..., int] | None = ...,
+        n_divisors: int,
+        grid_of: Callable[..., tuple[int, ...]] | None = ...,
         unaligned: Callable[..., None] | None = ...,
     ) -> None: ...
     def __call__(self, *args: object) -> None: ...

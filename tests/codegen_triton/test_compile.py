@@ -149,3 +149,21 @@ def test_quotients_of_sizes_that_may_be_negative() -> None:
     assert "p.floor_div" in source.text
     request = TritonRequest(source.text, source.name, source.signature, source.num_warps, SM90)
     assert compile_here(request).image.startswith(b"\x7fELF")
+
+
+@pytest.mark.usefixtures("_triton")
+def test_indices_divided_by_sizes_keep_wide_loads(tmp_path: Path) -> None:
+    rows, columns = symbol("s0", 2), symbol("s1", 2)
+    b, i, j = loop_index("i0", 3), loop_index("i1", rows), loop_index("i2", columns)
+    builder = KernelBuilder((LoopVar(b, 3), LoopVar(i, rows), LoopVar(j, columns)), ())
+    value = builder.load("in0", "f32", i * columns + j)
+    builder.store("out0", "f32", (b * rows + i) * columns + j, value)
+    kernel = builder.build("repeat")
+    (part,), _ = spell(kernel, Forms(kernel).best((128, 128)))
+    source = part.source
+    compile_here(TritonRequest(source.text, source.name, source.signature, source.num_warps, SM90,
+                               multiples=source.multiples))
+    (text,) = (p.read_text() for p in (tmp_path / "triton").rglob("repeat.ptx"))
+    assert "ld.global.v4" in text
+    assert "div.u32" not in text
+    assert "div.s32" not in text

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from weft._cuda import reciprocal
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.sized import WORTH_A_FORM, Form, Forms, SizedKernel
 from weft.codegen.triton.target import spell
@@ -61,6 +62,46 @@ def test_variables_that_lie_flat_are_one_index() -> None:
     (part,), _ = spell(kernel, Forms(kernel).best((100, 100)))
     assert "tl.load(b0 + (xindex)" in part.source.text
     assert "tl.load(b1 + (i1)" in part.source.text
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 64, 66, 1000, 65537, 2**30 - 1, 2**30, 2**31 - 1])
+def test_a_reciprocal_gives_the_quotient_of_every_index(divisor: int) -> None:
+    multiplier, shift = reciprocal(divisor)
+    assert multiplier < 2**32
+    largest = (2**31 - 1) // divisor * divisor
+    near = [n + step for n in range(0, largest, max(1, largest // 1000)) for step in (0, divisor)]
+    for index in (*near, largest - 1, largest, 2**31 - 1):
+        for n in (index - 1, index, index // divisor * divisor - 1):
+            if 0 <= n < 2**31:
+                assert (2 * n * multiplier >> 32) >> shift == n // divisor
+
+
+def test_reciprocals_are_those_of_possible_sizes() -> None:
+    with pytest.raises(ValueError, match="from 1 to"):
+        reciprocal(0)
+
+
+def test_indices_are_divided_by_sizes_with_reciprocals_of_the_host() -> None:
+    b, i, j = loop_index("i0", 3), loop_index("i1", ROWS), loop_index("i2", COLUMNS)
+    builder = KernelBuilder((LoopVar(b, 3), LoopVar(i, ROWS), LoopVar(j, COLUMNS)), ())
+    value = builder.load("in0", "f32", i * COLUMNS + j)
+    builder.store("out0", "f32", (b * ROWS + i) * COLUMNS + j, value)
+    kernel = builder.build("repeat")
+    (part,), _ = spell(kernel, Forms(kernel).best((100, 100)))
+    assert part.source.divisors == (COLUMNS, ROWS)
+    assert part.source.signature[2:] == ("i32",) * 6  # two sizes, two reciprocals
+    assert "//" not in part.source.text
+    assert "% " not in part.source.text
+
+
+def test_pieces_of_equal_length_have_no_end_to_test() -> None:
+    forms = Forms(column_sums())
+    even, uneven = forms.best((256 * 256, 64)), forms.best((256 * 256 + 1, 64))
+    assert even.even
+    assert not uneven.even
+    assert "where" not in spell(column_sums(), even)[0][0].source.text
+    assert forms.holds(even, (256 * 64, 64))
+    assert not forms.holds(even, (256 * 64 + 128, 64))
 
 
 def test_sizes_near_each_other_share_a_form() -> None:

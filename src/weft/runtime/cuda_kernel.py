@@ -35,13 +35,14 @@ def _configure() -> None:
 
 
 def load(
-    binary: GpuBinary, *, device: int, buffers: int, sizes: int, grid: int | Callable[..., int],
-    unaligned: Callable[..., None] | None = None,
+    binary: GpuBinary, *, device: int, buffers: int, sizes: int, divisors: int,
+    grid: int | Callable[..., tuple[int, ...]], unaligned: Callable[..., None] | None = None,
 ) -> Callable[..., None]:
     """The kernel as a callable: tensors for its `buffers`, then ints for its `sizes`.
 
-    grid: number of programs, or a function of the sizes; unaligned: the callable for buffers whose
-    data is not 16-byte aligned.
+    grid: number of programs, or a function of the sizes that gives it and the `divisors` whose
+    reciprocals follow the sizes as parameters; unaligned: the callable for buffers whose data is
+    not 16-byte aligned.
     """
     _configure()
     kernel: Any = _cuda.Kernel(
@@ -53,6 +54,7 @@ def load(
         shared=binary.shared,
         n_buffers=buffers,
         n_sizes=sizes,
+        n_divisors=divisors,
         grid_of=None if isinstance(grid, int) else grid,
         unaligned=unaligned,
     )

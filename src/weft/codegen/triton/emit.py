@@ -25,7 +25,7 @@ number of reductions that must be finished before it: values of earlier phases a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
@@ -44,7 +44,7 @@ from weft.codegen.loop_ir import (
     operands,
     reduction_depths,
 )
-from weft.codegen.triton.multiples import quotients
+from weft.codegen.triton.multiples import power_of_two, quotients
 from weft.codegen.triton.spelling import (
     POINTER,
     TYPE,
@@ -52,6 +52,7 @@ from weft.codegen.triton.spelling import (
     spell_const,
     spell_literal,
     spell_op,
+    spell_quotient,
 )
 from weft.codegen.triton.split import identity_value
 from weft.codegen.triton.tiling import Axis, Tiling
@@ -81,7 +82,9 @@ class TritonSource:
     the equal kernels of a model's layers are compiled once.
 
     signature: Triton type of each parameter, in order; pointers: the number of buffers among them;
-    programs: size of the one-dimensional grid; multiples: of sizes, (position, power of two).
+    programs: size of the one-dimensional grid; multiples: of sizes, (position, power of two);
+    divisors: values of sizes that indices are divided by. For each the kernel has two parameters
+    behind the sizes, its reciprocal (`weft._cuda.reciprocal`): a GPU has no integer division.
     """
 
     name: str
@@ -91,6 +94,7 @@ class TritonSource:
     programs: Expr | int
     num_warps: int
     multiples: tuple[tuple[int, int], ...] = ()
+    divisors: tuple[Expr, ...] = ()
 
 
 def number_names(kernel: Kernel) -> frozenset[str]:
@@ -110,7 +114,7 @@ def emit(
     names of sizes, and the powers of two that divide them.
     """
     powers = dict(multiples)
-    source = _Emitter(kernel, tiling, name, narrow, quotients(kernel, powers)).emit()
+    source = _Emitter(kernel, tiling, name, narrow, powers, quotients(kernel, powers)).emit()
     at = [(i, powers[str(size)]) for i, size in enumerate(kernel.sizes, source.pointers)
           if str(size) in powers]
     return replace(source, multiples=tuple(at))
@@ -122,8 +126,10 @@ class _Emitter:
     tiling: Tiling
     name: str
     narrow: bool | None = None
+    powers: dict[str, int] = field(default_factory=dict)
     quotients: dict[Expr, Expr] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    divisors: list[Expr] = field(default_factory=list)
     indent: str = "    "
     eviction: str = ""
     """Cache hint of inner-level loads: rows that a later phase reads again should stay in the L2
@@ -146,7 +152,6 @@ class _Emitter:
     # -------------------------------------------------------------
 
     def emit(self) -> TritonSource:
-        parameters = [*self.pointers.values(), *map(str, self.kernel.sizes)]
         numbers = number_names(self.kernel)
         signature = [POINTER[b.dtype] for b in self.kernel.buffers] + [
             "i32" if self.narrow and str(size) not in numbers else "i64"
@@ -157,6 +162,9 @@ class _Emitter:
             self._straight_line()
         else:
             self._phases()
+        reciprocals = [f"d{i}{part}" for i in range(len(self.divisors)) for part in ("", "_shift")]
+        parameters = [*self.pointers.values(), *map(str, self.kernel.sizes), *reciprocals]
+        signature += ["i32"] * len(reciprocals)
         name = _NUMBER.sub("", self.name)
         head = f"@triton.jit\ndef {name}({', '.join(parameters)}):\n"
         text = HEADER + head + "\n".join(self.lines) + "\n"
@@ -167,6 +175,7 @@ class _Emitter:
             len(self.kernel.buffers),
             programs,
             self.tiling.num_warps,
+            divisors=tuple(self.divisors),
         )
 
     def _prologue(self) -> Expr | int:
@@ -216,20 +225,40 @@ class _Emitter:
         self._line(f"{index} = {value}")
         if axis.needs_mask:
             self._line(f"{axis.name}mask = {index} < {self._text(axis.extent)}")
-        self._decode(index, axis.variables)
+        self._decode(index, axis.variables, axis)
 
-    def _decode(self, flat: str, variables: tuple[LoopVar, ...]) -> None:
-        """Split a flat index into its loop variables, the last one fastest."""
-        for position in range(len(variables) - 1, -1, -1):
-            variable = variables[position]
-            if position == 0:
-                self._line(f"{variable.symbol} = {flat}")
-                return
+    def _decode(
+        self, flat: str, variables: tuple[LoopVar, ...], axis: Axis | None = None
+    ) -> None:
+        """Split a flat index (of a tile's axis, or one number) into its loop variables, the last
+        one fastest."""
+        run = 1 if axis is None else min(axis.block, self._run(variables))
+        for number, variable in enumerate(reversed(variables[1:])):
             extent = self._grouped(variable.extent)
-            self._line(f"{variable.symbol} = {flat} % {extent}")
-            rest = f"{flat}_" if not flat.endswith("_") else flat
-            self._line(f"{rest} = {flat} // {extent}")
+            rest = f"{flat.rstrip('_')}{'_' * (number + 1)}"
+            if isinstance(variable.extent, int) or axis is None or not self._narrow():
+                self._line(f"{variable.symbol} = {flat} % {extent}")
+                self._line(f"{rest} = {flat} // {extent}")
+            else:
+                quotient = spell_quotient(flat, self._divisor(variable.extent))
+                if run > 1:
+                    quotient = f"tl.max_constancy({quotient}, {self._shape({axis.name}, run)})"
+                self._line(f"{rest} = ({quotient}).to(tl.int32)")
+                self._line(f"{variable.symbol} = {flat} - {rest} * {extent}")
             flat = rest
+        if variables:
+            self._line(f"{variables[0].symbol} = {flat}")
+
+    def _run(self, variables: tuple[LoopVar, ...]) -> int:
+        """So many neighbours at a time differ in the fastest variable only: what Triton would see
+        in a division, and needs to know to load whole vectors."""
+        return power_of_two(variables[-1].extent, self.powers) if variables else 1
+
+    def _divisor(self, value: Expr) -> str:
+        """The name of the parameters for a division by `value`."""
+        if value not in self.divisors:
+            self.divisors.append(value)
+        return f"d{self.divisors.index(value)}"
 
     def _straight_line(self) -> None:
         """Pointwise kernels and reductions whose row is one tile: nodes in order."""
@@ -472,8 +501,10 @@ class _Emitter:
         masks = [f"{a.name}mask" for a in self.tiling.axes if a.name in axes and a.needs_mask]
         return masks if mask is None else [*masks, self.names[mask.id]]
 
-    def _shape(self, axes: frozenset[str]) -> str:
-        return f"[{', '.join(str(a.block) if a.name in axes else '1' for a in self.tiling.axes)}]"
+    def _shape(self, axes: Collection[str], size: int | None = None) -> str:
+        """A shape that has the axes' blocks, or `size`, along `axes`, and 1 elsewhere."""
+        sizes = [(size or a.block) if a.name in axes else 1 for a in self.tiling.axes]
+        return f"[{', '.join(map(str, sizes))}]"
 
     def _shape_all(self) -> str:
         return self._shape(frozenset(a.name for a in self.tiling.axes))

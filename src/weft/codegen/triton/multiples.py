@@ -8,12 +8,16 @@ loaded in whole vectors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import cast
+from typing import Final, cast
 
 from weft.codegen.loop_ir import Kernel, index_exprs
-from weft.shapes.atoms import Symbol
+from weft.shapes.atoms import Monomial, Symbol
 from weft.shapes.expr import Expr, IntExpr, symbol, symbol_of
+
+MOST: Final = 16
+"""Elements of the widest load: no larger multiple helps."""
 
 
 def quotients(kernel: Kernel, multiples: Mapping[str, int]) -> dict[Expr, Expr]:
@@ -31,6 +35,27 @@ def quotients(kernel: Kernel, multiples: Mapping[str, int]) -> dict[Expr, Expr]:
             part = symbol(f"{size}_{power}", max(0, symbol_of(size).lo // power))
             found[size] = cast(Expr, power * part)
     return found
+
+
+def power_of_two(value: IntExpr, multiples: Mapping[str, int]) -> int:
+    """A power of two, at most 16, that divides the value of sizes (its `multiples` as above).
+
+    >>> power_of_two(12, {})
+    4
+    """
+    common = MOST
+    for monomial, coefficient in _terms(value):
+        factor = coefficient
+        for atom in monomial:
+            factor *= multiples.get(str(atom.expr), 1)
+        common = math.gcd(common, factor)
+    return common
+
+
+def _terms(value: IntExpr) -> Iterable[tuple[Monomial, int]]:
+    if isinstance(value, int):
+        return [((), value)]
+    return [((), value.const), *value.terms.items()]
 
 
 def _symbols_within_atoms(values: Iterable[IntExpr]) -> Iterator[Expr]:

@@ -10,6 +10,7 @@ start anywhere, index arithmetic in 64 bits. A form assumes what is true of many
     s0, s1 multiples of 4, 8 or 16    they are: loads of whole vectors
     the row has no cut tile           its length is a multiple of the tile's: no masks
     rows in 16 pieces                 the row has 16 elements; chosen where the results are few
+    the pieces are equal              16 divides the row's length
 
 The form for the sizes seen while compiling is compiled with the graph. Other sizes use any form
 that holds for them, however slow, until they occur again: then they get their own. So a loop over
@@ -49,10 +50,11 @@ Launch = Callable[..., None]
 @dataclass(frozen=True)
 class Form:
     """The assumptions of one text of the kernel; `tilings`: of the kernel, or of the two kernels
-    that a reduction in `chunks` pieces is split into."""
+    that a reduction in `chunks` pieces, of equal length if `even`, is split into."""
 
     tilings: tuple[Tiling, ...]
     chunks: int
+    even: bool
     narrow: bool
     multiples: frozenset[tuple[str, int]]
 
@@ -70,24 +72,31 @@ class Forms:
     def best(self, sizes: tuple[int, ...]) -> Form:
         """The best form for these sizes (in the order of `Kernel.sizes`, without floats)."""
         measure = self._measure(sizes)
-        tiling = choose_tiling(self.kernel, measure)
-        chunks = choose_chunks(self.kernel, tiling, measure)
-        tilings = [tiling]
-        if chunks > 1:
-            split = split_in(self.kernel, chunks)
-            tilings = [choose_tiling(k, measure) for k in (split.first, split.second)]
         multiples = frozenset(
             (name, power) for name, size in zip(self.names, sizes, strict=True)
             if (power := next((p for p in POWERS if size % p == 0), 0))
         )
-        measured = tuple(t.measured(measure) for t in tilings)
-        return Form(measured, chunks, self._largest(*sizes) < 2**31, multiples)
+        form = self._form(sizes, even=True)
+        measured = tuple(t.measured(measure) for t in form.tilings)
+        return replace(form, tilings=measured, multiples=multiples)
 
     def general(self, sizes: tuple[int, ...]) -> Form:
         """A form for these sizes that also holds for many others."""
-        best = self.best(sizes)
-        tilings = tuple(t.measured(lambda extent: extent) for t in best.tilings)
-        return replace(best, tilings=tilings, multiples=frozenset())
+        form = self._form(sizes, even=False)
+        return replace(form, tilings=tuple(t.measured(lambda extent: extent) for t in form.tilings))
+
+    def _form(self, sizes: tuple[int, ...], *, even: bool) -> Form:
+        """The tiles and pieces for these sizes; `even`: may assume that pieces are equal."""
+        measure = self._measure(sizes)
+        tiling = choose_tiling(self.kernel, measure)
+        chunks = choose_chunks(self.kernel, tiling, measure)
+        tilings: tuple[Tiling, ...] = (tiling,)
+        row = measure(number_of_points(self.kernel.inner))
+        even = even and chunks > 1 and row % chunks == 0
+        if chunks > 1:
+            split = split_in(self.kernel, chunks, even=even)
+            tilings = tuple(choose_tiling(k, measure) for k in (split.first, split.second))
+        return Form(tilings, chunks, even, self._largest(*sizes) < 2**31, frozenset())
 
     def holds(self, form: Form, sizes: tuple[int, ...]) -> bool:
         """Whether the form gives the right result for these sizes."""
@@ -100,6 +109,8 @@ class Forms:
         row = measure(number_of_points(self.kernel.inner))
         if isinstance(row, int) and form.chunks > row:
             return False  # more partial results than elements: `_largest` does not cover them
+        if isinstance(row, int) and form.even and row % form.chunks:
+            return False
         cut = any(a.whole and not is_whole(a, measure) for t in form.tilings for a in t.axes)
         return not cut and all(_holds_row(tiling, measure) for tiling in form.tilings)
 

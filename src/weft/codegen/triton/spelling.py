@@ -156,6 +156,16 @@ def spell_const(value: float | int | bool, dtype: DType, rank: int) -> str:
     return f"tl.full([{shape}], {spell_literal(value)}, {TYPE[dtype]})"
 
 
+def spell_quotient(index: str, divisor: str) -> str:
+    """An index, from 0 to 2**31 - 1, divided by a size that is given as its reciprocal (unsigned).
+
+    Not a function of the prelude: Triton forgets hints about the results of functions.
+    """
+    doubled, multiplier, shift = (f"{index}.to(tl.uint32) << 1", f"{divisor}.to(tl.uint32)",
+                                  f"{divisor}_shift.to(tl.uint32)")
+    return f"tl.umulhi({doubled}, {multiplier}) >> {shift}"
+
+
 def spell_literal(value: float | int | bool) -> str:
     """A Python literal as Triton reads it (infinities and NaN have none)."""
     if isinstance(value, bool):

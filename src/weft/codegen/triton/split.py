@@ -116,19 +116,25 @@ def number_of_points(variables: Iterable[LoopVar]) -> IntExpr:
     return total
 
 
-def split_in(kernel: Kernel, chunks: int) -> Split:
-    """The two kernels for rows in so many pieces (fewer if that covers rows of known length)."""
+def split_in(kernel: Kernel, chunks: int, *, even: bool = False) -> Split:
+    """The two kernels for rows in so many pieces (fewer if that covers rows of known length).
+
+    even: all pieces have the same length, though that does not follow from the sizes' expressions.
+    """
     row = number_of_points(kernel.inner)
-    length = (row + (chunks - 1)) // chunks
+    length = row // chunks if even else (row + (chunks - 1)) // chunks
     if isinstance(row, int) and isinstance(length, int):
         chunks = -(-row // length)
-    first, partials = _of_pieces(kernel, chunks, length)
+    whole = even or chunks * length == row
+    first, partials = _of_pieces(kernel, chunks, length, whole)
     return Split(first, _of_rows(kernel, chunks, partials), partials)
 
 
-def _of_pieces(kernel: Kernel, chunks: int, length: IntExpr) -> tuple[Kernel, Partials]:
+def _of_pieces(
+    kernel: Kernel, chunks: int, length: IntExpr, whole: bool
+) -> tuple[Kernel, Partials]:
     """The kernel that reduces each piece of a row, and computes all that is stored along the
-    row."""
+    row; unless the pieces are `whole`, the last one may end early."""
     points, row = number_of_points(kernel.outer), number_of_points(kernel.inner)
     chunk, step = loop_index("c0", chunks), loop_index("l0", length)
     flat = chunk * length + step
@@ -139,7 +145,6 @@ def _of_pieces(kernel: Kernel, chunks: int, length: IntExpr) -> tuple[Kernel, Pa
     )
     memory = {b.name: b.dtype for b in kernel.buffers}
     copy = _Copy(first, _decode(flat, kernel.inner), memory)
-    whole = chunks * length == row
     valid = None if whole else first.op("lt", first.index(flat), _number(first, row))
     position = flat_position(kernel.outer)
     partials: Partials = {}

@@ -22,7 +22,6 @@ from weft.diagnostics import events
 from weft.runtime.cuda_kernel import load
 from weft.runtime.tensor_calls import empty
 from weft.runtime.triton_build import GpuBinary, TritonRequest, build
-from weft.shapes.expr import Expr
 from weft.shapes.printing import python_text
 
 
@@ -60,7 +59,7 @@ def spell(kernel: Kernel, form: Form | None = None) -> tuple[list[Spelled], Spli
 
 
 def _spell_form(kernel: Kernel, form: Form) -> tuple[list[Spelled], Split | None]:
-    split = split_in(kernel, form.chunks) if form.chunks > 1 else None
+    split = split_in(kernel, form.chunks, even=form.even) if form.chunks > 1 else None
     parts = (kernel,) if split is None else (split.first, split.second)
     return [
         Spelled(k, emit(k, t, k.name, narrow=form.narrow, multiples=form.multiples))
@@ -145,7 +144,7 @@ def _load_each(
     known: dict[tuple[int, str, tuple[str, ...]], Callable[..., None]] = {}
     loaded = []
     for one, binary in zip(flat, binaries, strict=True):
-        key = (id(binary), str(one.source.programs), one.sizes)
+        key = (id(binary), str((one.source.programs, *one.source.divisors)), one.sizes)
         if key not in known:
             known[key] = _load(one, binary, arch, index)
         loaded.append(known[key])
@@ -153,11 +152,11 @@ def _load_each(
 
 
 def _load(one: Spelled, binary: GpuBinary, arch: int, device: int) -> Callable[..., None]:
-    grid = _grid(one.source.programs, one.sizes)
+    grid = _grid(one.source, one.sizes)
     unaligned = _LazyUnaligned(one.source, arch, grid, device, len(one.sizes))
     return load(
-        binary, device=device, buffers=one.source.pointers, sizes=len(one.sizes), grid=grid,
-        unaligned=unaligned,
+        binary, device=device, buffers=one.source.pointers, sizes=len(one.sizes),
+        divisors=len(one.source.divisors), grid=grid, unaligned=unaligned,
     )
 
 
@@ -204,8 +203,15 @@ def _request(source: TritonSource, arch: int, *, aligned: bool) -> TritonRequest
     )
 
 
-def _grid(programs: Expr | int, sizes: tuple[str, ...]) -> int | Callable[..., int]:
-    return programs if isinstance(programs, int) else _function(sizes, python_text(programs))
+Grid = int | Callable[..., tuple[int, ...]]
+"""The number of programs, or a function of the sizes: that number, then the divisors."""
+
+
+def _grid(source: TritonSource, sizes: tuple[str, ...]) -> Grid:
+    if isinstance(source.programs, int) and not source.divisors:
+        return source.programs
+    values = ", ".join(map(python_text, (source.programs, *source.divisors)))
+    return _function(sizes, f"({values},)")
 
 
 def _function(names: Sequence[object], text: str) -> Callable[..., Any]:
@@ -222,7 +228,7 @@ class _LazyUnaligned:
 
     source: TritonSource
     arch: int
-    grid: int | Callable[..., int]
+    grid: Grid
     device: int
     sizes: int
     kernel: Callable[..., None] | None = None
@@ -232,6 +238,6 @@ class _LazyUnaligned:
             (binary,) = build([_request(self.source, self.arch, aligned=False)])
             self.kernel = load(
                 binary, device=self.device, buffers=self.source.pointers, sizes=self.sizes,
-                grid=self.grid,
+                divisors=len(self.source.divisors), grid=self.grid,
             )
         self.kernel(*args)
