@@ -98,7 +98,7 @@ def _callee(emit: Emitter, function: SymbolicValue) -> str:
     if real is warnings.warn:
         return emit.constant(warn)
     if is_checkpoint(real):
-        return emit.constant(Checkpointed(emit.tx.compiled_copy))
+        return emit.constant(Checkpointed(emit.tx.compiler.compiled_copy))
     if is_disabled_deeply(real):
         return emit.constant(disable(real))
     original = mark_of(real, "_torchdynamo_orig_callable")

@@ -394,13 +394,10 @@ class Attempt:
             policy = self.compiler.policy(code)
             for earlier in self._tried[-1:]:
                 earlier.hide_models()
-            tx = Interpreter(code, self.state.globals, FakeContext(), policy, break_at=break_at,
-                             data_dependent=self.data_dependent)
+            tx = Interpreter(code, self.state.globals, FakeContext(), policy, self.compiler,
+                             break_at=break_at, data_dependent=self.data_dependent)
             self._shapes = tx.shapes
             self._tried.append(tx)
-            tx.own_code = self.compiler.own_code
-            tx.compiled_copy = self.compiler.compiled_copy
-            tx.expect_symbolic = self.compiler.expect_symbolic
             enter_devices(tx, self.devices)
             frame = tx.root_frame(self.state.locals, self.state.cells)
             emit = Emitter(tx)
@@ -450,9 +447,9 @@ class Attempt:
                 raise SkipFrame("the result or an effect cannot be rebuilt") from None
             raise Restart(signal.step, signal) from None
         if _has_unrecoverable_checks(tx):
-            raise Restart(tx.checked_at[0], graph_break(
+            raise Restart(tx.data.checked_at[0], graph_break(
                 "data-dependent-branch", "a branch that may raise, in a graph that writes inputs"))
-        earlier = tx.ends_earlier(emit)
+        earlier = tx.early_ends.restart(tx, emit)
         if earlier is not None:
             raise earlier
 
@@ -483,12 +480,12 @@ class Attempt:
         """
         frame = here.frame
         if _has_unrecoverable_checks(tx):
-            return tx.checked_at[0]
+            return tx.data.checked_at[0]
         deep = _frame_over_handler_limit(frame)
         if deep is not None:
             return _outward(deep, graph_break("recursion", "too many nested handlers"))
         try:
-            if tx.end_state_changed:
+            if tx.end.state_changed:
                 raise graph_break("state", "a break inside of a transform")
             raises = tx.step == self._raises_at or (reason is not None and reason.rest_is_eager)
             whole = frame.caller is None and tx.builder.n_calls
@@ -496,7 +493,7 @@ class Attempt:
                 raise graph_break("unknown-opcode", f"a break at {frame.current.name}")
             restore_modes(emit, tx)
             Resumption(tx, emit, self.compiler.compiled).write(frame, raises=raises)
-            earlier = tx.ends_earlier(emit)
+            earlier = tx.early_ends.restart(tx, emit)
             if earlier is not None:
                 return earlier.step
         except (GraphBreak, CannotResumeError) as failure:
@@ -512,7 +509,7 @@ def _has_unrecoverable_checks(tx: Interpreter) -> bool:
     """Whether the graph checks assumptions about data but changes its inputs: if a check fails,
     the frame cannot be run eagerly from its start any more."""
     note_checks(tx, partial(number_node, tx))
-    return bool(tx.checked_at) and changes_inputs(tx.builder.graph)
+    return bool(tx.data.checked_at) and changes_inputs(tx.builder.graph)
 
 
 def _without_traceback(error: _S) -> _S:

@@ -53,19 +53,19 @@ def enter_devices(tx: Interpreter, devices: tuple[str, ...]) -> None:
     source = tx.tree.object(torch, "torch").call(_active_devices, "torch.get_default_device()")
     tx.guards.add(source, "eq", devices)
     for device in devices:
-        tx.function_modes.append(tx.wrap_fixed(DeviceContext(device), "default device"))
-    tx.outer_modes = list(tx.function_modes)
+        tx.modes.functions.append(tx.wrap_fixed(DeviceContext(device), "default device"))
+    tx.modes.outer = list(tx.modes.functions)
 
 
 def _enter(tx: Interpreter, device: ConstantValue) -> SymbolicValue:
     """`with torch.device("cuda"):` inside the program."""
     mode = DeviceContext(device.value)
-    tx.function_modes.append(tx.wrap_fixed(mode, "default device"))
+    tx.modes.functions.append(tx.wrap_fixed(mode, "default device"))
     return device
 
 
 def _leave(tx: Interpreter, device: ConstantValue) -> SymbolicValue:
-    tx.function_modes.pop()
+    tx.modes.functions.pop()
     return NONE
 
 
@@ -75,7 +75,7 @@ METHODS[torch.device, "__exit__"] = _leave
 
 def mode_changes(tx: Interpreter) -> tuple[int, list[SymbolicValue]]:
     """How many modes the program left, innermost first, and the modes that it then entered."""
-    before, after = tx.outer_modes, tx.end_modes
+    before, after = tx.modes.outer, tx.end.functions
     pairs = zip(before, after, strict=False)
     kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], pairs))
     return len(before) - kept, after[kept:]

@@ -4,7 +4,7 @@ Place in the pipeline: the heart of capture. `run` interprets one frame; calls o
 run nested frames (inlining). The interpreter is deterministic and counts its steps, so a graph
 break that one interpretation finds is emitted by the next one, at the same step (contract 2)::
 
-    tx = Interpreter(code, globals, FakeContext(), policy, break_at=-1)
+    tx = Interpreter(code, globals, FakeContext(), policy, compiler, break_at=-1)
     result = tx.run_root(tx.root_frame(locals, cells))
 """
 
@@ -13,32 +13,38 @@ from __future__ import annotations
 import operator
 import types
 import weakref
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, final
 
-import torch
-
 import weft.capture.opcodes  # noqa: F401  fills OPCODES before the first decode
 from weft.capture.breaks import BREAKS, GraphBreak, ObservedException, Restart, SkipFrame
+from weft.capture.early_ends import EarlyEnds
 from weft.capture.frame import Frame
 from weft.capture.graph import GraphBuilder
 from weft.capture.guards import GuardSet
 from weft.capture.identity_guards import IdentityGuards
+from weft.capture.interpreter_state import (
+    AutogradState,
+    ClassState,
+    ContinuationCompiler,
+    DataState,
+    EndState,
+    ModeState,
+    NumberState,
+)
 from weft.capture.operations import binary_operation, equal_values, same_object
 from weft.capture.side_effects import SideEffects
 from weft.capture.skips import is_standard_library
 from weft.capture.source import Source, SourceTree
-from weft.capture.state import GlobalState, Step
+from weft.capture.state import GlobalState
 from weft.capture.values.attributes import gives_length
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue, drain
 from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import constant
 from weft.capture.values.data_numbers import note_checks
 from weft.capture.values.exceptions import link_context, new_exception, note_passed
-from weft.capture.values.input_tests import InputTest
 from weft.capture.values.known_data import known_fake
 from weft.capture.values.mapping import DictValue
 from weft.capture.values.reachability import Watch
@@ -85,12 +91,15 @@ class Interpreter:
 
     def __init__(
         self, code: types.CodeType, globals: dict[str, Any], fakes: FakeContext,
-        policy: DynamicPolicy, *, break_at: int = -1, data_dependent: bool = True,
+        policy: DynamicPolicy, compiler: ContinuationCompiler, *, break_at: int = -1,
+        data_dependent: bool = True,
     ) -> None:
+        # What is interpreted, and how far.
         self.code = code
         self.root_globals = globals
         self.fakes = fakes
         self.policy = policy
+        self.compiler = compiler
         self.break_at = break_at
         # The results of the interpretation.
         self.tree = SourceTree()
@@ -101,17 +110,37 @@ class Interpreter:
         """Where calls are recorded: the graph, or the subgraph under construction."""
         self.effects = SideEffects()
         self.shapes = self._shape_context(data_dependent)
-        self._init_progress()
-        self._init_values()
-        self._init_data()
-        self._init_modes()
-        self._init_gradients()
-        # Functions that the compiler sets.
-        self.compiled_copy: Callable[[types.FunctionType], Any] = lambda function: function
-        self.own_code: Callable[[types.CodeType], types.CodeType] = lambda code: code
-        """Returns the code object that continuations are made from."""
-        self.expect_symbolic: Callable[[types.CodeType, str, list[int]], None] = (
-            lambda code, name, dims: None)
+        self.state = GlobalState()
+        self.early_ends = EarlyEnds()
+        self.end = EndState()
+        """What `run_root` found at the end."""
+        # What is known so far.
+        self.data = DataState()
+        self.modes = ModeState()
+        self.autograd = AutogradState()
+        self.numbers = NumberState()
+        self.classes = ClassState()
+        self.deleted: list[Any] = []
+        """Outside objects whose variables the root frame has deleted."""
+        self.ignored_warnings: list[Any] = []
+        """Warning filters of the program that ignore warnings (`ignored_warnings`)."""
+        self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
+        """Objects from outside and the values that stand for them, by the objects' ids."""
+        self._forgotten: list[Any] = []
+        self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
+        # Where the interpretation is, and its limits.
+        self.step = 0
+        self.depth = 0
+        self.frame: Frame | None = None
+        self.root: Frame | None = None
+        self.direct_call = False
+        """Set by call opcodes: the next frame is resumable."""
+        self.copying: list[SymbolicValue] = []
+        """Containers of which Python copies are being made, outermost first."""
+        self._watch = Watch()
+        self._depth_limit = config.inline_depth_limit
+        self._step_limit = config.step_limit
+        self._pause_at = self._stop_at = break_at if break_at >= 0 else _IDLE_STEPS
 
     def _shape_context(self, data_dependent: bool) -> ShapeContext:
         this = weakref.ref(self)  # weak: fakes keep the context alive
@@ -126,105 +155,6 @@ class Interpreter:
             shapes.known_content = lambda fake: None if (tx := this()) is None else (
                 known_fake(tx, fake))
         return shapes
-
-    def _init_progress(self) -> None:
-        """Where the interpretation is, and its limits."""
-        self.step = 0
-        self.depth = 0
-        self.frame: Frame | None = None
-        self.root: Frame | None = None
-        self.direct_call = False
-        """Set by call opcodes: the next frame is resumable."""
-        self._step_limit = config.step_limit
-        self._pause_at = self._stop_at = self.break_at if self.break_at >= 0 else _IDLE_STEPS
-        self._watch = Watch()
-        self._depth_limit = config.inline_depth_limit
-        self.copying: list[SymbolicValue] = []
-        """Containers of which Python copies are being made, outermost first."""
-
-    def _init_values(self) -> None:
-        """Which values stand for which objects, and what the program made."""
-        self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
-        self._forgotten: list[Any] = []
-        self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
-        self._generators: list[tuple[Any, int]] = []
-        self.numbers: dict[Source, SymbolicValue] = {}
-        """Python numbers from outside that are symbolic."""
-        self.number_nodes: dict[Any, Any] = {}
-        """Graph nodes of symbolic numbers, by expression."""
-        self.draws: list[Any] = []
-        """Draws from Python's and NumPy's random generators, in order."""
-        self.made_classes: dict[type, SymbolicValue] = {}
-        """Models of the classes that the program made, and their recipes
-        (`values/made_classes.py`)."""
-        self.stand_ins: dict[SymbolicValue, Any] = {}
-        """Stand-ins for the values that the body of the class under way has bound."""
-        self.deleted: list[Any] = []
-        """Outside objects whose variables the root frame has deleted."""
-        self.class_attributes: dict[type, Any] = {}
-        """Attributes that the program set on classes (`values/attributes.py`)."""
-        self.overriding = False
-        """Whether a tensor's class has its own `__torch_function__`."""
-        self.subclasses_off = 0
-        """How many nested blocks disable the classes' `__torch_function__`."""
-
-    def _init_data(self) -> None:
-        """What is known about tensors' data, and what the graph checks about it."""
-        self.data_places: dict[str, Any] = {}
-        """Graph nodes that hold the values of unbacked symbols (`values/data_numbers.py`)."""
-        self.n_checked = 0
-        """How many of the shape context's conditions on data the graph checks so far."""
-        self.checked_at: list[int] = []
-        """The steps of branches that became checks in the graph."""
-        self.expected_at: Counter[Hashable] = Counter()
-        """How often each branch was expected to go one way, by code, instruction and loop turn."""
-        self.turns = 0
-        """How many turns `for` loops have made."""
-        self.relied_on: set[Source] = set()
-        """Tensors whose contents are guarded (`values/known_data.py`)."""
-        self.input_tests: dict[Any, InputTest] = {}
-        """Conditions of branches on the inputs' data, by graph node."""
-        self.follows: dict[Any, bool] = {}
-        """Whether a graph node depends on inputs alone, for the nodes examined so far."""
-
-    def _init_modes(self) -> None:
-        """Global modes: at the start, and as the program changes them."""
-        self.state = GlobalState()
-        self.function_modes: list[SymbolicValue] = []
-        """Active torch function modes, innermost last: default devices set outside
-        (`device_modes.py`), then those that the program entered."""
-        self.outer_modes: list[SymbolicValue] = []
-        self.end_modes: list[SymbolicValue] = []
-        """The torch function modes at the start and at the end of the interpretation."""
-        self.inference_starts: list[Restart] = []
-        """For each step that sets inference mode, the restart that ends the graph before it. Until
-        then the region is captured without gradients."""
-        self.end_changes: tuple[list[Step], list[Step]] = ([], [])
-        """For the modes that the program changed: calls that undo the changes, and calls that redo
-        them."""
-        self.end_error_mode = self.state.error_mode
-        self.end_state_changed = False
-        self.end_inference = False
-        """Whether the program ends inside an inference mode that it entered."""
-
-    def _init_gradients(self) -> None:
-        """What the program did to the fake tensors' autograd graph."""
-        self.leaves: dict[int, Any] = {}
-        """Leaf tensors, by the id of their fakes."""
-        self.replaced: dict[int, int] = {}
-        """The step at which an outside tensor became another leaf (its `.data` was set, or it was
-        told to require gradients), by the id of the fake that stands for it since."""
-        self.frozen: dict[int, tuple[Any, Any]] = {}
-        """Outside leaves that ceased to require gradients, by the id of their value: the fake
-        since then, and the fake and node before."""
-        self.freed: dict[int, Any] = {}
-        """Nodes of the fakes' autograd graph that a backward pass has freed, by id."""
-        self.retained: list[tuple[Any, int]] = []
-        """Tensors made inside on which `retain_grad` was called, and the steps that did."""
-        self.copied_views: list[Any] = []
-        """Arrays that share memory with others in NumPy but not here (`values/numpy_arrays`)."""
-        self.ignored_warnings: list[Any] = []
-        """Warning filters of the program that ignore warnings (`ignored_warnings`)."""
 
     # -- frames -----------------------------------------------------------------------------------
 
@@ -304,10 +234,7 @@ class Interpreter:
         self._stop_at = 0 if self._watch else self._pause_at
 
     def _note_break(self, signal: GraphBreak, frame: Frame) -> None:
-        """Attribute a break to the innermost instruction that a continuation can follow. R # An
-        inner frame whose caller cannot take its result as is, or one of the standard library #
-        (threads ==> # An inner frame whose caller cannot take its result as is, or one of the
-        standard library # (threads"""
+        """Attribute a break to the innermost instruction that a continuation can follow."""
         if self.step > self._step_limit:
             raise SkipFrame("too many instructions", always=True)
         if signal.step < 0:
@@ -344,7 +271,7 @@ class Interpreter:
 
     def note_check(self) -> None:
         """Record that the current branch became a check in the graph."""
-        self.checked_at.append(self.breaking_step())
+        self.data.checked_at.append(self.breaking_step())
 
     def note_expectation(self) -> None:
         """Record that a decision on data became a check; emit it before the nodes that rely on
@@ -358,39 +285,6 @@ class Interpreter:
         node = self.builder.call("call_function", function, args, {}, None, self.stack())
         node.meta["effect"] = True
         self.builder.n_calls -= 1
-
-    def note_inference(self) -> None:
-        """Record that the current instruction sets inference mode."""
-        signal = self.graph_break("state", "tensors that inference mode made")
-        signal.stack = self.stack()
-        self.inference_starts.append(Restart(self.breaking_step(), signal))
-
-    def ends_earlier(self, emit: Any) -> Restart | None:
-        """The restart that ends the graph earlier, for reasons that only show at its end, or
-        None."""
-        left = self._left_generator(emit)
-        if left is not None:
-            return Restart(left, self.graph_break(
-                "unknown-operation", "a generator that is left in a try block"))
-        retained = self._early_retained(emit)
-        if retained is not None:
-            return Restart(retained, self.graph_break(
-                "state", "retain_grad of a tensor that is used on"))
-        copied = next((one for one in self.copied_views if one.shows(self, emit)), None)
-        if copied is not None:
-            return Restart(copied.step, self.graph_break(
-                "unknown-operation", "an array that shares memory as no tensor can"))
-        return self._early_inference(emit.outputs)
-
-    def _early_inference(self, outputs: Iterable[Any]) -> Restart | None:
-        """The restart that ends the graph before inference mode is set, or None.
-
-        It is needed if the rest of the program runs in that mode or receives tensors made there.
-        """
-        shown = [node.meta["example_value"] for node in outputs]
-        leaves = self.end_inference or any(
-            isinstance(one, torch.Tensor) and one.is_inference() for one in shown)
-        return self.inference_starts[0] if self.inference_starts and leaves else None
 
     def raised_at(self, error: ObservedException) -> int:
         """The step that first raised an exception, as far inside as a continuation can resume."""
@@ -477,31 +371,9 @@ class Interpreter:
         """Let `value` stand for `obj` from now on."""
         self._wrapped[id(obj)] = (obj, value)
 
-    def note_generator(self, value: Any) -> None:
-        """Record that the current call made a generator."""
-        if self.frame is not None:
-            self._generators.append((value, resumable_step(self.frame)))
-
-    def _left_generator(self, emit: Any) -> int | None:
-        """The step that made a generator which is dropped while it waits in a `try`, or None.
-
-        Freeing it runs its `finally` blocks, which capture cannot do.
-        """
-        return next((step for value, step in self._generators
-                     if value.acts_when_left and not emit.has(value)), None)
-
-    def _early_retained(self, emit: Any) -> int | None:
-        """The step of a `retain_grad` that must run before the rest of the graph, or None.
-
-        This is so if the program keeps the tensor and its gradient comes through that rest.
-        """
-        return next((step for value, step in self.retained
-                     if emit.has(value) and "grad" not in value.written
-                     and value.proxy(self).users), None)
-
     def hide_models(self) -> None:
         """Remove the models from the `__subclasses__` of the program's classes."""
-        for model in self.made_classes:
+        for model in self.classes.made:
             with suppress(TypeError):  # a base written in C has another layout
                 _SET_BASES(model, (_NoBase,))
 
@@ -511,14 +383,11 @@ class Interpreter:
         self.hide_models()
         self._wrapped.clear()
         self._raised_at.clear()
-        self._generators.clear()
-        self.retained.clear()
+        self.early_ends = EarlyEnds()
         self.deleted.clear()
-        self.copied_views.clear()
         self.ignored_warnings.clear()
-        self.numbers.clear()
-        self.leaves.clear()
-        self.freed.clear()
+        self.numbers.values.clear()
+        self.autograd = AutogradState()
         self.effects = SideEffects()
         self.guards.stack = tuple
         for item in getattr(self.builder, "inputs", ()):
@@ -657,11 +526,10 @@ class Interpreter:
             except GraphBreak as signal:
                 raise Restart(signal.step, signal) from None
             finally:
-                self.end_changes = self.state.changes()
-                self.end_error_mode = error_mode()
-                self.end_state_changed = self.state.levels_changed() or self.subclasses_off != 0
-                self.end_modes = list(self.function_modes)
-                self.end_inference = bool(self.state.inference)
+                self.end = EndState(
+                    changes=self.state.changes(), error_mode=error_mode(),
+                    state_changed=self.state.levels_changed() or self.modes.subclasses_off != 0,
+                    functions=list(self.modes.functions), in_inference=bool(self.state.inference))
 
 
 def resumable_step(frame: Frame) -> int:

@@ -45,7 +45,7 @@ def binary_operation(
 def _of_constants(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue
                   ) -> SymbolicValue:
     """The result that Python computes from two constants."""
-    if op == "or_" and any(value.constant() in tx.made_classes for value in (left, right)
+    if op == "or_" and any(value.constant() in tx.classes.made for value in (left, right)
                            if issubclass(value.python_type(), type)):
         raise graph_break("unknown-operation", "a union with a class made inside")
     function = getattr(operator, op)

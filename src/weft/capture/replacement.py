@@ -122,7 +122,7 @@ class Emitter:
 
     def constant(self, obj: Any) -> str:
         """The closure variable of the replacement that holds the object."""
-        made = self._made_inside(obj) if self.tx.made_classes else None
+        made = self._made_inside(obj) if self.tx.classes.made else None
         if made is not None:
             return made
         name = self._constant_names.get(id(obj))
@@ -138,17 +138,17 @@ class Emitter:
     def _made_inside(self, obj: Any) -> str | None:
         """An expression for a class that the program made or for a member of such an enum, else
         None."""
-        recipe = self.tx.made_classes.get(obj) if isinstance(obj, type) else None
+        recipe = self.tx.classes.made.get(obj) if isinstance(obj, type) else None
         if recipe is not None:
             return self.value(recipe)
-        if isinstance(obj, enum.Enum) and type(obj) in self.tx.made_classes:
+        if isinstance(obj, enum.Enum) and type(obj) in self.tx.classes.made:
             return f"{self.constant(type(obj))}[{obj.name!r}]"
         if isinstance(obj, _PART_OF_CLASS):
-            for model in self.tx.made_classes:
+            for model in self.tx.classes.made:
                 for name, part in vars(model).items():
                     if part is obj:
                         return f"vars({self.constant(model)})[{name!r}]"
-        if type(obj) in self.tx.made_classes:
+        if type(obj) in self.tx.classes.made:
             raise graph_break("unknown-value", "a constant of a class made inside")
         return None
 
@@ -278,7 +278,7 @@ class Emitter:
             signal, report = self.constant(RunEagerly), self.constant(self.on_error)
             # A checkpoint around it has all that it needs; or a check of numerics failed.
             lines = _guarded(lines, self.constant((StopRecomputation, NumericsError)), ["raise"])
-            undo = ["restore_drawn()"] if self.tx.draws else []
+            undo = ["restore_drawn()"] if self.tx.numbers.draws else []
             kept = random_state_saver(self.tx.builder.graph)
             if kept is not None:
                 lines.insert(0, f"random = {self.constant(kept)}()")
@@ -369,9 +369,9 @@ def _changes_modes(node: fx.Node) -> bool:
 
 def restore_modes(emit: Emitter, tx: Interpreter) -> None:
     """Undo the program's mode changes at the end of the graph, and emit them after it."""
-    if tx.end_error_mode is not tx.state.error_mode:
-        emit.line(f"{emit.constant(set_error_mode)}({tx.end_error_mode})")
-    undo, redo = tx.end_changes
+    if tx.end.error_mode is not tx.state.error_mode:
+        emit.line(f"{emit.constant(set_error_mode)}({tx.end.error_mode})")
+    undo, redo = tx.end.changes
     for function, args in undo:
         node = tx.builder.call("call_function", function, args, {}, None, ())
         node.meta["effect"] = True

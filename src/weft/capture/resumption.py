@@ -215,7 +215,7 @@ class Resumption:
         """
         if frame.generator is not None:
             raise graph_break("unknown-operation", "a break inside a generator")
-        code = self.tx.own_code(frame.code)
+        code = self.tx.compiler.own_code(frame.code)
         offset = frame.program.instructions[index].offset
         shape = stack_kinds(stack)
         names = frame_variables(frame, code, offset)
@@ -287,7 +287,7 @@ class Resumption:
             fake = value.fake(self.tx) if isinstance(value, TensorValue) else None
             if fake is not None:
                 dims = [d for d, size in enumerate(fake.shape) if isinstance(size, torch.SymInt)]
-                self.tx.expect_symbolic(code, name, dims)
+                self.tx.compiler.expect_symbolic(code, name, dims)
 
     def _cell(self, frame: Frame, name: str) -> CellValue:
         return frame.cells[name]

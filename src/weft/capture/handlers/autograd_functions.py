@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     cls = args[0].constant()
-    made = cls in tx.made_classes
+    made = cls in tx.classes.made
     if made or not (
             are_functorch_transforms_active() or is_allowed_in_graph(cls) or _is_torchs(cls)):
         inputs = [tx.force(arg) for arg in args[1:]]

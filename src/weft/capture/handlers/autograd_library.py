@@ -84,7 +84,8 @@ def _backward(
         raise graph_break("unknown-operation", "backward under a transform")
     nodes = _autograd_nodes(outputs)
     wanted = [_plain_leaf(tx, leaf) for leaf in _as_list(tx, inputs)] or _leaves(tx, outputs, nodes)
-    retained = [v for v in tx.leaves.values() if v not in wanted and id(v.example.grad_fn) in nodes]
+    leaves = tx.autograd.leaves.values()
+    retained = [v for v in leaves if v not in wanted and id(v.example.grad_fn) in nodes]
     create = create_graph.truth(tx)
     keep = create if retain_graph is NONE else retain_graph.truth(tx)
     result = run(tx, "call_function", torch.autograd.grad,
@@ -92,7 +93,7 @@ def _backward(
                  {"grad_outputs": ListValue(list(gradients)), "retain_graph": boolean(keep),
                   "create_graph": create_graph, "allow_unused": TRUE})
     if not keep:
-        tx.freed.update(nodes)
+        tx.autograd.freed.update(nodes)
     found = tx.unpack(result)
     for leaf, gradient in zip([*wanted, *retained], found, strict=True):
         if isinstance(gradient, TensorValue):
@@ -121,7 +122,7 @@ def _leaves(tx: Interpreter, outputs: list[SymbolicValue], nodes: dict[int, Any]
     """The leaves where the autograd graph ends, in the order of their first use."""
     ends = {id(node.variable) for node in nodes.values() if hasattr(node, "variable")}
     ends |= {id(v.fake(tx)) for v in outputs if v.fake(tx).grad_fn is None}
-    found = [value for key, value in tx.leaves.items() if key in ends]
+    found = [value for key, value in tx.autograd.leaves.items() if key in ends]
     if len(found) != len(ends):
         raise graph_break("unknown-operation",
                           "backward through what was computed before this graph")
@@ -197,7 +198,7 @@ def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
     create = given.get("create_graph", FALSE).truth(tx)
     retain = given.get("retain_graph", NONE)
     if not (create if retain is NONE else retain.truth(tx)):
-        tx.freed.update(nodes)
+        tx.autograd.freed.update(nodes)
     return result
 
 
@@ -206,9 +207,9 @@ def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue
 
 def _rebuild(emit: Emitter, value: TensorValue, node: fx.Node) -> str:
     tx = emit.tx
-    if tx.replaced:
+    if tx.autograd.replaced:
         _refuse_replaced(tx, value)
-    if tx.freed and _is_spent(tx, value):
+    if tx.autograd.freed and _is_spent(tx, value):
         example = value.example.detach()
         detached = tx.builder.call("call_method", "detach", (node,), {}, example, ())
         return f"{emit.constant(spent)}({emit.output(detached)})"
@@ -228,7 +229,7 @@ def _refuse_replaced(tx: Interpreter, value: TensorValue) -> None:
         return
     nodes = _autograd_nodes([value]).values()
     ends = [node.variable for node in nodes if hasattr(node, "variable")]
-    steps = [tx.replaced[id(end)] for end in ends if id(end) in tx.replaced]
+    steps = [tx.autograd.replaced[id(end)] for end in ends if id(end) in tx.autograd.replaced]
     if steps:
         signal = graph_break("unknown-operation", "a gradient to a tensor that became a leaf here")
         signal.step = max(steps)
@@ -241,7 +242,7 @@ def _is_spent(tx: Interpreter, value: TensorValue) -> bool:
     if not example.requires_grad or example.grad_fn is None:
         return False
     nodes = _autograd_nodes([value])
-    if not any(key in tx.freed for key in nodes):
+    if not any(key in tx.autograd.freed for key in nodes):
         return False
     ends = [node.variable for node in nodes.values() if hasattr(node, "variable")]
     try:
@@ -354,7 +355,7 @@ def _requires_grad_(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwa
         return value
     if value.source is None and value.example.grad_fn is None:
         run(tx, "call_method", "requires_grad_", [value, boolean(wanted)], {})
-        tx.leaves[id(value.example)] = value
+        tx.autograd.leaves[id(value.example)] = value
         return value
     if not value.original.is_leaf:
         raise graph_break("state", "requires_grad_ that changes a tensor")
@@ -371,12 +372,12 @@ def _freeze(tx: Interpreter, leaf: TensorValue) -> None:
     kept = leaf.example, leaf.proxy(tx)
     detached = run(tx, "call_method", "detach", [leaf], {})
     leaf.become(detached.fake(tx), detached.proxy(tx))
-    tx.frozen[id(leaf)] = (leaf.example, kept)
+    tx.autograd.frozen[id(leaf)] = (leaf.example, kept)
 
 
 def _thaw(tx: Interpreter, leaf: TensorValue) -> None:
     """Gradients come to an outside leaf: as before it was frozen here, or to an alias of it."""
-    frozen, kept = tx.frozen.pop(id(leaf), (None, ()))
+    frozen, kept = tx.autograd.frozen.pop(id(leaf), (None, ()))
     if frozen is leaf.example:
         leaf.become(*kept)
     else:
@@ -386,8 +387,8 @@ def _thaw(tx: Interpreter, leaf: TensorValue) -> None:
 def _become_leaf(tx: Interpreter, leaf: TensorValue, detached: SymbolicValue) -> None:
     """`detached` stands for the outside leaf in the graph, and gets its gradients."""
     run(tx, "call_method", "requires_grad_", [detached], {})
-    tx.leaves[id(detached.fake(tx))] = leaf
-    tx.replaced[id(detached.fake(tx))] = tx.breaking_step()
+    tx.autograd.leaves[id(detached.fake(tx))] = leaf
+    tx.autograd.replaced[id(detached.fake(tx))] = tx.breaking_step()
     leaf.become(detached.fake(tx), detached.proxy(tx))
 
 
@@ -398,9 +399,9 @@ def _retain_grad(tx: Interpreter, value: TensorValue, args: Args, kwargs: Kwargs
     if value.source is not None or not value.example.requires_grad:
         raise graph_break("unknown-operation", f"retain_grad of {value!r}")
     if value.example.grad_fn is not None:
-        tx.leaves[id(value.example)] = value
+        tx.autograd.leaves[id(value.example)] = value
         value.write(tx, "retains_grad", TRUE)
-        tx.retained.append((value, tx.breaking_step()))
+        tx.early_ends.retained.append((value, tx.breaking_step()))
     return NONE
 
 
@@ -430,7 +431,7 @@ def _make_parameter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> S
     made = run(tx, "call_function", torch.nn.Parameter, [data, wanted], {})
     assert isinstance(made, TensorValue)
     if made.example.requires_grad:
-        tx.leaves[id(made.example)] = made
+        tx.autograd.leaves[id(made.example)] = made
     return made
 
 

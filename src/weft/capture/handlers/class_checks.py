@@ -29,7 +29,7 @@ def classes_of(tx: Interpreter, value: SymbolicValue) -> Any:
     if obj is MISSING:
         raise graph_break("unknown-operation", f"isinstance with {value!r}")
     for cls in obj if isinstance(obj, tuple) else (obj,):
-        if tx.made_classes and isinstance(cls, type) and cls in tx.made_classes and (
+        if tx.classes.made and isinstance(cls, type) and cls in tx.classes.made and (
                 decides_on_subclasses(cls)):
             raise graph_break("unknown-operation", f"subclasses of {value!r}, which it names")
     return obj
@@ -118,6 +118,6 @@ if hasattr(typing, "_get_protocol_attrs"):
     @rule(typing._get_protocol_attrs)
     def _protocol_attributes(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         cls = args[0].constant()
-        if cls in tx.made_classes:
+        if cls in tx.classes.made:
             raise graph_break("unknown-operation", "a protocol made inside")
         return tx.wrap_new(typing._get_protocol_attrs(cls))  # type: ignore[attr-defined]

@@ -146,7 +146,7 @@ def _check(tx: Interpreter, condition: SymbolicValue, message: SymbolicValue | N
 def _hold(tx: Interpreter, asked: Any, text: str, error: type[Exception]) -> None:
     add_check(tx, asked, text, lambda value: number_node(tx, value), error)
     tx.shapes.require(asked)
-    tx.n_checked = len(tx.shapes.asserts)
+    tx.data.n_checked = len(tx.shapes.asserts)
 
 
 def _depends_on_data(tx: Interpreter, condition: SymbolicValue) -> bool:
@@ -234,9 +234,10 @@ def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
         return None
     expected = tx.shapes.expect(condition.example.node.value)  # type: ignore[attr-defined]
     if expected is not None:
-        tx.expected_at[place] += 1
-        tx.expected_at[place, tx.turns] += 1
-        if tx.expected_at[place, tx.turns] > _MOST_TURNS or tx.expected_at[place] > _MOST_TIMES:
+        times, turn = tx.data.expected_at, (place, tx.data.turns)
+        times[place] += 1
+        times[turn] += 1
+        if times[turn] > _MOST_TURNS or times[place] > _MOST_TIMES:
             tx.policy.unexpected.add(place)
             raise StartOver
     return expected

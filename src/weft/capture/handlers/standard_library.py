@@ -414,7 +414,7 @@ def _real_callable(tx: Interpreter, value: SymbolicValue) -> Any:
     if isinstance(value, BoundMethodValue):
         owner, function = value.owner.real(), _real_callable(tx, value.function)
         return MISSING if MISSING in (owner, function) else types.MethodType(function, owner)
-    if isinstance(value, ClassValue) and not tx.made_classes.keys().isdisjoint(value.cls.__mro__):
+    if isinstance(value, ClassValue) and not tx.classes.made.keys().isdisjoint(value.cls.__mro__):
         return MISSING
     if tx.effects.changed(getattr(value, "attributes", None)):
         return MISSING

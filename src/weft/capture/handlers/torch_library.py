@@ -407,18 +407,18 @@ def _assert_async(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(push_torch_function_mode)
 def _push_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    tx.function_modes.append(args[0])
+    tx.modes.functions.append(args[0])
     return NONE
 
 
 @rule(pop_torch_function_mode)
 def _pop_mode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return tx.function_modes.pop()
+    return tx.modes.functions.pop()
 
 
 @rule(is_torch_function_mode_enabled)
 def _mode_enabled(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(tx.function_modes)
+    return boolean(tx.modes.functions)
 
 
 @rule(dispatch_mode_depth)
@@ -429,12 +429,12 @@ def _count_dispatch_modes(tx: Interpreter, args: Args, kwargs: Kwargs) -> Symbol
 
 @rule(torch_function_modes)
 def _count_modes(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return constant(len(tx.function_modes))
+    return constant(len(tx.modes.functions))
 
 
 @rule(torch_function_mode_at)
 def _mode_at(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    mode: SymbolicValue = tx.function_modes[args[0].constant()]
+    mode: SymbolicValue = tx.modes.functions[args[0].constant()]
     return mode
 
 
@@ -475,13 +475,13 @@ def _inference_region(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) ->
 
 @rule(contexts.switch_inference)
 def _switch_inference(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Tensors made in that mode stay inside the graph (`Interpreter.ends_earlier`), where it only
+    """Tensors made in that mode stay inside the graph (`EarlyEnds`), where it only
     means that nothing has a gradient."""
     mode = args[0].constant()
     if mode is None:
         tx.state.leave_inference()
     else:
-        tx.note_inference()
+        tx.early_ends.note_inference(tx)
         tx.state.enter_inference(mode)
     tx.mode_node(set_grad_enabled, torch.is_grad_enabled())
     return NONE

@@ -119,7 +119,7 @@ def get_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
 @opcode("FOR_ITER")
 def for_iter(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     iterator = frame.stack[-1]
-    tx.turns += 1
+    tx.data.turns += 1
     if isinstance(iterator, OutsideIterator) and _is_stored(frame):
         item = iterator.next_unread(tx)  # a counting variable may never be read
     else:

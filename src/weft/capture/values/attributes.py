@@ -89,7 +89,7 @@ def guard_attribute(tx: Interpreter, cls: type, name: str, attribute: Any) -> No
     if tx.guards.seen(cls, name):
         return
     for base in cls.__mro__:
-        if base in tx.made_classes:
+        if base in tx.classes.made:
             if name in _ATTRIBUTES(base):
                 return
             continue
@@ -110,7 +110,7 @@ def class_value(tx: Interpreter, cls: type, name: str, attribute: Any) -> Symbol
     if isinstance(attribute, (types.FunctionType, type)):
         return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
     owner = next(base for base in cls.__mro__ if name in _ATTRIBUTES(base))
-    if owner in tx.made_classes:
+    if owner in tx.classes.made:
         return tx.wrap(attribute, None)
     if not owner.__flags__ & HEAP_TYPE:  # a C type, which cannot be changed
         return tx.wrap_fixed(attribute, f"{cls.__name__}.{name}")
@@ -137,7 +137,7 @@ class ClassAttributes:
 def write_class_attribute(tx: Interpreter, cls: type, name: str, value: SymbolicValue) -> None:
     """`cls.name = value`, where the attribute is data before and after: nothing else depends on
     it."""
-    if cls in tx.made_classes:
+    if cls in tx.classes.made:
         SET_MADE[0](tx, cls, name, value)
         return
     old = type_lookup(cls, name)
@@ -145,9 +145,9 @@ def write_class_attribute(tx: Interpreter, cls: type, name: str, value: Symbolic
     if immutable or name.startswith("__") or hasattr(type(old), "__get__") or hasattr(
             value.python_type(), "__get__"):
         raise graph_break("unknown-operation", f"setting attribute {name!r} of {cls.__name__}")
-    written = tx.class_attributes.get(cls)
+    written = tx.classes.attributes.get(cls)
     if written is None:
-        written = tx.class_attributes[cls] = ClassAttributes(cls)
+        written = tx.classes.attributes[cls] = ClassAttributes(cls)
     written.values[name] = value
     tx.effects.touch(written)
 
@@ -162,10 +162,10 @@ HEAP_TYPE: Final = 1 << 9
 
 def written_attribute(tx: Interpreter, cls: type, name: str) -> SymbolicValue | None:
     """The attribute as the program wrote it, unless a class earlier in the MRO defines it."""
-    if not tx.class_attributes:
+    if not tx.classes.attributes:
         return None
     for base in cls.__mro__:
-        written = tx.class_attributes.get(base)
+        written = tx.classes.attributes.get(base)
         if written is not None and name in written.values:
             return written.values[name]  # type: ignore[no-any-return]
         if name in base.__dict__:

@@ -231,7 +231,7 @@ class ClassValue(SymbolicValue):
         if isinstance(attribute, types.ClassMethodDescriptorType) and (
                 attribute.__objclass__, name) in EXTERNAL_METHODS:
             return BoundMethodValue(self, tx.wrap_fixed(attribute, f"{self.cls.__name__}.{name}"))
-        if isinstance(attribute, types.ClassMethodDescriptorType) and self.cls in tx.made_classes:
+        if isinstance(attribute, types.ClassMethodDescriptorType) and self.cls in tx.classes.made:
             raise graph_break("unknown-operation", f"{name} of a class made inside")
         if isinstance(attribute, (*C_METHODS, property)):
             found = evaluate(tx, lambda: getattr(self.cls, name))
@@ -274,7 +274,7 @@ class ClassValue(SymbolicValue):
         if issubclass(self.cls, enum.Enum) and key.is_constant:
             return tx.wrap_new(evaluate(tx, lambda: self.cls[key.constant()]))  # type: ignore[index]
         if key.is_constant and hasattr(self.cls, "__class_getitem__"):
-            if self.cls in tx.made_classes or holds_made_class(tx, key):
+            if self.cls in tx.classes.made or holds_made_class(tx, key):
                 raise graph_break("unknown-operation", "parameters of a class made inside")
             getter = type_lookup(self.cls, "__class_getitem__")
             if _is_written_by_user(getter):
@@ -335,7 +335,7 @@ def holds_made_class(tx: Interpreter, value: SymbolicValue) -> bool:
     """Whether the value is a class made inside, or a tuple that holds one."""
     if isinstance(value, TupleValue):
         return any(holds_made_class(tx, item) for item in value.all(tx))
-    return isinstance(value, ClassValue) and any(value.cls is made for made in tx.made_classes)
+    return isinstance(value, ClassValue) and any(value.cls is made for made in tx.classes.made)
 
 
 def no_arguments_for_new(tx: Interpreter, cls: type) -> None:
@@ -381,7 +381,7 @@ def _mro(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 def _subclasses(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """`cls.__subclasses__()`, guarded: registries use it."""
     cls = args[0].constant()
-    if any(cls in made.__mro__ for made in tx.made_classes):
+    if any(cls in made.__mro__ for made in tx.classes.made):
         raise graph_break("unknown-operation", "subclasses of which some are made inside")
     known = type.__subclasses__(cls)
     tx.guards.add(tx.tree.object(cls, cls.__name__), "py",

@@ -38,12 +38,12 @@ Number = Callable[[Any], Any]
 def note_symbols(tx: Interpreter, node: fx.Node, result: Any) -> None:
     """Record where an operation's result holds the symbols that it introduced."""
     for binding in bindings(tx.shapes.unbacked_symbols.take_fresh(), result):
-        tx.data_places[binding.name] = (node, binding)
+        tx.data.places[binding.name] = (node, binding)
 
 
 def read_symbol(tx: Interpreter, name: str) -> fx.Node:
     """The graph node that computes the value of an unbacked symbol."""
-    place = tx.data_places.get(name)
+    place = tx.data.places.get(name)
     if place is None:
         raise graph_break("data-dependent-value", f"a number inside of an operator ({name})")
     node, binding = place
@@ -111,9 +111,9 @@ def _apply(tx: Interpreter, function: Callable[..., Any], *args: Any) -> Any:
 def note_checks(tx: Interpreter, number: Number) -> None:
     """Add checks to the graph for what operators required of data since the last call."""
     asserts = tx.shapes.asserts
-    while tx.n_checked < len(asserts):
-        one = asserts[tx.n_checked]
-        tx.n_checked += 1
+    while tx.data.n_checked < len(asserts):
+        one = asserts[tx.data.n_checked]
+        tx.data.n_checked += 1
         text = python_text(one.condition)
         if one.assumed:
             add_check(tx, one.condition, f"expected of data: {text}", number, AssumptionError)

@@ -155,7 +155,7 @@ class FunctionValue(SymbolicValue):
         frame = self.frame(tx, args, kwargs)
         if self.code.co_flags & _GENERATOR:
             made: SymbolicValue = GENERATOR[0](frame, self)
-            tx.note_generator(made)
+            tx.early_ends.note_generator(tx, made)
             return made
         frame.resumable = direct
         return tx.run(frame)

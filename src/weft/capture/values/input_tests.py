@@ -64,11 +64,11 @@ def _copied(value: Any) -> Any:
 
 def outcome(tx: Interpreter, node: Any) -> bool | None:
     """The truth of a node's result, in this call and in all calls that the guards accept."""
-    if node in tx.input_tests:
-        return tx.input_tests[node].answer
+    if node in tx.data.input_tests:
+        return tx.data.input_tests[node].answer
     if not config.data_dependent or not tx.policy.may_test_inputs:
         return None
-    if len(tx.input_tests) >= _MOST_TESTS or not isinstance(tx.builder, GraphBuilder):
+    if len(tx.data.input_tests) >= _MOST_TESTS or not isinstance(tx.builder, GraphBuilder):
         return None
     steps = steps_of(tx, node) if node.graph is tx.builder.graph else None
     if steps is None or len(steps) > _MOST_STEPS:
@@ -82,7 +82,7 @@ def outcome(tx: Interpreter, node: Any) -> bool | None:
         return None
     writes = any(step.meta.get("effect") for step in steps)
     sources = tuple(given.source for given in inputs)
-    tx.input_tests[node] = InputTest(
+    tx.data.input_tests[node] = InputTest(
         _function(inputs, steps, node), sources, writes, answer, tx.line())
     return answer
 
@@ -128,6 +128,6 @@ def _function(inputs: list[GraphInput], steps: list[fx.Node], result: fx.Node) -
 
 def add_input_tests(tx: Interpreter) -> None:
     """Add the guards that the branches of this capture go the same way."""
-    tx.policy.note_input_tests(len(tx.input_tests))
-    for test in tx.input_tests.values():
+    tx.policy.note_input_tests(len(tx.data.input_tests))
+    for test in tx.data.input_tests.values():
         tx.guards.data(test, test.sources, test.line)

@@ -36,7 +36,7 @@ _MOST_ELEMENTS: Final = 1 << 22
 def known(tx: Interpreter, node: fx.Node) -> Any:
     """The real value of a node's result at this point of the program, or None if it is not
     known."""
-    if node.graph is not tx.builder.graph or not _follows(node, tx.follows):
+    if node.graph is not tx.builder.graph or not _follows(node, tx.data.from_inputs):
         return None
     steps = steps_of(tx, node)
     if steps is None or not all(map(_is_known, steps)):
@@ -83,7 +83,7 @@ def _needed_nodes(tx: Interpreter, reason: GraphBreak) -> Iterator[fx.Node]:
         if isinstance(error, GraphBreak):
             yield from error.about
         elif isinstance(error, UndecidedValue):
-            places = [tx.data_places.get(name) for name in names_of(error.value)]
+            places = [tx.data.places.get(name) for name in names_of(error.value)]
             yield from (place[0] for place in places if place is not None)
         error = error.__cause__
 

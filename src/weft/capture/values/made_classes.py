@@ -203,7 +203,7 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
             for value in namespace.values()):
         raise graph_break("unknown-operation", "an enumeration of values that are no constants")
     recipe = MadeClass(metaclass, name, bases, namespace)
-    tx.stand_ins = {}
+    tx.classes.stand_ins = {}
     stand_ins = {key: stand_in(tx, value) for key, value in namespace.items()}
     named = [key for key, obj in stand_ins.items() if _has_set_name(obj)]
     if any(isinstance(obj, dataclasses.Field) and _has_set_name(obj.default)
@@ -231,7 +231,7 @@ def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespa
 
 def register(tx: Interpreter, model: Any, recipe: SymbolicValue) -> ClassValue:
     """Let the model stand for what the recipe makes."""
-    tx.made_classes[model] = recipe
+    tx.classes.made[model] = recipe
     return ClassValue(model)
 
 
@@ -251,10 +251,10 @@ _STRUCTURE: Final = frozenset({"__slots__", "__bases__", "__class__", "__name__"
 
 def set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue) -> None:
     """`made.name = value`"""
-    recipe = tx.made_classes[model]
+    recipe = tx.classes.made[model]
     if not isinstance(recipe, MadeClass) or name in _STRUCTURE:
         raise graph_break("unknown-operation", f"setting {name!r} of a class made by a function")
-    tx.stand_ins = {}
+    tx.classes.stand_ins = {}
     obj = stand_in(tx, value)
     evaluate(tx, lambda: type.__setattr__(model, name, obj))
     recipe.namespace[name] = value
@@ -276,12 +276,12 @@ def stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     real = value.real()
     if real is not MISSING:
         return real
-    if value in tx.stand_ins:  # of the same class
-        return tx.stand_ins[value]
+    if value in tx.classes.stand_ins:  # of the same class
+        return tx.classes.stand_ins[value]
     make = next((make for kind, make in _STAND_INS if isinstance(value, kind)), None)
     if make is None:
         raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
-    made = tx.stand_ins[value] = make(tx, value)
+    made = tx.classes.stand_ins[value] = make(tx, value)
     tx.remember(made, value)
     return made
 
@@ -352,7 +352,7 @@ _process: Any = vars(dataclasses)["_process_class"]
 def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """`@dataclass` on a class made inside: the real decorator is applied to the model."""
     target, *options = args
-    recipe = tx.made_classes.get(target.constant()) if target.is_constant else None
+    recipe = tx.classes.made.get(target.constant()) if target.is_constant else None
     chosen = [python_object(tx, option) for option in options]
     named = {name: python_object(tx, option) for name, option in kwargs.items()}
     if recipe is None or MISSING in (*chosen, *named.values()):

@@ -301,7 +301,7 @@ def _note_copy(tx: Interpreter, args: Args, result: SymbolicValue) -> None:
     results = result.items if isinstance(result, (TupleValue, ListValue)) else [result]
     made = [one.example for one in results if isinstance(one, TensorValue)]
     if not _storages(made) <= _storages(taken):
-        tx.copied_views.append(CopiedView(tx.breaking_step(), taken, made))
+        tx.early_ends.copied_views.append(CopiedView(tx.breaking_step(), taken, made))
 
 
 def _conform(tx: Interpreter, value: SymbolicValue, model: Any) -> SymbolicValue:

@@ -135,14 +135,14 @@ class RandomGeneratorValue(OutsideObject):
         if is_array and any(
                 _is_symbolic(tx, tx.force(arg)) for arg in (*args, *kwargs.values())):
             raise graph_break("unknown-operation", f"{name} of {self!r} of a symbolic size")
-        tx.draws.append(Draw(place, self, name, args, kwargs, is_array))
+        tx.numbers.draws.append(Draw(place, self, name, args, kwargs, is_array))
         return value
 
     def _torch_method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs
                       ) -> SymbolicValue:
         if name != "manual_seed":
             raise graph_break("unknown-c-function", f"{name} of {self!r}")
-        tx.draws.append(Draw(tx.tree.drawn("manual_seed()"), self, name, args, kwargs))
+        tx.numbers.draws.append(Draw(tx.tree.drawn("manual_seed()"), self, name, args, kwargs))
         return self
 
 
@@ -231,7 +231,7 @@ def draw_lines(emit: Emitter) -> list[str]:
 
     If the frame may still be run eagerly, they save the generators' states first.
     """
-    draws: list[Draw] = emit.tx.draws
+    draws: list[Draw] = emit.tx.numbers.draws
     lines = [draw.line(emit) for draw in draws]
     if draws and emit.on_error is not None:
         outside = [d.owner for d in draws if d.owner.source and not d.owner.source.is_drawn]
@@ -280,7 +280,7 @@ def _make(tx: Interpreter, make: Any, args: Args, kwargs: Kwargs) -> SymbolicVal
         raise graph_break("unknown-operation", f"making a generator by {make.__name__}")
     model = evaluate(tx, lambda: make(*given, **named))
     place = tx.tree.drawn(type(model).__name__)
-    tx.draws.append(Draw(place, NONE, make, args, kwargs))
+    tx.numbers.draws.append(Draw(place, NONE, make, args, kwargs))
     return RandomGeneratorValue(model, place)
 
 
@@ -349,7 +349,7 @@ def _drawn_tensor(tx: Interpreter, generator: RandomGeneratorValue, function: An
     if device != fake.device or any(o is MISSING for o in (*given, *named.values())):
         raise graph_break("data-dependent-value", f"a random tensor by {generator!r}")
     place = tx.tree.drawn(f"{getattr(function, '__name__', 'filled')}()")
-    tx.draws.append(Draw(place, generator, function, args, kwargs))
+    tx.numbers.draws.append(Draw(place, generator, function, args, kwargs))
     example = function(*given, **named, generator=torch.Generator(device))
     return wrap_result(tx, tx.builder.placeholder(place, fake, example), fake)
 

@@ -401,7 +401,7 @@ class _Nodes:
 
     def __init__(self, tx: Interpreter) -> None:
         self.tx = tx
-        self.memo: dict[Any, Any] = tx.number_nodes
+        self.memo: dict[Any, Any] = tx.numbers.nodes
 
     def number(self, value: Any) -> Any:
         """The node (or plain number) for an int or float expression."""
@@ -508,7 +508,7 @@ def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     if source is None or type(obj) not in (int, float) or (
             type(obj) is int and abs(obj) >= INF) or obj != obj:
         return None
-    known = tx.numbers.get(source)
+    known = tx.numbers.values.get(source)
     if known is not None:
         return known
     said = tx.policy.number_range(source.name, obj)
@@ -517,7 +517,7 @@ def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
         return None
     tx.guards.add(source, "type_is", type(obj))
     made = _float(tx, obj, source) if type(obj) is float else _integer(tx, obj, source, said)
-    value = tx.numbers[source] = SymbolicNumberValue(tx, made, source)
+    value = tx.numbers.values[source] = SymbolicNumberValue(tx, made, source)
     return value
 
 

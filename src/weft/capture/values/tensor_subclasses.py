@@ -113,7 +113,7 @@ class SubclassValue(TensorValue):
 
 
 def _is_on(tx: Interpreter) -> bool:
-    return tx.subclasses_off == 0
+    return tx.modes.subclasses_off == 0
 
 
 def _is_read(name: str) -> bool:
@@ -273,11 +273,11 @@ def _default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     pairs = named.pairs(tx) if isinstance(named, DictValue) else []
     positional = tx.unpack(given["args"]) if "args" in given else []
     tx.direct_call = False
-    tx.subclasses_off += 1
+    tx.modes.subclasses_off += 1
     try:
         result = function.call(tx, positional, {key.constant(): value for key, value in pairs})
     finally:
-        tx.subclasses_off -= 1
+        tx.modes.subclasses_off -= 1
     if function.is_constant and function.constant() in get_default_nowrap_functions():
         return result
     return _converted(tx, tx.force(result), given["cls"].constant())
@@ -285,7 +285,7 @@ def _default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 @rule(contexts.switch_subclasses)
 def _switch(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    tx.subclasses_off += args[0].constant()
+    tx.modes.subclasses_off += args[0].constant()
     return constant(None)
 
 
@@ -309,7 +309,7 @@ def in_class(tx: Interpreter, value: TensorValue, cls: type) -> TensorValue:
     node = value.proxy(tx)
     if cls is torch.Tensor:
         return TensorValue(value.example, node)
-    tx.overriding = True
+    tx.modes.overriding = True
     return SubclassValue(cls, value.example, node)
 
 
@@ -345,9 +345,9 @@ def _wrap_subclass(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
     tx.guards.add(plain_source, "tensor", *tensor_guard(plain))
     example = tx.fakes.fake(plain)
     value = SubclassValue(cls, example, None, source, obj, plain_source)
-    tx.overriding = True
+    tx.modes.overriding = True
     if plain.requires_grad:
-        tx.leaves[id(example)] = value
+        tx.autograd.leaves[id(example)] = value
     return value
 
 

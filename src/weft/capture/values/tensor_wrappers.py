@@ -38,7 +38,7 @@ def _wrap_wrapper(tx: Interpreter, obj: torch.Tensor, source: Source | None) -> 
         fake._is_param = True
     value = TensorValue(fake, None, source, obj)
     if obj.requires_grad:
-        tx.leaves[id(fake)] = value
+        tx.autograd.leaves[id(fake)] = value
     return value
 
 

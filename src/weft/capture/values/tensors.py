@@ -119,7 +119,7 @@ class TensorValue(SymbolicValue):
         if self._node is None:
             assert self.source is not None
             self._node = tx.builder.placeholder(self.source, self.example, self.original)
-            if self.source in tx.relied_on:
+            if self.source in tx.data.relied_on:
                 self._node.meta["known"] = True
         return self._node
 
@@ -351,9 +351,9 @@ def shape_value(tx: Interpreter, size: torch.Size) -> SizeValue:
 
 def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Run a torch operation on fakes and record it in the graph."""
-    if tx.function_modes and not all(ignores(mode, target) for mode in tx.function_modes):
+    if tx.modes.functions and not all(ignores(mode, target) for mode in tx.modes.functions):
         return _through_mode(tx, op, target, args, kwargs)
-    if tx.overriding or any(arg.__class__ in MAY_OVERRIDE for arg in args):
+    if tx.modes.overriding or any(arg.__class__ in MAY_OVERRIDE for arg in args):
         overridden = OVERRIDE[0](tx, op, target, args, kwargs)
         if overridden is not None:
             return overridden
@@ -502,12 +502,12 @@ def _through_mode(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwa
     named = DictValue()
     for name, value in kwargs.items():
         named.setitem(tx, constant(name), value)
-    mode = tx.function_modes.pop()
+    mode = tx.modes.functions.pop()
     try:
         return mode.method(tx, "__torch_function__", [
             tx.wrap_fixed(function, _name(target)), TupleValue([]), TupleValue(args), named], {})
     finally:
-        tx.function_modes.append(mode)
+        tx.modes.functions.append(mode)
 
 
 _KNOW_THE_STORAGE: Final = frozenset({"as_strided", "as_strided_", "as_strided_scatter"})
@@ -693,10 +693,10 @@ def _wrap_tensor(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     if same is not None:
         raw = same.raw(obj)
         tx.guards.add(source, *(("py", same) if raw is None else ("content", raw, same)))
-        tx.relied_on.add(source)
+        tx.data.relied_on.add(source)
     value = TensorValue(fake, None, source, obj)
     if obj.requires_grad:
-        tx.leaves[id(fake)] = value
+        tx.autograd.leaves[id(fake)] = value
     return value
 
 

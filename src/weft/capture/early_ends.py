@@ -1,0 +1,89 @@
+"""Reasons to end a graph earlier that show only at its end.
+
+Place in the pipeline: the interpreter and some values note here what may turn out to be a problem;
+once the replacement is written, `compiler` asks whether one did. If so, the frame is interpreted
+again, and its graph ends before the step that caused it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from weft.capture.breaks import Restart
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement import Emitter
+
+
+@final
+class EarlyEnds:
+    """What may require that the graph ends earlier."""
+
+    def __init__(self) -> None:
+        self.retained: list[tuple[Any, int]] = []
+        """Tensors made inside on which `retain_grad` was called, and the steps that did."""
+        self.copied_views: list[Any] = []
+        """Arrays that share memory with others in NumPy but not here (`values/numpy_arrays`)."""
+        self._generators: list[tuple[Any, int]] = []
+        """Generators, and the steps that made them."""
+        self._inference_starts: list[Restart] = []
+        """For each step that sets inference mode, the restart that ends the graph before it. Until
+        then the region is captured without gradients."""
+
+    def note_generator(self, tx: Interpreter, value: Any) -> None:
+        """Record that the current call made a generator."""
+        if tx.frame is not None:
+            self._generators.append((value, tx.breaking_step()))
+
+    def note_inference(self, tx: Interpreter) -> None:
+        """Record that the current instruction sets inference mode."""
+        signal = tx.graph_break("state", "tensors that inference mode made")
+        signal.stack = tx.stack()
+        self._inference_starts.append(Restart(tx.breaking_step(), signal))
+
+    def restart(self, tx: Interpreter, emit: Emitter) -> Restart | None:
+        """The restart that ends the graph earlier, or None if it can stay as it is."""
+        left = self._left_generator(emit)
+        if left is not None:
+            return Restart(left, tx.graph_break(
+                "unknown-operation", "a generator that is left in a try block"))
+        retained = self._early_retained(tx, emit)
+        if retained is not None:
+            return Restart(retained, tx.graph_break(
+                "state", "retain_grad of a tensor that is used on"))
+        copied = next((one for one in self.copied_views if one.shows(tx, emit)), None)
+        if copied is not None:
+            return Restart(copied.step, tx.graph_break(
+                "unknown-operation", "an array that shares memory as no tensor can"))
+        return self._early_inference(tx, emit.outputs)
+
+    def _left_generator(self, emit: Emitter) -> int | None:
+        """The step that made a generator which is dropped while it waits in a `try`, or None.
+
+        Freeing it runs its `finally` blocks, which capture cannot do.
+        """
+        return next((step for value, step in self._generators
+                     if value.acts_when_left and not emit.has(value)), None)
+
+    def _early_retained(self, tx: Interpreter, emit: Emitter) -> int | None:
+        """The step of a `retain_grad` that must run before the rest of the graph, or None.
+
+        This is so if the program keeps the tensor and its gradient comes through that rest.
+        """
+        return next((step for value, step in self.retained
+                     if emit.has(value) and "grad" not in value.written
+                     and value.proxy(tx).users), None)
+
+    def _early_inference(self, tx: Interpreter, outputs: Iterable[Any]) -> Restart | None:
+        """The restart that ends the graph before inference mode is set, or None.
+
+        It is needed if the rest of the program runs in that mode or receives tensors made there.
+        """
+        shown = [node.meta["example_value"] for node in outputs]
+        leaves = tx.end.in_inference or any(
+            isinstance(one, torch.Tensor) and one.is_inference() for one in shown)
+        return self._inference_starts[0] if self._inference_starts and leaves else None

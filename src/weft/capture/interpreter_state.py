@@ -1,0 +1,131 @@
+"""The parts of an interpreter's state that only some values and rules deal with.
+
+Place in the pipeline: an `Interpreter` has one of each (`tx.data`, `tx.modes`, ...). All are empty
+when an interpretation begins, and say what it has found or done so far; only `EndState` is made
+when the root frame has ended.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, final
+
+from weft.capture.source import Source
+from weft.capture.state import Step
+from weft.capture.values.base import SymbolicValue
+from weft.capture.values.input_tests import InputTest
+from weft.stances import error_mode
+
+
+class ContinuationCompiler(Protocol):
+    """What capture asks of the compiler that it works for (`compiler.FrameCompiler`)."""
+
+    def own_code(self, code: types.CodeType) -> types.CodeType:
+        """The code object that continuations are made from."""
+
+    def compiled_copy(self, function: types.FunctionType) -> Any:
+        """The compiled form of a function of the program."""
+
+    def expect_symbolic(self, code: types.CodeType, name: str, dims: list[int]) -> None:
+        """Make some dimensions of a continuation's argument symbolic."""
+
+
+@final
+@dataclass(slots=True)
+class DataState:
+    """What is known about tensors' data, and what the graph checks about it."""
+
+    places: dict[str, Any] = field(default_factory=dict)
+    """Graph nodes that hold the values of unbacked symbols (`values/data_numbers.py`)."""
+    n_checked: int = 0
+    """How many of the shape context's conditions on data the graph checks so far."""
+    checked_at: list[int] = field(default_factory=list)
+    """The steps of branches that became checks in the graph."""
+    expected_at: Counter[Hashable] = field(default_factory=Counter)
+    """How often each branch was expected to go one way, by code, instruction and loop turn."""
+    turns: int = 0
+    """How many turns `for` loops have made."""
+    relied_on: set[Source] = field(default_factory=set)
+    """Tensors whose contents are guarded (`values/known_data.py`)."""
+    input_tests: dict[Any, InputTest] = field(default_factory=dict)
+    """Conditions of branches on the inputs' data, by graph node."""
+    from_inputs: dict[Any, bool] = field(default_factory=dict)
+    """Whether a graph node depends on inputs alone, for the nodes examined so far."""
+
+
+@final
+@dataclass(slots=True)
+class ModeState:
+    """Which torch functions the program has overridden; PyTorch's own modes are in `tx.state`."""
+
+    functions: list[SymbolicValue] = field(default_factory=list)
+    """Active torch function modes, innermost last: default devices set outside
+    (`device_modes.py`), then those that the program entered."""
+    outer: list[SymbolicValue] = field(default_factory=list)
+    """The torch function modes at the start."""
+    overriding: bool = False
+    """Whether a tensor's class has its own `__torch_function__`."""
+    subclasses_off: int = 0
+    """How many nested blocks disable the classes' `__torch_function__`."""
+
+
+@final
+@dataclass(slots=True)
+class EndState:
+    """The global modes at the end of the root frame."""
+
+    changes: tuple[list[Step], list[Step]] = ((), ())  # type: ignore[assignment]
+    """Calls that undo the program's changes of modes, and calls that make them again."""
+    error_mode: Any = field(default_factory=error_mode)
+    state_changed: bool = False
+    """Whether a torch.func transform or a block without `__torch_function__` is still open."""
+    functions: list[SymbolicValue] = field(default_factory=list)
+    """The torch function modes."""
+    in_inference: bool = False
+    """Whether the program ends inside an inference mode that it entered."""
+
+
+@final
+@dataclass(slots=True)
+class AutogradState:
+    """What the program did to the fake tensors' autograd graph."""
+
+    leaves: dict[int, Any] = field(default_factory=dict)
+    """Leaf tensors, by the id of their fakes."""
+    replaced: dict[int, int] = field(default_factory=dict)
+    """The step at which an outside tensor became another leaf (its `.data` was set, or it was
+    told to require gradients), by the id of the fake that stands for it since."""
+    frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    """Outside leaves that ceased to require gradients, by the id of their value: the fake
+    since then, and the fake and node before."""
+    freed: dict[int, Any] = field(default_factory=dict)
+    """Nodes of the fakes' autograd graph that a backward pass has freed, by id."""
+
+
+@final
+@dataclass(slots=True)
+class NumberState:
+    """Numbers that differ from call to call."""
+
+    values: dict[Source, SymbolicValue] = field(default_factory=dict)
+    """Python numbers from outside that are symbolic."""
+    nodes: dict[Any, Any] = field(default_factory=dict)
+    """Graph nodes of symbolic numbers, by expression."""
+    draws: list[Any] = field(default_factory=list)
+    """Draws from Python's and NumPy's random generators, in order."""
+
+
+@final
+@dataclass(slots=True)
+class ClassState:
+    """Classes that the program made or changed."""
+
+    made: dict[type, SymbolicValue] = field(default_factory=dict)
+    """Models of the classes that the program made, and their recipes (`values/made_classes.py`)."""
+    stand_ins: dict[SymbolicValue, Any] = field(default_factory=dict)
+    """Stand-ins for the values that the body of the class under way has bound."""
+    attributes: dict[type, Any] = field(default_factory=dict)
+    """Attributes that the program set on classes (`values/attributes.py`)."""
