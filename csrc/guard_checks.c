@@ -111,6 +111,12 @@ CHECK(check_is)
     return value == check->operand;
 }
 
+/* The operand is a weak reference: once its object is freed, no value passes. */
+CHECK(check_is_alive)
+{
+    return value == ((PyWeakReference *)check->operand)->wr_object && value != Py_None;
+}
+
 CHECK(check_is_not)
 {
     return value != check->operand;
@@ -409,6 +415,15 @@ static int prepare_object(PyObject *tuple, Py_ssize_t Py_UNUSED(n_slots), Check 
     return 0;
 }
 
+static int prepare_reference(PyObject *tuple, Py_ssize_t n_slots, Check *check)
+{
+    if (!PyWeakref_CheckRef(PyTuple_GET_ITEM(tuple, 1))) {
+        PyErr_SetString(PyExc_TypeError, "is_alive guard: not a weak reference");
+        return -1;
+    }
+    return prepare_object(tuple, n_slots, check);
+}
+
 static int prepare_constant(PyObject *tuple, Py_ssize_t n_slots, Check *check)
 {
     if (!is_constant(PyTuple_GET_ITEM(tuple, 1))) {
@@ -466,6 +481,7 @@ static const CheckKind kinds[N_CHECK_KINDS] = {
     [CHECK_TYPE_IS] = {"type_is", 1, prepare_object, check_type_is},
     [CHECK_EQ] = {"eq", 1, prepare_constant, check_eq},
     [CHECK_IS] = {"is", 1, prepare_object, check_is},
+    [CHECK_IS_ALIVE] = {"is_alive", 1, prepare_reference, check_is_alive},
     [CHECK_IS_NOT] = {"is_not", 1, prepare_object, check_is_not},
     [CHECK_LEN] = {"len", 1, prepare_number, check_len},
     [CHECK_DICT_KEYS] = {"dict_keys", 1, prepare_tuple, check_dict_keys},

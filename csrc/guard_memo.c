@@ -312,7 +312,8 @@ static bool is_dict_check(const Check *check, PyObject *value)
 /* Whether the check depends only on the identity of the object. */
 static bool is_settled(const Check *check, PyObject *value)
 {
-    return check->kind == CHECK_EQ || check->kind == CHECK_IS || check->kind == CHECK_IS_NOT ||
+    return check->kind == CHECK_EQ || check->kind == CHECK_IS || check->kind == CHECK_IS_ALIVE ||
+           check->kind == CHECK_IS_NOT ||
            (check->kind == CHECK_LEN && PyTuple_CheckExact(value));
 }
 
@@ -466,6 +467,7 @@ bool memo_is_replayed_by_walking(const Node *node, PyObject *parent, PyObject *v
     case FROM_TUPLE_ITEM:
     case FROM_TYPE:
     case FROM_OBJECT:
+    case FROM_ALIVE:
         return false;
     default:
         return field_at(node, parent) == 0;

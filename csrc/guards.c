@@ -79,6 +79,15 @@ ACCESS(access_object)
     return Py_NewRef(node->operand);
 }
 
+/* The object of a weak reference. That the frame refers to it was checked before. */
+ACCESS(access_alive)
+{
+    UNUSED_PARENT;
+    UNUSED_FRAME;
+    PyObject *object = ((PyWeakReference *)node->operand)->wr_object;
+    return object == Py_None ? NULL : Py_NewRef(object);
+}
+
 ACCESS(access_attr)
 {
     UNUSED_FRAME;
@@ -172,6 +181,7 @@ static const AccessorKind accessors[N_ACCESSORS] = {
     [FROM_GLOBAL] = {"global", OBJECT_OPERAND, true, access_global},
     [FROM_BUILTIN] = {"builtin", OBJECT_OPERAND, true, access_builtin},
     [FROM_OBJECT] = {"object", OBJECT_OPERAND, true, access_object},
+    [FROM_ALIVE] = {"alive", OBJECT_OPERAND, true, access_alive},
     [FROM_ATTR] = {"attr", OBJECT_OPERAND, false, access_attr},
     [FROM_INSTANCE_DICT] = {"instance_dict", NO_OPERAND, false, access_instance_dict},
     [FROM_DICT_ITEM] = {"dict_item", OBJECT_OPERAND, false, access_dict_item},
@@ -375,6 +385,10 @@ static int parse_accessor(PyObject *accessor, bool root, Node *node)
     node->access = kind->access;
     if (kind->operand == OBJECT_OPERAND)
         node->operand = Py_NewRef(PyTuple_GET_ITEM(accessor, 1));
+    if (node->accessor == FROM_ALIVE && !PyWeakref_CheckRef(node->operand)) {
+        PyErr_SetString(PyExc_TypeError, "accessor 'alive': not a weak reference");
+        return -1;
+    }
     if (kind->operand == NUMBER_OPERAND) {
         node->number = PyLong_AsSsize_t(PyTuple_GET_ITEM(accessor, 1));
         if (node->number < 0) {
@@ -418,6 +432,11 @@ static int parse_children(PyObject *children, bool root, Py_ssize_t n_slots, Nod
     return 0;
 }
 
+static bool is_fixed(const Node *node)
+{
+    return node->accessor == FROM_OBJECT || node->accessor == FROM_ALIVE;
+}
+
 static bool reads_containers(const Node *root)
 {
     for (Py_ssize_t i = 0; i < root->n_children; i++) {
@@ -449,7 +468,7 @@ static int parse_node(PyObject *tuple, bool root, Py_ssize_t n_slots, Node *node
         return -1;
     int result = parse_children(children, false, n_slots, &node->children, &node->n_children);
     Py_LeaveRecursiveCall();
-    if (result == 0 && root && node->accessor != FROM_OBJECT && reads_containers(node))
+    if (result == 0 && root && !is_fixed(node) && reads_containers(node))
         node->memos = memos_new(node);
     return result;
 }
@@ -458,7 +477,7 @@ static int parse_node(PyObject *tuple, bool root, Py_ssize_t n_slots, Node *node
 static void gather_fixed(GuardTree *self)
 {
     Py_ssize_t first = self->n_nodes;
-    while (first > 0 && self->nodes[first - 1].accessor == FROM_OBJECT)
+    while (first > 0 && is_fixed(&self->nodes[first - 1]))
         first--;
     self->fixed = (Node){.accessor = FROM_OBJECT, .slot = -1, .children = &self->nodes[first]};
     if (first < self->n_nodes)

@@ -86,11 +86,16 @@ static int parse_slots(PyObject *slots, Py_ssize_t n_slots, TreeCheck *check)
 
 enum { FUNCTION_WORDS = 4 };
 
-/* Holds (in `operand`) what the words point to, or another object could get the same address. */
-static int add_function(PyFunctionObject *function, TreeCheck *check)
+/* Holds (in `operand`) what the words point to, or another object could get the same address. The
+ * function itself, or a weak reference to it if the walk before this check has proved it alive. */
+static int add_function(PyObject *given, TreeCheck *check)
 {
+    PyObject *alive = PyWeakref_CheckRef(given) ? ((PyWeakReference *)given)->wr_object : given;
+    if (!PyFunction_Check(alive))
+        return PyErr_SetString(PyExc_TypeError, "functions guard: not a function"), -1;
+    PyFunctionObject *function = (PyFunctionObject *)alive;
     PyObject *parts[] = {function->func_code, function->func_defaults, function->func_kwdefaults};
-    if (PyList_Append(check->operand, (PyObject *)function) < 0)
+    if (PyList_Append(check->operand, given) < 0)
         return -1;
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         if (parts[i] != NULL && PyList_Append(check->operand, parts[i]) < 0)
@@ -114,10 +119,7 @@ static int parse_functions(PyObject *functions, TreeCheck *check)
     if (check->words == NULL || check->operand == NULL)
         return PyErr_NoMemory(), -1;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *function = PyTuple_GET_ITEM(functions, i);
-        if (!PyFunction_Check(function))
-            return PyErr_SetString(PyExc_TypeError, "functions guard: not a function"), -1;
-        if (add_function((PyFunctionObject *)function, check) < 0)
+        if (add_function(PyTuple_GET_ITEM(functions, i), check) < 0)
             return -1;
     }
     return 0;

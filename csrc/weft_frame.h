@@ -77,8 +77,8 @@ int global_state_matches(PyObject *state);   /* 1, 0, or -1 with an exception */
 
 /* ---- guard_checks.c ---------------------------------------------------------------------------- */
 typedef enum { /* in the order of `kinds` in guard_checks.c */
-    CHECK_TENSOR, CHECK_TYPE_IS, CHECK_EQ, CHECK_IS, CHECK_IS_NOT, CHECK_LEN, CHECK_DICT_KEYS,
-    CHECK_MISSING_KEY, CHECK_NO_ATTR, CHECK_SAME_AS_SLOT, CHECK_PY, CHECK_CONTENT,
+    CHECK_TENSOR, CHECK_TYPE_IS, CHECK_EQ, CHECK_IS, CHECK_IS_ALIVE, CHECK_IS_NOT, CHECK_LEN,
+    CHECK_DICT_KEYS, CHECK_MISSING_KEY, CHECK_NO_ATTR, CHECK_SAME_AS_SLOT, CHECK_PY, CHECK_CONTENT,
     N_CHECK_KINDS
 } CheckKindId;
 
@@ -126,8 +126,8 @@ typedef struct {
 } FrameValues;
 
 typedef enum { /* in the order of `accessors` in guards.c */
-    FROM_LOCAL, FROM_CELL, FROM_CELL_OBJECT, FROM_GLOBAL, FROM_BUILTIN, FROM_OBJECT, FROM_ATTR,
-    FROM_INSTANCE_DICT, FROM_DICT_ITEM, FROM_LIST_ITEM, FROM_TUPLE_ITEM, FROM_TYPE, FROM_SIZE,
+    FROM_LOCAL, FROM_CELL, FROM_CELL_OBJECT, FROM_GLOBAL, FROM_BUILTIN, FROM_OBJECT, FROM_ALIVE,
+    FROM_ATTR, FROM_INSTANCE_DICT, FROM_DICT_ITEM, FROM_LIST_ITEM, FROM_TUPLE_ITEM, FROM_TYPE, FROM_SIZE,
     FROM_STRIDE, FROM_CALL, N_ACCESSORS
 } AccessorId;
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import tempfile
 import threading
+import types
 import weakref
 from pathlib import Path
 from typing import Any
@@ -327,3 +330,46 @@ def test_an_inlined_frame_that_broke_lets_go_of_its_arguments():
     weft.reset()
     compiled = weft.compile(outer, backend="eager")
     assert torch.equal(compiled(torch.ones(2), []), outer(torch.ones(2), []))
+
+
+def a_function():
+    big = torch.ones(2)
+    return lambda x: x + big
+
+
+def a_hook():
+    layer = torch.nn.Linear(2, 2)
+    hook = a_function()
+    layer.register_forward_hook(lambda module, args, out: hook(out))
+    return layer
+
+
+def a_class():
+    class Scale:
+        by = 2
+
+        def __call__(self, x):
+            return x * self.by
+
+    return Scale
+
+
+@pytest.mark.parametrize("make, call", [
+    (lambda: functools.lru_cache(a_function()), lambda x, f: f(x)),
+    (a_hook, lambda x, layer: layer(x)),
+    (a_class, lambda x, cls: cls()(x)),
+    (a_class, lambda x, cls: (cls.by * x, print(end=""), cls)[0]),
+    (lambda: types.ModuleType("module"), lambda x, module: x + len(module.__name__)),
+    (a_class, lambda x, obj: x + (id(obj) & 0)),
+])
+def test_guards_keep_nothing_alive(make, call):
+    """Guards by identity, and what the replacement took for constants, held functions, classes and
+    modules until `weft.reset()`."""
+    weft.reset()
+    compiled = weft.compile(call, backend="eager")
+    held = make()
+    assert torch.equal(compiled(torch.ones(2), held), call(torch.ones(2), held))
+    reference = weakref.ref(held)
+    del held
+    gc.collect()
+    assert reference() is None

@@ -1,6 +1,7 @@
 """Each accessor and each kind of check accepts, rejects, and names the guard that failed."""
 
 import random
+import weakref
 from typing import Any
 
 from tests.frame.extension import frame
@@ -281,8 +282,22 @@ def test_frame_accessors() -> None:
     assert guards.explain([], (cell,), {"g": 1}) == 2
 
 
+def test_is_alive_refers_weakly() -> None:
+    held = Plain()
+    reference = weakref.ref(held)
+    guards = tree(local(("is_alive", reference, 0)), (("alive", reference), (), 0, ()), slots=1)
+    assert verdict(guards, held) is None
+    assert guards.check([held], (), {}) == [held]
+    assert verdict(guards, Plain()) == 0
+    del held
+    assert reference() is None
+    assert verdict(guards, Plain()) == verdict(guards, None) == 0
+    assert tree((("alive", reference), (), -1, ())).check([], (), {}) is None
+
+
 def test_bad_trees_are_refused() -> None:
     bad = [
+        local(("is_alive", Plain(), 0)), (("alive", Plain()), (), -1, ()),
         ("nonsense",), (("local", 0), (), 5, ()), (("local", -1), (), -1, ()),
         (("attr", "x"), (), -1, ()), (("what",), (), -1, ()), local(("what", 0)),
         local(("is", 0)), local(("same_as_slot", 3, 0)), local(children=(("local", 0),)),

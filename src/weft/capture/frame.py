@@ -19,6 +19,7 @@ import torch
 from weft.capture import bytecode
 from weft.capture.breaks import graph_break
 from weft.capture.bytecode.liveness import live_locals
+from weft.capture.source import Reference
 from weft.capture.tracebacks import Place
 from weft.errors import SourceLine
 from weft.registrar import registrar
@@ -246,7 +247,8 @@ def acts_when_freed(value: SymbolicValue | None, used: list[SymbolicValue]) -> b
         return True
     if any(hasattr(type(obj), name) for name in ("__del__", "__exit__", "close")):
         return True
-    return not issubclass(type(obj), _LONG_LIVED) and weakref.getweakrefcount(obj) > 0
+    return not issubclass(type(obj), _LONG_LIVED) and any(
+        type(reference) is not Reference for reference in weakref.getweakrefs(obj))
 
 
 def outside_object(value: SymbolicValue) -> Any:

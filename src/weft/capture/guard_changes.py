@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from weft.capture.guards import Guard, short, tensor_guard
+from weft.capture.source import Reference
 from weft.capture.state import readable_modes
 from weft.diagnostics.changes import Change
 
@@ -167,7 +168,8 @@ def _absent(guard: Guard, actual: Any) -> Difference:
 
 
 def _functions(guard: Guard, actual: Any) -> Difference:
-    for function, *before in guard.args:
+    for given, *before in guard.args:
+        function: Any = given() if type(given) is Reference else given
         now = (function.__code__, function.__defaults__, function.__kwdefaults__)
         for name, old, new in zip(("code", "defaults", "defaults"), before, now, strict=True):
             if old is not new:

@@ -20,7 +20,7 @@ from typing import Any, final
 import torch
 from torch.autograd import forward_ad
 
-from weft.capture.source import Source, SourceTree, describe, is_library
+from weft.capture.source import Reference, Source, SourceTree, describe, is_library
 from weft.capture.state import readable_modes
 from weft.errors import SourceLine
 
@@ -45,6 +45,10 @@ def _default_text(guard: Guard) -> str:
 
 def short(value: Any) -> str:
     """A text of at most 60 characters for an object in messages."""
+    if type(value) is Reference:
+        value = value()
+        if value is None:
+            return "an object that is gone"
     if isinstance(value, type):
         return value.__qualname__
     text = describe(value)
@@ -90,6 +94,10 @@ class GuardSet:
         self.tree = tree
         self.all: list[Guard] = []
         self.stack: Callable[[], tuple[SourceLine, ...]] = tuple
+        self._identified: list[object] = []
+        """The objects guarded by identity, alive during the capture: the keys have their `id`."""
+        self._of_call: dict[int, Reference] = {}
+        """Those of them that the caller must pass again: nothing here keeps them alive."""
         self._seen: set[tuple[int, str]] = set()
         self._distinct: list[tuple[Any, ...]] = []
         self._known_distinct: set[tuple[Source, ...]] = set()
@@ -101,8 +109,27 @@ class GuardSet:
         key = (kind, *map(_key, args))
         if key in source.checks or _implied(source, kind):
             return
-        source.checks[key] = (kind, *args, len(self.all))
+        check = kind
+        if kind == "is":
+            args = (self._reference(source, args[0]),)
+            check = "is_alive" if type(args[0]) is Reference else kind
+        source.checks[key] = (check, *args, len(self.all))
         self.all.append(Guard(source, kind, args, self.stack()))
+
+    def _reference(self, source: Source, obj: object) -> object:
+        """A `Reference` to what the source must hold; the object itself if there are none to it."""
+        self._identified.append(obj)
+        try:
+            reference = Reference(obj)
+        except TypeError:
+            return obj
+        if source.is_of_call:
+            self._of_call[id(obj)] = reference
+        return reference
+
+    def is_passed(self, source: Source) -> bool:
+        """Whether a guard requires an object that the caller must pass again."""
+        return source.is_of_call and any(check[0] == "is_alive" for check in source.checks.values())
 
     def same_key(self, source: Source, obj: Any, key: Callable[[Any], Any] = repr) -> None:
         """Require an object of the same type with the same `key`, for objects whose equality
@@ -178,9 +205,17 @@ class GuardSet:
 
     def _attach_functions(self) -> None:
         if self._functions:
-            kept = tuple(self._functions.values())
+            kept = tuple((self._of_call.get(key, row[0]), *row[1:])
+                         for key, row in self._functions.items())
             self._distinct.append(("functions", tuple(row[0] for row in kept), len(self.all)))
             self.all.append(Guard(None, "functions", kept, ()))
+
+    def _release_fixed(self) -> None:
+        """Let fixed sources refer weakly to what the caller must pass again."""
+        for root in self.tree.roots():
+            reference = self._of_call.get(id(root.accessor[1])) if root.is_fixed else None
+            if reference is not None:
+                root.accessor = ("alive", reference)
 
     def shape(self, test: Any, text: Any, line: SourceLine | None) -> None:
         """Require a condition on the collected sizes.
@@ -208,6 +243,7 @@ class GuardSet:
         self._attach_same()
         self._outside_forward_ad()
         self._attach_functions()
+        self._release_fixed()
         nodes = tuple(n for n in map(_lower, self.tree.roots()) if n is not None)
         given = () if modes is None else (modes,)
         state = ("global_state", *given, len(self.all))
@@ -254,7 +290,8 @@ def _lower(source: Source) -> tuple[Any, ...] | None:
     return (source.accessor, checks, source.slot, children)
 
 
-_ORDER = {"is": 0, "type_is": 1, "eq": 2, "tensor": 2, "len": 3, "dict_keys": 3, "same_as_slot": 9}
+_ORDER = {"is": 0, "is_alive": 0, "type_is": 1, "eq": 2, "tensor": 2, "len": 3, "dict_keys": 3,
+          "same_as_slot": 9}
 
 
 def tensor_guard(value: torch.Tensor) -> tuple[Any, ...]:

@@ -114,6 +114,8 @@ def read(source: Source, state: FrameState) -> Any:
     kind, *operand = source.accessor
     if source.base is None:
         roots = {"local": state.locals, "cell_object": state.cells}
+        if kind == "alive":
+            return operand[0]()
         return operand[0] if kind == "object" else roots[kind][operand[0]]
     base = read(source.base, state)
     if base is MISSING:

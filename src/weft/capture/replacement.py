@@ -116,7 +116,8 @@ class Emitter:
         assert source is not None
         if source.is_fixed:
             return self.constant(source.accessor[1])
-        if value.__class__ is not LazyValue and value.is_constant and not value.has_parts:
+        if (value.__class__ is not LazyValue and value.is_constant and not value.has_parts
+                and not self.tx.guards.is_passed(source)):
             return value.rebuild(self)
         return f"v[{source.collect()}]"
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, final
@@ -31,6 +32,16 @@ class FrameState(NamedTuple):
     locals: list[Any]
     cells: tuple[Any, ...]
     globals: dict[str, Any]
+
+
+@final
+class Reference(weakref.ref[Any]):
+    """A guard's reference to the object that must be at its source.
+
+    It is weak: once the program has freed the object, the guard cannot hold any more.
+    """
+
+    __slots__ = ()
 
 
 @final
@@ -92,6 +103,11 @@ class Source:
         return bool(self.accessor[0] == "object")
 
     @property
+    def is_of_call(self) -> bool:
+        """Whether it is reached from the frame's arguments or cells, not from a fixed object."""
+        return not self.is_fixed if self.base is None else self.base.is_of_call
+
+    @property
     def is_argument(self) -> bool:
         """Whether the source is an argument of the frame, or an item of a container that is one."""
         step: str = self.accessor[0]
@@ -134,7 +150,6 @@ class SourceTree:
     def __init__(self) -> None:
         self.n_slots = 0
         self._roots: dict[Any, Source] = {}
-        self._kept: list[Any] = []
 
     def new_slot(self) -> int:
         self.n_slots += 1
@@ -155,7 +170,6 @@ class SourceTree:
 
     def object(self, value: Any, name: str) -> Source:
         """A fixed object, such as a module's globals or a class found while capturing."""
-        self._kept.append(value)
         return self._root(("object", value), ("object", id(value)), name)
 
     def drawn(self, name: str) -> Source:
