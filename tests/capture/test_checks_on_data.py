@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import weft
 from tests.capture.harness import check, compare, run
@@ -66,15 +67,74 @@ def test_effects_before_a_failing_check_happen_once():
     check(lambda x: x, (torch.ones(2),), (-torch.ones(2),), (torch.ones(2),), make=make)
 
 
-def test_written_inputs_end_the_graph_before_the_check():
-    def f(x, w):
+@pytest.mark.parametrize("backend", ["eager", "inductor", "custom"])
+def test_a_failing_check_undoes_what_the_graph_wrote(backend):
+    """Such graphs ended before the check."""
+    def f(x, w, mean, var):
         w.add_(1)
+        y = F.batch_norm(x, mean, var, training=True)
+        row = w[0]
+        if (x < 0).any():
+            raise ValueError(f"negative {w.sum().item()} {mean.sum().item()}")
+        row.mul_(2)
+        return y + w, row, torch.rand(2)
+
+    weft.reset()
+    compiled = weft.compile(f, backend=backend if backend != "custom" else lambda gm, _: gm.forward)
+    state = torch.zeros(2, 2), torch.zeros(2), torch.ones(2)
+    for x in (torch.eye(2), -torch.ones(2, 2), torch.eye(2)):
+        compare(run(f, (x, *state), {}), run(compiled, (x, *state), {}))
+    stats = weft.stats()
+    assert (stats["graphs"], stats["graph_breaks"]) == (1, 0)
+
+
+def test_writes_that_autograd_sees_end_the_graph_before_a_check():
+    def f(x, w):
+        w.add_(x)
         if (x < 0).any():
             raise ValueError("negative")
-        w.mul_(2)
-        return x + w
+        return x * w
 
-    check(f, (torch.ones(2), torch.zeros(2)), (-torch.ones(2), torch.zeros(2)), breaks=1)
+    calls = [(x.requires_grad_(), torch.zeros(2)) for x in (torch.ones(2), -torch.ones(2))]
+    check(f, *calls, breaks=1)
+
+
+def test_a_check_that_fails_where_an_inlined_function_catches_it():
+    """The error was reported as one of weft's."""
+    def positive(x):
+        if not (x > 0).all():
+            raise ValueError
+        return x
+
+    def inner(x):
+        try:
+            return positive(x)
+        except ValueError:
+            return x - 1
+
+    check(lambda x: inner(x) * 2, (torch.ones(2),), (-torch.ones(2),), breaks=0)
+
+
+def test_gradients_that_a_step_drops_behind_a_check_are_there_if_it_fails():
+    def make():
+        layer = torch.nn.Linear(2, 1)
+        torch.nn.init.ones_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+        def f(x):
+            loss = layer(x).sum()
+            if loss > 100:
+                raise ValueError("diverged", layer.weight.grad)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return layer.weight.clone(), layer.weight.grad.clone()
+
+        return f
+
+    calls = [(torch.full((1, 2), value),) for value in (1.0, 1000.0, 2.0)]
+    check(make(), *calls, make=make)
 
 
 def test_parts_written_of_what_the_graph_made_do_not_end_it_before_a_check():

@@ -35,6 +35,7 @@ from weft.aot.wrappers import (
 )
 from weft.diagnostics import events
 from weft.passes import framework
+from weft.runtime.restoring import run_captured
 from weft.shapes.context import ShapeContext
 from weft.shapes.symnode import UndecidedValue
 
@@ -81,14 +82,14 @@ def _compile_traced(
     aten_gm = optimize(traced.graph, lowered)
     if lowered is not None:
         use_channels_last(aten_gm, "cuda")
-    artifact = compiler(finish(aten_gm, _writable(traced)))
+    artifact = compiler(finish(aten_gm, _writable(gm, traced)))
     silent = [i for i in traced.mutated if not traced.counts[i]]
     return wrap(traced, without_autocast(artifact), run_captured(gm), silent)
 
 
-def _writable(traced: Traced) -> list[int]:
+def _writable(gm: GraphModule, traced: Traced) -> list[int]:
     """The written inputs, if autograd sees none of the writes (and no check on data may fail)."""
-    if traced.assumes:
+    if traced.assumes or "restored" in gm.meta:
         return []
     return traced.mutated if traced.detached_mutations.issuperset(traced.mutated) else []
 
@@ -122,7 +123,3 @@ def _uncompiled(gm: GraphModule, reason: str) -> Callable[..., Any]:
     events.count("uncompiled_graphs")
     return run_captured(gm)
 
-
-def run_captured(gm: GraphModule) -> Callable[..., Any]:
-    """The captured graph itself, operator by operator."""
-    return gm.forward

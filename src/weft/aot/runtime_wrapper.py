@@ -101,6 +101,7 @@ class _Source:
         text = self.text()
         call: Boxed = load(text, "<weft runtime wrapper>", self.scope)
         call.boxed = True  # type: ignore[attr-defined]
+        call.restores = True  # type: ignore[attr-defined]  # it stores what it has computed
         call.source = text  # type: ignore[attr-defined]
         return call
 

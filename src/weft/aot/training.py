@@ -31,6 +31,7 @@ from weft.aot.runtime_wrapper import wrap
 from weft.aot.tangents import TangentLayout
 from weft.aot.trace import Traced, Tracer
 from weft.diagnostics import events
+from weft.runtime.restoring import run_captured
 
 aten = torch.ops.aten
 
@@ -71,7 +72,7 @@ def compile_joint(
             **spec,
         )
     )
-    call = wrap(traced, function, gm.forward)
+    call = wrap(traced, function, run_captured(gm))
     return call if torch.is_grad_enabled() else _with_gradients(call)
 
 
@@ -88,7 +89,7 @@ def _with_gradients(call: Boxed) -> Boxed:
         with torch.enable_grad():
             return call(inputs)
 
-    enabled.boxed = True  # type: ignore[attr-defined]
+    enabled.boxed = enabled.restores = True  # type: ignore[attr-defined]
     return enabled
 
 

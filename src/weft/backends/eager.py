@@ -10,7 +10,9 @@ from typing import Any
 
 from torch.fx import GraphModule
 
+from weft.runtime.restoring import run_captured
+
 
 def eager(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """The captured graph itself."""
-    return gm.forward
+    return run_captured(gm)

@@ -51,7 +51,7 @@ from weft.capture.recompiles import (
     stop_compiling,
 )
 from weft.capture.replacement import Emitter, restore_modes
-from weft.capture.reruns import changes_inputs, may_refuse_data, reporter
+from weft.capture.reruns import has_checks, may_refuse_data, reporter, written_inputs
 from weft.capture.resumption import Resumption
 from weft.capture.shape_guards import add_shape_guards
 from weft.capture.skips import are_builtins_replaced, is_skipped_code, may_hold_tensors
@@ -69,6 +69,7 @@ from weft.diagnostics.trace_files import traced
 from weft.dims import Declarations
 from weft.errors import GraphBreakError, RecompileError, UserError
 from weft.interrupts import checkpoint
+from weft.runtime.restoring import restored_on_error
 from weft.shapes.context import ShapeContext
 from weft.shapes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
@@ -95,7 +96,8 @@ def _may_rerun(graph: fx.Graph, code: types.CodeType) -> bool:
     A continuation is not, unless its graph could raise because of its inputs' data: it should free
     its arguments early.
     """
-    return not changes_inputs(graph) and (not is_continuation(code) or may_refuse_data(graph))
+    unchanged = has_checks(graph) or written_inputs(graph) == ()
+    return unchanged and (not is_continuation(code) or may_refuse_data(graph))
 
 
 @final
@@ -353,9 +355,12 @@ class FrameCompiler:
                       guards=len(tx.guards))
         if tx.shapes.unbacked_symbols.exist:
             module.meta["shapes"] = tx.shapes
+        written = written_inputs(module.graph)
+        if written and has_checks(module.graph):
+            module.meta["restored"] = written
         compiled = self._compiled(module, [item.example for item in inputs])
         events.count("graphs")
-        return compiled, inputs
+        return restored_on_error(compiled, module), inputs
 
     def _compiled(self, module: fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
         """The backend's callable for a graph, checked against eager if the settings ask for it."""
@@ -448,7 +453,8 @@ class Attempt:
             raise Restart(signal.step, signal) from None
         if _has_unrecoverable_checks(tx):
             raise Restart(tx.data.checked_at[0], graph_break(
-                "data-dependent-branch", "a branch that may raise, in a graph that writes inputs"))
+                "data-dependent-branch",
+                "a branch that may raise, in a graph whose writes autograd sees"))
         earlier = tx.early_ends.restart(tx, emit)
         if earlier is not None:
             raise earlier
@@ -506,10 +512,10 @@ class Attempt:
 
 
 def _has_unrecoverable_checks(tx: Interpreter) -> bool:
-    """Whether the graph checks assumptions about data but changes its inputs: if a check fails,
-    the frame cannot be run eagerly from its start any more."""
+    """Whether the graph checks assumptions about data but changes what cannot be restored: if a
+    check fails, the frame cannot be run eagerly from its start any more."""
     note_checks(tx, partial(number_node, tx))
-    return bool(tx.data.checked_at) and changes_inputs(tx.builder.graph)
+    return bool(tx.data.checked_at) and written_inputs(tx.builder.graph) is None
 
 
 def _without_traceback(error: _S) -> _S:

@@ -39,14 +39,13 @@ from weft.capture.device_modes import mode_changes
 from weft.capture.frame import frame_places
 from weft.capture.graph import GraphInput
 from weft.capture.ignored_warnings import ignoring
-from weft.capture.reruns import random_state_saver
+from weft.capture.reruns import has_checks, random_state_saver
 from weft.capture.source import Source
 from weft.capture.tracebacks import Place, stand_for
 from weft.capture.user_lines import relocate_code
 from weft.capture.values.base import LazyValue, SymbolicValue
 from weft.capture.values.random_generators import draw_lines
 from weft.errors import NumericsError
-from weft.runtime.data_checks import AssumptionError
 from weft.stances import set_error_mode
 
 if TYPE_CHECKING:
@@ -204,7 +203,8 @@ class Emitter:
                code: types.CodeType) -> tuple[Callable[[list[Any]], Any], str]:
         """The replacement function of the code, and its source: first the graph call, then the
         emitted lines."""
-        early = [] if graph is None else self.tx.effects.early_lines(self)
+        early = [] if graph is None or self._may_run_eagerly() else (
+            self.tx.effects.early_lines(self))
         body = [*draw_lines(self), *early, *self._graph_call(graph, inputs), *self.lines]
         if self.goes_on:
             body = drop_dead_names(body)
@@ -215,6 +215,10 @@ class Emitter:
             "    return replacement",
         ])
         return self._function(graph, text, original_position(code, 0)[0]), text
+
+    def _may_run_eagerly(self) -> bool:
+        """Whether the frame is expected to run from its start at times, after a check failed."""
+        return self.on_error is not None and has_checks(self.tx.builder.graph)
 
     def _function(self, graph: Callable[..., Any] | None, text: str, user: types.CodeType
                   ) -> Callable[[list[Any]], Any]:
@@ -283,8 +287,7 @@ class Emitter:
             kept = random_state_saver(self.tx.builder.graph)
             if kept is not None:
                 lines.insert(0, f"random = {self.constant(kept)}()")
-                lines += _handler(f"{self.constant(AssumptionError)} as error",
-                                  [*undo, "random.restore()", f"raise {signal}(error, {report})"])
+                undo.append("random.restore()")
             lines += _handler("Exception as error", [*undo, f"raise {signal}(error, {report})"])
         return lines
 

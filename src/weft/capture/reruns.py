@@ -3,8 +3,9 @@
 Place in the pipeline: consulted when a replacement is written. An index is out of range, a matrix
 is not positive definite, memory runs out: eager raises in the middle of the frame, after some
 effects and perhaps inside a `try`. A graph is one step of its replacement, so the replacement gives
-up, and C runs the frame eagerly from its start. This is impossible if the graph may have changed
-one of its inputs::
+up, and C runs the frame eagerly from its start. If the graph writes its inputs, that needs their
+old contents: a graph that checks conditions on data restores them (`runtime/restoring.py`), others
+raise as they are::
 
     try:
         out0, = graph(v[0], v[1])
@@ -15,7 +16,7 @@ one of its inputs::
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -26,8 +27,9 @@ from weft import _frame
 from weft.aot.global_state import RandomState
 from weft.capture.graph import draws, version_of
 from weft.diagnostics.failures import handle
-from weft.runtime.data_checks import HOLDS, AssumptionError, hold_expected
+from weft.runtime.data_checks import AssumptionError, CheckFailed, hold, hold_expected
 from weft.shapes.policy import DynamicPolicy
+from weft.shapes.wrappers import is_wrapper
 
 _FAIL_ON_DATA: Final = (
     "index", "gather", "scatter", "embedding", "take", "getitem", "setitem", "loss", "entropy",
@@ -39,8 +41,10 @@ _FAIL_ON_DATA: Final = (
 )
 """Parts of names of operators that may raise because of their inputs' data."""
 
+_WRITE_CONTENTS: Final = ("_foreach_", "_fused_", "batch_norm", "fused_moving_avg_obs")
+"""Parts of names of PyTorch's functions that write arguments, which no versions tell."""
 
-_CHECKS: Final = frozenset(HOLDS.values())
+_CHECKS: Final = (hold, hold_expected)
 
 
 def may_refuse_data(graph: fx.Graph) -> bool:
@@ -53,31 +57,77 @@ def may_refuse_data(graph: fx.Graph) -> bool:
 
 
 def _may_refuse(node: fx.Node) -> bool:
-    target = node.target
-    if isinstance(target, str):
-        name = target
-    else:
-        name = getattr(target, "__name__", "")
-        home = getattr(target, "__module__", None) or ""
-        if not home.startswith(("torch", "_operator", "math")) and home:
-            return True  # a function of the program
-    return any(part in name for part in _FAIL_ON_DATA)
+    return not _is_of_torch(node) or any(part in _name(node) for part in _FAIL_ON_DATA)
 
 
-def changes_inputs(graph: fx.Graph) -> bool:
-    """Whether the graph changes inputs or other state, so that running half of it could be
-    noticed."""
-    if any(map(_may_write_unseen, graph.nodes)):
-        return True
-    return any(version_of(node.meta.get("example_value")) != node.meta.get("version")
-               for node in graph.nodes if node.op == "placeholder")
+def _is_of_torch(node: fx.Node) -> bool:
+    """Whether the node calls a function of PyTorch or Python, not one of the program."""
+    home = getattr(node.target, "__module__", None) or ""
+    return isinstance(node.target, str) or not home or home.startswith(
+        ("torch", "_operator", "math"))
+
+
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def has_checks(graph: fx.Graph) -> bool:
+    """Whether the graph checks conditions on data."""
+    return any(node.target in _CHECKS for node in graph.nodes)
+
+
+def written_inputs(graph: fx.Graph) -> tuple[int, ...] | None:
+    """Positions of the inputs that the graph writes; None if it changes more than the contents of
+    tensors, which could not be restored."""
+    unseen = [node for node in graph.nodes if _may_write_unseen(node)]
+    if not all(map(_writes_contents_only, unseen)):
+        return None
+    memory = {_memory(arg) for node in unseen for arg in node.all_input_nodes} - {None}
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    written = tuple(i for i, node in enumerate(inputs)
+                    if version_of(node.meta.get("example_value")) != node.meta.get("version")
+                    or _memory(node) in memory)
+    return written if all(_can_restore(inputs[i]) for i in written) else None
 
 
 def _may_write_unseen(node: fx.Node) -> bool:
     """Whether the node could change something that the fakes' versions do not count."""
+    if any(map(_may_write_unseen, _nodes_of_subgraphs(node))):
+        return True
     if not node.meta.get("effect") or not node.all_input_nodes:
         return False
     return not node.meta.get("counted") and node.target not in _CHECKS
+
+
+def _nodes_of_subgraphs(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes of the graphs that a node runs."""
+    for argument in node.all_input_nodes:
+        body = argument.meta.get("example_value")
+        if argument.op == "get_attr" and isinstance(body, fx.GraphModule):
+            yield from body.graph.nodes
+
+
+def _writes_contents_only(node: fx.Node) -> bool:
+    """Whether the node changes nothing but the contents of its arguments."""
+    inner = [n for n in _nodes_of_subgraphs(node) if _may_write_unseen(n)]
+    if inner:
+        return all(map(_writes_contents_only, inner))
+    return _is_of_torch(node) and any(part in _name(node) for part in _WRITE_CONTENTS)
+
+
+def _memory(node: fx.Node) -> int | None:
+    """What the tensors that share memory with a node's have in common."""
+    example = node.meta.get("example_value")
+    if not isinstance(example, torch.Tensor) or is_wrapper(type(example)):
+        return None
+    return example.untyped_storage()._cdata if example.layout == torch.strided else None
+
+
+def _can_restore(node: fx.Node) -> bool:
+    """Whether the old contents can be put back into an input: autograd must not have seen the
+    write."""
+    example = node.meta["example_value"]
+    return _memory(node) is not None and example.grad_fn is None and not example.is_quantized
 
 
 def random_state_saver(graph: fx.Graph) -> Callable[[], RandomState] | None:
@@ -86,8 +136,7 @@ def random_state_saver(graph: fx.Graph) -> Callable[[], RandomState] | None:
 
     None for other graphs.
     """
-    expects = any(node.target is hold_expected for node in graph.nodes)
-    if not expects or not any(map(draws, graph.nodes)):
+    if not has_checks(graph) or not any(map(draws, graph.nodes)):
         return None
     examples = (node.meta.get("example_value") for node in graph.nodes)
     devices = {e.device for e in examples if isinstance(e, torch.Tensor)} | {torch.device("cpu")}
@@ -102,7 +151,7 @@ def reporter(code: types.CodeType, policy: DynamicPolicy) -> Callable[[Exception
             if policy.disappointed(sum(entry.hits for entry in _frame.entries(code))):
                 _frame.clear(code)
             return
-        if isinstance(error, torch.OutOfMemoryError) or code.co_exceptiontable:
+        if isinstance(error, (CheckFailed, torch.OutOfMemoryError)) or code.co_exceptiontable:
             return  # the second run had more memory, or the program caught the error
         _frame.skip(code)
         handle(error, during="run", what=code.co_qualname)

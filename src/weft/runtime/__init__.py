@@ -7,5 +7,6 @@ Place in the pipeline: below `codegen`. By role:
 - `disk_cache`; `generated_code`, which loads Python source;
 - what call sequences call: `tensor_calls`, `strided_views`, `writes`, `data_checks`, `attention`,
   `aligned_matmul`, `cudnn_rnn`;
+- `restoring`: graphs that change nothing if they raise;
 - which library call is faster on this machine: `gemm_speed`, `image_speed`.
 """

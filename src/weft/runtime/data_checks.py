@@ -2,15 +2,13 @@
 
 Place in the pipeline: capture adds calls of `hold` to graphs, for the program's own
 ``torch._check`` and for what operators require of data-dependent sizes; backends run them like any
-other function. Compiled graphs also check their own assumptions (`AssumptionError`)::
+other function. If one fails, the frame runs eagerly, and the program raises its own error. Compiled
+graphs also check their own assumptions (`AssumptionError`)::
 
-    hold(n <= x.shape[0], "too many")        # raises RuntimeError("too many") if that is false
+    hold(n <= x.shape[0], "too many")        # raises CheckFailed("too many") if that is false
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Final
 
 import torch
 
@@ -22,35 +20,18 @@ class AssumptionError(WeftError, RuntimeError):
     is an assumption of capture, the program itself must."""
 
 
+class CheckFailed(WeftError, RuntimeError):
+    """Data violates what the program or an operator requires: the program itself must run."""
+
+
 def hold(condition: bool | torch.SymBool, message: str) -> None:
-    """Raise a RuntimeError unless the condition holds; a symbolic condition is learned."""
-    _hold(condition, message, RuntimeError)
-
-
-def hold_value(condition: bool | torch.SymBool, message: str) -> None:
-    """As `hold`, with a ValueError."""
-    _hold(condition, message, ValueError)
-
-
-def hold_index(condition: bool | torch.SymBool, message: str) -> None:
-    """As `hold`, with an IndexError."""
-    _hold(condition, message, IndexError)
-
-
-def hold_type(condition: bool | torch.SymBool, message: str) -> None:
-    """As `hold`, with a TypeError."""
-    _hold(condition, message, TypeError)
+    """Raise `CheckFailed` unless the condition holds; a symbolic condition is learned."""
+    _hold(condition, message, CheckFailed)
 
 
 def hold_expected(condition: bool | torch.SymBool, message: str) -> None:
     """As `hold`, for an assumption of capture that the program itself does not make."""
     _hold(condition, message, AssumptionError)
-
-
-HOLDS: Final[dict[type[Exception], Callable[[bool | torch.SymBool, str], None]]] = {
-    RuntimeError: hold, ValueError: hold_value, IndexError: hold_index, TypeError: hold_type,
-    AssumptionError: hold_expected,
-}
 
 
 def _hold(condition: bool | torch.SymBool, message: str, error: type[Exception]) -> None:

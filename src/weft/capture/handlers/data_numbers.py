@@ -90,7 +90,7 @@ def _truncated(tx: Interpreter, number: SymbolicNumberValue) -> SymbolicValue:
         fits = tx.binary(op, number, constant(limit))
         if _depends_on_data(tx, fits):
             text = "cannot convert float NaN to integer, nor what has more than 64 bits"
-            _hold(tx, fits.example.node.value, text, ValueError)  # type: ignore[attr-defined]
+            _hold(tx, fits.example.node.value, text)  # type: ignore[attr-defined]
     double = run(tx, "call_function", torch.scalar_tensor, [number],
                  {"dtype": constant(torch.float64)})
     whole = run(tx, "call_method", "to", [double, constant(torch.int64)], {})
@@ -126,25 +126,22 @@ def _tolist(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) ->
 
 # -- checks ---------------------------------------------------------------------------------------
 
-_UNNAMED: Final = ("Expected cond to be True, but got False. (Could this error message be "
-                   "improved? If so, please report an enhancement request to PyTorch.)")
+_CHECK: Final = "a check of the program"
 
 
-def _check(tx: Interpreter, condition: SymbolicValue, message: SymbolicValue | None,
-           error: type[Exception]) -> SymbolicValue:
+def _check(tx: Interpreter, condition: SymbolicValue) -> SymbolicValue:
     """`torch._check`: a condition that follows from facts needs nothing, one on sizes becomes a
-    guard, and one on data becomes a check in the graph."""
+    guard, and one on data becomes a check in the graph (which leaves messages to eager)."""
     if isinstance(condition, TensorValue) or not _depends_on_data(tx, condition):
         if not condition.truth(tx):
             raise graph_break("operator-failed", "a torch._check that does not hold")
         return NONE
-    text = _UNNAMED if message is None or message is NONE else _message(tx, message)
-    _hold(tx, condition.example.node.value, text, error)  # type: ignore[attr-defined]
+    _hold(tx, condition.example.node.value, _CHECK)  # type: ignore[attr-defined]
     return NONE
 
 
-def _hold(tx: Interpreter, asked: Any, text: str, error: type[Exception]) -> None:
-    add_check(tx, asked, text, lambda value: number_node(tx, value), error)
+def _hold(tx: Interpreter, asked: Any, text: str) -> None:
+    add_check(tx, asked, text, lambda value: number_node(tx, value))
     tx.shapes.require(asked)
     tx.data.n_checked = len(tx.shapes.asserts)
 
@@ -159,35 +156,17 @@ def _depends_on_data(tx: Interpreter, condition: SymbolicValue) -> bool:
     return tx.shapes.decide(asked) is None and tx.shapes.condition_hint(asked) is None
 
 
-def _message(tx: Interpreter, message: SymbolicValue) -> str:
-    """The user's text; breaks the graph if it depends on data."""
-    made = tx.call(message, [])
-    if not made.is_constant:
-        raise graph_break("data-dependent-value", "a message made of data")
-    return str(made.constant())
+def _check_rule(function: Any, position: int) -> None:
+    """The rule of a function that raises unless its argument `cond` holds."""
 
-
-def _check_rule(function: Any, error: type[Exception]) -> None:
     @rule(function)
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        condition = args[0] if args else kwargs["cond"]
-        message = args[1] if len(args) > 1 else kwargs.get("message")
-        return _check(tx, condition, message, error)
+        return _check(tx, args[position] if len(args) > position else kwargs["cond"])
 
 
-for _function, _error in ((check, RuntimeError), (check_value, ValueError),
-                          (check_index, IndexError), (check_type, TypeError)):
-    _check_rule(_function, _error)
-
-
-@rule(check_with)
-def _check_with(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """The general form: `error_type, cond, message`, positional or by name."""
-    given = dict(zip(("error_type", "cond", "message"), args, strict=False)) | kwargs
-    error = given["error_type"].real()
-    if not (isinstance(error, type) and issubclass(error, Exception)):
-        raise graph_break("operator-failed", "torch._check_with without an exception type")
-    return _check(tx, given["cond"], given.get("message"), error)
+for _function in (check, check_value, check_index, check_type):
+    _check_rule(_function, 0)
+_check_rule(check_with, 1)
 
 
 def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
@@ -205,7 +184,7 @@ def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
         flag = run(tx, "call_function", torch.ne, [value, constant(0)], {})
     number = run(tx, "call_method", "to", [flag, constant(torch.int64)], {})
     truth = tx.binary("eq", number.method(tx, "item", [], {}), constant(int(wanted)))
-    _check(tx, truth, None, RuntimeError)
+    _check(tx, truth)
     tx.note_check()
     return True
 
@@ -216,7 +195,7 @@ def _check_number(tx: Interpreter, value: SymbolicNumberValue, wanted: bool) -> 
     if not _depends_on_data(tx, condition):
         return False
     asked = condition.example.node.value  # type: ignore[attr-defined]
-    _hold(tx, asked if wanted else opposite(asked), _UNNAMED, RuntimeError)
+    _hold(tx, asked if wanted else opposite(asked), _CHECK)
     tx.note_check()
     return True
 
@@ -245,7 +224,7 @@ def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
 
 def _check_divisor(tx: Interpreter, divisor: Any) -> None:
     """Add a check to the graph that the divisor is not zero; if it is zero, the program raises."""
-    _hold(tx, (divisor != 0).node.value, "division by zero", RuntimeError)
+    _hold(tx, (divisor != 0).node.value, "division by zero")
     tx.note_check()
 
 
@@ -257,10 +236,9 @@ EXPECTED.append(_expected_truth)
 @rule(check_is_size)
 def _check_is_size(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     number = args[0] if args else kwargs["i"]
-    message = args[1] if len(args) > 1 else kwargs.get("message")
-    _check(tx, tx.binary("ge", number, constant(0)), message, RuntimeError)
+    _check(tx, tx.binary("ge", number, constant(0)))
     if "max" in kwargs:
-        _check(tx, tx.binary("le", number, kwargs["max"]), message, RuntimeError)
+        _check(tx, tx.binary("le", number, kwargs["max"]))
     return NONE
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from weft.capture.breaks import graph_break
-from weft.runtime.data_checks import HOLDS, AssumptionError
+from weft.runtime.data_checks import hold, hold_expected
 from weft.shapes.floats import FloatRelation
 from weft.shapes.guard import AnyCondition, python_text, sides
 from weft.shapes.relation import Junction, Relation
@@ -116,16 +116,16 @@ def note_checks(tx: Interpreter, number: Number) -> None:
         tx.data.n_checked += 1
         text = python_text(one.condition)
         if one.assumed:
-            add_check(tx, one.condition, f"expected of data: {text}", number, AssumptionError)
+            add_check(tx, one.condition, f"expected of data: {text}", number, hold_expected)
         else:
             add_check(tx, one.condition, f"an operator needs {text}", number)
 
 
 def add_check(
     tx: Interpreter, condition: AnyCondition, message: str, number: Number,
-    error: type[Exception] = RuntimeError,
+    check: Callable[[bool | torch.SymBool, str], None] = hold,
 ) -> None:
     """Add a call to the graph that raises unless the condition holds."""
     test = condition_node(tx, condition, number)
-    node = tx.builder.call("call_function", HOLDS[error], (test, message), {}, None, tx.stack())
+    node = tx.builder.call("call_function", check, (test, message), {}, None, tx.stack())
     node.meta["effect"] = True
