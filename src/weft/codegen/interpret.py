@@ -4,10 +4,18 @@ Place in the pipeline: tests only. Each node is evaluated over the whole iterati
 as an array with one axis per loop variable (outer ones first), of size 1 where the node does not
 vary.
 
->>> run_kernel(kernel, {"in0": x, "out0": out}, {"s0": 8})     # buffers: flat NumPy arrays,
-outputs filled in
+>>> from weft.codegen.loop_ir import KernelBuilder, LoopVar
+>>> from weft.shapes.expr import loop_index
+>>> i0 = loop_index("i0", 3)
+>>> builder = KernelBuilder(outer=(LoopVar(i0, 3),), inner=())
+>>> builder.store("out0", "f32", i0, builder.op("neg", builder.load("in0", "f32", i0)))
+>>> x, out = np.array([1, 2, 3], np.float32), np.zeros(3, np.float32)
+>>> run_kernel(builder.build("negate"), {"in0": x, "out0": out})
+>>> out
+array([-1., -2., -3.], dtype=float32)
 
-bf16 buffers are `uint16` arrays holding the bits (NumPy has no bfloat16); see `from_torch_tensor`.
+Buffers are flat arrays, and outputs are filled in. bf16 buffers are `uint16` arrays holding the
+bits (NumPy has no bfloat16); see `from_torch_tensor`.
 """
 
 from __future__ import annotations

@@ -221,10 +221,14 @@ _OPERANDS: Final[dict[type, Callable[[Any], tuple[Node, ...]]]] = {
 class KernelBuilder:
     """Makes the nodes of one kernel, each distinct one once.
 
+    >>> from weft.shapes.expr import loop_index
+    >>> i0 = loop_index("i0", 16)
     >>> b = KernelBuilder(outer=(LoopVar(i0, 16),), inner=())
     >>> x = b.load("in0", "f32", i0)
     >>> b.store("out0", "f32", i0, b.op("exp", x))
     >>> kernel = b.build("exp_kernel")
+    >>> len(kernel.nodes), len(kernel.stores)
+    (2, 1)
     """
 
     outer: tuple[LoopVar, ...]

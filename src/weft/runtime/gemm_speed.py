@@ -2,10 +2,9 @@
 
 Place in the pipeline: used by `codegen/gemm_calls.py`. torch multiplies float32 matrices with MKL,
 which on processors of other makers uses half of the vector width; oneDNN, which torch includes too,
-does not.
+does not::
 
->>> onednn_is_faster()     # an AMD processor with AVX-512
-True
+    onednn_is_faster()     # True on an AMD processor with AVX-512
 """
 
 from __future__ import annotations

@@ -1,20 +1,24 @@
-"""What is known about symbols, and which comparisons follow from it without a guard.
+"""What is known about the sizes of a program, and which comparisons follow from it without a guard.
 
-Place in the pipeline: a `ShapeContext` has one `Facts`. Every guard that it records is learned
-here, so nothing is asked twice and implied guards are not emitted.
+Place in the pipeline: a `ShapeContext` has one `Facts`. It learns every condition that a guard
+checks, so that nothing is guarded twice.
 
-Facts are stored as a *view*: each symbol may stand for a simpler or narrower expression, and a
-comparison is decided on the viewed expression. One mechanism serves all kinds of facts:
+The idea: a fact is used by rewriting. What is learned of a symbol says what to write in its place,
+a simpler expression or a symbol with a narrower range; this is called its *view*. To decide a
+comparison, the views are put in, and the normal form of expressions (`expr.py`) does the rest. Only
+what says nothing about a single symbol is kept in lists:
 
     ========================= ==================================================
-    learned                   view
+    learned                   effect
     ========================= ==================================================
-    ``s0 == s1``, ``s0 == 8`` ``s0`` stands for ``s1``, for 8
-    ``s0 <= 512``             ``s0`` stands for a symbol of that name and range
-    ``s0 % 8 == 0``           ``s0`` stands for ``8 * q0``
-    ``s0 * s1 <= 4096``       kept in a list of expressions that are at least 0
-    ``s0 != s1``              kept in a set of expressions that are not 0
+    ``s0 == s1``, ``s0 == 8`` ``s0`` is viewed as ``s1``, as 8
+    ``s0 <= 512``             ``s0`` is viewed as a symbol of that name and range
+    ``s0 % 8 == 0``           ``s0`` is viewed as ``8 * q0``
+    ``s0 * s1 <= 4096``       kept in the list of expressions that are at least 0
+    ``s0 != s1``              kept in the set of expressions that are not 0
     ========================= ==================================================
+
+What an equation or an inequality says about one symbol is worked out in `solving.py`.
 
     >>> from weft.shapes.expr import symbol
     >>> from weft.shapes.relation import eq, lt
@@ -27,15 +31,14 @@ comparison is decided on the viewed expression. One mechanism serves all kinds o
 
 from __future__ import annotations
 
-from math import gcd, prod
-from typing import Final, final
+from math import gcd
+from typing import final
 
-from weft.shapes.atoms import Atom, FloorDiv, Mod, Symbol
+from weft.shapes.atoms import Mod, Symbol
 from weft.shapes.expr import (
     Expr,
     IntExpr,
     bounds,
-    floor_div,
     lower_bound,
     split_linear,
     subs,
@@ -48,10 +51,15 @@ from weft.shapes.expr import (
 from weft.shapes.functions import computed_exactly, has_functions, with_functions
 from weft.shapes.intervals import INF
 from weft.shapes.relation import EQ, GE, NE, Condition, Junction, Relation, relation, rewrite
-from weft.shapes.samples import somewhere_less
-
-_FIRST_VALUES: Final = 8
-"""Values of a symbol for which a comparison is computed before its limits are asked."""
+from weft.shapes.solving import (
+    after_first_values,
+    dividend_bound,
+    is_never_less,
+    narrow,
+    single_atom,
+    solve,
+    without_division,
+)
 
 
 @final
@@ -59,18 +67,22 @@ class Facts:
     """A growing set of conditions that are known to hold."""
 
     def __init__(self) -> None:
-        self.equal: dict[Expr, IntExpr] = {}  # symbol -> what it equals, in the original symbols
-        self._equal_atoms: dict[Expr, int] = {}  # other expression -> the number that it equals
-        self.quotients: dict[Expr, IntExpr] = {}  # values in the original symbols
-        self._functions: dict[Expr, Expr] = {}  # `Applied` -> its quotient
-        self._multiples: list[tuple[Expr, IntExpr]] = []  # symbol -> divisor * quotient + rest
-        self._whole: dict[Expr, Expr] = {}  # narrower symbol -> the original one
-        self._view: dict[Expr, IntExpr] = {}
+        # What is known, in viewed symbols:
+        self._view: dict[Expr, IntExpr] = {}  # symbol -> what is written in its place
         self._at_least_zero: list[IntExpr] = []
         self._not_zero: set[Expr] = set()
-        self._known: set[Condition] = set()  # undecided junctions that were learned
-        self._decided: dict[Condition, bool | None] = {}
+        self._alternatives: set[Condition] = set()  # "or" conditions of which none is decided
+        # The same in the original symbols, for `simplify` and `factored`:
+        self.equal: dict[Expr, IntExpr] = {}  # symbol -> what it equals
+        self._equal_atoms: dict[Expr, int] = {}  # other expression -> the number that it equals
+        self._multiples: list[tuple[Expr, IntExpr]] = []  # symbol -> divisor * quotient + rest
+        self._originals: dict[Expr, Expr] = {}  # narrower symbol -> the original one
+        # Symbols made here:
+        self.quotients: dict[Expr, IntExpr] = {}  # symbol -> its value in the original symbols
+        self._functions: dict[Expr, Expr] = {}  # `Applied` -> the symbol for its value
+        # Answers that hold until something is learned:
         self._viewed: dict[Expr, IntExpr] = {}
+        self._decided: dict[Condition, bool | None] = {}
         self._signs: dict[IntExpr, bool] = {}
 
     def view(self, value: IntExpr) -> IntExpr:
@@ -82,46 +94,12 @@ class Facts:
             found = self._viewed[value] = subs(value, self._view)
         return found
 
-    def simplify(self, value: IntExpr) -> IntExpr:
-        """The value with equal symbols replaced; other symbols stay the original ones."""
-        if self.equal:
-            value = subs(value, self.equal)
-        known = self._equal_atoms
-        if not known or isinstance(value, int):
-            return value
-        return sum_of_products(value, lambda atom: known.get(atom.expr, atom.expr))
-
-    def factored(self, value: IntExpr) -> IntExpr:
-        """`simplify`, with known multiples written as products of ``quotients``.
-
-        ``(s0 // s1) * s1`` and ``s0`` are then one expression if ``s1`` divides ``s0``.
-        """
-        value = self.simplify(value)
-        for variable, multiple in self._multiples:
-            known, product = self.simplify(variable), self.simplify(multiple)
-            if isinstance(known, Expr) and known.atom and known not in symbols(product):
-                value = subs(value, {known: product})
-        return self._named(computed_exactly(value))
-
-    def _named(self, value: IntExpr) -> IntExpr:
-        """The value with a quotient symbol in place of each function that only Python can
-        compute."""
-        if isinstance(value, int) or not has_functions(value):
-            return value
-        return with_functions(value, self._named_function)
-
-    def _named_function(self, made: Expr) -> Expr:
-        known = self._functions.get(made)
-        if known is None:
-            known = symbol(f"q{len(self.quotients)}", *made.bounds, "quotient")
-            self._functions[made] = known
-            self.quotients[known] = subs(made, self.quotients)
-        return known
-
     def bounds(self, value: IntExpr) -> tuple[int, int]:
         """The interval that the facts allow for the value."""
         viewed = self.view(value)
         return lower_bound(viewed), upper_bound(viewed)
+
+    # -- deciding ----------------------------------------------------------------------------------
 
     def decide(self, condition: Condition) -> bool | None:
         """Whether the condition follows (True), is excluded (False), or is open (None)."""
@@ -136,7 +114,7 @@ class Facts:
     def _decide(self, condition: Condition) -> bool | None:
         if isinstance(condition, bool):
             return condition
-        if condition in self._known:
+        if condition in self._alternatives:
             return True
         if isinstance(condition, Junction):
             return self._decide_junction(condition)
@@ -169,29 +147,31 @@ class Facts:
         nonnegative expression that is no larger, or by bounding its quotients."""
         found = self._signs.get(expr)
         if found is None:
-            found = self._signs[expr] = never_less(expr, 0) or any(
-                never_less(expr, known) for known in self._at_least_zero
-            ) or self._is_without_division(expr)
+            found = self._signs[expr] = is_never_less(expr, 0) or any(
+                is_never_less(expr, known) for known in self._at_least_zero
+            ) or self._follows_without_division(expr)
         return found
 
-    def _is_without_division(self, expr: IntExpr) -> bool:
-        """As `_is_at_least_zero` for a smaller expression without a division.
+    def _follows_without_division(self, expr: IntExpr) -> bool:
+        """Whether a smaller expression with one division less is at least 0.
 
-        The symbol's first values, for which only the expression itself is nonnegative, are tested
-        apart.
+        If it is not for the first values of its symbol, these are computed, and it is asked for the
+        later ones.
         """
         if isinstance(expr, int):
             return False
-        if self._is_without_one_division(expr):
+        if self._follows_without_one_division(expr):
             return True
-        later = _without_first_values(expr)
-        return later is not None and self._is_without_one_division(later)
+        later = after_first_values(expr)
+        return later is not None and self._follows_without_one_division(later)
 
-    def _is_without_one_division(self, expr: Expr) -> bool:
-        smaller = _bound_of_dividend(expr)
+    def _follows_without_one_division(self, expr: Expr) -> bool:
+        smaller = dividend_bound(expr)
         if smaller is None:
-            smaller = _without_division(expr)
+            smaller = without_division(expr)
         return smaller is not None and self._is_at_least_zero(smaller)
+
+    # -- learning ----------------------------------------------------------------------------------
 
     def learn(self, condition: Condition) -> None:
         """Assume the condition from now on. Learning an excluded condition is an error."""
@@ -199,10 +179,10 @@ class Facts:
             for part in condition.parts:
                 self.learn(part)
         elif self._learn_viewed(condition):
-            self._learn_equality_of_inputs(condition)
+            self._store_equality(condition)
 
     def _learn_viewed(self, condition: Condition) -> bool:
-        """`learn` for a viewed condition; True if it was not known."""
+        """Learn the condition in viewed symbols; False if it follows from what is known."""
         viewed = rewrite(condition, self.view)
         if viewed is False:
             raise ValueError(f"{condition!r} contradicts what is known")
@@ -221,61 +201,72 @@ class Facts:
             for part in condition.parts:
                 self._learn_viewed(part)
         else:
-            self._known.add(condition)
+            self._alternatives.add(condition)
 
-    def _learn_equality_of_inputs(self, condition: Condition) -> None:
-        """Store ``symbol == expression`` in the original symbols too, for `simplify`."""
-        if not isinstance(condition, Relation) or condition.kind != EQ:
+    def _learn_order(self, fact: Relation) -> None:
+        narrowed = narrow(fact.expr)
+        if narrowed is None:
+            self._at_least_zero.append(fact.expr)
+            dividend = dividend_bound(fact.expr)
+            if dividend is not None:
+                self._learn_viewed(relation(GE, dividend))
             return
-        solved = _solve(self.simplify(condition.expr))
-        if solved is not None:
-            self._equate(*solved)
-            return
-        part = _single_atom(self.simplify(condition.expr))
-        if part is not None and part[1] in (1, -1):
-            self._equal_atoms[part[0].expr] = -part[2] * part[1]
+        variable, value = narrowed
+        self._replace(variable, value)
+        original = self._originals.get(variable, variable)
+        if isinstance(value, Expr):
+            self._originals[value] = original
+        elif symbol_of(original).kind != "quotient":
+            self._equate(original, value)
 
-    def _equate(self, variable: Expr, value: IntExpr) -> None:
-        """Store an equality in original symbols."""
-        self.equal = {s: subs(v, {variable: value}) for s, v in self.equal.items()}
-        self.equal[variable] = value
+    def _learn_not_equal(self, fact: Relation) -> None:
+        self._not_zero.add(fact.expr)
+        low, high = bounds(fact.expr)
+        if low == 0:
+            self._learn_viewed(relation(GE, fact.expr - 1))
+        elif high == 0:
+            self._learn_viewed(relation(GE, -fact.expr - 1))
 
     def _learn_equal(self, fact: Relation) -> None:
-        multiple = self._as_multiple(fact.expr)
+        multiple = self._solve_multiple(fact.expr)
         if multiple is not None:
-            variable, value = multiple
-            limits = symbol_of(variable)
-            self._replace(variable, value)
-            self._keep_multiple(variable, value)
-            if isinstance(limits.hi, int) and limits.hi < INF and symbols(value) - {variable}:
-                self._learn_viewed(relation(GE, limits.hi - value))
-            if lower_bound(value) < limits.lo:
-                self._learn_viewed(relation(GE, value - limits.lo))
-            return
-        solved = _solve(fact.expr)
-        if solved is None:
+            self._learn_multiple(*multiple)
+        elif (solution := solve(fact.expr)) is not None:
+            self._learn_solution(fact.expr, *solution)
+        else:
             for side in (fact.expr, -fact.expr):
                 self._learn_order(Relation(GE, side))
-            return
-        variable, value = solved
+
+    def _learn_multiple(self, variable: Expr, value: IntExpr) -> None:
+        """Learn that the symbol is ``divisor * quotient + rest``."""
         limits = symbol_of(variable)
         self._replace(variable, value)
-        # The division's remainder:
-        self._learn_viewed(relation(EQ, subs(fact.expr, {variable: value})))
-        # The variable's known range now holds for what it equals.
+        self._store_multiple(variable, value)
+        if isinstance(limits.hi, int) and limits.hi < INF and symbols(value) - {variable}:
+            self._learn_viewed(relation(GE, limits.hi - value))
+        if lower_bound(value) < limits.lo:
+            self._learn_viewed(relation(GE, value - limits.lo))
+
+    def _learn_solution(self, expr: Expr, variable: Expr, value: IntExpr) -> None:
+        """Learn that the symbol has this value, from ``expr == 0``."""
+        limits = symbol_of(variable)
+        self._replace(variable, value)
+        # If the value is a quotient, there is no remainder.
+        self._learn_viewed(relation(EQ, subs(expr, {variable: value})))
+        # The symbol's range now holds for its value.
         if limits.lo > -INF:
             self._learn_viewed(relation(GE, value - limits.lo))
         if not isinstance(limits.hi, int) or limits.hi < INF:
             self._learn_viewed(relation(GE, limits.hi - value))
 
-    def _as_multiple(self, expr: Expr) -> tuple[Expr, IntExpr] | None:
+    def _solve_multiple(self, expr: Expr) -> tuple[Expr, IntExpr] | None:
         """For ``(a * symbol + b) % k == 0`` with ``a`` coprime to ``k``: the symbol and ``k * q +
         c``."""
         atom = expr.atom
         if not isinstance(atom, Mod):
             return None
         if isinstance(atom.right, Expr):
-            return self._as_symbolic_multiple(atom.left, atom.right)
+            return self._solve_symbolic_multiple(atom.left, atom.right)
         if atom.right <= 0 or len(symbols(atom.left)) != 1:
             return None
         (variable,) = symbols(atom.left)
@@ -290,7 +281,7 @@ class Facts:
             (variable - offset) // k, low, INF if high >= INF else (high - offset) // k)
         return variable, k * quotient + offset
 
-    def _as_symbolic_multiple(self, left: IntExpr, right: Expr) -> tuple[Expr, IntExpr] | None:
+    def _solve_symbolic_multiple(self, left: IntExpr, right: Expr) -> tuple[Expr, IntExpr] | None:
         """For ``symbol % right == 0``, both positive: the symbol and ``right * q``."""
         if not isinstance(left, Expr) or not isinstance(left.atom, Symbol) or left in right.symbols:
             return None
@@ -298,41 +289,11 @@ class Facts:
             return None
         return left, right * self._quotient(left // right, 1, INF)
 
-    def _keep_multiple(self, variable: Expr, value: IntExpr) -> None:
-        """For `factored`: store a multiple in the original symbols, unless they depend on data."""
-        original, product = self._whole.get(variable, variable), subs(value, self._whole)
-        if all(symbol_of(s).kind != "unbacked" for s in (original, *symbols(product))):
-            self._multiples.append((original, product))
-
     def _quotient(self, value: IntExpr, low: int, high: int) -> Expr:
         """A new symbol for a value in viewed symbols."""
         made = symbol(f"q{len(self.quotients)}", low, high, "quotient")
-        self.quotients[made] = subs(subs(value, self._whole), self.quotients)
+        self.quotients[made] = subs(subs(value, self._originals), self.quotients)
         return made
-
-    def _learn_not_equal(self, fact: Relation) -> None:
-        self._not_zero.add(fact.expr)
-        low, high = bounds(fact.expr)
-        if low == 0:
-            self._learn_order(Relation(GE, _nonconstant(fact.expr - 1)))
-        elif high == 0:
-            self._learn_order(Relation(GE, _nonconstant(-fact.expr - 1)))
-
-    def _learn_order(self, fact: Relation) -> None:
-        narrowed = _narrowed(fact.expr)
-        if narrowed is not None:
-            variable, value = narrowed
-            self._replace(variable, value)
-            original = self._whole.get(variable, variable)
-            if isinstance(value, Expr):
-                self._whole[value] = original
-            elif symbol_of(original).kind != "quotient":
-                self._equate(original, value)
-        else:
-            self._at_least_zero.append(fact.expr)
-            dividend = _bound_of_dividend(fact.expr)
-            if dividend is not None:
-                self._learn_viewed(relation(GE, dividend))
 
     def _replace(self, variable: Expr, value: IntExpr) -> None:
         """View ``variable`` as ``value`` from now on."""
@@ -341,128 +302,70 @@ class Facts:
         self._view[variable] = value
         self._at_least_zero = [subs(known, step) for known in self._at_least_zero]
         self._not_zero = {e for e in (subs(k, step) for k in self._not_zero) if isinstance(e, Expr)}
-        self._known = {rewrite(k, lambda expr: subs(expr, step)) for k in self._known}
+        self._alternatives = {rewrite(k, lambda expr: subs(expr, step)) for k in self._alternatives}
         self._viewed.clear()
         self._signs.clear()
 
+    # -- in the original symbols -------------------------------------------------------------------
 
-def never_less(left: IntExpr, right: IntExpr) -> bool:
-    """Whether ``left >= right`` for all values of their symbols."""
-    return not somewhere_less(left, right) and lower_bound(left - right) >= 0
+    def simplify(self, value: IntExpr) -> IntExpr:
+        """The value with equal symbols replaced; other symbols stay the original ones."""
+        if self.equal:
+            value = subs(value, self.equal)
+        known = self._equal_atoms
+        if not known or isinstance(value, int):
+            return value
+        return sum_of_products(value, lambda atom: known.get(atom.expr, atom.expr))
+
+    def factored(self, value: IntExpr) -> IntExpr:
+        """`simplify`, with known multiples written as products of ``quotients``.
+
+        ``(s0 // s1) * s1`` and ``s0`` are then one expression if ``s1`` divides ``s0``.
+        """
+        value = self.simplify(value)
+        for variable, multiple in self._multiples:
+            known, product = self.simplify(variable), self.simplify(multiple)
+            if isinstance(known, Expr) and known.atom and known not in symbols(product):
+                value = subs(value, {known: product})
+        return self._without_functions(computed_exactly(value))
+
+    def _without_functions(self, value: IntExpr) -> IntExpr:
+        """The value with a quotient symbol in place of each function that only Python can
+        compute."""
+        if isinstance(value, int) or not has_functions(value):
+            return value
+        return with_functions(value, self._symbol_of_function)
+
+    def _symbol_of_function(self, made: Expr) -> Expr:
+        known = self._functions.get(made)
+        if known is None:
+            known = symbol(f"q{len(self.quotients)}", *made.bounds, "quotient")
+            self._functions[made] = known
+            self.quotients[known] = subs(made, self.quotients)
+        return known
+
+    def _store_equality(self, condition: Condition) -> None:
+        """For `simplify`: store ``symbol == expression`` in the original symbols."""
+        if not isinstance(condition, Relation) or condition.kind != EQ:
+            return
+        solved = solve(self.simplify(condition.expr))
+        if solved is not None:
+            self._equate(*solved)
+            return
+        part = single_atom(self.simplify(condition.expr))
+        if part is not None and part[1] in (1, -1):
+            self._equal_atoms[part[0].expr] = -part[2] * part[1]
+
+    def _store_multiple(self, variable: Expr, value: IntExpr) -> None:
+        """For `factored`: store a multiple in the original symbols, unless they depend on data."""
+        original, product = self._originals.get(variable, variable), subs(value, self._originals)
+        if all(symbol_of(s).kind != "unbacked" for s in (original, *symbols(product))):
+            self._multiples.append((original, product))
+
+    def _equate(self, variable: Expr, value: IntExpr) -> None:
+        """Store that a symbol has this value, both in original symbols."""
+        self.equal = {s: subs(v, {variable: value}) for s, v in self.equal.items()}
+        self.equal[variable] = value
 
 
 _LEARN = {EQ: Facts._learn_equal, NE: Facts._learn_not_equal, GE: Facts._learn_order}
-
-
-def _nonconstant(value: IntExpr) -> Expr:
-    assert isinstance(value, Expr)
-    return value
-
-
-def _solve(expr: IntExpr) -> tuple[Expr, IntExpr] | None:
-    """``(symbol, value)`` with ``symbol == value`` if ``expr == 0``, or None.
-
-    The youngest symbol is replaced, so that the symbols of the first inputs survive. Data-dependent
-    symbols are replaced first and never replace others, because inputs' sizes are known earlier.
-    """
-    known = [s for s in symbols(expr) if not _depends_on_data(s)]
-    data = [s for s in symbols(expr) if _depends_on_data(s)]
-    for variable in sorted(data, key=_age) + ([] if data else sorted(known, key=_age)):
-        slope, rest = split_linear(expr, variable) or (None, 0)
-        if slope in (1, -1):
-            return variable, -rest * slope
-        if isinstance(slope, int) and len(data) == 1:
-            return variable, floor_div(-rest, slope)
-    return None
-
-
-def _depends_on_data(variable: Expr) -> bool:
-    return symbol_of(variable).kind == "unbacked"
-
-
-def _age(variable: Expr) -> tuple[int, int]:
-    """The sort key of a symbol's age: least for the youngest.
-
-    Data-dependent symbols count in their names, in the order in which running code binds them; ids
-    belong to the process.
-    """
-    found = symbol_of(variable)
-    number = found.name[1:]
-    counts = found.kind == "unbacked" and number.isdigit()
-    return (-int(number) if counts else 0), -found.id
-
-
-def _single_atom(expr: IntExpr) -> tuple[Atom, int, int] | None:
-    """For ``a * atom + b``: the atom, ``a`` and ``b``; else None."""
-    if isinstance(expr, int) or len(expr.terms) != 1:
-        return None
-    ((monomial, slope),) = expr.terms.items()
-    return (monomial[0], slope, expr.const) if len(monomial) == 1 else None
-
-
-def _bound_of_dividend(expr: Expr) -> IntExpr | None:
-    """From ``a * (left // right) + b >= 0``, an expression of ``left`` that is at least 0."""
-    atom, slope, rest = _single_atom(expr) or (None, 0, 0)
-    if not isinstance(atom, FloorDiv) or lower_bound(atom.right) < 1:
-        return None
-    if slope > 0:
-        return atom.left - -(rest // slope) * atom.right
-    return (rest // -slope + 1) * atom.right - 1 - atom.left
-
-
-def _without_division(expr: Expr) -> IntExpr | None:
-    """A lower bound of a positive multiple of the expression, with the dividend instead of a
-    quotient: ``4*m + n - 3`` for ``m + n // 4``, and ``4*m - n`` for ``m - n // 4``."""
-    for monomial, slope in expr.terms.items():
-        for at, atom in enumerate(monomial):
-            if not isinstance(atom, FloorDiv) or not isinstance(atom.right, int) or atom.right < 1:
-                continue
-            rest = prod([other.expr for other in (*monomial[:at], *monomial[at + 1 :])])
-            if lower_bound(rest) >= 0:
-                dividend = atom.left if slope < 0 else atom.left - (atom.right - 1)
-                others = expr - slope * rest * atom.expr
-                return atom.right * others + slope * rest * dividend
-    return None
-
-
-def _without_first_values(expr: Expr) -> Expr | None:
-    """An expression with a division, for larger values of its one symbol, if it is at least 0 for
-    the smallest ones; else None."""
-    if len(expr.symbols) != 1 or not any(isinstance(atom, FloorDiv) for atom in expr.atoms()):
-        return None
-    (variable,) = expr.symbols
-    limits = symbol_of(variable)
-    if limits.lo <= -INF or not isinstance(limits.hi, int) or limits.hi - limits.lo < _FIRST_VALUES:
-        return None
-    if any(_value_at(expr, variable, limits.lo + i) < 0 for i in range(_FIRST_VALUES)):
-        return None
-    rest = symbol(limits.name, limits.lo + _FIRST_VALUES, limits.hi, limits.kind)
-    later = subs(expr, {variable: rest})
-    return later if isinstance(later, Expr) else None
-
-
-def _value_at(expr: Expr, variable: Expr, number: int) -> int:
-    """The value for a number in place of the one symbol; 0 if a divisor is, which never happens."""
-    try:
-        value = subs(expr, {variable: number})
-    except ZeroDivisionError:
-        return 0
-    assert isinstance(value, int)
-    return value
-
-
-def _narrowed(expr: Expr) -> tuple[Expr, IntExpr] | None:
-    """For ``a * symbol + b >= 0``: the symbol, and one of the same name with the narrower range."""
-    if len(expr.symbols) != 1:
-        return None
-    (variable,) = expr.symbols
-    slope, rest = split_linear(expr, variable) or (expr, expr)
-    limits = symbol_of(variable)
-    if not (isinstance(slope, int) and isinstance(rest, int) and isinstance(limits.hi, int)):
-        return None
-    if slope > 0:
-        low, high = max(limits.lo, -(rest // slope)), limits.hi
-    else:
-        low, high = limits.lo, min(limits.hi, rest // -slope)
-    value = low if low == high else symbol(limits.name, low, high, limits.kind)
-    return variable, value
