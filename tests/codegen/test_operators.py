@@ -26,6 +26,8 @@ CASES: dict[str, Any] = {
     "where": (lambda x, y: torch.where(x > 0, x, y), X, Y),
     "masked_fill": (lambda x: x.masked_fill(x > 0, float("-inf")), X),
     "activations": (lambda x: (F.gelu(x), F.silu(x), F.elu(x), F.softplus(x), F.hardswish(x)), X),
+    "gelu far from and at zero": (
+        lambda x: (F.gelu(x), F.gelu(x.double())), torch.tensor([-1e30, -99.0, -13.1, -0.0, 1e30])),
     "tanh gelu": (lambda x: F.gelu(x, approximate="tanh"), X),
     "hardswish that overflows": (lambda x: F.hardswish(x * 1e38), X),
     "nan_to_num": (lambda x: torch.nan_to_num(x / 0), X),

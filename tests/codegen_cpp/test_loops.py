@@ -470,6 +470,7 @@ def test_every_instruction_set(simd: str) -> None:
         from tests.codegen_cpp.test_operators import operator_kernel
 
         check(*operator_kernel("f32", 40))
+        check(*operator_kernel("f64", 40))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -293,6 +293,7 @@ _NUMPY: Final[dict[str, Callable[..., Array]]] = {
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
     "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "erf": _torch(torch.erf), "erfc": _torch(torch.erfc), "lgamma": _torch(torch.lgamma),
+    "normal_cdf": _torch(torch.special.ndtr),
     "sigmoid": lambda a: 1 / (1 + np.exp(-a)), "floor": np.floor, "ceil": np.ceil,
     "trunc": np.trunc, "round": np.rint, "atan2": np.arctan2, "hypot": np.hypot,
     "copysign": np.copysign, "nextafter": np.nextafter, "isnan": np.isnan, "isinf": np.isinf,

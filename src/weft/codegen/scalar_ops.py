@@ -82,6 +82,7 @@ _TABLE: Final = [
     ("atanh", 1, "float", "same", ""),
     ("erf", 1, "float", "same", "Gauss error function"),
     ("erfc", 1, "float", "same", "1 - erf(a), accurate for large a"),
+    ("normal_cdf", 1, "float", "same", "(1 + erf(a / sqrt(2))) / 2, to 1e-7 in f32"),
     ("lgamma", 1, "float", "same", "log |gamma(a)|"),
     ("sigmoid", 1, "float", "same", "1 / (1 + e^-a)"),
     ("floor", 1, "float", "same", ""),
@@ -143,6 +144,6 @@ COMBINING: Final = ("add", "mul", "maximum", "minimum")
 DEAR: Final = frozenset({
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh",
     "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "erf", "erfc", "erfinv",
-    "pow", "lgamma", "digamma", "sigmoid",
+    "normal_cdf", "pow", "lgamma", "digamma", "sigmoid",
 })
 """Operators that cost as much as ten others."""

@@ -21,9 +21,9 @@ FUNCTION: Final = {"xor": "xor_"}
 
 _MATH: Final = (
     "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "atan",
-    "tanh", "erf", "sigmoid", "floor", "ceil", "trunc", "round", "copysign",
+    "tanh", "erf", "normal_cdf", "sigmoid", "floor", "ceil", "trunc", "round", "copysign",
 )
-_OF_DOUBLE: Final = ("atan", "erf")
+_OF_DOUBLE: Final = ("atan",)
 """What math.h has for float only."""
 _LIBRARY: Final = (
     "tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "lgamma", "atan2",

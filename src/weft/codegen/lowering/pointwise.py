@@ -124,16 +124,12 @@ def gelu_tanh(b: Emitter, x: Node) -> Node:
     cube = b.op("mul", b.op("mul", x, x), x)
     inside = b.op("add", x, b.op("mul", cube, _const(b, 0.044715, x)))
     bent = b.op("tanh", b.op("mul", inside, _const(b, math.sqrt(2 / math.pi), x)))
-    return _half_times(b, x, b.op("add", bent, _const(b, 1.0, x)))
+    factor = b.op("add", bent, _const(b, 1.0, x))
+    return b.op("mul", b.op("mul", x, _const(b, 0.5, x)), factor)
 
 
 def gelu_erf(b: Emitter, x: Node) -> Node:
-    bent = b.op("erf", b.op("mul", x, _const(b, math.sqrt(0.5), x)))
-    return _half_times(b, x, b.op("add", bent, _const(b, 1.0, x)))
-
-
-def _half_times(b: Emitter, x: Node, factor: Node) -> Node:
-    return b.op("mul", b.op("mul", x, _const(b, 0.5, x)), factor)
+    return b.op("mul", x, b.op("normal_cdf", x))
 
 
 def softplus_of(b: Emitter, x: Node) -> Node:
@@ -418,12 +414,9 @@ def gelu_backward(
 
 
 def _gelu_erf_backward(b: Emitter, grad: Node, x: Node) -> Node:
-    one = _const(b, 1.0, x)
-    bent = b.op("erf", b.op("mul", x, _const(b, math.sqrt(0.5), x)))
-    cdf = b.op("mul", b.op("add", bent, one), _const(b, 0.5, x))
     bell = b.op("exp", b.op("mul", b.op("mul", x, x), _const(b, -0.5, x)))
     pdf = b.op("mul", bell, _const(b, 1 / math.sqrt(2 * math.pi), x))
-    return b.op("mul", grad, b.op("add", cdf, b.op("mul", x, pdf)))
+    return b.op("mul", grad, b.op("add", b.op("normal_cdf", x), b.op("mul", x, pdf)))
 
 
 def _gelu_tanh_backward(b: Emitter, grad: Node, x: Node) -> Node:

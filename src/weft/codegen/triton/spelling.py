@@ -63,6 +63,7 @@ _FLOAT: Final[dict[str, str]] = {
     "sqrt": "tl.sqrt_rn({0})",
     "reciprocal": "tl.div_rn(tl.full([], 1.0, {0}.dtype), {0})",
     "sigmoid": "tl.sigmoid({0})",
+    "normal_cdf": "p.libdevice.erf({0} * 0.7071067811865476) * 0.5 + 0.5",
     "exp": "tl.exp({0})",
     "sin": "p.libdevice.sin({0})",
     "cos": "p.libdevice.cos({0})",

@@ -66,6 +66,8 @@ template <> struct IntOf<8> { typedef int64_t type; typedef uint64_t utype; };
 template <class T> using IntLike = typename IntOf<sizeof(T)>::type;
 template <class T> using UIntLike = typename IntOf<sizeof(T)>::utype;
 
+template <class T> struct Bare { typedef T type; };
+template <class T> struct Bare<T&> { typedef T type; };
 template <class A, class B> constexpr bool same = false;
 template <class A> constexpr bool same<A, A> = true;
 template <class T> constexpr bool is_float = same<T, float> || same<T, double>;
@@ -75,10 +77,66 @@ template <class To, class From> INLINE To bits(From x) {
   return __builtin_bit_cast(To, x);
 }
 
-// Value conversion of one part.
+// Value conversion of one part. Instructions are named where GCC takes each lane, or each half, by itself.
+template <class To, int L, class From> INLINE Part<To, L> convert(From x);
+
+template <class V> INLINE auto in_register(V x) {  // vectors of less than 16 bytes at the beginning of one
+  typedef int64_t Register __attribute__((vector_size(16)));
+  if constexpr (sizeof(V) >= 16) return x;
+  else return Register{(int64_t)bits<typename IntOf<sizeof(V)>::utype>(x)};
+}
+template <class V, class R> INLINE V from_register(R r) {
+  if constexpr (sizeof(V) >= 16) return bits<V>(r);
+  else return bits<V>((typename IntOf<sizeof(V)>::utype)bits<Part<int64_t, 2>>(r)[0]);
+}
+#if defined(WEFT_AVX512)
+constexpr int REGISTER_BYTES = 64;
+#elif defined(WEFT_AVX2)
+constexpr int REGISTER_BYTES = 32;
+#else
+constexpr int REGISTER_BYTES = 0;
+#endif
+template <int From, int To> constexpr bool can_widen = From < To && To >= 16 && To <= REGISTER_BYTES;
+template <int From, int To> constexpr bool can_narrow = From > To && From >= 16 && REGISTER_BYTES == 64;
+
+#define WEFT_CONVERT(IS, INSTRUCTION) if constexpr (IS) asm(INSTRUCTION " %1, %0" : "=v"(r) : "v"(in_register(x))); else
+#define WEFT_WIDEN(FROM, TO, SUFFIX)                                                        \
+  WEFT_CONVERT(sizeof(E) == FROM && sizeof(To) == TO && (E)-1 < 0, "vpmovsx" SUFFIX)        \
+  WEFT_CONVERT(sizeof(E) == FROM && sizeof(To) == TO, "vpmovzx" SUFFIX)
+#define WEFT_NARROW(FROM, TO, SUFFIX) WEFT_CONVERT(sizeof(E) == FROM && sizeof(To) == TO, "vpmov" SUFFIX)
+template <class To, class E, int L> INLINE Part<To, L> widen(Part<E, L> x) {
+  Part<To, L> r;
+  WEFT_WIDEN(1, 2, "bw") WEFT_WIDEN(1, 4, "bd") WEFT_WIDEN(1, 8, "bq") WEFT_WIDEN(2, 4, "wd") WEFT_WIDEN(2, 8, "wq")
+  WEFT_WIDEN(4, 8, "dq") static_assert(sizeof(E) < sizeof(To));
+  return r;
+}
+template <class To, class E, int L> INLINE Part<To, L> narrow(Part<E, L> x) {
+  Part<typename IntOf<sizeof(To)>::type, (sizeof(To) * L < 16 ? 16 / sizeof(To) : L)> r;
+  WEFT_NARROW(8, 4, "qd") WEFT_NARROW(8, 2, "qw") WEFT_NARROW(8, 1, "qb") WEFT_NARROW(4, 2, "dw")
+  WEFT_NARROW(4, 1, "db") WEFT_NARROW(2, 1, "wb") static_assert(sizeof(E) > sizeof(To));
+  return from_register<Part<To, L>>(r);
+}
+template <class To, class E, int L> INLINE Part<To, L> to_eight_bytes(Part<E, L> x) {
+  Part<To, L> r;
+  WEFT_CONVERT((same<E, float> && same<To, double>), "vcvtps2pd")
+  WEFT_CONVERT((same<E, float>), "vcvttps2qq")
+  WEFT_CONVERT((same<To, double>), "vcvtdq2pd") static_assert(same<E, int32_t>);
+  return r;
+}
+
 template <class To, int L, class From> INLINE Part<To, L> convert(From x) {
   if constexpr (L == 1) return (To)x;
-  else return __builtin_convertvector(x, Part<To, L>);
+  else {
+    typedef typename Bare<decltype(x[0])>::type E;
+    constexpr int from = sizeof(From), to = sizeof(To) * L;
+    if constexpr (is_float<E> || is_float<To>) {
+      if constexpr (can_widen<from, to> && to == 64 && (same<E, float> || same<E, int32_t>)) return to_eight_bytes<To, E, L>(x);
+      else return __builtin_convertvector(x, Part<To, L>);
+    } else if constexpr (can_widen<from, to>) return widen<To, E, L>(x);
+    else if constexpr (can_narrow<from, to>) return narrow<To, E, L>(x);
+    else if constexpr (from >= 4 * to) return convert<To, L>(convert<typename IntOf<sizeof(E) / 2>::type, L>(x));
+    else return __builtin_convertvector(x, Part<To, L>);
+  }
 }
 
 // Lane i is x[at[i]], or y[at[i] - N] from N on.
@@ -171,6 +229,14 @@ template <class T, int L> INLINE Part<IntLike<T>, L> wide_mask(Part<int32_t, L> 
 }
 template <class T, int L> INLINE Part<T, L> select_part(Part<int32_t, L> m, Part<T, L> a, Part<T, L> b) {
   if constexpr (L == 1) return m ? a : b;
+#ifdef WEFT_AVX512
+  else if constexpr (sizeof(T) == 8 && L >= 4) {  // GCC converts such masks by many instructions
+    uint8_t lanes;
+    asm("vpmovd2m %1, %0" : "=Yk"(lanes) : "v"(m));
+    asm("vblendmpd %1, %2, %0%{%3%}" : "=v"(a) : "v"(a), "v"(b), "Yk"(lanes));
+    return a;
+  }
+#endif
   else return wide_mask<T, L>(m) != 0 ? a : b;
 }
 template <class T, int L, int P>
@@ -197,6 +263,19 @@ template <int L, int P> INLINE bool any_lane(Vec<bool, L, P> m) {
   else {
     Part<int32_t, L> joined = m.p[0];
     UNROLL for (int k = 1; k < P; ++k) joined |= m.p[k];
+#if defined(WEFT_AVX512) || defined(WEFT_AVX2)
+    if constexpr (sizeof(joined) >= 16) {
+      bool found;
+#ifdef WEFT_AVX512
+      typename IntOf<(L > 8 ? 2 : 1)>::utype lanes;
+      asm("vpmovd2m %1, %0" : "=Yk"(lanes) : "v"(joined));
+      found = lanes != 0;
+#else
+      asm("vptest %1, %1" : "=@ccnz"(found) : "x"(joined));
+#endif
+      return found;
+    }
+#endif
     int64_t words[(L + 1) / 2] = {}, r = 0;
     __builtin_memcpy(words, &joined, sizeof(joined));
     UNROLL for (int i = 0; i < (L + 1) / 2; ++i) r |= words[i];
@@ -462,6 +541,13 @@ template <> struct Memory<bfloat16> {
   }
   // Round to nearest even: add half of the last kept bit's weight (less one for even results).
   template <int L> static INLINE Part<uint16_t, L> encode(Part<float, L> x) {
+#ifdef WEFT_AVX512
+    if constexpr (sizeof(x) >= 16) {  // NaN becomes the one that the carry of rounding leaves a NaN
+      asm("vfixupimmps $0, %1, %0, %0" : "+v"(x) : "v"(0x33 - Part<int32_t, L>{}));
+      auto u = bits<Part<uint32_t, L>>(x);
+      return convert<uint16_t, L>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+    }
+#endif
     auto u = bits<Part<uint32_t, L>>(x);
     auto rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
     auto nan = (u >> 16) | 0x40;  // the carry of rounding could turn a NaN into infinity

@@ -1,4 +1,4 @@
-// Functions of libraries: two of double, and rarer ones of both types.
+// Functions of libraries: one of double, and rarer ones of both types.
 //
 // Whole vectors go through SLEEF, which is part of torch and gives eager's results, where torch exports it
 // (WEFT_SLEEF, see cpp_build.py); other vectors and scalars go lane by lane through libm.
@@ -49,7 +49,7 @@ template <class T, int L> constexpr bool in_sleef = false;
 #define WEFT_OF_DOUBLE(NAME, ULP) \
   WEFT_LIBRARY1(NAME, ULP)        \
   WEFT_FV INLINE Vec<double, L, P> NAME(Vec<double, L, P> a) { return library_##NAME(a); }
-WEFT_OF_DOUBLE(atan, _u10) WEFT_OF_DOUBLE(erf, _u10)
+WEFT_OF_DOUBLE(atan, _u10)
 
 // What has no other form.
 #define WEFT_OF_BOTH1(NAME, ULP) \

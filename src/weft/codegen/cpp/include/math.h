@@ -2,7 +2,7 @@
 //
 // Polynomials fitted for this file (minimax on the interval named beside each), evaluated with fma: those of float and
 // of double stand beside each other, as type_of<T>(float's, double's) or as overloads.
-// Arc tangent and error function of double, and rarer functions of both types: see library.h.
+// Arc tangent of double, and rarer functions of both types: see library.h.
 #pragma once
 #include "core.h"
 
@@ -33,10 +33,17 @@ template <class T> constexpr T type_of(float a, double b) {
   else return b;
 }
 
-// c0 + c1 x + c2 x^2 + ...
+#define WEFT_SERIES template <class T, int L, int P, class... C> INLINE Vec<T, L, P>
+// c0 + c2 z + c4 z^2 + ...
+WEFT_TV INLINE Vec<T, L, P> every_second(Vec<T, L, P> z, Lane<T> c0) { return all(z, c0); }
+WEFT_TV INLINE Vec<T, L, P> every_second(Vec<T, L, P> z, Lane<T> c0, Lane<T>) { return all(z, c0); }
+WEFT_SERIES every_second(Vec<T, L, P> z, Lane<T> c0, Lane<T>, C... c) { return fma(z, every_second(z, c...), c0); }
+// c0 + c1 x + c2 x^2 + ...: long ones in two chains, half as long each. Of what waits for its operands a processor
+// holds some 100 instructions.
 WEFT_TV INLINE Vec<T, L, P> poly(Vec<T, L, P> x, Lane<T> c0) { return all(x, c0); }
-template <class T, int L, int P, class... C> INLINE Vec<T, L, P> poly(Vec<T, L, P> x, Lane<T> c0, C... c) {
-  return fma(x, poly(x, c...), c0);
+WEFT_SERIES poly(Vec<T, L, P> x, Lane<T> c0, C... c) {
+  if constexpr (sizeof...(c) < 7) return fma(x, poly(x, c...), c0);
+  else return fma(x, every_second(x * x, c...), every_second(x * x, c0, c...));
 }
 
 template <class T> constexpr int DIGITS = type_of<T>(23, 52);  // of the mantissa
@@ -54,8 +61,32 @@ WEFT_TV INLINE Vec<T, L, P> shift_right(Vec<T, L, P> a, int n) {  // of bits
 }
 WEFT_TV INLINE Vec<T, L, P> copysign(Vec<T, L, P> a, Vec<T, L, P> b) {
   constexpr IntLike<T> sign = SIGN<IntLike<T>>;
+#ifdef WEFT_AVX512
+  if constexpr (sizeof(a.p[0]) >= 16) {
+    PARTS asm("vpternlogd $0xd8, %2, %1, %0" : "+v"(a.p[k]) : "v"(b.p[k]), "v"(sign - Part<IntLike<T>, L>{}));
+    return a;
+  }
+#endif
   return as_float<T>(or_(as_int(a) & (IntLike<T>)~sign, as_int(b) & sign));
 }
+// a < b ? c : d, without a mask between
+WEFT_TV INLINE Vec<T, L, P> if_less(Vec<T, L, P> a, Vec<T, L, P> b, Vec<T, L, P> c, Vec<T, L, P> d) {
+  PARTS d.p[k] = a.p[k] < b.p[k] ? c.p[k] : d.p[k];
+  return d;
+}
+// The smaller (greater) one of x and a bound; NaN passes.
+#define WEFT_BOUND(NAME, INSTRUCTION, COMPARE)                                                                        \
+  WEFT_TV INLINE Vec<T, L, P> NAME(Vec<T, L, P> x, Lane<T> bound) {                                                   \
+    PARTS {                                                                                                           \
+      auto y = x.p[k], b = bound - Part<T, L>{};                                                                      \
+      if constexpr (has_extremes<T, sizeof(y)> && same<T, float>) asm(INSTRUCTION "ps %1, %2, %0" : "=v"(x.p[k]) : "v"(y), "v"(b)); \
+      else if constexpr (has_extremes<T, sizeof(y)>) asm(INSTRUCTION "pd %1, %2, %0" : "=v"(x.p[k]) : "v"(y), "v"(b)); \
+      else x.p[k] = b COMPARE y ? b : y;                                                                              \
+    }                                                                                                                 \
+    return x;                                                                                                         \
+  }
+WEFT_BOUND(at_most, "vmin", <)
+WEFT_BOUND(at_least, "vmax", >)
 
 // ---- rounding and roots -------------------------------------------------------------------------
 
@@ -108,11 +139,10 @@ WEFT_TV INLINE Vec<T, L, P> rsqrt(Vec<T, L, P> a) { return reciprocal(sqrt(a)); 
 
 // ---- exponentials -------------------------------------------------------------------------------
 
-// 2^n for integral n whose power is a normal number: n is added to a number whose last bits then hold the exponent.
-WEFT_TV INLINE Vec<T, L, P> power_of_two(Vec<T, L, P> n) {
-  constexpr T start = type_of<T>(12582912.0f + 127.0f, 6755399441055744.0 + 1023.0);
-  return as_float<T>(shift_left(as_int(n + start), DIGITS<T>));
-}
+// Added to a number, it rounds it to an integer and leaves that, plus the exponent's bias, in the last bits.
+template <class T> constexpr T BIASED = type_of<T>(12582912.0f + 127.0f, 6755399441055744.0 + 1023.0);
+// 2^n of BIASED + n, where the power is a normal number or zero.
+WEFT_TV INLINE Vec<T, L, P> power_of_two(Vec<T, L, P> biased) { return as_float<T>(shift_left(as_int(biased), DIGITS<T>)); }
 // x * 2^n for integral n, |n| at most twice the greatest exponent; one rounding where the result is subnormal.
 WEFT_TV INLINE Vec<T, L, P> scale(Vec<T, L, P> x, Vec<T, L, P> n) {
 #ifdef WEFT_AVX512
@@ -125,77 +155,79 @@ WEFT_TV INLINE Vec<T, L, P> scale(Vec<T, L, P> x, Vec<T, L, P> n) {
     return x;
   }
 #endif
-  auto half = round(n * T(0.5));
-  return x * power_of_two(half) * power_of_two(n - half);
+  auto half = fma(n, T(0.5), all(x, BIASED<T>));
+  return x * power_of_two(half) * power_of_two(n - (half - BIASED<T>) + BIASED<T>);
 }
-// Limits x to [lo, hi]; NaN passes.
-WEFT_TV INLINE Vec<T, L, P> limit(Vec<T, L, P> x, Lane<T> lo, Lane<T> hi) {
-  PARTS {
-    auto a = lo - Part<T, L>{}, b = hi - Part<T, L>{};
-    auto y = a > x.p[k] ? a : x.p[k];
-    x.p[k] = b < y ? b : y;
-  }
-  return x;
-}
-WEFT_TV INLINE Vec<T, L, P> at_most(Vec<T, L, P> x, Lane<T> hi) {
-  PARTS {
-    auto b = hi - Part<T, L>{};
-    x.p[k] = b < x.p[k] ? b : x.p[k];
-  }
-  return x;
-}
-template <class T, int L, int P> struct Reduced { Vec<T, L, P> n, r; };
+template <class T, int L, int P> struct Reduced { Vec<T, L, P> biased, n, r; };
 // x = n ln 2 + r, |r| <= ln 2 / 2.
 WEFT_TV INLINE Reduced<T, L, P> reduce_exp(Vec<T, L, P> x) {
-  auto n = round(x * type_of<T>(1.44269504f, 1.4426950408889634));
+  auto biased = fma(x, type_of<T>(1.44269504f, 1.4426950408889634), all(x, BIASED<T>));
+  auto n = biased - BIASED<T>;
   auto r = fma(n, type_of<T>(-0.693145752f, -0.693147180559663), x);
-  return {n, fma(n, type_of<T>(-1.42860677e-6f, -2.8235290563031577e-13), r)};
+  return {biased, n, fma(n, type_of<T>(-1.42860677e-6f, -2.8235290563031577e-13), r)};
 }
 // (e^r - 1 - r) / r^2 for |r| <= 0.35
 WEFT_FV INLINE F32<L, P> exp_tail(F32<L, P> r) {
-  return poly(r, 0.5000000083f, 0.1666666687f, 0.04166625376f, 0.008333262638f, 0.001394722492f, 0.000199193799f);
+  return poly(r, 0.4999999345f, 0.1666652065f, 0.04166838694f, 0.008368714977f, 0.001381464825f);
 }
 WEFT_FV INLINE F64<L, P> exp_tail(F64<L, P> r) {
-  return poly(r, 0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333326084, 0.0013888888888883711,
-              0.0001984126987500228, 2.480158732567746e-05, 2.755725517000089e-06, 2.755727347871858e-07,
-              2.5105312729622103e-08, 2.09147553258932e-09);
+  return poly(r, 0.5000000000000011, 0.16666666666666413, 0.04166666666653017, 0.00833333333349432, 0.001388888894362763,
+              0.0001984126950687706, 2.4801493101844786e-05, 2.755758611525158e-06, 2.7630247234896177e-07,
+              2.500014045134761e-08);
 }
+WEFT_TV INLINE Vec<T, L, P> exp_of_reduced(Vec<T, L, P> r) { return fma(r, fma(r, exp_tail(r), T(1)), T(1)); }
+WEFT_TV INLINE Vec<T, L, P> expm1_of_reduced(Vec<T, L, P> r) { return fma(r * r, exp_tail(r), r); }
 // Powers that are zero (masked scores) are chosen, not computed: a result below the normal numbers costs some 100 times
 // as much as another.
 WEFT_TV INLINE Vec<T, L, P> exp(Vec<T, L, P> x) {
-  auto zero = all(x, 0);
-  auto vanishes = lt(x, all(x, type_of<T>(-104.0f, -746.0)));
-  auto [n, r] = reduce_exp(at_most(where(vanishes, zero, x), type_of<T>(89.0f, 710.0)));
-  return where(vanishes, zero, scale(fma(r * r, exp_tail(r), r) + T(1), n));
+  auto zero = all(x, 0), least = all(x, type_of<T>(-104.0f, -746.0));
+  auto [biased, n, r] = reduce_exp(if_less(x, least, zero, at_most(x, type_of<T>(89.0f, 710.0))));
+  return if_less(x, least, zero, scale(exp_of_reduced(r), n));
 }
 WEFT_TV INLINE Vec<T, L, P> exp2(Vec<T, L, P> x) {
-  auto zero = all(x, 0);
-  auto vanishes = lt(x, all(x, type_of<T>(-151.0f, -1076.0)));
-  auto y = at_most(where(vanishes, zero, x), type_of<T>(129.0f, 1025.0));
-  auto n = round(y);
+  auto zero = all(x, 0), least = all(x, type_of<T>(-151.0f, -1076.0));
+  auto y = if_less(x, least, zero, at_most(x, type_of<T>(129.0f, 1025.0)));
+  auto n = y + BIASED<T> - BIASED<T>;
   auto r = (y - n) * type_of<T>(0.693147181f, 0.6931471805599453);
-  return where(vanishes, zero, scale(fma(r * r, exp_tail(r), r) + T(1), n));
+  return if_less(x, least, zero, scale(exp_of_reduced(r), n));
 }
 WEFT_TV INLINE Vec<T, L, P> expm1(Vec<T, L, P> x) {
-  auto [n, r] = reduce_exp(limit(x, type_of<T>(-20.0f, -40.0), type_of<T>(89.0f, 710.0)));
-  auto e = fma(r * r, exp_tail(r), r);
-  auto half_power = scale(all(x, T(0.5)), n);  // 2^(n-1): 2^128 would overflow
-  auto y = fma(half_power, e, half_power - T(0.5));
-  return where(lt(abs(x), all(x, type_of<T>(1e-7f, 1e-16))), x, y + y);
+  auto [biased, n, r] = reduce_exp(at_most(at_least(x, type_of<T>(-20.0f, -40.0)), type_of<T>(89.0f, 710.0)));
+  auto half_power = power_of_two(biased - T(1));  // 2^128 would overflow
+  auto y = fma(half_power, expm1_of_reduced(r), half_power - T(0.5));
+  return if_less(abs(x), all(x, type_of<T>(1e-7f, 1e-16)), x, y + y);
 }
 WEFT_TV INLINE Vec<T, L, P> sigmoid(Vec<T, L, P> x) { return reciprocal(exp(neg(x)) + T(1)); }
 
+// 2^-q for q >= 0; 0 from 127 (1023) on.
+WEFT_FV INLINE F32<L, P> power_series(F32<L, P> f) {  // 2^-f for |f| <= 1/2
+  return poly(f, 1.0f, -0.6931469779f, 0.2402224214f, -0.0555073326f, 0.009671509601f, -0.001326486464f);
+}
+WEFT_FV INLINE F64<L, P> power_series(F64<L, P> f) {
+  return poly(f, 1.0, -0.6931471805599497, 0.24022650695908768, -0.05550410866445881, 0.009618129108034456,
+              -0.0013333558228563907, 0.00015403529961292365, -1.5252658115594114e-05, 1.321566276043115e-06,
+              -1.0208538032481528e-07, 7.037290687936639e-09);
+}
+WEFT_TV INLINE Vec<T, L, P> negative_power(Vec<T, L, P> q) {
+  q = at_most(q, type_of<T>(127.0f, 1023.0));
+  auto biased = all(q, BIASED<T>) - q;
+  return power_series(biased - BIASED<T> + q) * power_of_two(biased);
+}
+
 WEFT_FV INLINE F32<L, P> tanh(F32<L, P> x) {
   auto a = abs(x), z = x * x;
-  // |x| < 0.625: x + x^3 p(x^2)
-  auto p = poly(z, -0.3333333091f, 0.1333320976f, -0.05394720427f, 0.02170296711f, -0.008182673861f, 0.002147536864f);
-  auto small = fma(x * z, p, x);
-  auto large = all(x, 1.0f) - all(x, 2.0f) / (exp(a + a) + 1.0f);
-  return copysign(where(lt(a, all(x, 0.625f)), small, large), x);  // also for -0
+  // |x| < 0.55: x + x^3 p(x^2)
+  auto p = poly(z, -0.3333331756f, 0.133325861f, -0.05385230764f, 0.02107167404f, -0.006274237181f);
+  auto [biased, n, r] = reduce_exp(at_most(a, 10.0f) * -2.0f);
+  auto power = exp_of_reduced(r) * power_of_two(biased);  // e^(-2 |x|)
+  auto large = all(x, 1.0f) - (power + power) / (power + 1.0f);
+  return copysign(if_less(a, all(x, 0.55f), fma(x * z, p, x), large), x);  // also for -0
 }
-WEFT_FV INLINE F64<L, P> tanh(F64<L, P> x) {
-  auto y = expm1(at_most(abs(x + x), 40.0));
-  return copysign(y / (y + 2.0), x);
+WEFT_FV INLINE F64<L, P> tanh(F64<L, P> x) {  // with t = e^(-2 |x|) - 1: -t / (t + 2)
+  auto [biased, n, r] = reduce_exp(at_most(abs(x), 20.0) * -2.0);
+  auto power = power_of_two(biased);
+  auto t = fma(power, expm1_of_reduced(r), power - 1.0);
+  return copysign(t / (t + 2.0), x);
 }
 
 // ---- logarithms ---------------------------------------------------------------------------------
@@ -219,20 +251,30 @@ WEFT_TV INLINE Split<T, L, P> split_log(Vec<T, L, P> x) {
   constexpr int digits = DIGITS<T>, bias = sizeof(T) == 4 ? 127 : 1023;
   constexpr I one = (I)bias << digits, root = sizeof(T) == 4 ? (I)0x3f3504f3 : (I)0x3fe6a09e667f3bcd;
   constexpr T power = T((I)1 << digits);
-  auto tiny = lt(x, all(x, type_of<T>(1.17549435e-38f, 2.2250738585072014e-308)));
-  auto u = as_int(where(tiny, x * power, x));
+  auto least = all(x, type_of<T>(1.17549435e-38f, 2.2250738585072014e-308));
+  auto u = as_int(if_less(x, least, x * power, x));
   // Exponent such that the mantissa lies in [sqrt(1/2), sqrt(2)).
   auto i = shift_right(u + (I)(one - root), digits);
   auto f = as_float<T>(u - shift_left(i, digits) + one) - T(1);
-  auto e = as_float<T>(or_(i, as_int(all(x, power)))) - where(tiny, all(x, power + T(bias + digits)), all(x, power + T(bias)));
+  auto e = as_float<T>(or_(i, as_int(all(x, power)))) - if_less(x, least, all(x, power + T(bias + digits)), all(x, power + T(bias)));
   return {e, f, log_tail(f)};
 }
 // log of 0, negative numbers, infinity and NaN; y where x is none of these.
 WEFT_TV INLINE Vec<T, L, P> log_special(Vec<T, L, P> x, Vec<T, L, P> y) {
-  auto infinity = all(x, T(__builtin_inf()));
-  y = where(lt(x, infinity), y, x);                        // +inf, NaN
-  y = where(eq(x, all(x, 0)), neg(infinity), y);
-  return where(lt(x, all(x, 0)), all(x, T(__builtin_nan(""))), y);
+#ifdef WEFT_AVX512
+  if constexpr (sizeof(x.p[0]) >= 16) {  // one instruction, told what each kind of number becomes
+    const auto kinds = (IntLike<T>)0x03530422 - Part<IntLike<T>, L>{};
+    PARTS {
+      if constexpr (same<T, float>) asm("vfixupimmps $0, %2, %1, %0" : "+v"(y.p[k]) : "v"(x.p[k]), "v"(kinds));
+      else asm("vfixupimmpd $0, %2, %1, %0" : "+v"(y.p[k]) : "v"(x.p[k]), "v"(kinds));
+    }
+    return y;
+  }
+#endif
+  auto infinity = all(x, T(__builtin_inf())), zero = all(x, 0);
+  y = if_less(x, infinity, y, x);  // +inf, NaN
+  y = if_less(zero, abs(x), y, if_less(abs(x), infinity, neg(infinity), y));
+  return if_less(x, zero, all(x, T(__builtin_nan(""))), y);
 }
 WEFT_TV INLINE Vec<T, L, P> log_finite(Vec<T, L, P> x) {
   auto [e, f, y] = split_log(x);
@@ -262,17 +304,42 @@ WEFT_TV INLINE Vec<T, L, P> log1p(Vec<T, L, P> x) {
 
 // ---- error function -----------------------------------------------------------------------------
 
-WEFT_FV INLINE F32<L, P> erf(F32<L, P> x) {
-  auto a = abs(x), z = x * x;
-  // |x| <= 1: x + x p(x^2)
-  auto p = poly(z, 0.128379167f, -0.3761263843f, 0.1128378197f, -0.02686540004f, 0.005220945432f, -0.0008482828833f,
-                0.0001125694783f, -9.641515887e-6f);
-  auto small = fma(x, p, x);
-  auto b = limit(a, 0.0f, 3.95f);
-  auto q = poly(b, 0.0003415132967f, 1.127089231f, 0.6381447634f, 0.1031068166f, -0.02183809455f, 0.002947666159f,
-                -0.0001863800157f);  // -log(1 - erf(b)), 1 <= b <= 3.95
-  auto large = all(x, 1.0f) - exp(neg(q));
-  return where(lt(a, all(x, 1.0f)), small, copysign(large, x));
+// (erf(x) - x) / x for z = x^2 <= 1
+WEFT_FV INLINE F32<L, P> erf_tail(F32<L, P> z) {
+  return poly(z, 0.1283791657f, -0.3761262582f, 0.1128358515f, -0.02685381188f, 0.005188327502f, -0.0008010191457f,
+              7.853852865e-05f);
+}
+WEFT_FV INLINE F64<L, P> erf_tail(F64<L, P> z) {
+  return poly(z, 0.12837916709551256, -0.3761263890318352, 0.11283791670944185, -0.02686617064311142, 0.005223977606118157,
+              -0.0008548325929302933, 0.00012055293576655873, -1.4924712299041705e-05, 1.6447131553146343e-06,
+              -1.6206313739195466e-07, 1.3710980744593308e-08, -7.779469796777585e-10);
+}
+// -log2(1 - erf(b)) for 1 <= b <= 4 (6)
+WEFT_FV INLINE F32<L, P> erfc_exponent(F32<L, P> b) {
+  return poly(b, 0.000874314365f, 1.624451478f, 0.923375415f, 0.1463105065f, -0.03030053535f, 0.003941726061f,
+              -0.0002361857979f);
+}
+WEFT_FV INLINE F64<L, P> erfc_exponent(F64<L, P> b) {
+  return poly(b, 5.286098341868315e-07, 1.6279020360013907, 0.9184700147346827, 0.14821111684509525, -0.027490210509252606,
+              -0.0004392123772542838, 0.00257300542561165, -0.0009263834843477786, 5.2657925222152894e-05,
+              0.00011628694162230081, -7.572162048915202e-05, 2.9431380704438816e-05, -8.459825879873494e-06,
+              1.9049121774662112e-06, -3.421392157374947e-07, 4.906574304155024e-08, -5.561357232796951e-09,
+              4.878444329469743e-10, -3.196262350378901e-11, 1.4724101793619991e-12, -4.253628695668268e-14,
+              5.796264686663977e-16);
+}
+WEFT_TV INLINE Vec<T, L, P> erf(Vec<T, L, P> x) {
+  auto a = abs(x);
+  auto small = fma(x, erf_tail(x * x), x);
+  auto large = all(x, 1) - negative_power(erfc_exponent(at_most(a, type_of<T>(4.0f, 6.0))));
+  return if_less(a, all(x, 1), small, copysign(large, x));
+}
+WEFT_FV INLINE F64<L, P> normal_cdf(F64<L, P> x) { return fma(erf(x * 0.7071067811865476), 0.5, all(x, 0.5)); }
+// By the share beyond |x|, whose -log2 the polynomial is up to 6; from there it grows faster, to 127 at 13.
+WEFT_FV INLINE F32<L, P> normal_cdf(F32<L, P> x) {
+  auto q = poly(at_most(abs(x), 14.0f), 1.0f, 1.15110992f, 0.4591549665f, 0.05268811625f, -0.007374144613f,
+                0.000392335721f, 7.640613591e-05f, -1.605420657e-05f, 9.144347224e-07f);
+  auto beyond = negative_power(q);
+  return if_less(x, all(x, 0), beyond, all(x, 1) - beyond);
 }
 
 // ---- sine and cosine ----------------------------------------------------------------------------
@@ -300,15 +367,17 @@ WEFT_FV INLINE F64<L, P> cosine_tail(F64<L, P> z) {
   return poly(z, 0.041666666666666664, -0.0013888888888887382, 2.480158729874307e-05, -2.7557317260008837e-07,
               2.0876143827993133e-09, -1.1382456778061306e-11);
 }
-// x = q pi/2 + r; sine and cosine of r, for |x| < QUADRANT_LIMIT. The last bits of q are in those of n + start.
+// x = q pi/2 + r; sine and cosine of r, for |x| < QUADRANT_LIMIT.
 WEFT_TV INLINE Quadrant<T, L, P> quadrant(Vec<T, L, P> x) {
-  auto n = round(x * type_of<T>(0.636619772f, 0.6366197723675814));
+  constexpr T start = type_of<T>(12582912.0f, 6755399441055744.0);
+  auto q = fma(x, type_of<T>(0.636619772f, 0.6366197723675814), all(x, start));  // with the quadrant in its last bits
+  auto n = q - start;
   auto r = fma(n, -type_of<T>(HALF_PI[0], HALF_PI_OF_DOUBLE[0]), x);
   r = fma(n, -type_of<T>(HALF_PI[1], HALF_PI_OF_DOUBLE[1]), r);
   r = fma(n, -type_of<T>(HALF_PI[2], HALF_PI_OF_DOUBLE[2]), r);
   auto z = r * r;
-  constexpr T start = type_of<T>(12582912.0f, 6755399441055744.0);
-  return {as_int(n + start), fma(r * z, sine_tail(z), r), fma(z * z, cosine_tail(z), fma(z, T(-0.5), all(x, 1)))};
+  auto sine = fma(r * z, sine_tail(z), r);  // +0 for -0
+  return {as_int(q), as_float<T>(or_(as_int(sine), as_int(r) & SIGN<IntLike<T>>)), fma(z * z, cosine_tail(z), fma(z, T(-0.5), all(x, 1)))};
 }
 WEFT_TV INLINE bool any_large(Vec<T, L, P> x) { return any_lane(not_(lt(abs(x), all(x, QUADRANT_LIMIT)))); }
 WEFT_TV INLINE Vec<T, L, P> pick(Quadrant<T, L, P> a, Vec<IntLike<T>, L, P> q) {  // sin(r + q pi/2)
@@ -319,8 +388,7 @@ WEFT_TV INLINE Vec<T, L, P> sin(Vec<T, L, P> x) {
   if (__builtin_expect(any_large(x), 0))
     return map([](T y) { return same<T, float> ? (T)__builtin_sinf(y) : (T)__builtin_sin(y); }, x);
   auto a = quadrant(x);
-  // The polynomial yields +0 for -0: keep the sign of tiny arguments.
-  return where(eq(x, all(x, 0)), x, pick(a, a.q));
+  return pick(a, a.q);
 }
 WEFT_TV INLINE Vec<T, L, P> cos(Vec<T, L, P> x) {
   if (__builtin_expect(any_large(x), 0))
