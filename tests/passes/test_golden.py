@@ -9,6 +9,7 @@ from torch.fx import Graph, GraphModule
 
 from weft.aot import graph as aten_graph
 from weft.aot.trace import trace
+from weft.diagnostics.graph_text import graph_text
 from weft.passes.eliminate_dead_code import eliminate_dead_code
 from weft.passes.fold_constants import fold_constants
 from weft.passes.merge_equal_nodes import merge_equal_nodes
@@ -85,10 +86,10 @@ def aten(function: Callable) -> GraphModule:
 @pytest.mark.parametrize(("run", "function"), CASES, ids=lambda f: f.__name__)
 def test_golden(run: Callable, function: Callable, request: pytest.FixtureRequest) -> None:
     gm = aten(function)
-    before = aten_graph.text(gm)
+    before = graph_text(gm)
     run(gm)
     aten_graph.verify(gm)
-    text = f"# before\n{before}\n# after {run.__name__}\n{aten_graph.text(gm)}"
+    text = f"# before\n{before}\n\n# after {run.__name__}\n{graph_text(gm)}\n"
     path = GOLDEN / f"{run.__name__}.{function.__name__}.txt"
     if request.config.getoption("--update"):
         path.write_text(text)

@@ -55,7 +55,9 @@ def test_attention_with_a_mask_made_of_constants_loads_none_of_them():
         def attend(q):
             mask = torch.ones(8, 8, dtype=torch.bool).tril()
             return torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-        weft.compile(attend)(torch.randn(1, 2, 8, 16))
+        compiled = weft.compile(attend)
+        compiled(torch.randn(1, 2, 8, 16))
+        weft.explain(compiled)(torch.randn(1, 2, 8, 16))  # graphs as text
         assert not ({_HEAVY}), {_HEAVY}
     """)
 

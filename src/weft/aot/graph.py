@@ -1,5 +1,4 @@
-"""The ATen graph: what aot gives to passes and code generation; its rules, its verifier, its
-printer.
+"""The ATen graph, which aot gives to passes and code generation: its rules and its verifier.
 
 An `AtenGraph` is a `torch.fx.GraphModule` whose graph holds
 
@@ -21,10 +20,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft._torch import FakeTensor, LazyGraphModule, OpOverload
+from weft._torch import LazyGraphModule, OpOverload
 from weft.aot.operators import Kind, facts
 from weft.errors import VerificationError
-from weft.shapes.symnode import is_row_major
 
 AtenGraph = GraphModule
 
@@ -32,12 +30,6 @@ AtenGraph = GraphModule
 def make(graph: Graph) -> AtenGraph:
     """The graph module of a graph."""
     return LazyGraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
-
-
-def outputs(gm: AtenGraph) -> tuple[Any, ...]:
-    """The values that the graph returns."""
-    result: tuple[Any, ...] = gm.graph.output_node().args[0]  # type: ignore[assignment]
-    return result
 
 
 def verify(gm: AtenGraph) -> None:
@@ -75,44 +67,3 @@ def _leaves(value: Any) -> list[Any]:
     if isinstance(value, (tuple, list)):
         return [leaf for v in value for leaf in _leaves(v)]
     return [value]
-
-
-def text(gm: AtenGraph) -> str:
-    """The graph as Python: one line per node with its type and source line."""
-    lines = []
-    for node in gm.graph.nodes:
-        if node.op == "placeholder":
-            lines.append(f"{node.name}: {_type(node)}")
-        elif node.op == "output":
-            lines.append(f"return {node.args[0]}")
-        else:
-            lines.append(f"{node.name}: {_type(node)} = {_call(node)}{_where(node)}")
-    return "\n".join(lines) + "\n"
-
-
-def _call(node: Node) -> str:
-    args = [repr(a) for a in node.args] + [f"{k}={v!r}" for k, v in node.kwargs.items()]
-    name = "getitem" if node.target is operator.getitem else str(node.target)
-    return f"{name}({', '.join(args)})"
-
-
-def _type(node: Node) -> str:
-    value = node.meta.get("val")
-    return type_text(value)
-
-
-def type_text(value: Any) -> str:
-    """`f32[2, 3]` for a tensor, `f32[2, 3]:(1, 2)` where it is not contiguous."""
-    if isinstance(value, FakeTensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        dims = ", ".join(str(s) for s in value.size())
-        strides = "" if is_row_major(value) else f":{tuple(value.stride())}"
-        return f"{dtype}[{dims}]{strides}"
-    if isinstance(value, (tuple, list)):
-        return f"({', '.join(type_text(v) for v in value)})"
-    return type(value).__name__
-
-
-def _where(node: Node) -> str:
-    stack = node.meta.get("stack") or ()
-    return f"  # {stack[-1].file}:{stack[-1].line}" if stack else ""

@@ -2,7 +2,7 @@
 
 Place in the pipeline: low; every stage records events, and nothing here imports a stage. `events`
 is the only source of the views `statistics`, `logs`, `trace_files` and `explanation` (with
-`artifacts`, `changes`, `rendering`)::
+`artifacts`, `graph_text`, `changes`, `rendering`)::
 
     from weft.diagnostics import events
     with events.stage("schedule"):

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from weft.diagnostics.changes import summary
-from weft.diagnostics.explanation import code_name, graph_text
+from weft.diagnostics.explanation import code_name
+from weft.diagnostics.graph_text import graph_text
 
 Fields = Mapping[str, Any]
 Format = Callable[[Fields], str]

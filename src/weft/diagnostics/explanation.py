@@ -21,6 +21,7 @@ import torch
 
 from weft.diagnostics.changes import Change
 from weft.diagnostics.events import Event
+from weft.diagnostics.graph_text import graph_text
 from weft.errors import SourceLine
 
 _NOT_OPERATORS = frozenset({"placeholder", "output", "get_attr"})
@@ -201,11 +202,6 @@ def operator_count(gm: Any) -> int:
     if not isinstance(gm, torch.fx.GraphModule):
         return 0
     return sum(node.op not in _NOT_OPERATORS for node in gm.graph.nodes)
-
-
-def graph_text(gm: Any) -> str:
-    """The graph as Python code."""
-    return gm.code.strip() if isinstance(gm, torch.fx.GraphModule) else str(gm)
 
 
 # -- what each kind of event adds -----------------------------------------------------------------

@@ -26,6 +26,7 @@ from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
 from weft.diagnostics import events
+from weft.diagnostics.graph_text import graph_text
 from weft.errors import BadValue
 
 PassFunction = Callable[[GraphModule], Any]
@@ -138,12 +139,11 @@ def run_pipeline(
     """Applies passes in order; each change is an event with the graph before and after."""
     for p in passes:
         watched = events.watched()
-        before = gm.print_readable(print_output=False) if watched else ""
+        before = graph_text(gm) if watched else ""
         result = p(gm)
         gm = result.graph_module
         if result.modified and watched:
-            after = gm.print_readable(print_output=False)
-            events.record("pass", name=p.name, before=before, after=after)
+            events.record("pass", name=p.name, before=before, after=graph_text(gm))
         if verify is not None:
             verify(gm)
     return gm
