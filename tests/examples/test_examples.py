@@ -1,6 +1,7 @@
-"""Every file under examples/ runs."""
+"""Every file under examples/ runs, and so do the examples in the README."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,13 @@ def test_example_runs(path, tmp_path):
         env={**os.environ, "WEFT_STRICT": "1", "WEFT_CACHE_DIR": str(tmp_path / "cache"),
              "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])})
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_examples_of_the_readme_run(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    for block in blocks:
+        exec(compile(block, str(ROOT / "README.md"), "exec"), {"__name__": "__main__"})
+    assert "0 graph breaks." in capsys.readouterr().out
 
 
 def test_every_example_is_in_the_readme():
