@@ -110,6 +110,16 @@ class Emitter:
         while self._unfilled:
             self._unfilled.popleft()()
 
+    def hashed(self, value: SymbolicValue) -> str:
+        """An expression for the value's object with all its parts: it will be hashed."""
+        depth, self._depth = self._depth, 0
+        try:
+            text = self.value(value)
+            self.fill()
+        finally:
+            self._depth = depth
+        return text
+
     def _outside(self, value: SymbolicValue) -> str:
         source = value.source
         assert source is not None

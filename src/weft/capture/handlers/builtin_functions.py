@@ -54,7 +54,7 @@ from weft.capture.values.symbolic_numbers import (
 )
 from weft.capture.values.symbolic_texts import format_symbolic
 from weft.capture.values.tensors import TensorValue, run
-from weft.capture.values.user_keys import UserKey
+from weft.capture.values.user_keys import has_real_hash
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
@@ -162,20 +162,13 @@ def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return constant(evaluate(tx, lambda: hash(args[0].constant())))
     if isinstance(args[0], TupleValue):
         key = args[0].dict_key(tx)
-        if not _is_plain_key(key):
+        if not has_real_hash(key):
             raise graph_break("unknown-operation", f"hash of {args[0]!r}")
         return constant(hash(key))
     inherited: Any = object.__hash__
     if args[0].python_type().__hash__ is not inherited:
         raise graph_break("unknown-operation", f"hash of {args[0]!r}")
     return _default_hash(tx, args[0])
-
-
-def _is_plain_key(key: Any) -> bool:
-    """Whether the key's hash is that of the object that it stands for."""
-    if type(key) is tuple:
-        return all(map(_is_plain_key, key))
-    return isinstance(key, (int, float, str, bytes, complex, type(None), UserKey))
 
 
 def _default_hash(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:

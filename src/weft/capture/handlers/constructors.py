@@ -184,7 +184,7 @@ def _set(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
     given = getattr(args[0], "contents", args[0]) if args else TupleValue([])
     if not isinstance(given, SetValue):  # for a set, an overridden `__iter__` is not called
         given = args[0] if args else given
-    return SetValue.of(tx, tx.unpack(given), cls)
+    return SetValue.copy_of(tx, given, cls)
 
 
 @constructor(range)

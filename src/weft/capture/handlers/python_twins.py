@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from weft._torch import infer_size
-from weft.capture.polyfills import library
+from weft.capture.polyfills import descriptors, library
 from weft.capture.polyfills.twins import twin
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.builtins import EXTERNAL_METHODS, SUBCLASS_METHODS
@@ -56,6 +56,9 @@ polyfill(vars(collections)["_count_elements"], library.count_elements)
 
 EXTERNAL_METHODS[(dict, "fromkeys")] = python_rule(library.from_keys)
 EXTERNAL_METHODS[(collections.OrderedDict, "fromkeys")] = python_rule(library.from_keys)
+
+for _method, _function in descriptors.METHODS.items():
+    EXTERNAL_METHODS[_method] = python_rule(_function)
 
 PYTHON_FORMS[re.Pattern, "sub"] = library.pattern_sub
 PYTHON_FORMS[re.Pattern, "subn"] = library.pattern_subn

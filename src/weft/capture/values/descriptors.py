@@ -10,9 +10,11 @@ import functools
 from typing import TYPE_CHECKING, Final, final
 
 from weft.capture.breaks import graph_break
+from weft.capture.polyfills.descriptors import METHODS
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.classes import constructor
 from weft.capture.values.constant import NONE, constant, is_none
+from weft.capture.values.functions import BoundMethodValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -51,6 +53,9 @@ class DescriptorValue(SymbolicValue):
             first = self.parts[0]
             inherits = is_none(own) and not is_none(first)
             return first.getattr(tx, "__doc__") if inherits else own
+        method = METHODS.get((self.kind, name))
+        if method is not None:
+            return BoundMethodValue(self, tx.wrap_fixed(method, name))
         return super().getattr(tx, name)
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:

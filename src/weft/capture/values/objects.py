@@ -43,7 +43,7 @@ from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import ListValue
 from weft.capture.values.sets import SetValue
 from weft.capture.values.unknown import unknown
-from weft.capture.values.user_keys import UserKey
+from weft.capture.values.user_keys import user_key
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -124,11 +124,7 @@ class ObjectValue(SymbolicValue):
         if isinstance(hasher, types.FunctionType):
             if self.original is not MISSING and _is_identity(self.cls, hasher):
                 return tx.identities.key(self, self.original)
-            plain = hasher.__code__.co_filename == "<string>" and hasattr(
-                self.cls, "__dataclass_params__")
-            number = python_object(tx, self._special(tx, "__hash__")) if plain else None
-            if type(number) is int:
-                return UserKey(tx, self, hash(number))
+            return user_key(tx, self)
         if hasher is None:
             raise tx.error(TypeError, f"unhashable type: '{self.cls.__name__}'")
         raise graph_break("unknown-operation", f"{self!r} as a dictionary key")

@@ -1,15 +1,15 @@
 """Sets and frozensets.
 
-Place in the pipeline: a value family. Items are stored by their dictionary keys, in insertion
-order. A real set may have another order: iteration over an outside set follows the real set, which
-is guarded by equality.
+Place in the pipeline: a value family. Items are stored by their dictionary keys. The order of a
+real set follows from the hashes and from all that was done to it, so `keys` is a real set to which
+the same is done. (That of an outside set is guarded where the program sees it.)
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source, describe
@@ -21,6 +21,7 @@ from weft.capture.values.mapping import key_error
 from weft.capture.values.methods import ContainerMethods
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
+from weft.capture.values.user_keys import UserKey, has_real_hash
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -31,23 +32,42 @@ if TYPE_CHECKING:
 class SetValue(ContainerMethods):
     """A set or frozenset."""
 
-    __slots__ = ("cls", "entries", "original")
+    __slots__ = ("cls", "entries", "keys", "original")
     has_parts = True
 
-    def __init__(self, source: Source | None = None, *, cls: type = set, original: Any = MISSING
-                 ) -> None:
+    def __init__(
+        self, source: Source | None = None, *, cls: type = set, original: Any = MISSING,
+    ) -> None:
         super().__init__(source)
         self.cls = cls
         self.original = original
         self.entries: dict[Any, SymbolicValue] = {}
+        self.keys: Any = set() if original is MISSING else original
 
     @staticmethod
     def of(tx: Interpreter, items: Iterable[SymbolicValue], cls: type = set) -> SetValue:
-        """A new set."""
+        """A new set, to which the items are added one by one."""
         made = SetValue(cls=cls)
         for item in items:
-            made.entries.setdefault(item.dict_key(tx), item)
+            made._add(item.dict_key(tx), item)
         return made
+
+    @staticmethod
+    def copy_of(tx: Interpreter, other: SymbolicValue, cls: type) -> SetValue:
+        """`set(other)`"""
+        made = SetValue(cls=cls)
+        made.keys, made.entries = made._applied(tx, "union", [other])
+        return made
+
+    def _add(self, key: Any, item: SymbolicValue) -> None:
+        self._own_keys().add(key)
+        self.entries.setdefault(key, item)
+
+    def _own_keys(self) -> set[Any]:
+        """`keys`, to be changed."""
+        if self.keys is self.original:
+            self.keys = self.keys.copy()
+        return self.keys  # type: ignore[no-any-return]
 
     def python_type(self) -> type:
         return self.cls
@@ -88,18 +108,32 @@ class SetValue(ContainerMethods):
         return key
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
-        """Iterates constants in the order of Python's own set of them."""
-        return SetIterator(self, self._ordered())
-
-    def _ordered(self) -> list[SymbolicValue]:
-        items = list(self.entries.values())
-        if self.original is not MISSING or not all(item.is_constant for item in items):
-            return items
-        position = {key: n for n, key in enumerate(set(self.entries))}
-        return sorted(items, key=lambda item: position[item.constant()])
+        return SetIterator(self, self.iterate(tx))
 
     def iterate(self, tx: Interpreter) -> list[SymbolicValue]:
-        return self._ordered()
+        if self.source is not None and self.original is not MISSING and len(self.original) > 1:
+            tx.guards.same_key(self.source, self.original, tuple)
+        if not self._has_real_order():
+            return list(self.entries.values())
+        return [self.entries[key] for key in self.keys]
+
+    def _has_real_order(self) -> bool:
+        """Whether the hashes of all keys are known."""
+        return all(i.is_constant or has_real_hash(k) for k, i in self.entries.items())
+
+    def _emit_items(self, emit: Emitter) -> str:
+        """What an empty set is to be filled with, to have the order of this one, if there is a
+        way."""
+        orders, chosen = [list(self.entries), list(self.keys)], ("[{}]", list(self.entries))
+        if self._has_real_order():
+            ways = [(text, keys) for text, make in _FILLINGS.items() for keys in orders
+                    if list(map(id, set(make(keys)))) == list(map(id, self.keys))]
+            chosen = next(iter(ways), chosen)
+        text, keys = chosen
+        for key in keys:
+            if isinstance(key, UserKey):
+                key.check()
+        return text.format(", ".join(emit.hashed(self.entries[key]) for key in keys))
 
     def _changed(self, tx: Interpreter) -> SymbolicValue:
         if self.source is not None:
@@ -107,43 +141,52 @@ class SetValue(ContainerMethods):
         return NONE
 
     def replay(self, emit: Emitter) -> None:
-        items = ", ".join(emit.value(item) for item in self.entries.values())
-        name = emit.temporary(f"[{items}]")
+        name = emit.temporary(self._emit_items(emit))
         emit.line(f"{emit.value(self)}.clear()")
         emit.line(f"{emit.value(self)}.update({name})")
 
     def rebuild(self, emit: Emitter) -> str:
-        items = ", ".join(emit.value(item) for item in self.entries.values())
-        return emit.bind(self, f"{self.cls.__name__}([{items}])")
+        return emit.bind(self, f"{self.cls.__name__}({self._emit_items(emit)})")
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if not isinstance(other, SetValue):
             return None
         left, right = (other, self) if reflected else (self, other)
-        rule = _OPERATORS.get(op)
-        if rule is not None:
-            return left._select(rule(left.entries, right.entries), right)
+        if op in _OPERATORS:
+            return left._result(tx, _OPERATORS[op], [right])
         if op in _COMPARISONS:
             keys = left.entries.keys(), right.entries.keys()
             return boolean(_COMPARISONS[op](*keys))
-        if op in _UPDATES and not reflected:
-            self.entries = left._select(_OPERATORS[_UPDATES[op]](left.entries, right.entries),
-                                        right).entries
-            self._changed(tx)
+        if op in _UPDATES and self.cls is set and not reflected:
+            self._update(tx, _UPDATES[op], [right])
             return self
         return None
 
-    def _select(self, keys: Iterable[Any], other: SetValue) -> SetValue:
+    def _result(self, tx: Interpreter, method: str, args: Args) -> SetValue:
+        """A new set: the result of a method of sets."""
         made = SetValue(cls=self.cls)
-        for key in keys:
-            made.entries[key] = self.entries[key] if key in self.entries else other.entries[key]
+        made.keys, made.entries = self._applied(tx, method, args)
         return made
 
-    def _combine(self, tx: Interpreter, op: str, args: Args) -> SetValue:
-        result = self
-        for other in args:
-            result = result.binary(tx, op, SetValue.of(tx, tx.unpack(other)), False)
-        return result if result is not self else self._select(self.entries, self)
+    def _update(self, tx: Interpreter, method: str, args: Args) -> SymbolicValue:
+        """Do a method that changes the set."""
+        self._own_keys()
+        self.entries = self._applied(tx, method, args)[1]
+        return self._changed(tx)
+
+    def _applied(
+        self, tx: Interpreter, method: str, args: Args
+    ) -> tuple[set[Any], dict[Any, SymbolicValue]]:
+        """The keys and entries after a method; what it does depends on the kinds of operands."""
+        operands, known = [], {id(key): item for key, item in self.entries.items()}
+        for arg in args:
+            keys, entries = _operand(tx, arg)
+            operands.append(keys)
+            known.update((id(key), item) for key, item in entries)
+        changed = getattr(self.keys, method)(*operands)
+        keys = self.keys if changed is None else changed
+        kept = [key for key in self.entries if key in keys] if changed is None else []
+        return keys, {key: known[id(key)] for key in (*kept, *keys)}
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
         if self.cls is frozenset and not hasattr(frozenset, name):
@@ -153,73 +196,72 @@ class SetValue(ContainerMethods):
     # -- methods ----------------------------------------------------------------------------------
 
     def m_add(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.entries.setdefault(self._key(tx, args[0]), args[0])
+        self._add(self._key(tx, args[0]), args[0])
         return self._changed(tx)
 
     def m_discard(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.entries.pop(self._key(tx, args[0]), None)
+        self._remove(self._key(tx, args[0]))
         return self._changed(tx)
 
     def m_remove(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if self.entries.pop(self._key(tx, args[0]), None) is None:
+        if self._remove(self._key(tx, args[0])) is None:
             raise key_error(tx, args[0])
         return self._changed(tx)
+
+    def _remove(self, key: Any) -> SymbolicValue | None:
+        self._own_keys().discard(key)
+        return self.entries.pop(key, None)
 
     def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if not self.entries:
             raise tx.error(KeyError, "pop from an empty set")
-        if len(self.entries) > 1:
+        if len(self.entries) > 1 and (self.original is not MISSING or not self._has_real_order()):
             raise graph_break("unknown-operation", "set.pop with several items")
-        item = self.entries.popitem()[1]
+        item = self.entries.pop(self._own_keys().pop())
         self._changed(tx)
         return item
 
     def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.entries.clear()
+        self.keys, self.entries = set(), {}
         return self._changed(tx)
 
     def m_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        for other in args:
-            for item in tx.unpack(other):
-                self.entries.setdefault(self._key(tx, item), item)
-        return self._changed(tx)
+        if self.source is not None:
+            for other in args:
+                for item in tx.unpack(other):
+                    self._key(tx, item)  # guarded
+        return self._update(tx, "update", args)
 
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if kwargs or len(args) > 1 or self.cls is not set:
             raise graph_break("unknown-operation", f"arguments of {self.cls.__name__}.__init__")
-        self.entries.clear()
+        self.keys, self.entries = set(), {}
         return self.m_update(tx, args, kwargs)
 
     def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        if self.cls is frozenset:
-            return self
-        return self._select(self.entries, self)
+        return self if self.cls is frozenset else self._result(tx, "copy", [])
 
     def m_union(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._combine(tx, "or_", args)
+        return self._result(tx, "union", args)
 
     def m_intersection(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._combine(tx, "and_", args)
+        return self._result(tx, "intersection", args)
 
     def m_difference(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._combine(tx, "sub", args)
+        return self._result(tx, "difference", args)
 
     def m_symmetric_difference(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._combine(tx, "xor", args)
-
-    def _update(self, tx: Interpreter, op: str, args: Args) -> SymbolicValue:
-        self.entries = self._combine(tx, op, args).entries
-        return self._changed(tx)
+        return self._result(tx, "symmetric_difference", args)
 
     def m_intersection_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._update(tx, "and_", args)
+        return self._update(tx, "intersection_update", args)
 
     def m_difference_update(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        return self._update(tx, "sub", args)
+        return self._update(tx, "difference_update", args)
 
     def m_symmetric_difference_update(self, tx: Interpreter, args: Args, kwargs: Kwargs
                                       ) -> SymbolicValue:
-        return self._update(tx, "xor", args)
+        return self._update(tx, "symmetric_difference_update", args)
 
     def m_issubset(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         other = SetValue.of(tx, tx.unpack(args[0]))
@@ -265,13 +307,24 @@ class SetIterator(IteratorValue):
         return emit.bind(self, f"iter(({''.join(f'{emit.value(item)}, ' for item in rest)}))")
 
 
-_OPERATORS: dict[str, Any] = {
-    "or_": lambda a, b: [*a, *(k for k in b if k not in a)],
-    "and_": lambda a, b: [k for k in a if k in b],
-    "sub": lambda a, b: [k for k in a if k not in b],
-    "xor": lambda a, b: [*(k for k in a if k not in b), *(k for k in b if k not in a)],
-}
-_UPDATES = {"ior": "or_", "iand": "and_", "isub": "sub", "ixor": "xor"}
+def _operand(tx: Interpreter, value: SymbolicValue) -> tuple[Any, list[tuple[Any, SymbolicValue]]]:
+    """The keys of an operand as what the real operand is - a set, a dictionary or neither -, and
+    its keys with their items."""
+    value = tx.force(value)
+    if isinstance(value, SetValue):
+        return value.keys, list(value.entries.items())
+    entries = [(item.dict_key(tx), item) for item in tx.unpack(value)]
+    keys = [key for key, _ in entries]
+    return dict.fromkeys(keys) if value.python_type() is dict else keys, entries
+
+
+_FILLINGS: Final[dict[str, Callable[[list[Any]], Any]]] = {
+    "[{}]": list, "dict.fromkeys([{}])": dict.fromkeys}
+"""Ways to fill a set: with a dictionary, its table has its final size at once."""
+_OPERATORS: Final = {"or_": "union", "and_": "intersection", "sub": "difference",
+                     "xor": "symmetric_difference"}
+_UPDATES: Final = {"ior": "update", "iand": "intersection_update", "isub": "difference_update",
+                   "ixor": "symmetric_difference_update"}
 _COMPARISONS: dict[str, Any] = {
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "le": lambda a, b: a <= b,
     "lt": lambda a, b: a < b, "ge": lambda a, b: a >= b, "gt": lambda a, b: a > b,
@@ -305,4 +358,5 @@ def _wrap_set(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue
     for item in obj:
         fixed = source is not None and not isinstance(item, (str, int, float, tuple, type(None)))
         value.entries[item] = tx.wrap_fixed(item, describe(item)) if fixed else tx.wrap_new(item)
+    value.keys = obj if source is not None or value.cls is frozenset else obj.copy()
     return value
