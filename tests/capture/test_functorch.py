@@ -191,3 +191,17 @@ def test_break_within_a_dual_level_leaves_no_level():
             return forward_ad.unpack_dual(dual.sin()).tangent
 
     check(f, (X,), breaks=None)
+
+
+def test_vmap_of_grad_of_a_convolution_of_changing_sizes():
+    """vmap's rule for its backward asks for plain sizes, once the graph is partly freed."""
+    weight = torch.randn(4, 1, 3, 3)
+
+    def loss(w, image):
+        return torch.nn.functional.conv2d(image[None], w).relu().sum()
+
+    def f(images):
+        return torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(weight, images)
+
+    images = torch.randn(5, 1, 8, 8)
+    check(f, (images[:3],), (images,), graphs=2)

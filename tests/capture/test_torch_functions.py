@@ -304,3 +304,29 @@ def test_builtins_on_tensors():
     check(f, (X,), breaks=1)
     weft.reset()
     assert weft.compile(torch.block_diag, backend="eager")(X, X).shape == (8, 12)
+
+
+def test_operators_refuse_what_their_meta_kernels_accept():
+    def f(x, way):
+        if way == "softmax":
+            return x.softmax(5)
+        if way == "index_add":
+            return x.index_add(0, torch.tensor([0, 2]), x[:2, :1])
+        return F.one_hot(x.long(), 3)
+
+    for way, error in (("softmax", IndexError), ("index_add", RuntimeError), ("", RuntimeError)):
+        bad = torch.full((4, 6), 9.0)
+        got = run(weft.compile(f, backend="inductor"), (bad, way), {})
+        compare(run(f, (bad, way), {}), got)
+        assert type(got.error) is error
+
+
+def test_first_observation_by_channel_resizes_the_ranges():
+    from torch.ao.quantization import get_default_qat_qconfig
+
+    observer = get_default_qat_qconfig("fbgemm").weight()
+    twin = copy.deepcopy(observer)
+    compiled = weft.compile(twin, backend="aot_eager")
+    for x in (X, 2 * X):
+        torch.testing.assert_close(compiled(x), observer(x))
+    torch.testing.assert_close(dict(twin.named_buffers()), dict(observer.named_buffers()))

@@ -25,7 +25,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from weft._torch import HigherOrderOperator, cond_operator
+from weft._torch import HigherOrderOperator, cond_operator, enter_dual_level
 from weft.aot.global_state import Boxed, preserve_modes
 from weft.aot.views import Unsupported
 
@@ -45,9 +45,10 @@ def has_stages(gm: GraphModule) -> bool:
 
 def _stored_activations(graph: Graph) -> set[Node]:
     """Nodes whose gradients the program may ask for: a side effect stores them, and other results
-    depend on them. If such a node is written later, the last write."""
+    depend on them. If such a node is written later, the last write. Forward-mode tangents would not
+    reach the next stage."""
     stored = [n for n in graph.nodes if "stored" in n.meta and _has_gradient(n)]
-    if not stored:
+    if not stored or any(n.target is enter_dual_level for n in graph.nodes):
         return set()
     returned = {n for n in graph.output_node().all_input_nodes if _has_gradient(n)}
     found = {n for n in stored if any(u in returned for u in _dependents(n))}

@@ -36,6 +36,7 @@ from weft._torch import (
     FakeTensorMode,
     OpOverload,
     TorchDispatchMode,
+    are_functorch_transforms_active,
     compile_markers,
     decomposition_table,
     has_dispatch_kernel,
@@ -288,8 +289,13 @@ class MemoFakeMode(FakeTensorMode):
         """``function`` under this mode, and whether it needed PyTorch's Python dispatcher.
 
         Composite operators in C++ ask for plain sizes. Before symbolic ones are fixed for them,
-        the Python dispatcher is tried, which has Python forms of many.
+        the Python dispatcher is tried, which has Python forms of many. A backward frees its graph
+        and cannot be tried twice; vmap's rules for it are where C++ asks.
         """
+        if (function is torch.autograd.grad and self.symbols is not None and self.symbols.sources
+                and are_functorch_transforms_active()):
+            with self, python_kernels():
+                return function(*args, **kwargs), True
         self._refuses_sizes = SymNode.refuses_ints = True
         try:
             with self:

@@ -10,6 +10,8 @@ the statistics (a kernel of the backward) would take the bytes of one type for a
     roll(channels-last x, 1, 2), reflection_pad2d(x, ...)    meta: row-major   CPU: as x
     slice_scatter(x.expand(3, 4), ...)                       meta: (0, 1)      CPU: (4, 1)
     _fft_r2c(x, [0])                                         meta: row-major   CPU: column-major
+
+Some meta kernels accept what the kernels refuse: see `_check`.
 """
 
 from __future__ import annotations
@@ -47,6 +49,10 @@ _PADS: Final = {
 }
 """Operators whose result has the layout of the image among their arguments."""
 
+_SOFTMAXES: Final = {aten._softmax.default, aten._safe_softmax.default}
+
+_INDEX_ADDS: Final = {aten.index_add.default, aten.index_add_.default}
+
 _SPECTRA: Final = {aten._fft_r2c.default, aten._fft_c2c.default}
 
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -67,6 +73,7 @@ Cast = Callable[..., Any]
 def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) -> Any:
     """`result` with the types and layouts that a CPU kernel returns; `cast` is `_to_copy` of a
     fake."""
+    _check(func, args)
     if func is aten.roll.default:
         return _as_image(args[0], result, cast) if len(args) > 2 and args[2] else result
     if func in _PADS:
@@ -82,6 +89,21 @@ def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) ->
     if "batch_norm" in func.name() and args[0].device.type == "cpu":
         result = (_known_layout(result[0], cast), *result[1:])
     return result
+
+
+def _check(func: OpOverload, args: Sequence[Any]) -> None:
+    """Raise for arguments that the kernels refuse; they have the words of the error."""
+    if func in _SOFTMAXES:
+        rank = max(args[0].dim(), 1)
+        if not -rank <= args[1] < rank:
+            raise IndexError(f"dimension {args[1]} of {rank}")
+    if func in _INDEX_ADDS:
+        x, dim, _, source = args[:4]
+        kept = [[n for d, n in enumerate(t.shape) if d != dim % max(x.dim(), 1)]
+                for t in (x, source)]
+        if len(kept[0]) != len(kept[1]) or any(
+                type(a) is type(b) is int and a != b for a, b in zip(*kept, strict=True)):
+            raise RuntimeError(f"index_add of {source.shape} to {x.shape}")
 
 
 def _as_image(x: torch.Tensor, result: torch.Tensor, cast: Cast) -> torch.Tensor:

@@ -245,6 +245,18 @@ def ddp_nosync(wrap):
 
 
 @program
+def collectives_with_gradients(wrap):
+    """They refuse to be compiled (torch.compile leaves them to Python)."""
+    import torch.distributed.nn.functional as collectives
+
+    process_group()
+    x = XR()
+    y = wrap(lambda x: collectives.all_reduce(x * 3).sin())(x)
+    y.sum().backward()
+    return [y, x.grad]
+
+
+@program
 def node_prehook(wrap):
     w = torch.ones(4, requires_grad=True)
     y = wrap(lambda x: (w * x).sin())(X())

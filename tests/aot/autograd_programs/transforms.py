@@ -248,6 +248,23 @@ def dual_in(wrap):
 
 
 @program
+def dual_parameters_of_a_module(wrap):
+    import torch.autograd.forward_ad as fa
+
+    m = nn.Linear(4, 4)
+    tangents = {name: torch.ones_like(p) for name, p in m.named_parameters()}
+
+    def f(x):
+        with fa.dual_level():
+            for name, p in list(m.named_parameters()):
+                delattr(m, name)
+                setattr(m, name, fa.make_dual(p, tangents[name]))
+            return fa.unpack_dual(m(x)).tangent
+
+    return [wrap(f)(X())]
+
+
+@program
 def dual_out(wrap):
     import torch.autograd.forward_ad as fa
 

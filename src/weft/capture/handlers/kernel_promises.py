@@ -160,5 +160,14 @@ def _is_channels_last(x: torch.Tensor) -> bool:
     return x.is_contiguous(memory_format=form) and not x.is_contiguous()
 
 
+@rule(torch.fused_moving_avg_obs_fake_quant)
+def _observe(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """The first call, by channel, resizes the ranges and scales that it is given."""
+    ranges = [r.example for r in map(tx.force, args[3:7]) if isinstance(r, TensorValue)]
+    if any(r.shape.numel() == 0 for r in ranges):
+        raise graph_break("operator-failed", "fused_moving_avg_obs_fake_quant of no ranges yet")
+    return run(tx, "call_function", torch.fused_moving_avg_obs_fake_quant, args, kwargs)
+
+
 _of_images(torch.channel_shuffle)
 _of_images(nn_functions.max_unpool2d)

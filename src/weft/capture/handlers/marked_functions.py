@@ -18,7 +18,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.classes import constructor
-from weft.capture.values.constant import NONE, TRUE, constant, evaluate, python_object
+from weft.capture.values.constant import NONE, constant, evaluate, python_object
 from weft.capture.values.functions import MARKED, Rule, rule
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors import run
@@ -32,10 +32,14 @@ _CONSTANT: Final = "_dynamo_marked_constant"
 _SEEN_THROUGH: Final = ("torch.optim.",)
 """Homes of functions that PyTorch keeps from torch.compile and that are ordinary programs."""
 
+_REFUSES_COMPILERS: Final = ("torch.distributed.nn.functional",)
+"""Homes of functions that raise where they are compiled; the graph breaks at their collectives."""
+
 
 @rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
 def _is_compiling(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return TRUE
+    home = tx.frame and tx.frame.globals.original.get("__name__")
+    return constant(home not in _REFUSES_COMPILERS)
 
 
 @rule(region_call)

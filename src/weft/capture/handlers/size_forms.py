@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from weft._torch import nn_functions
+from weft._torch import are_functorch_transforms_active, nn_functions
 from weft.capture.polyfills import sizes
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, ConstantValue, constant, evaluate
@@ -198,6 +198,16 @@ def _one_hot_of(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return whole and isinstance(tx.force(given.get("num_classes", NONE)), SymbolicNumberValue)
 
 
+def _one_hot_on_cpu(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """The kernel checks the classes, and that their number is positive."""
+    given = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
+    index, classes = given.get("tensor"), tx.force(given.get("num_classes", NONE))
+    plain = (isinstance(index, TensorValue) and index.example.dtype is torch.int64
+             and index.example.device.type == "cpu" and not are_functorch_transforms_active())
+    return plain and classes.is_constant and type(classes.constant()) is int and (
+        classes.constant() > 0)
+
+
 def _pad_sequence(tx: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Tensors of one type and symbolic lengths."""
     sequences = kwargs.get("sequences", args[0] if args else NONE)
@@ -256,7 +266,8 @@ _form(torch.max_pool1d, (sizes.max_pool1d, _max_pool1d))
 _form(torch.cov, (sizes.cov, _cov))
 _form(torch.corrcoef, (sizes.corrcoef, _corrcoef))
 _form(torch.kron, (sizes.kron, _kron))
-_form(F.one_hot, (sizes.one_hot, _one_hot), (sizes.one_hot_of, _one_hot_of))
+_form(F.one_hot, (sizes.one_hot, _one_hot), (sizes.one_hot_of, _one_hot_of),
+      (sizes.checked_one_hot, _one_hot_on_cpu))
 _form(nn_functions.pad_sequence, (sizes.pad_sequence, _pad_sequence))
 _form(torch.affine_grid_generator, (sizes.affine_grid_generator, _affine_grid))
 _form(torch.adaptive_avg_pool1d, (sizes.adaptive_avg_pool1d, _symbolic_number))

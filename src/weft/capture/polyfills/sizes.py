@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from weft._torch import check, check_is_size
+from weft._torch import assert_async, check, check_is_size
 
 
 def linspace(
@@ -61,6 +61,13 @@ def one_hot_of(index: torch.Tensor, num_classes: int) -> torch.Tensor:
     check(num_classes > 0, lambda: "Class values must be smaller than num_classes.")
     made = index.new_zeros((*index.shape, num_classes))
     return made.scatter_(-1, index.unsqueeze(-1), 1)
+
+
+def checked_one_hot(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """`torch.nn.functional.one_hot` with the checks of its CPU kernel."""
+    assert_async((index >= 0).all(), "Class values must be non-negative.")
+    assert_async((index < num_classes).all(), "Class values must be smaller than num_classes.")
+    return (index.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
 
 
 def one_hot(index: torch.Tensor) -> torch.Tensor:

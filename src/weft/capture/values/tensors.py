@@ -593,8 +593,9 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
     except Exception as error:
         if "function that returns multiple views" in str(error):
             raise SkipFrame("an error that depends on how a view was made") from error
+        text, *_ = str(error).partition("\nException raised from")  # what follows is C++'s stack
         raise graph_break("operator-failed",
-                          f"{_name(target)}: {type(error).__name__}: {error}") from error
+                          f"{_name(target)}: {type(error).__name__}: {text}") from error
     finally:
         tx.shapes.expects = False
     numbers = tx.shapes.fixed[fixed:]
