@@ -75,7 +75,7 @@ def compile(
         raise BadValue(f"disable must be True or False, got {disable!r}")
     settings = _checked_options(fullgraph, dynamic, mode, options)
     settings = replace(settings, dynamic_shapes=dynamic_shapes)
-    chosen = _resolved(backend)
+    chosen = _resolve_backend(backend)
     if model is None:
         return functools.partial(_compile, options=settings, backend=chosen, disable=disable)
     return _compile(model, settings, chosen, disable)
@@ -97,7 +97,7 @@ def _checked_options(
     return CompileOptions(fullgraph, dynamic, mode, overrides)
 
 
-def _resolved(backend: str | Backend) -> Backend:
+def _resolve_backend(backend: str | Backend) -> Backend:
     """The backend of that name, or the user's callable; errors of the latter become
     BackendError."""
     chosen = backends.resolve(backend)

@@ -142,7 +142,7 @@ class Config:
         group="diagnostics")
 
     def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, _checked(name, value))
+        object.__setattr__(self, name, _check(name, value))
 
     def __getattr__(self, name: str) -> Any:  # only reached for names that are no setting
         if name.startswith("__"):
@@ -154,7 +154,7 @@ class Config:
         self, changes: Mapping[str, Any] | None = None, /, **named: Any
     ) -> Iterator[Config]:
         """Set several settings for the duration of a ``with`` block (process-wide)."""
-        wanted = {name: _checked(name, v) for name, v in {**(changes or {}), **named}.items()}
+        wanted = {name: _check(name, v) for name, v in {**(changes or {}), **named}.items()}
         saved = {name: getattr(self, name) for name in wanted}
         try:
             for name, value in wanted.items():
@@ -226,7 +226,7 @@ _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 
 
-def _checked(name: str, value: object) -> object:
+def _check(name: str, value: object) -> object:
     """`value`, if there is a setting `name` that accepts it; otherwise raises."""
     knob = KNOBS.get(name)
     if knob is None:
@@ -245,7 +245,7 @@ def _checked(name: str, value: object) -> object:
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """`options` with every name and type checked; raises UnknownOption or BadValue."""
-    return {name: _checked(name, value) for name, value in options.items()}
+    return {name: _check(name, value) for name, value in options.items()}
 
 
 def _parse(knob: Knob, text: str) -> Any:

@@ -79,21 +79,21 @@ class Dim:
     def __mul__(self, other: int) -> Dim:
         if type(other) is not int or other < 1:
             raise BadValue(f"{self!r} * {other!r}", do="multiply a Dim by a positive int")
-        return self._derived(self.factor * other, self.offset * other)
+        return self._derive(self.factor * other, self.offset * other)
 
     __rmul__ = __mul__
 
     def __add__(self, other: int) -> Dim:
         if type(other) is not int:
             raise BadValue(f"{self!r} + {other!r}", do="add an int to a Dim")
-        return self._derived(self.factor, self.offset + other)
+        return self._derive(self.factor, self.offset + other)
 
     __radd__ = __add__
 
     def __sub__(self, other: int) -> Dim:
         return self + -other
 
-    def _derived(self, factor: int, offset: int) -> Dim:
+    def _derive(self, factor: int, offset: int) -> Dim:
         made = Dim(self.root, min=self.root_min, max=self.root_max)
         made.factor, made.offset = factor, offset
         return made

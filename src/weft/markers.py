@@ -59,7 +59,7 @@ def disable(fn: Any = None, *, recursive: bool = True, reason: str = "") -> Any:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if not callable(fn):
         raise NotCallable(fn, "weft.disable")
-    disabled = _unhooked(fn) if recursive else _skipped(fn)
+    disabled = _unhooked(fn) if recursive else _skip_frame(fn)
     setattr(disabled, DISABLED, True)
     disabled.__dict__[RECURSIVE] = recursive
     disabled.__dict__["_torchdynamo_disable_msg"] = reason or None
@@ -75,7 +75,7 @@ def _unhooked(fn: Callable[P, R]) -> Callable[P, R]:
     return disabled
 
 
-def _skipped(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _skip_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A function of which only the frame itself is left to Python."""
     if isinstance(fn, MethodType):
         bound = disable(fn.__func__, recursive=False)
@@ -85,7 +85,7 @@ def _skipped(fn: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             return fn(*args, **kwargs)
 
-        return _skipped(call)
+        return _skip_frame(call)
     own = FunctionType(
         fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     own.__kwdefaults__ = fn.__kwdefaults__

@@ -88,12 +88,12 @@ def _drop_outputs(graph: Graph, absent: Collection[Node]) -> None:
 # -- rules -----------------------------------------------------------------------------------------
 
 
-def _first(node: Node, absent: Collection[Node]) -> bool | None:
+def _linear_in_first(node: Node, absent: Collection[Node]) -> bool | None:
     """Linear in the first argument."""
     return node.args[0] in absent or None
 
 
-def _product(node: Node, absent: Collection[Node]) -> bool | None:
+def _bilinear(node: Node, absent: Collection[Node]) -> bool | None:
     """Linear in each of the first two arguments."""
     return any(a in absent for a in node.args[:2]) or None
 
@@ -109,29 +109,29 @@ def _sum(node: Node, absent: Collection[Node]) -> Node | bool | None:
     return left  # type: ignore[return-value]
 
 
-def _whole_list(node: Node, absent: Collection[Node]) -> bool | None:
+def _linear_in_list(node: Node, absent: Collection[Node]) -> bool | None:
     """Linear in a list of tensors: absent only if all of them are."""
     return all(a in absent for a in node.args[0]) or None  # type: ignore[union-attr]
 
 
-def _chosen(node: Node, absent: Collection[Node]) -> bool | None:
+def _selection(node: Node, absent: Collection[Node]) -> bool | None:
     """A selection between two values: absent if both are absent or zero."""
     chosen = node.args[1:3]
     return all(a in absent or _is_zero(a) for a in chosen) or None
 
 
-def _filled(node: Node, absent: Collection[Node]) -> bool | None:
+def _masked_fill(node: Node, absent: Collection[Node]) -> bool | None:
     """Some elements are replaced by zeros."""
     return (node.args[0] in absent and _is_zero(node.args[2])) or None
 
 
-def _padded(node: Node, absent: Collection[Node]) -> bool | None:
+def _pad(node: Node, absent: Collection[Node]) -> bool | None:
     """Zeros are added around it."""
     value = node.args[2] if len(node.args) > 2 else 0
     return (node.args[0] in absent and _is_zero(value)) or None
 
 
-def _written(position: int) -> Rule:
+def _partial_write(position: int) -> Rule:
     """A copy of the first argument with some elements from another one."""
 
     def rule(node: Node, absent: Collection[Node]) -> bool | None:
@@ -141,16 +141,16 @@ def _written(position: int) -> Rule:
     return rule
 
 
-def _other(node: Node, absent: Collection[Node]) -> bool | None:
+def _other_operator(node: Node, absent: Collection[Node]) -> bool | None:
     """Views and derivatives are linear in the first argument; nothing is known about other
     operators."""
     target = node.target
     if target is operator.getitem:
-        return _first(node, absent)
+        return _linear_in_first(node, absent)
     if not isinstance(target, OpOverload) or target.namespace != "aten":
         return None
     derivative = "backward" in target._schema.name and _takes_gradient_first(target)
-    return _first(node, absent) if derivative or facts(target).kind is Kind.VIEW else None
+    return _linear_in_first(node, absent) if derivative or facts(target).kind is Kind.VIEW else None
 
 
 def _takes_gradient_first(op: OpOverload) -> bool:
@@ -186,17 +186,17 @@ _LINEAR: Final = (
 """Operators that are linear in their first argument (by name)."""
 
 _RULES: Final[dict[str, Rule]] = {
-    **dict.fromkeys(_LINEAR, _first),
-    **dict.fromkeys(("mul", "mm", "bmm", "mv", "dot", "outer"), _product),
+    **dict.fromkeys(_LINEAR, _linear_in_first),
+    **dict.fromkeys(("mul", "mm", "bmm", "mv", "dot", "outer"), _bilinear),
     **dict.fromkeys(("add", "sub"), _sum),
-    **dict.fromkeys(("cat", "stack"), _whole_list),
-    "where": _chosen,
-    "masked_fill": _filled,
-    "constant_pad_nd": _padded,
-    "index_put": _written(2),
-    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _written(3)),
+    **dict.fromkeys(("cat", "stack"), _linear_in_list),
+    "where": _selection,
+    "masked_fill": _masked_fill,
+    "constant_pad_nd": _pad,
+    "index_put": _partial_write(2),
+    **dict.fromkeys(("scatter", "scatter_add", "index_add", "index_copy"), _partial_write(3)),
     **dict.fromkeys(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"),
-                    _written(1)),
+                    _partial_write(1)),
 }
 """By the operator's name."""
 
@@ -204,5 +204,5 @@ _RULES: Final[dict[str, Rule]] = {
 def _rule(node: Node) -> Rule:
     target = node.target
     if not isinstance(target, OpOverload) or target.namespace != "aten":
-        return _other
-    return _RULES.get(target._schema.name.split("::")[1], _other)
+        return _other_operator
+    return _RULES.get(target._schema.name.split("::")[1], _other_operator)

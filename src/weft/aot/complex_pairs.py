@@ -125,7 +125,7 @@ class _Splitter:
         elif isinstance(made, list):
             self.lists[node] = made
         else:
-            node.replace_all_uses_with(self._laid_out(made.value, node))
+            node.replace_all_uses_with(self._lay_out(made.value, node))
 
     def _pick(self, node: Node) -> None:
         """An item of a list of complex tensors."""
@@ -136,7 +136,7 @@ class _Splitter:
         )
         self.parts[node] = Parts(*(Real(self.emit, self._like_origin(item)) for item in items))
 
-    def _laid_out(self, made: Node, node: Node) -> Node:
+    def _lay_out(self, made: Node, node: Node) -> Node:
         """A result with the strides that the graph promises."""
         return restride(self.emit, made, node.meta["val"].stride())
 

@@ -105,14 +105,14 @@ class Context:
     def parts(self, value: Any) -> Parts:
         """Any operand as a complex one; the imaginary part of a real operand is the number 0."""
         if isinstance(value, Parts):
-            return Parts(self._typed(value.real), self._typed(value.imag))
+            return Parts(self._cast(value.real), self._cast(value.imag))
         if isinstance(value, Real):
-            return Parts(self._typed(value), Real(self.emit, 0.0))
+            return Parts(self._cast(value), Real(self.emit, 0.0))
         number = value if isinstance(value, complex) else None
         real = value if number is None else number.real
         return Parts(Real(self.emit, real), Real(self.emit, 0.0 if number is None else number.imag))
 
-    def _typed(self, part: Real) -> Real:
+    def _cast(self, part: Real) -> Real:
         value = part.value
         if not isinstance(value, Node) or value.meta["val"].dtype == self.dtype:
             return part
@@ -148,17 +148,17 @@ def rule(*ops: OpOverload) -> Callable[[AnyRule], AnyRule]:
 
 @rule(aten.add.Tensor, aten.add.Scalar)
 def _add(cx: Context, a: Any, b: Any, alpha: Any = 1) -> Parts:
-    a, b = cx.parts(a), _scaled(cx, b, alpha)
+    a, b = cx.parts(a), _multiply(cx, b, alpha)
     return Parts(a.real + b.real, a.imag + b.imag)
 
 
 @rule(aten.sub.Tensor, aten.sub.Scalar)
 def _sub(cx: Context, a: Any, b: Any, alpha: Any = 1) -> Parts:
-    a, b = cx.parts(a), _scaled(cx, b, alpha)
+    a, b = cx.parts(a), _multiply(cx, b, alpha)
     return Parts(a.real - b.real, a.imag - b.imag)
 
 
-def _scaled(cx: Context, b: Any, alpha: Any) -> Parts:
+def _multiply(cx: Context, b: Any, alpha: Any) -> Parts:
     return cx.parts(b) if alpha == 1 else _mul(cx, b, alpha)
 
 
@@ -233,18 +233,18 @@ def _sgn(cx: Context, a: Parts) -> Parts:
 @rule(aten.eq.Tensor, aten.eq.Scalar)
 def _eq(cx: Context, a: Any, b: Any) -> Real:
     a, b = cx.tensors(a), cx.parts(b)
-    return _compared(a.real, b.real, "eq").call(
-        aten.bitwise_and.Tensor, _compared(a.imag, b.imag, "eq"))
+    return _compare(a.real, b.real, "eq").call(
+        aten.bitwise_and.Tensor, _compare(a.imag, b.imag, "eq"))
 
 
 @rule(aten.ne.Tensor, aten.ne.Scalar)
 def _ne(cx: Context, a: Any, b: Any) -> Real:
     a, b = cx.tensors(a), cx.parts(b)
-    return _compared(a.real, b.real, "ne").call(
-        aten.bitwise_or.Tensor, _compared(a.imag, b.imag, "ne"))
+    return _compare(a.real, b.real, "ne").call(
+        aten.bitwise_or.Tensor, _compare(a.imag, b.imag, "ne"))
 
 
-def _compared(a: Real, b: Real, name: str) -> Real:
+def _compare(a: Real, b: Real, name: str) -> Real:
     overload = "Tensor" if isinstance(b.value, Node) else "Scalar"
     return a.call(getattr(getattr(aten, name), overload), b)
 
@@ -290,7 +290,7 @@ def _to_copy(cx: Context, a: Any, **form: Any) -> Any:
 # -- both parts alike ------------------------------------------------------------------------------
 
 
-def _alike(*values: int) -> Rule:
+def _same_for_both_parts(*values: int) -> Rule:
     """A rule for operators that do the same to both parts.
 
     `values`: positions of the complex arguments, even if they are numbers or real tensors.
@@ -346,20 +346,20 @@ VIEWS: Final = _overloads((
 ))
 """Operators that show the memory of a complex tensor in another form."""
 
-RULES.update(dict.fromkeys(VIEWS, _alike(0)))
+RULES.update(dict.fromkeys(VIEWS, _same_for_both_parts(0)))
 RULES.update(dict.fromkeys(_overloads((
     "clone", "contiguous", "sum", "sum.dim_IntList", "mean", "mean.dim", "cumsum", "flip", "roll",
     "repeat", "index.Tensor", "index_select", "gather", "tril", "triu", "lift_fresh_copy", "trace",
     "diag_embed", "slice_backward", "select_backward", "diagonal_backward", "as_strided_copy",
-)), _alike(0)))
-RULES.update(dict.fromkeys(_overloads(("cat", "stack")), _alike(0)))
+)), _same_for_both_parts(0)))
+RULES.update(dict.fromkeys(_overloads(("cat", "stack")), _same_for_both_parts(0)))
 RULES.update(dict.fromkeys(_overloads((
     "select_scatter", "slice_scatter", "diagonal_scatter",
-)), _alike(0, 1)))
-RULES.update(dict.fromkeys(_overloads(("where.self",)), _alike(1, 2)))
+)), _same_for_both_parts(0, 1)))
+RULES.update(dict.fromkeys(_overloads(("where.self",)), _same_for_both_parts(1, 2)))
 RULES.update(dict.fromkeys(_overloads((
     "masked_fill.Scalar", "masked_fill.Tensor", "index_put", "constant_pad_nd",
-)), _alike(0, 2)))
+)), _same_for_both_parts(0, 2)))
 
 
 @rule(aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default)

@@ -166,22 +166,22 @@ def _record(node: Node, decomposition: Decomposition, evaluator: Evaluator) -> T
         fakes[placeholder] = live
         return live
 
-    args = _thawed(map_arg(node.args, fake_of))
-    kwargs = _thawed(map_arg(node.kwargs, fake_of))
+    args = _thaw(map_arg(node.args, fake_of))
+    kwargs = _thaw(map_arg(node.kwargs, fake_of))
     with torch.no_grad(), recorder, without_sympy():
         result = decomposition(*args, **kwargs)
         outputs = _outputs(result, node.meta["val"], recorder)
     return Template(graph, placeholders, outputs)
 
 
-def _thawed(value: Any) -> Any:
+def _thaw(value: Any) -> Any:
     """Plain lists and dictionaries instead of fx's immutable ones, because decompositions may
     change them."""
     if isinstance(value, dict):
-        return {k: _thawed(v) for k, v in value.items()}
+        return {k: _thaw(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_thawed(v) for v in value]
-    return tuple(_thawed(v) for v in value) if isinstance(value, tuple) else value
+        return [_thaw(v) for v in value]
+    return tuple(_thaw(v) for v in value) if isinstance(value, tuple) else value
 
 
 def _no_lifting(tensor: torch.Tensor) -> FakeTensor:

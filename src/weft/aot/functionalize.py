@@ -97,7 +97,7 @@ class Functionalizer:
         if torch.get_default_dtype() is not self.default_dtype:
             kwargs = self._with_dtype(op, args, kwargs)
         result = self.evaluator.run(op, args, kwargs)
-        make = self._drawn if draws_numbers(op, args, kwargs) else self.append_known
+        make = self._draw if draws_numbers(op, args, kwargs) else self.append_known
         node = make(op, args, kwargs, result.value)
         if result.binds:
             node.meta["binds"] = result.binds
@@ -115,7 +115,7 @@ class Functionalizer:
             raise Unsupported(f"{op} under a default dtype that the program sets")
         return {**kwargs, "dtype": meant.dtype}
 
-    def _drawn(self, op: OpOverload, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
+    def _draw(self, op: OpOverload, args: Any, kwargs: dict[str, Any], value: Any) -> Node:
         """A random operator; when the forward runs again, it gives the numbers that it drew before.
 
         Equal draws are recognised by the state of the generator: activation checkpointing resets
@@ -211,7 +211,7 @@ class Functionalizer:
     def write(self, live: torch.Tensor, value: Node) -> None:
         """Make `value` the new content of a tensor, and so of whatever it views."""
         alias = self._aliases[id(live)]
-        value = self._fitted(value, live)
+        value = self._fit(value, live)
         base = alias.base
         parents = [base.node]
         for step in alias.steps[:-1]:
@@ -225,7 +225,7 @@ class Functionalizer:
         if not alias.steps:
             alias.node, alias.version = value, base.version
 
-    def _fitted(self, value: Node, live: torch.Tensor) -> Node:
+    def _fit(self, value: Node, live: torch.Tensor) -> Node:
         """`value` with the dtype, sizes and memory order of the tensor that it is written to."""
         have = value.meta["val"]
         if have.dtype != live.dtype or have.device != live.device:

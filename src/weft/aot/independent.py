@@ -42,12 +42,12 @@ class _Search:
 
     def add(self, key: int, start: Any) -> None:
         self._group[key] = {key}
-        for node in self._reached(key, start):
+        for node in self._reach(key, start):
             behind = any(n in self._saving for n, _ in node.next_functions)
             if behind or _saves(node):
                 self._saving.add(node)
 
-    def _reached(self, key: int, start: Any) -> list[Any]:
+    def _reach(self, key: int, start: Any) -> list[Any]:
         """The nodes that no other result has reached, deepest first; joins the results that reach
         shared ones."""
         reached, waiting = [], [(start, False)]

@@ -70,12 +70,12 @@ def protect_outputs(graph: Graph) -> None:
     results: list[Any] = []
     for value in node.args[0]:  # type: ignore[union-attr]
         if isinstance(value, Node) and not isinstance(value.meta["val"], torch.SymInt):
-            value = _own(graph, node, value, taken)
+            value = _with_own_memory(graph, node, value, taken)
         results.append(value)
     node.args = (tuple(results),)
 
 
-def _own(graph: Graph, output: Node, value: Node, taken: set[Node]) -> Node:
+def _with_own_memory(graph: Graph, output: Node, value: Node, taken: set[Node]) -> Node:
     """`value`, or a copy of it if its memory belongs to something else."""
     owner = _memory_owner(value)
     if owner.op != "placeholder" and owner not in taken:

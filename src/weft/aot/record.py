@@ -179,7 +179,7 @@ class Recorder(DispatchMode):
         plain, new = results[: known.plain_returns], results[known.plain_returns :]
         for target, value in zip(targets, new, strict=True):
             self._write(target, value)
-        return self._returned(known, [self._plain(p) for p in plain], targets)
+        return self._result_of_write(known, [self._plain(p) for p in plain], targets)
 
     def _plain(self, item: Any) -> Any:
         return item.value if isinstance(item, _Constant) else self.fresh(item)
@@ -194,7 +194,7 @@ class Recorder(DispatchMode):
             self._write(t, v)
         increment_version(target)  # an operator of lists leaves it to its kernel
 
-    def _returned(self, known: OpFacts, plain: list[Any], targets: list[Any]) -> Any:
+    def _result_of_write(self, known: OpFacts, plain: list[Any], targets: list[Any]) -> Any:
         """What the mutating operator returns: new results and the arguments themselves."""
         returns = known.op._schema.returns
         fresh, written = iter(plain), iter(targets)

@@ -60,10 +60,10 @@ class TangentLayout:
 
     def fit_own(self, grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
         """The tangent `grads[k]` in that layout; taken from the engine if that is worth it."""
-        return self.fit(grads[k] if grads[k].nbytes < _LARGE else _taken(grads, k))
+        return self.fit(grads[k] if grads[k].nbytes < _LARGE else _take(grads, k))
 
 
-def _taken(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
+def _take(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
     """The tangent `grads[k]`, or a new tensor with its memory if only the engine holds it.
 
     `grads` are the arguments of a `backward`, as they came.

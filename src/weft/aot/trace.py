@@ -241,10 +241,10 @@ class Tracer:
             symbols.carrying = "carries" in node.meta
         if "python_dispatcher" in node.meta:
             with python_kernels():
-                return self._called(node, env)
-        return self._called(node, env)
+                return self._call_target(node, env)
+        return self._call_target(node, env)
 
-    def _called(self, node: Node, env: dict[Node, Any]) -> Any:
+    def _call_target(self, node: Node, env: dict[Node, Any]) -> Any:
         if node.op == "get_attr":
             return _attribute(self.gm, str(node.target))
         args = _resolve(node.args, env)

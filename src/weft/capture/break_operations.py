@@ -222,7 +222,7 @@ def _truth(frame: Frame, ins: Instruction, taken: int, text: str) -> Operation:
     continuation."""
     jump = frame.program.instructions[ins.index + 1]
     if jump.name in (*_JUMP_IF_TRUE, *_JUMP_IF_FALSE):
-        return _tested(text, taken, *_branches(jump))
+        return _test(text, taken, *_branches(jump))
     return Operation(taken, f"bool({text})")
 
 
@@ -273,7 +273,7 @@ def _unpacking(targets: str) -> Callable[[Any], tuple[Any, ...]]:
 @_translates("UNPACK_SEQUENCE")
 def _unpack_sequence(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     targets = ", ".join(f"item{n}" for n in range(ins.arg))
-    return _unpacked(emit, frame, targets, ins.arg)
+    return _unpack(emit, frame, targets, ins.arg)
 
 
 @_translates("UNPACK_EX")
@@ -281,10 +281,10 @@ def _unpack_ex(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     before, after = ins.arg & 255, ins.arg >> 8
     names = [f"item{n}" for n in range(before)] + ["*rest"]
     names += [f"last{n}" for n in range(after)]
-    return _unpacked(emit, frame, ", ".join(names), len(names))
+    return _unpack(emit, frame, ", ".join(names), len(names))
 
 
-def _unpacked(emit: Emitter, frame: Frame, targets: str, count: int) -> Operation:
+def _unpack(emit: Emitter, frame: Frame, targets: str, count: int) -> Operation:
     function = emit.constant(_unpacking(f"{targets}," if targets else "[]"))
     (value,) = _top(emit, frame, 1)
     # One value is passed as it is, and none not at all.
@@ -365,7 +365,7 @@ _JUMP_IF_TRUE: Final = ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUM
 _JUMP_IF_FALSE: Final = tuple(name.replace("TRUE", "FALSE") for name in _JUMP_IF_TRUE)
 
 
-def _tested(text: str, taken: int, true: Branch, false: Branch) -> Operation:
+def _test(text: str, taken: int, true: Branch, false: Branch) -> Operation:
     return Operation(taken, f"True if {text} else False", 0, branches=(true, false))
 
 
@@ -376,19 +376,19 @@ def _branches(ins: Instruction) -> tuple[Branch, Branch]:
 
 @_translates(*_JUMP_IF_TRUE, *_JUMP_IF_FALSE)
 def _pop_jump(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
-    return _tested(_top(emit, frame, 1)[0], 1, *_branches(ins))
+    return _test(_top(emit, frame, 1)[0], 1, *_branches(ins))
 
 
 @_translates("JUMP_IF_TRUE_OR_POP")
 def _jump_if_true_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     stay = Branch(ins.index + 1)
-    return _tested(_top(emit, frame, 1)[0], 1, Branch(ins.target, keeps_top=True), stay)
+    return _test(_top(emit, frame, 1)[0], 1, Branch(ins.target, keeps_top=True), stay)
 
 
 @_translates("JUMP_IF_FALSE_OR_POP")
 def _jump_if_false_or_pop(emit: Emitter, frame: Frame, ins: Instruction) -> Operation:
     stay = Branch(ins.index + 1)
-    return _tested(_top(emit, frame, 1)[0], 1, stay, Branch(ins.target, keeps_top=True))
+    return _test(_top(emit, frame, 1)[0], 1, stay, Branch(ins.target, keeps_top=True))
 
 
 _END: Final = object()

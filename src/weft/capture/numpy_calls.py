@@ -97,7 +97,7 @@ def operation(path: str) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if promotes:
-            args = _promoted(args)
+            args = _promote(args)
         arrays = [_to_arrays(arg) for arg in args]
         return _to_tensors(function(*arrays, **{k: _to_arrays(v) for k, v in kwargs.items()}))
 
@@ -115,7 +115,7 @@ def _promotes(path: str) -> bool:
     return isinstance(function, numpy.ufunc) and function.nin > 1
 
 
-def _promoted(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _promote(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The first two operands in NumPy's common type; torch gives 0-dimensional ones less weight."""
     operands = [a for a in args[:2] if isinstance(a, torch.Tensor)]
     if len(operands) < 2 or operands[0].dtype == operands[1].dtype:

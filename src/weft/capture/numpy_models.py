@@ -98,7 +98,7 @@ def _frozen(value: Any) -> Any:
 def _try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None:
     with numpy.errstate(all="ignore"), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        given = _filled((args, kwargs), lambda blank: blank.within(_LARGEST).filled((1,)))
+        given = _fill((args, kwargs), lambda blank: blank.within(_LARGEST).filled((1,)))
         try:
             result = numpy_function(path)(*given[0], **given[1])
         except TypeError:  # whatever the numbers are
@@ -116,7 +116,7 @@ def _agrees(path: str, args: list[Any], kwargs: dict[str, Any]) -> bool:
     def varied(blank: Blank) -> Any:
         return blank.within(_LARGEST_COMPARED).filled(_NUMBERS.get(blank.dtype.kind, (1,)))
 
-    given, copies = _filled((args, kwargs), varied), _filled((args, kwargs), varied)
+    given, copies = _fill((args, kwargs), varied), _fill((args, kwargs), varied)
     try:
         wanted = numpy_function(path)(*given[0], **given[1])
     except Exception:  # noqa: BLE001  these numbers are none that the function takes
@@ -137,13 +137,13 @@ def _blanks(result: Any) -> Any:
     return result
 
 
-def _filled(value: Any, fill: Callable[[Blank], Any]) -> Any:
+def _fill(value: Any, fill: Callable[[Blank], Any]) -> Any:
     if isinstance(value, Blank):
         return fill(value)
     if type(value) in (list, tuple):
-        return type(value)(_filled(item, fill) for item in value)
+        return type(value)(_fill(item, fill) for item in value)
     if type(value) is dict:
-        return {name: _filled(item, fill) for name, item in value.items()}
+        return {name: _fill(item, fill) for name, item in value.items()}
     return value
 
 

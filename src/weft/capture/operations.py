@@ -38,7 +38,7 @@ def binary_operation(
     if result is None and op in ("eq", "ne"):
         result = _equality(tx, op, left, right)
     if result is None and any(isinstance(v, SymbolicNumberValue) for v in (left, right)):
-        return binary_operation(tx, op, _fixed(left), _fixed(right))
+        return binary_operation(tx, op, _fix(left), _fix(right))
     return _by_python(tx, op, left, right) if result is None else result
 
 
@@ -78,7 +78,7 @@ PYTHON_OPERATIONS: Final[dict[tuple[type, str], Any]] = {}
 """Operations on constants in Python, for right sides that are not constants: `"%s" % obj`."""
 
 
-def _fixed(value: SymbolicValue) -> SymbolicValue:
+def _fix(value: SymbolicValue) -> SymbolicValue:
     """A symbolic number as its value in this call, guarded: `[0] * n` needs that."""
     return ConstantValue(value.constant()) if isinstance(value, SymbolicNumberValue) else value
 

@@ -81,7 +81,7 @@ class Resumption:
         step = self._eager(frame) if eager else self._operation(frame)
         outer = frame.caller
         while outer is not None:
-            step = self._protected(outer, self._link(outer, step))
+            step = self._step_in_try(outer, self._link(outer, step))
             outer = outer.caller
         self.tx.effects.replay(self.emit)
         self.emit.line(f"return {step.resume(step.attempt())}")
@@ -92,10 +92,10 @@ class Resumption:
         operation = TRANSLATORS[ins.name](self.emit, frame, ins)
         stack = frame.stack[: len(frame.stack) - operation.taken]
         if operation.branches is None:
-            step = self._plain(frame, stack, operation)
+            step = self._plain_step(frame, stack, operation)
         else:
             step = self._branch(frame, stack, operation)
-        return self._protected(frame, step)
+        return self._step_in_try(frame, step)
 
     def _eager(self, frame: Frame) -> Step:
         """The instruction and the rest of the frame as a continuation that is not compiled: for an
@@ -104,7 +104,7 @@ class Resumption:
         run = self._tail_caller(frame)
         return Step(lambda: "", lambda _: run(call("")))
 
-    def _plain(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
+    def _plain_step(self, frame: Frame, stack: list[SymbolicValue], operation: Operation) -> Step:
         index = frame.current.index + 1
         suffix = "v" * operation.pushes
         if operation.null:
@@ -168,7 +168,7 @@ class Resumption:
         run = self._tail_caller(frame)
         return Step(lambda: inner.resume(inner.attempt()), lambda result: run(call(result)))
 
-    def _protected(self, frame: Frame, step: Step) -> Step:
+    def _step_in_try(self, frame: Frame, step: Step) -> Step:
         """The step inside a `try` with the frame's exception handler.
 
         An error is stored, and the handler's continuation runs after the `try`, when the

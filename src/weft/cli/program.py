@@ -42,14 +42,15 @@ def _run(file: Path, arguments: Sequence[str]) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:  # noqa: BLE001  the program's own, whatever it is
-        traceback.print_exception(error.with_traceback(_within(error.__traceback__, file)))
+        shown = _traceback_within(error.__traceback__, file)
+        traceback.print_exception(error.with_traceback(shown))
         return 1
     finally:
         sys.argv, sys.path[:] = saved_argv, saved_path
     return 0
 
 
-def _within(entry: TracebackType | None, file: Path) -> TracebackType | None:
+def _traceback_within(entry: TracebackType | None, file: Path) -> TracebackType | None:
     """The traceback from the program's first frame on: not those that started it."""
     while entry is not None and entry.tb_frame.f_code.co_filename != str(file):
         entry = entry.tb_next

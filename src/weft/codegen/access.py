@@ -52,13 +52,13 @@ def evaluate(
     index = formula_index(definition.dims, variables)
     node = definition.formula(em, index)
     if definition.reduction is not None:
-        node = _reduced(definition, em, node)
+        node = _reduce(definition, em, node)
     if definition.finish is not None:
         node = definition.finish(em, node)
     return node, definition.store(em, index)
 
 
-def _reduced(definition: Computed, em: Emitter, node: Node) -> Node:
+def _reduce(definition: Computed, em: Emitter, node: Node) -> Node:
     assert definition.reduction is not None
     if any(r and not _is_one(n) for r, n in zip(definition.reduced, definition.dims, strict=True)):
         return em.reduce(definition.reduction, node)

@@ -79,10 +79,10 @@ def form_of(shape: Shape, strides: Shape, offset: IntExpr) -> tuple[Form, list[s
     steps = () if follow else strides
     given = [python_text(n) for n in (*shape, *steps, offset) if not isinstance(n, int)]
     start = offset if isinstance(offset, int) else None
-    return (_known(shape), None if follow else _known(steps), start), given
+    return (_known_extents(shape), None if follow else _known_extents(steps), start), given
 
 
-def _known(numbers: Shape) -> tuple[int | None, ...]:
+def _known_extents(numbers: Shape) -> tuple[int | None, ...]:
     return tuple(n if isinstance(n, int) else None for n in numbers)
 
 

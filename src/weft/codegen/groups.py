@@ -63,7 +63,7 @@ def singleton(number: int, access: Access) -> Group:
 def join(left: Group, right: Group, joint: Refinement) -> Group | str:
     """Both groups over their joint domain, if all values that pass between them do so point by
     point; otherwise the reason against it."""
-    reads = _moved(left.reads, joint.left), _moved(right.reads, joint.right)
+    reads = _substitute_reads(left.reads, joint.left), _substitute_reads(right.reads, joint.right)
     writes = (
         {n: subs(e, joint.left) for n, e in left.writes.items()},
         {n: subs(e, joint.right) for n, e in right.writes.items()},
@@ -74,8 +74,8 @@ def join(left: Group, right: Group, joint: Refinement) -> Group | str:
                 expr is not produced[name] and expr != produced[name] for expr in consumed[name]
             ):
                 return f"{name} is read at other points than it is written"
-    members = [_remapped(m, joint.left) for m in left.members]
-    members += [_remapped(m, joint.right) for m in right.members]
+    members = [_substitute_member(m, joint.left) for m in left.members]
+    members += [_substitute_member(m, joint.right) for m in right.members]
     members.sort(key=lambda m: m.order)
     all_reads = {
         n: reads[0].get(n, set()) | reads[1].get(n, set()) for n in {**reads[0], **reads[1]}
@@ -87,13 +87,13 @@ def join(left: Group, right: Group, joint: Refinement) -> Group | str:
 def moved_to(group: Group, domain: Domain, variables: dict[Expr, IntExpr]) -> Group:
     """The group over another domain of the same points; `variables` are its loop variables in terms
     of that one's."""
-    members = [_remapped(m, variables) for m in group.members]
+    members = [_substitute_member(m, variables) for m in group.members]
     writes = {n: subs(e, variables) for n, e in group.writes.items()}
-    reads = _moved(group.reads, variables)
+    reads = _substitute_reads(group.reads, variables)
     return Group(group.id, domain, members, reads, writes, group.operators)
 
 
-def _moved(
+def _substitute_reads(
     reads: dict[str, set[IntExpr]], variables: dict[Expr, IntExpr]
 ) -> dict[str, set[IntExpr]]:
     if all(old is new for old, new in variables.items()):
@@ -101,7 +101,7 @@ def _moved(
     return {name: {subs(e, variables) for e in exprs} for name, exprs in reads.items()}
 
 
-def _remapped(member: Member, variables: dict[Expr, IntExpr]) -> Member:
+def _substitute_member(member: Member, variables: dict[Expr, IntExpr]) -> Member:
     moved = {own: subs(expr, variables) for own, expr in member.variables.items()}
     return Member(member.access, moved, member.order)
 

@@ -25,17 +25,17 @@ MAX_UNROLLED: Final = 4
 
 def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
     """The kernel of a group; it stores the buffers in `needed`."""
-    em, cpu = _evaluated(group, needed), device_of(group).type == "cpu"
+    em, cpu = _evaluate_members(group, needed), device_of(group).type == "cpu"
     if cpu and (short := _piecewise_loop(group, em)) is not None:
         variable, pieces, rest = short
-        em = _evaluated(group, needed, variable, pieces, rest)
+        em = _evaluate_members(group, needed, variable, pieces, rest)
     kernel = simplify_loops(em.build(name, tuple(map(str, group.origins))), cut=cpu)
     if config.strict:
         verify(kernel)
     return kernel
 
 
-def _evaluated(
+def _evaluate_members(
     group: Group, needed: set[str], unrolled: Expr | None = None, pieces: int = 1,
     rest: LoopVar | None = None,
 ) -> Emitter:

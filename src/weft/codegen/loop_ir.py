@@ -203,15 +203,15 @@ def operands(node: Node) -> tuple[Node, ...]:
     return _OPERANDS[type(node)](node)
 
 
-def _masked(node: Load | Indirect) -> tuple[Node, ...]:
+def _mask_of(node: Load | Indirect) -> tuple[Node, ...]:
     return () if node.mask is None else (node.mask,)
 
 
 _OPERANDS: Final[dict[type, Callable[[Any], tuple[Node, ...]]]] = {
     Const: lambda n: (),
     IndexValue: lambda n: n.indirect,
-    Indirect: lambda n: (n.value, *_masked(n)),
-    Load: lambda n: (*n.indirect, *_masked(n)),
+    Indirect: lambda n: (n.value, *_mask_of(n)),
+    Load: lambda n: (*n.indirect, *_mask_of(n)),
     Op: lambda n: n.args,
     Reduce: lambda n: (n.value,),
 }
@@ -255,7 +255,7 @@ class KernelBuilder:
 
     def const(self, value: Scalar, dtype: DType) -> Node:
         """A literal; `value` is converted to the Python type of `dtype` (integers wrap)."""
-        typed = _typed(value, dtype)
+        typed = _convert_scalar(value, dtype)
         key = (Const, dtype, repr(typed))  # repr tells -0.0 from 0.0 and joins NaNs
         node = self._table.get(key)
         if node is None:
@@ -419,7 +419,7 @@ def _python_type(dtype: DType) -> type[Scalar]:
     return float if dtype in FLOAT_TYPES else int
 
 
-def _typed(value: Scalar, dtype: DType) -> Scalar:
+def _convert_scalar(value: Scalar, dtype: DType) -> Scalar:
     typed = _python_type(dtype)(value)
     if dtype not in INT_TYPES:
         return typed

@@ -40,8 +40,8 @@ def simplify_loops(kernel: Kernel, *, cut: bool = False) -> Kernel:
     in_turn = any(s.mode != "assign" for s in kernel.stores)
     accesses = _access_exprs(kernel)
     loops = list(kernel.outer)
-    outer = _merge(loops if in_turn else _ordered(loops, accesses, table), table)
-    inner = list(kernel.inner) if fixed else _ordered(list(kernel.inner), accesses, table)
+    outer = _merge(loops if in_turn else _order_loops(loops, accesses, table), table)
+    inner = list(kernel.inner) if fixed else _order_loops(list(kernel.inner), accesses, table)
     mapping: dict[Expr, IntExpr] = {}
     kernel.outer = _rename(outer, "i", mapping)
     kernel.inner = _rename(_merge(inner, table), "r", mapping)
@@ -126,7 +126,7 @@ def _index_exprs(kernel: Kernel) -> list[IntExpr]:
     return values + sizes + _access_exprs(kernel)
 
 
-def _ordered(loops: Loops, accesses: list[IntExpr], table: _Strides) -> Loops:
+def _order_loops(loops: Loops, accesses: list[IntExpr], table: _Strides) -> Loops:
     """Loops with larger strides outside, by majority of the accesses; otherwise in the given
     order."""
     if len(loops) < 2:

@@ -47,12 +47,12 @@ class Recomputation:
 
     def run(self) -> list[str]:
         """Recompute what is worth it; returns a line for each decision."""
-        found = [d for name in list(self.producer) if (d := self._recomputed(name)) is not None]
+        found = [d for name in list(self.producer) if (d := self._recompute(name)) is not None]
         if found:
             self._drop_unread()
         return found
 
-    def _recomputed(self, name: str) -> str | None:
+    def _recompute(self, name: str) -> str | None:
         """Let the readers of a value compute it; returns why, or None if it stays in memory."""
         number, users = self.producer[name], self._users(name)
         group = self.steps[number]
@@ -61,7 +61,7 @@ class Recomputation:
         formulas = self._formulas(group, name)
         if not formulas:
             return None
-        loaded = {n for m in formulas for n in m.access.reads} - _written(formulas)
+        loaded = {n for m in formulas for n in m.access.reads} - _written_buffers(formulas)
         if not self._may_wait(loaded, name, users):
             return None
         merged = {}
@@ -74,7 +74,7 @@ class Recomputation:
         extra = sum(self._bytes(loaded - self._at_hand(user)) for user in users)
         if extra >= self.bytes.get(name, 0) * (1 + len(users)):
             return None
-        self._apply(merged, _written(formulas), loaded)
+        self._apply(merged, _written_buffers(formulas), loaded)
         return f"{name}: computed again by its {len(users)} readers, which load {extra} bytes more"
 
     def _users(self, name: str) -> list[int]:
@@ -177,7 +177,7 @@ def _is_pure(member: Member) -> bool:
     return plain and definition.reduction is None and not member.access.symbols
 
 
-def _written(members: Collection[Member]) -> set[str]:
+def _written_buffers(members: Collection[Member]) -> set[str]:
     return {m.access.definition.buffer.name for m in members}
 
 
@@ -187,14 +187,14 @@ def _with_formulas(group: Group, formulas: Collection[Member]) -> Group | None:
         if member.access.definition.buffer.name in group.writes:
             continue
         alone = singleton(member.order, member.access)
-        merged = _joined(group, alone) or _joined(group, _in_order_of(group, alone))
+        merged = _joint_kernel(group, alone) or _joint_kernel(group, _in_order_of(group, alone))
         if merged is None:
             return None
         group = merged
     return group
 
 
-def _joined(group: Group, alone: Group | None) -> Group | None:
+def _joint_kernel(group: Group, alone: Group | None) -> Group | None:
     """Both in one kernel over the same points, or None."""
     points = math.prod(group.domain.extents)
     if alone is None or math.prod(alone.domain.extents) != points:

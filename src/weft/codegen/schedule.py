@@ -318,7 +318,7 @@ class _Fusion:
             return False
         left, right = self.steps[first], self.steps[second]
         assert isinstance(left, Group) and isinstance(right, Group)
-        merged = self._merged(left, right, first, second)
+        merged = self._merge(left, right, first, second)
         if isinstance(merged, str):
             self.rejected.add((first, second))
             self.decisions.append(f"{_name(left)} + {_name(right)}: no, {merged}")
@@ -327,7 +327,7 @@ class _Fusion:
         self._replace(first, second, merged)
         return True
 
-    def _merged(self, left: Group, right: Group, first: int, second: int) -> Group | str:
+    def _merge(self, left: Group, right: Group, first: int, second: int) -> Group | str:
         """The union of two groups, or the reason why there is none."""
         reason = self._reason_against(left, right, first, second)
         if reason is not None:
@@ -353,7 +353,7 @@ class _Fusion:
             return "different devices"
         if any(m.access.definition.alone for m in (*left.members, *right.members)):
             return "a copy into another layout has a kernel of its own"
-        if self._separated(first, second):
+        if self._are_separated(first, second):
             return "another step lies between"
         if self._keeps_memory(first, second):
             return "what the earlier one frees would be kept"
@@ -417,7 +417,7 @@ class _Fusion:
         readers = self.readers[name] & self.steps.keys() - {except_by}
         return any(self.positions[r] >= position for r in readers)
 
-    def _separated(self, first: int, second: int) -> bool:
+    def _are_separated(self, first: int, second: int) -> bool:
         """Whether a path leads from one group to the other through a third one."""
         return self._path(first, second) or self._path(second, first)
 
@@ -480,7 +480,7 @@ class _Fusion:
 
     def ordered_steps(self, needed: set[str]) -> list[Step]:
         """All steps, dependencies first, otherwise in the order of the graph or later."""
-        numbers = self._ordered()
+        numbers = self._order()
         order = StepOrder(
             before={n: self._dependencies(n) for n in numbers},
             reads={n: self._reads(n) for n in numbers},
@@ -499,7 +499,7 @@ class _Fusion:
         step = self.steps[number]
         return step.writes if isinstance(step, Group) else [b.name for b in written_by(step)]
 
-    def _ordered(self) -> list[int]:
+    def _order(self) -> list[int]:
         waiting = {n: self._dependencies(n) for n in self.steps}
         followers: dict[int, list[int]] = defaultdict(list)
         for number, before in waiting.items():

@@ -56,7 +56,7 @@ def estimate(size: IntExpr) -> int:
         return size
     for guess in (64, 61, 2):  # the guess may make a divisor zero
         try:
-            value = _guessed(size, guess)
+            value = _guess(size, guess)
         except ZeroDivisionError:
             continue
         if isinstance(value, int):
@@ -64,7 +64,7 @@ def estimate(size: IntExpr) -> int:
     return 64
 
 
-def _guessed(size: IntExpr, guess: int) -> IntExpr:
+def _guess(size: IntExpr, guess: int) -> IntExpr:
     plain = with_functions(size, lambda function: guess)
     return subs(plain, dict.fromkeys(symbols(plain), guess))
 

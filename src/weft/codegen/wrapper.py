@@ -146,7 +146,7 @@ def _bind_numbers(sequence: CallSequence, lowered: GraphLowering) -> None:
     sequence.scope |= {"math": math, "bits_of": bits_of}
     used = set(re.findall(r"\b[qf]\d+\b", "\n".join(sequence.lines)))
     lines = [
-        (_behind(sequence, value), f"{name} = {spelled}")
+        (_lines_before(sequence, value), f"{name} = {spelled}")
         for name, value, spelled in _numbers(lowered)
         if name in used
     ]
@@ -164,7 +164,7 @@ def _numbers(lowered: GraphLowering) -> Iterator[tuple[str, IntExpr | FloatValue
         yield str(bits), number, f"bits_of({text(number)})"
 
 
-def _behind(sequence: CallSequence, value: IntExpr | FloatValue) -> int:
+def _lines_before(sequence: CallSequence, value: IntExpr | FloatValue) -> int:
     """The number of lines behind which all symbols of the value are bound."""
     names = list(map(symbol_name, number_symbols(value)))
     unknown = [name for name in names if name not in sequence.bound]

@@ -36,7 +36,7 @@ class Change:
     """What would avoid the recompile."""
 
     def __str__(self) -> str:
-        return _told(self, self.old)
+        return _sentence(self, self.old)
 
     def details(self) -> list[str]:
         """Lines that follow the sentence in a log."""
@@ -44,7 +44,7 @@ class Change:
         return [f"guard: {self.guard}{asked}", f"avoid it: {self.hint}"]
 
 
-def _told(change: Change, old: str) -> str:
+def _sentence(change: Change, old: str) -> str:
     if not change.new:
         return f"{change.aspect} {old} does not hold"
     if not change.source:
@@ -63,10 +63,12 @@ def summary(changes: Iterable[Change]) -> list[str]:
     groups: dict[tuple[str, str], list[Change]] = {}
     for change in changes:
         groups.setdefault((change.source, change.aspect), []).append(change)
-    return [_told(group[0], _joined([c.old for c in reversed(group)])) for group in groups.values()]
+    return [
+        _sentence(group[0], _join([c.old for c in reversed(group)])) for group in groups.values()
+    ]
 
 
-def _joined(values: list[str]) -> str:
+def _join(values: list[str]) -> str:
     seen = list(dict.fromkeys(values))
     more = len(seen) - MOST_VALUES
     return ", ".join(seen[:MOST_VALUES]) + (f", … {more} more" if more > 0 else "")

@@ -108,7 +108,7 @@ def _numerics_error(
     part = _smallest(gm, inputs, fails)
     if part is not None:
         problem = _problem(*part, again)
-    path = _written(part or (gm, inputs), problem, backend) if write else None
+    path = _write_program(part or (gm, inputs), problem, backend) if write else None
     operators, stack = _operators(part[0] if part is not None else gm)
     return NumericsError(problem, stage=stage, operators=operators, stack=stack,
                          reduced=part is not None, path=path)
@@ -120,10 +120,10 @@ def _tell_failure(
     """Write the smallest part that fails to compile with the same type of error."""
 
     def fails(part: fx.GraphModule, given: list[Any]) -> bool:
-        return _raised(part, given, again) is type(error)
+        return _error_type(part, given, again) is type(error)
 
     part = _smallest(gm, inputs, fails)
-    path = _written(part or (gm, list(inputs)), f"{type(error).__name__}: {error}", backend)
+    path = _write_program(part or (gm, list(inputs)), f"{type(error).__name__}: {error}", backend)
     if path is not None:
         error.add_note(f"weft wrote a program that shows it: {path}")
 
@@ -145,7 +145,7 @@ def _problem(gm: fx.GraphModule, inputs: list[Any], compile: Compile) -> str:
         return compare(gm, compiled, inputs)
 
 
-def _raised(gm: fx.GraphModule, inputs: list[Any], compile: Compile) -> type | None:
+def _error_type(gm: fx.GraphModule, inputs: list[Any], compile: Compile) -> type | None:
     with config.patch(OFF, strict=True):
         try:
             compile(copy_of(gm), inputs)
@@ -154,7 +154,7 @@ def _raised(gm: fx.GraphModule, inputs: list[Any], compile: Compile) -> type | N
     return None
 
 
-def _written(part: Part, problem: str, backend: str) -> Path | None:
+def _write_program(part: Part, problem: str, backend: str) -> Path | None:
     return repro.write(*part, problem, backend)
 
 

@@ -125,15 +125,15 @@ class Explanation:
             f"with {_number(len(self.guards), 'guard')}.",
             f"{_number(len(self.graph_breaks), 'graph break')}.",
             f"Generated {_number(len(self.kernels), 'kernel')}"
-            + (": " + ", ".join(_multiplied(k.name for k in self.kernels)) if self.kernels else "")
+            + (": " + ", ".join(_counted(k.name for k in self.kernels)) if self.kernels else "")
             + f"; {_number(len(self.extern_calls), 'operator')} left to ATen"
-            + (": " + ", ".join(_multiplied(self.extern_calls)) if self.extern_calls else "") + ".",
+            + (": " + ", ".join(_counted(self.extern_calls)) if self.extern_calls else "") + ".",
             f"Compiled in {self.total_seconds:.2f} s.",
         ]
         if self.recompiles:
             lines.insert(2, f"{_number(len(self.recompiles), 'recompile')}.")
         if self.uncompiled:
-            reasons = "; ".join(_multiplied(self.uncompiled))
+            reasons = "; ".join(_counted(self.uncompiled))
             lines.append(f"{_number(len(self.uncompiled), 'graph')} left uncompiled, to run "
                          f"operator by operator: {reasons}.")
         if self.fallbacks:
@@ -179,7 +179,7 @@ def _number(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _multiplied(names: Iterable[str], limit: int = 12) -> list[str]:
+def _counted(names: Iterable[str], limit: int = 12) -> list[str]:
     """`a, b x 3, …`: equal names are counted."""
     counted = Counter(names)
     shown = [n if k == 1 else f"{n} x {k}" for n, k in counted.most_common(limit)]

@@ -63,10 +63,10 @@ def results_of(
     """The results of a graph for copies of the inputs, by name: outputs, inputs after the run,
     gradients of the inputs as they were given. With a `dtype`, floating-point inputs are converted.
     """
-    leaves, values = _copied(inputs, dtype)
+    leaves, values = _copy_inputs(inputs, dtype)
     outputs = pytree.tree_leaves(run(*values))
-    found = {f"output {i}": _detached(value) for i, value in enumerate(outputs)}
-    found |= {f"input {i} afterwards": _detached(value) for i, value in enumerate(values)}
+    found = {f"output {i}": _copy_detached(value) for i, value in enumerate(outputs)}
+    found |= {f"input {i} afterwards": _copy_detached(value) for i, value in enumerate(values)}
     ends = [t for t in outputs if isinstance(t, torch.Tensor) and t.requires_grad]
     trained = [(i, t) for i, t in enumerate(leaves)
                if isinstance(t, torch.Tensor) and t.requires_grad]
@@ -81,10 +81,10 @@ def results_of(
 
 def copies(inputs: Sequence[Any]) -> list[Any]:
     """The inputs, tensors copied; those that share memory share that of their copies."""
-    return _copied(inputs, None)[1]
+    return _copy_inputs(inputs, None)[1]
 
 
-def _copied(inputs: Sequence[Any], dtype: torch.dtype | None) -> tuple[list[Any], list[Any]]:
+def _copy_inputs(inputs: Sequence[Any], dtype: torch.dtype | None) -> tuple[list[Any], list[Any]]:
     """Copies that are leaves, and the same as inputs: only what is no leaf may be written."""
     storages: dict[int, torch.UntypedStorage] = {}
     leaves = [_copy(x, storages, dtype) if isinstance(x, torch.Tensor) else x for x in inputs]
@@ -112,7 +112,7 @@ def _copy(
     return made.requires_grad_(tensor.requires_grad)
 
 
-def _detached(value: Any) -> Any:
+def _copy_detached(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
@@ -133,13 +133,13 @@ class _DoubleInterpreter(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         if n.op in ("call_function", "call_method"):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            args, kwargs = pytree.tree_map(_widened, (args, kwargs))
+            args, kwargs = pytree.tree_map(_widen, (args, kwargs))
             run = self.call_function if n.op == "call_function" else self.call_method
             return run(n.target, args, kwargs)
         return super().run_node(n)
 
 
-def _widened(value: Any) -> Any:
+def _widen(value: Any) -> Any:
     return torch.float64 if isinstance(value, torch.dtype) and value in RELATIVE else value
 
 

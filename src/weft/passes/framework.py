@@ -117,10 +117,10 @@ def ordered(passes: Sequence[Pass]) -> list[Pass]:
         for b in p.before:
             if b in by_name:
                 earlier[b].add(p.name)
-    return [by_name[name] for name in _sorted(earlier)]
+    return [by_name[name] for name in _sort(earlier)]
 
 
-def _sorted(earlier: dict[str, set[str]]) -> list[str]:
+def _sort(earlier: dict[str, set[str]]) -> list[str]:
     """Stable topological order."""
     done: list[str] = []
     waiting = list(earlier)

@@ -104,12 +104,12 @@ def column_blocks(
     result = left.new_empty(left.shape[0], columns)
     buffer = left.new_empty(left.shape[0], width)
     for start in range(0, columns, width):
-        block = _aligned(right[:, start : start + width])
+        block = _align(right[:, start : start + width])
         part = buffer if block.shape[1] == width else buffer[:, : block.shape[1]]
         if bias is None:
             torch.mm(left, block, out=part)
         else:
-            torch.addmm(_padded(bias[start : start + width]), left, block, out=part)
+            torch.addmm(_pad(bias[start : start + width]), left, block, out=part)
         result[:, start : start + width].copy_(part[:, : columns - start])
     return result
 
@@ -118,12 +118,12 @@ def _rounded_up(value: int, unit: int) -> int:
     return -(-value // unit) * unit
 
 
-def _aligned(block: torch.Tensor) -> torch.Tensor:
+def _align(block: torch.Tensor) -> torch.Tensor:
     """The block with its columns padded to the alignment and its memory in order."""
     if block.shape[1] % ALIGNMENT:
         return F.pad(block.t(), (0, 0, 0, -block.shape[1] % ALIGNMENT)).t()
     return block if block.stride(0) == 1 else block.contiguous()
 
 
-def _padded(bias: torch.Tensor) -> torch.Tensor:
+def _pad(bias: torch.Tensor) -> torch.Tensor:
     return F.pad(bias, (0, -bias.shape[0] % ALIGNMENT))

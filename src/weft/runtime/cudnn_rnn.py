@@ -44,7 +44,7 @@ def _forward(
 ) -> tuple[torch.Tensor, ...]:
     buffer = _buffer(x, weights, each, hx, cx, mode, layers, batch_first, bidirectional)
     found = aten._cudnn_rnn.default(
-        x, weights, each, buffer, hx, cx, mode, *_hidden(hx, cx), layers, batch_first, 0.0, train,
+        x, weights, each, buffer, hx, cx, mode, *_sizes(hx, cx), layers, batch_first, 0.0, train,
         bidirectional, [], None,
     )
     return tuple(found[:4])
@@ -59,13 +59,13 @@ def _backward(
     buffer = _buffer(x, weights, each, hx, cx, mode, layers, batch_first, bidirectional)
     grad_x, grad_hx, grad_cx, grads = aten._cudnn_rnn_backward.default(
         x, weights, each, buffer, hx, cx, output, grad_output, grad_hy,
-        None if cx is None else grad_cy, mode, *_hidden(hx, cx), layers, batch_first, 0.0, train,
+        None if cx is None else grad_cy, mode, *_sizes(hx, cx), layers, batch_first, 0.0, train,
         bidirectional, [], None, reserve, [True, True, cx is not None, True],
     )
     return [grad_x, grad_hx, *([] if cx is None else [grad_cx]), *grads]
 
 
-def _hidden(hx: torch.Tensor, cx: torch.Tensor | None) -> tuple[int, int]:
+def _sizes(hx: torch.Tensor, cx: torch.Tensor | None) -> tuple[int, int]:
     """The size of the hidden state, and the size that it is projected to (0: no projection)."""
     if cx is None or cx.size(2) == hx.size(2):
         return hx.size(2), 0
@@ -80,7 +80,7 @@ def _buffer(
     cx: torch.Tensor | None, mode: int, layers: int, batch_first: bool, bidirectional: bool,
 ) -> torch.Tensor:
     """The memory of all weights, in cuDNN's order; a copy if they are not there."""
-    form = (each, x.size(-1), mode, *_hidden(hx, cx), layers, batch_first, bidirectional)
+    form = (each, x.size(-1), mode, *_sizes(hx, cx), layers, batch_first, bidirectional)
     first = weights[0]
     offsets, count = _layout(tuple(w.shape for w in weights), first.dtype, first.device, form)
     begin = first.storage_offset() - offsets[0]
@@ -88,7 +88,7 @@ def _buffer(
     fits = (begin + count) * first.itemsize <= first.untyped_storage().nbytes()
     if fits and [(w.data_ptr() - address) // w.itemsize for w in weights] == offsets:
         return first.detach().as_strided((count,), (1,), begin)
-    return _flattened(weights, form)[0]
+    return _flatten(weights, form)[0]
 
 
 @cache
@@ -97,11 +97,11 @@ def _layout(
 ) -> tuple[list[int], int]:
     """The place of each weight in cuDNN's buffer (elements from the start), and the buffer's
     size."""
-    buffer, weights = _flattened([torch.empty(s, dtype=dtype, device=device) for s in shapes], form)
+    buffer, weights = _flatten([torch.empty(s, dtype=dtype, device=device) for s in shapes], form)
     return [int(w.storage_offset()) for w in weights], buffer.numel()
 
 
-def _flattened(
+def _flatten(
     weights: Sequence[torch.Tensor], form: tuple[Any, ...]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """A buffer with copies of the weights, and the copies."""

@@ -115,7 +115,7 @@ class DiskCache:
 
     def appeared(self, key: str) -> Path | None:
         """`path` for a file that was missing a moment ago; not counted as another look-up."""
-        return None if self._verified(key) is None else self._file(key)
+        return None if self._verify(key) is None else self._file(key)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
@@ -128,11 +128,11 @@ class DiskCache:
 
     def _read(self, key: str) -> bytes | None:
         """The content, looked up and counted."""
-        content = self._verified(key)
+        content = self._verify(key)
         events.count("disk_cache_misses" if content is None else "disk_cache_hits")
         return content
 
-    def _verified(self, key: str) -> bytes | None:
+    def _verify(self, key: str) -> bytes | None:
         file = self._file(key)
         try:
             data = file.read_bytes()

@@ -51,7 +51,7 @@ def empty(form: Form, dtype: torch.dtype, device: torch.device) -> Made:
     """Makes tensors of this form."""
 
     def in_python(*given: int) -> torch.Tensor:
-        sizes, strides, _ = _filled(form, given)
+        sizes, strides, _ = _fill(form, given)
         return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
     where = _where(device)
@@ -65,7 +65,7 @@ def view(form: Form) -> Made:
     """A callable that gives a tensor's memory another form."""
 
     def in_python(tensor: torch.Tensor, *given: int) -> torch.Tensor:
-        sizes, strides, offset = _filled(form, given)
+        sizes, strides, offset = _fill(form, given)
         return torch.as_strided(tensor, sizes, strides, tensor.storage_offset() + offset)
 
     if not (configured() and _fits(form)):
@@ -85,7 +85,7 @@ def product(
     form.
     """
     views = [None if form is None else view(form) for form in operands]
-    counts = [0 if form is None else _open(form) for form in operands]
+    counts = [0 if form is None else _count_open(form) for form in operands]
     function = PRODUCTS[kind]
 
     def in_python(*given: Any) -> torch.Tensor:
@@ -101,13 +101,13 @@ def product(
     return _calls.Product(kind, operands, result, _code(dtype), *where, in_python)
 
 
-def _filled(form: Form, given: tuple[int, ...]) -> tuple[list[int], list[int], int]:
+def _fill(form: Form, given: tuple[int, ...]) -> tuple[list[int], list[int], int]:
     """A form's numbers with those given at the call."""
     sizes, strides, offset = form
     rest = iter(given)
-    filled = list(_known(sizes, rest))
-    steps = row_major(filled) if strides is None else list(_known(strides, rest))
-    return filled, steps, next(_known((offset,), rest))
+    filled = list(_known_numbers(sizes, rest))
+    steps = row_major(filled) if strides is None else list(_known_numbers(strides, rest))
+    return filled, steps, next(_known_numbers((offset,), rest))
 
 
 def row_major(sizes: Sequence[int]) -> list[int]:
@@ -116,13 +116,13 @@ def row_major(sizes: Sequence[int]) -> list[int]:
     return list(reversed([*steps])) if sizes else []
 
 
-def _open(form: Form) -> int:
+def _count_open(form: Form) -> int:
     """How many numbers of the form are passed at the call."""
     sizes, strides, offset = form
     return [*sizes, *(strides or ()), offset].count(None)
 
 
-def _known(numbers: tuple[Number, ...], rest: Iterator[int]) -> Iterator[int]:
+def _known_numbers(numbers: tuple[Number, ...], rest: Iterator[int]) -> Iterator[int]:
     return (next(rest) if n is None else n for n in numbers)
 
 

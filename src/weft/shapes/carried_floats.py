@@ -46,12 +46,12 @@ class CarriedFloats:
         """The mark that C++ gets for a float that is `hint` in this call (also in a trial)."""
         known = self._marks.get(value)
         if known is None:
-            known = self._computed(value) or nth_mark(hint, len(self._marks))
+            known = self._compute(value) or nth_mark(hint, len(self._marks))
             self._marks[value] = known
             self._marked[known] = value
         return known
 
-    def _computed(self, value: FloatValue) -> float | None:
+    def _compute(self, value: FloatValue) -> float | None:
         """The mark of an expression of marks, computed as C++ would compute it."""
         if not isinstance(value, FloatExpr):
             return None
@@ -104,7 +104,7 @@ def formula_of(mark: float, number: float, other: float, changed: float) -> Form
 
 def _candidates(mark: float, number: float) -> Iterator[Formula]:
     """What C++ may have computed from a mark, with at most one integer."""
-    yield from (formula for formula in (_itself, _negated) if formula(mark) == number)
+    yield from (formula for formula in (_itself, _negate) if formula(mark) == number)
     for family, parameter in _FAMILIES:
         k = parameter(mark, number)
         whole = float(round(k)) if abs(k) < _LARGEST else 0.0
@@ -116,7 +116,7 @@ def _itself(p: Any) -> Any:
     return p
 
 
-def _negated(p: Any) -> Any:
+def _negate(p: Any) -> Any:
     return apply("neg", p)
 
 

@@ -257,8 +257,8 @@ def _slice(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mappin
     if not _any_unbacked(context, start, end, size):
         return NotImplemented
     whole = expr_of(size)
-    first = _bound(context, 0 if start is None else start, whole)
-    last = _bound(context, whole if end is None else end, whole)
+    first = _slice_bound(context, 0 if start is None else start, whole)
+    last = _slice_bound(context, whole if end is None else end, whole)
     if first is None or last is None:
         key = ("slice", whole, *(e if e is None else expr_of(e) for e in (start, end, step)))
         count, offset = _count(context, "a slice", size, key), context.unbacked("a slice's start")
@@ -273,7 +273,7 @@ def _slice(mode: Any, context: ShapeContext, args: Sequence[Any], kwargs: Mappin
     return _view(mode, x, sizes, strides, offset)
 
 
-def _bound(context: ShapeContext, value: Any, size: IntExpr) -> IntExpr | None:
+def _slice_bound(context: ShapeContext, value: Any, size: IntExpr) -> IntExpr | None:
     """A bound of a slice, limited to 0 and `size`; None if its sign is unknown."""
     known = expr_of(value) if isinstance(value, torch.SymInt) else value
     if isinstance(known, int) and known >= INF:

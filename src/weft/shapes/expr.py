@@ -670,7 +670,7 @@ def maximum(*args: IntExpr) -> IntExpr:
 
 def _extremum(kind: type[Min] | type[Max], args: tuple[IntExpr, ...]) -> IntExpr:
     kept: list[IntExpr] = []
-    for arg in _flattened(kind, args):
+    for arg in _flatten(kind, args):
         if not any(_dominates(kind, other, arg) for other in kept):
             kept = [other for other in kept if not _dominates(kind, arg, other)]
             kept.append(arg)
@@ -687,7 +687,7 @@ def _extremum(kind: type[Min] | type[Max], args: tuple[IntExpr, ...]) -> IntExpr
     return atom.expr
 
 
-def _flattened(kind: type[Min] | type[Max], args: tuple[IntExpr, ...]) -> Iterator[IntExpr]:
+def _flatten(kind: type[Min] | type[Max], args: tuple[IntExpr, ...]) -> Iterator[IntExpr]:
     for arg in args:
         atom = arg.atom if isinstance(arg, Expr) else None
         if isinstance(atom, kind):
@@ -709,7 +709,7 @@ def subs(value: IntExpr, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
     """``value`` with symbols replaced (simultaneously); the result is simplified again."""
     if isinstance(value, int) or not any(s in mapping for s in value.symbols):
         return value
-    return sum_of_products(value, lambda atom: _replaced(atom, mapping))
+    return sum_of_products(value, lambda atom: _replace(atom, mapping))
 
 
 def sum_of_products(value: Expr, factor: Callable[[Atom], IntExpr]) -> IntExpr:
@@ -723,7 +723,7 @@ def sum_of_products(value: Expr, factor: Callable[[Atom], IntExpr]) -> IntExpr:
     return total
 
 
-def _replaced(atom: Atom, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
+def _replace(atom: Atom, mapping: Mapping[Expr, IntExpr]) -> IntExpr:
     if isinstance(atom, Symbol):
         return mapping.get(atom.expr, atom.expr)
     made = [subs(operand, mapping) for operand in operands(atom)]

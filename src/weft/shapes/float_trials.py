@@ -190,7 +190,7 @@ class Trial:
         symbols, self._mode.symbols = self._mode.symbols, None  # nothing depends on data
         log = _Log()
         try:
-            leaves = [self._plain(leaf, numbers, twins) for leaf in self._leaves]
+            leaves = [self._plain_argument(leaf, numbers, twins) for leaf in self._leaves]
             args, kwargs = tree_unflatten(leaves, self._form)
             with self._mode, log, python_kernels() if self._by_python else nullcontext():
                 result = self._function(*args, **kwargs)
@@ -202,7 +202,7 @@ class Trial:
         log.read(result)
         return log.run
 
-    def _plain(self, leaf: Any, numbers: Mapping[FloatValue, float | torch.SymFloat],
+    def _plain_argument(self, leaf: Any, numbers: Mapping[FloatValue, float | torch.SymFloat],
                twins: dict[int, tuple[FakeTensor, torch.Tensor]]) -> Any:
         """An argument of the call, without symbolic sizes."""
         if isinstance(leaf, torch.SymFloat):

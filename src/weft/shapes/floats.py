@@ -133,7 +133,7 @@ def apply(op: str, *args: Number) -> FloatValue:
     if all(isinstance(arg, int | float) for arg in args):
         return float(OPERATIONS[op][0](*args))
     if op == "truediv" or OPERATIONS[op][1].startswith("math."):
-        args = tuple(map(_unconverted, args))
+        args = tuple(map(_without_conversion, args))
     key = (op, *map(_identity, args))
     found = _interned.get(key)
     if found is None:
@@ -142,7 +142,7 @@ def apply(op: str, *args: Number) -> FloatValue:
     return found
 
 
-def _unconverted(value: Number) -> Number:
+def _without_conversion(value: Number) -> Number:
     """The value without a conversion of sizes to floats, which functions do themselves: one
     spelling for one value."""
     converted = isinstance(value, FloatExpr) and value.op == "float"
@@ -215,7 +215,7 @@ def exact_ratio(value: Number) -> _Ratio | None:
     return found if -_SAFE < lower_bound(found[0]) and upper_bound(found[0]) < _SAFE else None
 
 
-def _divided(a: _Ratio, b: _Ratio) -> _Ratio | None:
+def _divide_by_power_of_two(a: _Ratio, b: _Ratio) -> _Ratio | None:
     """By a power of two."""
     over, under = b
     if not isinstance(over, int) or over <= 0 or over & (over - 1):
@@ -229,7 +229,7 @@ _EXACT: Final[Mapping[str, Callable[..., _Ratio | None]]] = {
     "mul": lambda a, b: (a[0] * b[0], a[1] * b[1]),
     "add": lambda a, b: (a[0] * b[1] + b[0] * a[1], a[1] * b[1]),
     "sub": lambda a, b: (a[0] * b[1] - b[0] * a[1], a[1] * b[1]),
-    "truediv": _divided,
+    "truediv": _divide_by_power_of_two,
 }
 
 

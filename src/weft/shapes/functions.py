@@ -41,7 +41,7 @@ def int_function(text: str, limits: Callable[..., Interval] | None = None) -> In
     """The function that Python computes by `text`; its first user sets its limits."""
     found = _made.get(text)
     if found is None:
-        found = _made[text] = IntFunction(text, _computed(text), limits or _anything)
+        found = _made[text] = IntFunction(text, _function_of(text), limits or _anything)
     return found
 
 
@@ -49,7 +49,7 @@ def _anything(*args: Interval) -> Interval:
     return -INF, INF
 
 
-def _computed(text: str) -> Callable[..., int]:
+def _function_of(text: str) -> Callable[..., int]:
     count = len({field for _, field, _, _ in string.Formatter().parse(text) if field is not None})
     names = [f"a{i}" for i in range(count)]
     source = f"lambda {', '.join(names)}: {text.format(*names)}"

@@ -108,20 +108,20 @@ def _order(expr: Expr) -> Condition:
         return True
     if upper_bound(expr) < 0:
         return False
-    return _relation(GE, _reduced(expr))
+    return _relation(GE, _divide_out(expr))
 
 
 def _equality(kind: str, expr: Expr) -> Condition:
     divisor = gcd(*expr.terms.values())
     if expr.const % divisor or lower_bound(expr) > 0 or upper_bound(expr) < 0:
         return kind == NE
-    reduced = _reduced(expr)
+    reduced = _divide_out(expr)
     # ``e == 0`` and ``-e == 0`` are the same: keep the one whose first term is positive.
     first = min(reduced.terms.items(), key=lambda item: [atom.id for atom in item[0]])
     return _relation(kind, reduced if first[1] > 0 else -reduced)
 
 
-def _reduced(expr: Expr) -> Expr:
+def _divide_out(expr: Expr) -> Expr:
     """``expr`` divided by the common factors of its terms (the constant is floored)."""
     divisor = gcd(*expr.terms.values())
     result = expr if divisor == 1 else expr // divisor
@@ -167,10 +167,10 @@ def _junction(kind: str, conditions: Iterable[Condition]) -> Condition:
             parts |= condition.parts
         else:
             parts.add(condition)
-    return _joined(kind, frozenset(parts))
+    return _join(kind, frozenset(parts))
 
 
-def _joined(kind: str, parts: frozenset[Condition]) -> Condition:
+def _join(kind: str, parts: frozenset[Condition]) -> Condition:
     if not parts:
         return kind == "and"
     if len(parts) == 1:

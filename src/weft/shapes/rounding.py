@@ -58,7 +58,7 @@ def rounded(how: str, value: Number, parts: Parts = lambda number: None) -> IntE
         return None
     value = _of_ints(value, of_ints)
     leaves: dict[Expr, str] = {}
-    text = f"{how}({_with_holes(value, leaves)})"
+    text = f"{how}({_template_text(value, leaves)})"
 
     def limits(*args: Interval) -> Interval:
         return _rounded_range(how, _range(value, dict(zip(leaves, args, strict=True))))
@@ -92,12 +92,12 @@ def _of_ints(value: Number, parts: Mapping[FloatSymbol, tuple[Expr, Expr] | None
     return value if found is None else apply("mul", found[0], apply("pow", 2.0, found[1]))
 
 
-def _with_holes(value: Number, leaves: dict[Expr, str]) -> str:
+def _template_text(value: Number, leaves: dict[Expr, str]) -> str:
     """Python source with ``{0}``, ``{1}`` for the integer expressions."""
     if isinstance(value, Expr):
         return leaves.setdefault(value, f"{{{len(leaves)}}}")
     if isinstance(value, FloatExpr):
-        args = [_with_holes(arg, leaves) for arg in value.args]
+        args = [_template_text(arg, leaves) for arg in value.args]
         spelling = OPERATIONS[value.op][1]
         if spelling.isidentifier() or spelling.startswith("math."):
             return f"{spelling}({', '.join(args)})"

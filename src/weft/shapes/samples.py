@@ -66,7 +66,7 @@ def _factor(atom: Atom) -> Values:
 
 def _of_atom(atom: Atom) -> Values:
     if isinstance(atom, Symbol):
-        return tuple(_drawn(atom))
+        return tuple(_sample(atom))
     function = atom.function.compute if isinstance(atom, Applied) else OPERATORS[type(atom)]
     try:
         found = [function(*args) for args in zip(*map(_values, operands(atom)), strict=True)]
@@ -75,7 +75,7 @@ def _of_atom(atom: Atom) -> Values:
     return tuple([value for value in found if isinstance(value, int)])
 
 
-def _drawn(one: Symbol) -> Iterator[int]:
+def _sample(one: Symbol) -> Iterator[int]:
     """Values at distances from the range's end that differ in length, so that each symbol is large
     beside the rest somewhere. (The same ones in each process.)"""
     if not isinstance(one.hi, int):

@@ -302,15 +302,15 @@ class SymNode:
     # -------------------------------------------------------------------- bits
 
     def bitwise_and(self, other: SymNode) -> SymNode:
-        return self._applied(functions.BIT_AND, other)
+        return self._apply(functions.BIT_AND, other)
 
     def bitwise_or(self, other: SymNode) -> SymNode:
-        return self._applied(functions.BIT_OR, other)
+        return self._apply(functions.BIT_OR, other)
 
     def bitwise_xor(self, other: SymNode) -> SymNode:
-        return self._applied(functions.BIT_XOR, other)
+        return self._apply(functions.BIT_XOR, other)
 
-    def _applied(self, function: IntFunction, *others: SymNode) -> SymNode:
+    def _apply(self, function: IntFunction, *others: SymNode) -> SymNode:
         values = (self.value, *(other.value for other in others))
         return self.shape_env.int_node(expr.applied(function, *values))
 
@@ -330,23 +330,23 @@ class SymNode:
         return self if self.pytype is float else self._float("float")
 
     def sym_int(self) -> SymNode:
-        return self._rounded("int")
+        return self._round("int")
 
     def trunc(self) -> SymNode:
-        return self._rounded("int")
+        return self._round("int")
 
     def floor(self) -> SymNode:
-        return self._rounded("math.floor")
+        return self._round("math.floor")
 
     def ceil(self) -> SymNode:
-        return self._rounded("math.ceil")
+        return self._round("math.ceil")
 
     def round(self, ndigits: int | None = None) -> SymNode:
         if ndigits is not None and self.pytype is float:
             return self.shape_env.float_node(floats.apply("round", self.value, ndigits))
-        return self._rounded("round")
+        return self._round("round")
 
-    def _rounded(self, how: str) -> SymNode:
+    def _round(self, how: str) -> SymNode:
         """An int from a float of sizes and of Python floats that change between calls.
 
         If there is no formula: its value in this call, between guards on the float.

@@ -73,12 +73,12 @@ class _StandIn(ModuleType):
         if name in self._classes and sys.modules.get(self.__name__) in (None, self):
             return _NoInstance
         if name == "__path__" and self.__name__ == "sympy":  # a part of it is being imported
-            return self._loaded().__path__
+            return self._load().__path__
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self._loaded(), name)
+        return getattr(self._load(), name)
 
-    def _loaded(self) -> ModuleType:
+    def _load(self) -> ModuleType:
         _remove(_STAND_INS)  # the real modules must not see the stand-ins
         return importlib.import_module(self.__name__)
 
@@ -101,7 +101,7 @@ class _Engine(_StandIn):
 
 
 def _ask_pytorch(name: str, *args: Any, **kwargs: Any) -> Any:
-    return getattr(_engine._loaded(), name)(*args, **kwargs)
+    return getattr(_engine._load(), name)(*args, **kwargs)
 
 
 def _question(name: str, plain: tuple[type, ...], answer: Any, ask: Any) -> Callable[..., Any]:

@@ -60,7 +60,7 @@ def _append_entry(out: bytearray, positions: Positions, units: int, line: int) -
     if column is None or end_column is None:
         if end is None or end == start:
             out.append(_head(_NO_COLUMNS, units))
-            out += _signed(delta)
+            out += _encode_signed(delta)
             return start
     elif end == start:
         if delta == 0 and column < _SHORT_COLUMNS and 0 <= end_column - column < _SHORT_WIDTH:
@@ -72,10 +72,10 @@ def _append_entry(out: bytearray, positions: Positions, units: int, line: int) -
             out += bytes((column, end_column))
             return start
     out.append(_head(_LONG, units))
-    out += _signed(delta)
-    out += _unsigned((start if end is None else end) - start)
-    out += _unsigned(0 if column is None else column + 1)
-    out += _unsigned(0 if end_column is None else end_column + 1)
+    out += _encode_signed(delta)
+    out += _encode_unsigned((start if end is None else end) - start)
+    out += _encode_unsigned(0 if column is None else column + 1)
+    out += _encode_unsigned(0 if end_column is None else end_column + 1)
     return start
 
 
@@ -83,7 +83,7 @@ def _head(kind: int, units: int) -> int:
     return 128 | kind << 3 | units - 1
 
 
-def _unsigned(value: int) -> bytes:
+def _encode_unsigned(value: int) -> bytes:
     """Little-endian groups of six bits; bit 6 says that more follow."""
     out = bytearray()
     while value >= 64:
@@ -93,5 +93,5 @@ def _unsigned(value: int) -> bytes:
     return bytes(out)
 
 
-def _signed(value: int) -> bytes:
-    return _unsigned(-value << 1 | 1 if value < 0 else value << 1)
+def _encode_signed(value: int) -> bytes:
+    return _encode_unsigned(-value << 1 | 1 if value < 0 else value << 1)

@@ -220,7 +220,7 @@ def _number(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
     objects = [python_object(tx, a) for a in args]
     named = {k: python_object(tx, v) for k, v in kwargs.items()}
     if any(o is MISSING for o in (*objects, *named.values())):
-        return _converted(tx, cls, args)
+        return _convert(tx, cls, args)
     return tx.wrap_new(evaluate(tx, lambda: cls(*objects, **named)))
 
 
@@ -228,7 +228,7 @@ _CONVERSIONS: Final = {int: ("__int__", "__index__"), float: ("__float__", "__in
                        complex: ("__complex__", "__float__"), bytes: ("__bytes__",)}
 
 
-def _converted(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
+def _convert(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
     """`int(obj)`, `float(obj)`, ... of an object with a conversion method."""
     kind = args[0].python_type()
     names = [name for name in _CONVERSIONS[cls] if hasattr(kind, name)]
@@ -243,7 +243,7 @@ def _converted(tx: Interpreter, cls: type, args: Args) -> SymbolicValue:
 @constructor(str)
 def _str(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if len(args) + len(kwargs) > 1 or kwargs:
-        return _decoded(tx, args, kwargs)
+        return _decode(tx, args, kwargs)
     if not args:
         return constant("")
     text = format_symbolic(tx, str, args[0])
@@ -255,7 +255,7 @@ def _str(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
     return text_of(tx, args[0])
 
 
-def _decoded(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _decode(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """`str(data, encoding, errors)`"""
     objects = [python_object(tx, a) for a in args]
     named = {name: python_object(tx, value) for name, value in kwargs.items()}
@@ -353,7 +353,7 @@ def iterator_type(*kinds: type, pure: bool = True, iterables: slice = slice(0, 1
             if len(args) < least or (most is not None and len(args) > most):
                 raise graph_break("unknown-operation", f"arguments of {cls.__name__}")
             args[iterables] = _sources(tx, args[iterables])
-            return LazyIterator(cls, partial(_checked, cls, produce, tx, args, kwargs), pure)
+            return LazyIterator(cls, partial(_checked_items, cls, produce, tx, args, kwargs), pure)
 
         constructor(*kinds)(make)
         return produce
@@ -361,7 +361,7 @@ def iterator_type(*kinds: type, pure: bool = True, iterables: slice = slice(0, 1
     return register
 
 
-def _checked(cls: type, produce: Producer, tx: Interpreter, args: Args, kwargs: Kwargs
+def _checked_items(cls: type, produce: Producer, tx: Interpreter, args: Args, kwargs: Kwargs
              ) -> Iterator[SymbolicValue]:
     """The items; for arguments of wrong types or numbers, Python's error is raised."""
     try:

@@ -211,14 +211,14 @@ def _reconstructed(tx: Interpreter, value: ObjectValue, memo: SymbolicValue) -> 
     elif "__reduce__" in own:
         parts = value.method(tx, "__reduce__", [], {})
     else:
-        parts = _reduced(tx, value, "__getstate__" in own)
+        parts = _reduce(tx, value, "__getstate__" in own)
     parts = tx.force(parts)
     if not isinstance(parts, TupleValue):  # a string: the object is its own copy
         return value
     return tx.wrap_fixed(_RECONSTRUCT, "_reconstruct").call(tx, [value, memo, *parts.all(tx)], {})
 
 
-def _reduced(tx: Interpreter, value: ObjectValue, has_state: bool) -> SymbolicValue:
+def _reduce(tx: Interpreter, value: ObjectValue, has_state: bool) -> SymbolicValue:
     """The result of `object.__reduce_ex__` for a class whose `__new__` takes no arguments."""
     if not has_state and _slots(value.cls):
         raise graph_break("unknown-operation", f"copying a {value.cls.__name__} with slots")

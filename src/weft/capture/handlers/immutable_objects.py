@@ -34,7 +34,7 @@ _FUNCTIONS: Final[tuple[Any, ...]] = (
 )
 
 
-def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
+def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
     """The result of Python's own call, or None if an argument is not entirely known."""
     objects = [python_object(tx, a) for a in args]
     named = {name: python_object(tx, value) for name, value in kwargs.items()}
@@ -53,7 +53,7 @@ def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Sy
 
 @constructor(*_BY_VALUE)
 def _make(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    made = _evaluated(tx, cls, args, kwargs)
+    made = _evaluate(tx, cls, args, kwargs)
     if made is None:
         raise graph_break("unknown-operation", f"making a {cls.__name__}")
     return made
@@ -75,7 +75,7 @@ def _wrap_by_identity(tx: Interpreter, obj: Any, source: Source | None) -> Symbo
 def _register(function: Any) -> None:
     @rule(function)
     def call(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        found = _evaluated(tx, function, args, kwargs)
+        found = _evaluate(tx, function, args, kwargs)
         if found is not None:
             return found
         value = tx.wrap_fixed(function, function.__name__)

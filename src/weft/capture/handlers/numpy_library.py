@@ -62,7 +62,7 @@ def _register(paths: list[str], function: Any) -> None:
                 return symbolic
             if makes_array_of_size(tx, function, args):
                 return call_numpy(tx, path, args, kwargs)
-            found = _evaluated(tx, function, args, kwargs)
+            found = _evaluate(tx, function, args, kwargs)
             if found is not None:
                 return found
         return call_numpy(tx, path, args, kwargs)
@@ -78,7 +78,7 @@ def _has_arrays(values: Any) -> bool:
     )
 
 
-def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
+def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
     """The result on constants if it is a constant too; arrays are left to the graph."""
     objects = [python_object(tx, arg) for arg in args]
     named = {name: python_object(tx, value) for name, value in kwargs.items()}
@@ -117,7 +117,7 @@ def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
         made = call_numpy(tx, "asarray", [args[0], ConstantValue(numpy.dtype(cls))], {})
         assert isinstance(made, ArrayValue)
         return ArrayValue(made.tensor, scalar=made.tensor.example.dim() == 0)
-    found = of_numbers(tx, cls, args, kwargs) or _evaluated(tx, cls, args, kwargs)
+    found = of_numbers(tx, cls, args, kwargs) or _evaluate(tx, cls, args, kwargs)
     if found is None:
         raise graph_break("unknown-operation", f"making a numpy.{cls.__name__}")
     return found
@@ -125,7 +125,7 @@ def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
 
 @constructor(numpy.dtype)
 def _dtype(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    found = _evaluated(tx, cls, args, kwargs)
+    found = _evaluate(tx, cls, args, kwargs)
     if found is None:
         raise graph_break("unknown-operation", "making a numpy.dtype")
     return found

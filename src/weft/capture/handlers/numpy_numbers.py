@@ -63,11 +63,11 @@ def _root(number: Any) -> Any:
     return torch.sym_sqrt(number) if certain else None
 
 
-def _rounded(how: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _rounding(how: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda number: torch.sym_float(how(number))
 
 
-def _folded(function: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+def _fold(function: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
     """A function of the numbers in a sequence, none of them a float (NumPy adds floats in another
     order)."""
 
@@ -90,15 +90,15 @@ def _of_two_ints(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], An
 
 _FUNCTIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     numpy.sqrt: _root,
-    numpy.floor: _rounded(math.floor),
-    numpy.ceil: _rounded(math.ceil),
-    numpy.trunc: _rounded(torch.sym_int),
+    numpy.floor: _rounding(math.floor),
+    numpy.ceil: _rounding(math.ceil),
+    numpy.trunc: _rounding(torch.sym_int),
     numpy.abs: abs,
     numpy.negative: operator.neg,
-    numpy.prod: _folded(operator.mul),
-    numpy.sum: _folded(operator.add),
-    numpy.max: _folded(torch.sym_max),
-    numpy.min: _folded(torch.sym_min),
+    numpy.prod: _fold(operator.mul),
+    numpy.sum: _fold(operator.add),
+    numpy.max: _fold(torch.sym_max),
+    numpy.min: _fold(torch.sym_min),
     numpy.maximum: _of_two_ints(torch.sym_max),
     numpy.minimum: _of_two_ints(torch.sym_min),
     numpy.add: _of_two_ints(operator.add),

@@ -69,7 +69,7 @@ def _optimizer(module: str, name: str) -> types.FunctionType | None:
     return found if isinstance(found, types.FunctionType) else None
 
 
-def _inlined(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _inline(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     value = tx.wrap_fixed(function, function.__qualname__)
     assert isinstance(value, FunctionValue)
     return value.inline(tx, args, kwargs)
@@ -83,7 +83,7 @@ def _state_made_first(function: types.FunctionType) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if _make_state(tx, function, args, kwargs):
             raise StartOver
-        return _inlined(function, tx, args, kwargs)
+        return _inline(function, tx, args, kwargs)
 
 
 def _make_state(tx: Interpreter, function: types.FunctionType, args: Args, kwargs: Kwargs) -> bool:
@@ -143,11 +143,11 @@ def _without_branches(function: types.FunctionType, n_counts: int) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         chosen = kwargs.get("capturable")
         if chosen is not None and chosen.is_constant and chosen.constant():
-            return _inlined(function, tx, args, kwargs)
+            return _inline(function, tx, args, kwargs)
         return tx.wrap_fixed(selecting, selecting.__name__).call(tx, args, kwargs)
 
 
-def _unfused(function: types.FunctionType, plain: types.FunctionType) -> None:
+def _unfuse(function: types.FunctionType, plain: types.FunctionType) -> None:
     """A fused kernel as its operations, unless it includes a gradient scaler."""
 
     @rule(function)
@@ -155,7 +155,7 @@ def _unfused(function: types.FunctionType, plain: types.FunctionType) -> None:
         scaling = [tx.force(kwargs.get(name, arg)) for name, arg in
                    zip(("grad_scale", "found_inf"), args[-2:], strict=True)]
         scaled = any(isinstance(value, TensorValue) for value in scaling)
-        return _inlined(function if scaled else plain, tx, args, kwargs)
+        return _inline(function if scaled else plain, tx, args, kwargs)
 
 
 _BRANCHING: Final = (("radam", "_single_tensor_radam", 1), ("radam", "_multi_tensor_radam", 1),
@@ -173,4 +173,4 @@ for _module, _name, _n_counts in _BRANCHING:
 for _module, _name, _other in _FUSED:
     _function, _plain = _optimizer(_module, _name), _optimizer(_module, _other)
     if _function is not None and _plain is not None:
-        _unfused(_function, _plain)
+        _unfuse(_function, _plain)

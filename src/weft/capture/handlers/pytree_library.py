@@ -96,13 +96,13 @@ def _to_markers(tx: Interpreter, value: SymbolicValue, is_leaf: SymbolicValue = 
     if isinstance(value, DictValue) and value.cls in (dict, OrderedDict):
         return value.cls((k.constant(), inner(v)) for k, v in value.pairs(tx))
     if value.python_type() in pytree.SUPPORTED_NODES:
-        return _registered(tx, value, inner)
+        return _registered_stand_in(tx, value, inner)
     if value.is_constant and value.constant() is None:
         return None
     return Marker(value)
 
 
-def _registered(
+def _registered_stand_in(
     tx: Interpreter, value: SymbolicValue, inner: Callable[[SymbolicValue], Any]
 ) -> Any:
     """A stand-in, made of markers, for an object of a class with its own flatten function."""

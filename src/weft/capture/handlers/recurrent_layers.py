@@ -33,7 +33,7 @@ def _layer(function: Any, mode: int) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         args = [tx.force(arg) for arg in args]
         if not _is_of_one_length(args):
-            return _packed(tx, function, args, kwargs)
+            return _packed_layer(tx, function, args, kwargs)
         if _is_cudnns(args):
             form = tx.wrap_fixed(recurrent.cudnn_layer, "cudnn_layer")
             return form.call(tx, [constant(mode), *args], kwargs)
@@ -52,7 +52,7 @@ def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """A library call, if PyTorch would make one for plain sizes."""
     args = [tx.force(arg) for arg in args]
     if not _is_of_one_length(args):
-        return _packed(tx, torch.lstm, args, kwargs)
+        return _packed_layer(tx, torch.lstm, args, kwargs)
     if _is_cudnns(args):
         return tx.wrap_fixed(recurrent.cudnn_lstm, "cudnn_lstm").call(tx, args, kwargs)
     if _example(args).device.type != "cpu" or not _has_symbolic_sizes(args):
@@ -62,7 +62,7 @@ def _lstm(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return tx.wrap_fixed(recurrent.lstm_by_layers, "lstm_by_layers").call(tx, args, kwargs)
 
 
-def _packed(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+def _packed_layer(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Packed sequences, whose lengths the kernel reads from a tensor."""
     if len(args) > 1 and all(isinstance(arg, TensorValue) for arg in args[:2]):
         raise graph_break("data-dependent-value", f"{function.__name__} of packed sequences")

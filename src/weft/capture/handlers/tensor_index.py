@@ -33,17 +33,17 @@ _BASIC = (SliceValue, SymbolicNumberValue, ConstantValue)
 
 def _getitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
     key = tx.force(args[0])
-    batched = _batched(tx, tensor, key)
+    batched = _index_many(tx, tensor, key)
     if batched is not None:
         return batched
     key = _with_numbers(tx, key)
-    found = _selected(tx, tensor, key)
+    found = _select(tx, tensor, key)
     return run(tx, "call_function", operator.getitem, [tensor, key], {}) if found is None else found
 
 
 def _setitem(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> SymbolicValue:
     key, value = _with_numbers(tx, tx.force(args[0])), tx.force(args[1])
-    part = _selected(tx, tensor, key)
+    part = _select(tx, tensor, key)
     if part is None:
         run(tx, "call_function", operator.setitem, [tensor, key, value], {})
     else:  # all of the part: PyTorch's own conversions and broadcasts
@@ -78,7 +78,7 @@ def _is_one_integer(tx: Interpreter, key: SymbolicValue) -> bool:
     return fake.dim() == 0 and fake.dtype in _INTEGERS and not is_functorch_wrapped_tensor(fake)
 
 
-def _batched(tx: Interpreter, tensor: SymbolicValue, key: SymbolicValue) -> SymbolicValue | None:
+def _index_many(tx: Interpreter, tensor: SymbolicValue, key: SymbolicValue) -> SymbolicValue | None:
     """`tensor[key]` inside `vmap`, where an index is an integer for each example and so no
     number."""
     items = [tx.force(i) for i in key.all(tx)] if isinstance(key, TupleValue) else [key]
@@ -102,7 +102,7 @@ def _is_batched_integer(item: SymbolicValue) -> bool:
             and item.example.dim() == 0 and item.example.dtype in _INTEGERS)
 
 
-def _selected(tx: Interpreter, tensor: TensorValue, key: SymbolicValue) -> SymbolicValue | None:
+def _select(tx: Interpreter, tensor: TensorValue, key: SymbolicValue) -> SymbolicValue | None:
     """`tensor[key]` for basic indices with symbolic ints; None for other keys."""
     items = [tx.force(i) for i in key.all(tx)] if isinstance(key, TupleValue) else [key]
     if not any(map(_is_symbolic_int, items)):

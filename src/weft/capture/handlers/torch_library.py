@@ -261,16 +261,16 @@ def _tensor(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if options or not args or not (of_tensors or _holds(tx, args[0], SymbolicNumberValue)):
         return run(tx, "call_function", torch.tensor, args, kwargs)
     wanted = {name: value for name, value in kwargs.items() if value is not NONE}
-    made = _stacked(tx, args[0], wanted.get("dtype"))
+    made = _stack(tx, args[0], wanted.get("dtype"))
     assert isinstance(made, TensorValue)
     return run(tx, "call_method", "to", [made], wanted) if wanted else made
 
 
-def _stacked(tx: Interpreter, value: SymbolicValue, dtype: SymbolicValue | None) -> SymbolicValue:
+def _stack(tx: Interpreter, value: SymbolicValue, dtype: SymbolicValue | None) -> SymbolicValue:
     """A tensor of nested lists of numbers, symbolic numbers, and tensors of one element."""
     value = tx.force(value)
     if isinstance(value, (ListValue, TupleValue)):
-        parts = [_stacked(tx, item, dtype) for item in value.all(tx)]
+        parts = [_stack(tx, item, dtype) for item in value.all(tx)]
         common = functools.reduce(torch.promote_types, (p.fake(tx).dtype for p in parts))
         same = [run(tx, "call_method", "to", [p, constant(common)], {}) for p in parts]
         return run(tx, "call_function", torch.stack, [ListValue(same)], {})

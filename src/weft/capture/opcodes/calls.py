@@ -90,7 +90,7 @@ def dict_merge(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
     """`f(**mapping)`: like an update, but each key may occur once only."""
     merged = frame.pop()
     function = frame.stack[-ins.arg - (3 if TABLE.null_above_callable else 2)]
-    added, target = _merged(tx, function, merged), frame.stack[-ins.arg]
+    added, target = _merge(tx, function, merged), frame.stack[-ins.arg]
     for key, value in added.pairs(tx):
         if target.contains(tx, key):
             name = _keyword(tx, key)
@@ -99,7 +99,7 @@ def dict_merge(tx: Interpreter, frame: Frame, ins: Instruction) -> None:
         target.setitem(tx, key, value)
 
 
-def _merged(tx: Interpreter, function: SymbolicValue, mapping: SymbolicValue) -> DictValue:
+def _merge(tx: Interpreter, function: SymbolicValue, mapping: SymbolicValue) -> DictValue:
     if not is_mapping_object(tx.force(mapping)):
         refuse_argument(tx, function, "** must be a mapping", mapping)
     made = DictValue()
@@ -134,7 +134,7 @@ def _keyword(tx: Interpreter, key: SymbolicValue) -> str:
 
 def _keywords(tx: Interpreter, function: SymbolicValue, mapping: SymbolicValue) -> Kwargs:
     kwargs: Kwargs = {}
-    for key, value in _merged(tx, function, mapping).pairs(tx):
+    for key, value in _merge(tx, function, mapping).pairs(tx):
         kwargs[_keyword(tx, key)] = value if value is NULL else tx.force(value)
     return kwargs
 

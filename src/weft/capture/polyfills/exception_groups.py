@@ -96,10 +96,10 @@ def _split(error: Any, test: Callable[[Any], bool]) -> tuple[Any, Any]:
             matching.append(inner[0])
         if inner[1] is not None:
             rest.append(inner[1])
-    return _derived(error, matching), _derived(error, rest)
+    return _derive(error, matching), _derive(error, rest)
 
 
-def _derived(error: Any, exceptions: list[Any]) -> Any:
+def _derive(error: Any, exceptions: list[Any]) -> Any:
     """A group like this one, of some of its exceptions."""
     if not exceptions:
         return None

@@ -110,7 +110,7 @@ def arity_of(function: Any) -> Arity | None:
     if stub is None and getattr(function, "__module__", None) not in _HOMES:
         return None
     parameters = _parameters(function if stub is None else stub)
-    return None if parameters is None else _read(parameters)
+    return None if parameters is None else _read_arity(parameters)
 
 
 @functools.cache
@@ -118,7 +118,7 @@ def _arity_of_method(kind: type, name: str) -> Arity | None:
     parameters = _parameters(getattr(kind, name, None))
     if parameters is None and kind.__module__ in ("builtins", "collections"):
         parameters = _parameters(_method_stub(kind, name))
-    return None if parameters is None else _read(parameters[1:])
+    return None if parameters is None else _read_arity(parameters[1:])
 
 
 def _method_stub(kind: type, name: str) -> _Stub | None:
@@ -134,7 +134,7 @@ def _parameters(function: Any) -> list[inspect.Parameter] | None:
         return None
 
 
-def _read(parameters: list[inspect.Parameter]) -> Arity:
+def _read_arity(parameters: list[inspect.Parameter]) -> Arity:
     kinds = inspect.Parameter
     places = [p for p in parameters
               if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]

@@ -91,7 +91,7 @@ class DequeValue(GrowingValue):
         if self.changes != state:
             raise tx.error(RuntimeError, "deque mutated during iteration")
 
-    def _changed(self, tx: Interpreter) -> SymbolicValue:
+    def _note_change(self, tx: Interpreter) -> SymbolicValue:
         self.changes += 1
         if self.source is not None:
             tx.effects.touch(self)
@@ -135,7 +135,7 @@ class DequeValue(GrowingValue):
 
     def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
         del self.items[self.index_of(tx, key)]
-        self._changed(tx)
+        self._note_change(tx)
 
     def m_append(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return self.m_extend(tx, [_one(args)], kwargs)
@@ -145,25 +145,25 @@ class DequeValue(GrowingValue):
 
     def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         self.append(tx.unpack(args[0]))
-        return self._changed(tx)
+        return self._note_change(tx)
 
     def m_extendleft(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         self.items[:0] = reversed(tx.unpack(args[0]))
         self._drop(from_left=False)
-        return self._changed(tx)
+        return self._note_change(tx)
 
     def m_insert(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if len(self.items) == self.maxlen:
             raise tx.error(IndexError, "deque already at its maximum size")
         self.items.insert(args[0].constant(), args[1])
-        return self._changed(tx)
+        return self._note_change(tx)
 
     def _pop(self, tx: Interpreter, where: int) -> SymbolicValue:
         if not self.items:
             raise tx.error(IndexError, "pop from an empty deque")
         item = self.at(tx, where)
         del self.items[where]
-        self._changed(tx)
+        self._note_change(tx)
         return item
 
     def m_pop(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -183,21 +183,21 @@ class DequeValue(GrowingValue):
         if where < 0:
             self.refuse_absent(tx, "remove", args[0])
         del self.items[where]
-        return self._changed(tx)
+        return self._note_change(tx)
 
     def m_rotate(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         turned = deque(self.items)
         turned.rotate(args[0].constant() if args else 1)
         self.items = list(turned)
-        return self._changed(tx)
+        return self._note_change(tx)
 
     def m_reverse(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         self.items.reverse()
-        return self._changed(tx)
+        return self._note_change(tx)
 
     def m_clear(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         self.items.clear()
-        return self._changed(tx)
+        return self._note_change(tx)
 
     def m_copy(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return DequeValue(self.items, self.maxlen)

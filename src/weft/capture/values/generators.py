@@ -205,7 +205,7 @@ class GeneratorValue(MethodTable):
         if self.running:
             raise graph_break("unknown-value", "a generator that is running")
         if self.done:
-            name = emit.bind(self, f"{emit.constant(_finished)}()")
+            name = emit.bind(self, f"{emit.constant(_empty_generator)}()")
             emit.line(f"next({name}, None)")
             return name
         if not self.started:
@@ -224,9 +224,9 @@ class GeneratorValue(MethodTable):
         if code.co_flags & inspect.CO_VARKEYWORDS:
             keywords.append(f"**{emit.value(variables[next(names)])}")
         function = emit.value(self.function)
-        return self._named(emit, f"{function}({', '.join([*parts, *keywords])})")
+        return self._rename(emit, f"{function}({', '.join([*parts, *keywords])})")
 
-    def _named(self, emit: Emitter, text: str) -> str:
+    def _rename(self, emit: Emitter, text: str) -> str:
         name = emit.bind(self, text)
         for attribute, value in self.names.items():
             emit.line(f"{name}.{attribute} = {emit.value(value)}")
@@ -247,7 +247,7 @@ class GeneratorValue(MethodTable):
         arguments = stack_arguments(emit, frame.stack)
         arguments += [emit.value(frame.locals[name]) for name in plain]
         arguments += [emit.value(frame.cells[name]) for name in boxes]
-        name = self._named(emit, f"{self._with_closure(emit, function)}({', '.join(arguments)})")
+        name = self._rename(emit, f"{self._with_closure(emit, function)}({', '.join(arguments)})")
         emit.line(f"next({name})")
         return name
 
@@ -372,7 +372,7 @@ def _exception_of(tx: Interpreter, kind: SymbolicValue, value: SymbolicValue = N
     return made
 
 
-def _finished() -> Iterator[Any]:
+def _empty_generator() -> Iterator[Any]:
     """A generator without items."""
     return
     yield

@@ -51,14 +51,14 @@ class InputTest:
     def holds(self, *values: Any) -> bool:
         """Whether the condition has the same outcome for these inputs."""
         with no_modes(), torch.no_grad():
-            given = [_copied(v) for v in values] if self.writes else values
+            given = [_copy(v) for v in values] if self.writes else values
             try:
                 return bool(self.ask.forward(*given)) is self.answer
             except Exception:  # noqa: BLE001  of the program: it comes again where the program runs
                 return False
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 

@@ -112,10 +112,10 @@ class LazyIterator(IteratorValue):
         return f"{self.kind.__name__} iterator"
 
 
-def _listed(tx: Interpreter, iterator: Iterator[Any]) -> SymbolicValue:
+def _list_iterator(tx: Interpreter, iterator: Iterator[Any]) -> SymbolicValue:
     """An iterator over the constants that a call returned."""
     items = list(iterator)
     return LazyIterator(type(iterator), lambda: map(tx.wrap_new, items), True)
 
 
-LISTED.append(_listed)
+LISTED.append(_list_iterator)

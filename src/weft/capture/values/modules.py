@@ -145,7 +145,7 @@ class PythonModuleValue(SymbolicValue):
                 return found
             if name not in self.module.__dict__ and namespace.source is not None:
                 tx.guards.add(namespace.source, "missing_key", name)
-        described = self._described(name, "__get__")
+        described = self._own_descriptor(name, "__get__")
         if described is not None:
             return bind(tx, self, type(self.module), name, described[0])
         obj = getattr(self.module, name, MISSING)
@@ -154,7 +154,7 @@ class PythonModuleValue(SymbolicValue):
                            f"module '{self._name()}' has no attribute '{name}'")
         return tx.wrap(obj, tx.tree.object(self.module, self._name()).attribute(name))
 
-    def _described(self, name: str, method: str) -> tuple[Any, types.FunctionType] | None:
+    def _own_descriptor(self, name: str, method: str) -> tuple[Any, types.FunctionType] | None:
         """An attribute of the module's own class that is a descriptor with that method, and the
         method."""
         cls = type(self.module)
@@ -163,7 +163,7 @@ class PythonModuleValue(SymbolicValue):
         return (attribute, found) if isinstance(found, types.FunctionType) else None
 
     def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
-        described = self._described(name, "__set__")
+        described = self._own_descriptor(name, "__set__")
         if described is not None:
             attribute, setter = described
             descriptor = class_value(tx, type(self.module), name, attribute)

@@ -218,7 +218,7 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
     if path not in _CONVERT and any(
             isinstance(tx.force(value), TensorValue) for value in (*args, *kwargs.values())):
         raise graph_break("unknown-operation", f"numpy.{path} of a tensor")
-    tried = _tried(tx, path, args, kwargs)
+    tried = _try_numpy(tx, path, args, kwargs)
     if tried is not None and not tried.agrees:
         raise graph_break("unknown-c-function", f"numpy.{path}, of which PyTorch's version differs")
     given, args = args, [_operand(tx, arg) for arg in args]
@@ -226,13 +226,13 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
     result = run(tx, "call_function", numpy_calls.operation(path), args, kwargs)
     if tried is not None and tried.shares_memory:
         _note_copy(tx, args, result)
-    same = _returned(given, result)
+    same = _returned_argument(given, result)
     if same is not None:
         return same
     return _conform(tx, result, MISSING if tried is None else tried.result)
 
 
-def _returned(args: Args, result: SymbolicValue) -> SymbolicValue | None:
+def _returned_argument(args: Args, result: SymbolicValue) -> SymbolicValue | None:
     """The argument that the operation returns itself, such as `asarray` and in-place operations
     do."""
     arrays = [a for a in args if isinstance(a, ArrayValue) and not a.scalar]
@@ -241,7 +241,7 @@ def _returned(args: Args, result: SymbolicValue) -> SymbolicValue | None:
     return next((a for a in arrays if a.tensor.example is result.example), None)
 
 
-def _tried(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried | None:
+def _try_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried | None:
     """What NumPy itself does with such arguments, or None if that cannot be tried."""
     objects = [_stand_in(tx, arg) for arg in args]
     named = {name: _stand_in(tx, value) for name, value in kwargs.items()}
@@ -329,7 +329,7 @@ def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     if isinstance(value, (TupleValue, ListValue)):
         return type(value)([_operand(tx, item) for item in value.items])
     if isinstance(value, SliceValue):
-        return SliceValue([_bound(tx, tx.force(part)) for part in value.parts])
+        return SliceValue([_slice_bound(tx, tx.force(part)) for part in value.parts])
     if isinstance(value, ArrayValue):
         return value.tensor
     if isinstance(value, TensorValue):
@@ -352,7 +352,7 @@ def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     return value
 
 
-def _bound(tx: Interpreter, part: SymbolicValue) -> SymbolicValue:
+def _slice_bound(tx: Interpreter, part: SymbolicValue) -> SymbolicValue:
     """A bound of a slice, as a plain number."""
     if isinstance(part, ArrayValue):
         raise graph_break("data-dependent-value", "a slice bounded by a NumPy scalar")

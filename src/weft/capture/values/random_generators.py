@@ -130,7 +130,7 @@ class RandomGeneratorValue(OutsideObject):
         other = _another(kind)
         model = evaluate(tx, lambda: getattr(other, name)(*given, **named))
         place = tx.tree.drawn(f"{name}()")
-        value = _drawn(tx, model, place, _limits(name, args, kwargs))
+        value = _draw_value(tx, model, place, _limits(name, args, kwargs))
         is_array = isinstance(value, ArrayValue)
         if is_array and any(
                 _is_symbolic(tx, tx.force(arg)) for arg in (*args, *kwargs.values())):
@@ -208,7 +208,9 @@ def _limits(name: str, args: Args, kwargs: Kwargs) -> tuple[int, int]:
     return (min(ends) if len(ends) > 1 else 0, max(ends))
 
 
-def _drawn(tx: Interpreter, model: Any, place: Source, limits: tuple[int, int]) -> SymbolicValue:
+def _draw_value(
+    tx: Interpreter, model: Any, place: Source, limits: tuple[int, int]
+) -> SymbolicValue:
     """The value of a drawn result; `model` is one like it."""
     if model is None:  # of `seed`
         return NONE
@@ -316,12 +318,12 @@ def _draw_ahead(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwarg
         raise graph_break("unknown-operation", f"{name} by a generator")
     sizes = shape_value(tx, into.example.shape)
     options = {"dtype": constant(into.example.dtype), "device": constant(into.example.device)}
-    drawn = _drawn_tensor(tx, generator, partial(_filled, name), [sizes, *args[1:]],
+    drawn = _drawn_tensor(tx, generator, partial(_fill, name), [sizes, *args[1:]],
                           {**options, **kwargs}, into.example)
     return into.method(tx, "copy_", [drawn], {})
 
 
-def _filled(name: str, sizes: Any, *args: Any, dtype: Any, device: Any, **kwargs: Any) -> Any:
+def _fill(name: str, sizes: Any, *args: Any, dtype: Any, device: Any, **kwargs: Any) -> Any:
     return getattr(torch.empty(sizes, dtype=dtype, device=device), name)(*args, **kwargs)
 
 

@@ -175,14 +175,14 @@ def _product(ev: _Evaluation, a: Any, b: Any) -> Any:
 
 def _quotient(ev: _Evaluation, a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode is not None:
-        return _divided(ev, a, b, rounding_mode)
+        return _divide(ev, a, b, rounding_mode)
     a, b = _fraction(a), _fraction(b)
     if type(b.over) is not int or b.over <= 0 or b.under != 1:
         raise _NoNumber
     return _Fraction(a.over, a.under * b.over, (*a.numerators, *b.numerators, a.over))
 
 
-def _divided(ev: _Evaluation, a: Any, b: Any, rounding_mode: str = "floor") -> Any:
+def _divide(ev: _Evaluation, a: Any, b: Any, rounding_mode: str = "floor") -> Any:
     a, b = _integer(a), _integer(b)
     if type(b) is not int or b <= 0 or (rounding_mode == "trunc" and not ev.holds(a >= 0)):
         raise _NoNumber
@@ -190,7 +190,7 @@ def _divided(ev: _Evaluation, a: Any, b: Any, rounding_mode: str = "floor") -> A
 
 
 def _remainder(ev: _Evaluation, a: Any, b: Any) -> Any:
-    return _integer(a) - b * _divided(ev, a, b)
+    return _integer(a) - b * _divide(ev, a, b)
 
 
 def _rounding(*, up: bool) -> Callable[..., Any]:
@@ -215,7 +215,7 @@ def _same(ev: _Evaluation, a: Any, *args: Any, **named: Any) -> Any:
 _RULES: Final[Mapping[str, Callable[..., Any]]] = {
     "add": _sum(operator.add), "sub": _sum(operator.sub), "mul": _product,
     "neg": _of_wholes(operator.neg), "abs": _of_wholes(abs),
-    "truediv": _quotient, "div": _quotient, "floordiv": _divided, "floor_divide": _divided,
+    "truediv": _quotient, "div": _quotient, "floordiv": _divide, "floor_divide": _divide,
     "mod": _remainder, "remainder": _remainder,
     "ceil": _rounding(up=True), "floor": _rounding(up=False),
     "maximum": _of_wholes(torch.sym_max), "minimum": _of_wholes(torch.sym_min),

@@ -39,7 +39,7 @@ def symbolic_fake(tx: Interpreter, tensor: torch.Tensor, source: Source) -> Any:
     if all(type(number) is int for number in (*sizes, *strides)):
         return None
     *fixed, _, _ = tensor_guard(tensor)
-    tx.guards.add(source, "tensor", *fixed, _known(sizes), _known(strides))
+    tx.guards.add(source, "tensor", *fixed, _known_extents(sizes), _known_extents(strides))
     for d, stride in enumerate(strides):
         if not isinstance(stride, int) and not _is_own(tx, stride, source, d):
             tx.shapes.bind(expr_of(stride), stride_source(source, d))
@@ -130,6 +130,6 @@ def _strides(tensor: torch.Tensor, sizes: Sequence[Size]) -> list[Size] | None:
     return strides
 
 
-def _known(extents: Sequence[Size]) -> tuple[int | None, ...]:
+def _known_extents(extents: Sequence[Size]) -> tuple[int | None, ...]:
     """What the tensor guard compares: None where the size or stride is symbolic."""
     return tuple(extent if isinstance(extent, int) else None for extent in extents)

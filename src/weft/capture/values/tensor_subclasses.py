@@ -159,7 +159,7 @@ def _overrides(value: SymbolicValue) -> bool:
     return type_lookup(value.cls, "__torch_function__") not in (MISSING, disabled_torch_function)
 
 
-def _overloaded(tx: Interpreter, values: Args) -> list[SymbolicValue]:
+def _overloading_values(tx: Interpreter, values: Args) -> list[SymbolicValue]:
     """The values whose classes are asked, in order: subclasses first, otherwise left to right."""
     found: list[SymbolicValue] = []
     for value in _flat(tx, values):
@@ -183,7 +183,7 @@ def dispatch(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwarg
              ) -> SymbolicValue:
     """Call `__torch_function__` of the arguments' classes until one does not return
     NotImplemented."""
-    asked = _overloaded(tx, [*args, *kwargs.values()])
+    asked = _overloading_values(tx, [*args, *kwargs.values()])
     kinds = TupleValue([tx.wrap_fixed(v.python_type(), v.python_type().__name__) for v in asked])
     named = DictValue()
     for name, value in kwargs.items():
@@ -199,7 +199,7 @@ def dispatch(tx: Interpreter, function: SymbolicValue, args: Args, kwargs: Kwarg
 
 def _override(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs
               ) -> SymbolicValue | None:
-    if not _is_on(tx) or not _overloaded(tx, [*args, *kwargs.values()]):
+    if not _is_on(tx) or not _overloading_values(tx, [*args, *kwargs.values()]):
         return None
     if target is getattr:
         return dispatch(tx, AttributeReader(args[1].constant()), args[:1], {})
@@ -215,7 +215,7 @@ OVERRIDE.append(_override)
 @rule(torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
       torch.overrides.has_torch_function_variadic)
 def _has_torch_function(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return boolean(_is_on(tx) and _overloaded(tx, args))
+    return boolean(_is_on(tx) and _overloading_values(tx, args))
 
 
 @rule(torch.overrides.handle_torch_function)
@@ -280,7 +280,7 @@ def _default(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         tx.modes.subclasses_off -= 1
     if function.is_constant and function.constant() in get_default_nowrap_functions():
         return result
-    return _converted(tx, tx.force(result), given["cls"].constant())
+    return _convert(tx, tx.force(result), given["cls"].constant())
 
 
 @rule(contexts.switch_subclasses)
@@ -289,17 +289,17 @@ def _switch(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     return constant(None)
 
 
-def _converted(tx: Interpreter, value: SymbolicValue, cls: type) -> SymbolicValue:
+def _convert(tx: Interpreter, value: SymbolicValue, cls: type) -> SymbolicValue:
     if cls is torch.Tensor:
         return value
     if isinstance(value, TensorValue):
         return value if issubclass(value.python_type(), cls) else in_class(tx, value, cls)
     if isinstance(value, NamedTupleValue):
-        parts = [_converted(tx, tx.force(item), cls) for item in value.items]
+        parts = [_convert(tx, tx.force(item), cls) for item in value.items]
         return NamedTupleValue(parts, None, value.cls)
     if value.__class__ is ListValue or value.__class__ is TupleValue:
         assert isinstance(value, (ListValue, TupleValue))
-        items = [_converted(tx, tx.force(item), cls) for item in value.all(tx)]
+        items = [_convert(tx, tx.force(item), cls) for item in value.all(tx)]
         return ListValue(items) if isinstance(value, ListValue) else TupleValue(items)
     return value
 

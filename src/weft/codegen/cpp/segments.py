@@ -69,7 +69,7 @@ def segments(kernel: Kernel, variable: LoopVar) -> list[Segment]:
     cuts = list(dict.fromkeys(cut for _, _, cut in places if _within(cut, variable.extent)))
     if not 0 < len(cuts) < MAX_SEGMENTS:
         return []
-    edges = _ordered([_clamped(cut, variable.extent) for cut in cuts])
+    edges = _in_order([_clamp(cut, variable.extent) for cut in cuts])
     if edges is None:
         return []
     edges = [0, *edges, variable.extent]
@@ -156,11 +156,11 @@ def _within(cut: IntExpr, extent: IntExpr) -> bool:
     return lower_bound(-cut) < 0 and lower_bound(cut - extent) < 0
 
 
-def _clamped(cut: IntExpr, extent: IntExpr) -> IntExpr:
+def _clamp(cut: IntExpr, extent: IntExpr) -> IntExpr:
     return minimum(maximum(cut, 0), extent)
 
 
-def _ordered(cuts: list[IntExpr]) -> list[IntExpr] | None:
+def _in_order(cuts: list[IntExpr]) -> list[IntExpr] | None:
     """The places in ascending order; None if that depends on the sizes of the call."""
     distinct = list(dict.fromkeys(cuts))
     for i, left in enumerate(distinct):
@@ -185,7 +185,7 @@ def _comparisons_at(
     known = {}
     for comparison, before, cut in places:
         passed = lower_bound(-cut) >= 0 or (
-            lower_bound(cut - extent) < 0 and edges.index(_clamped(cut, extent)) <= reached)
+            lower_bound(cut - extent) < 0 and edges.index(_clamp(cut, extent)) <= reached)
         known[comparison.id] = before != passed
     return known
 

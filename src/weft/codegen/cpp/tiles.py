@@ -52,7 +52,7 @@ def choose_tile(kernel: Kernel, v: LoopVar, varying: frozenset[int]) -> Tile | N
     candidates = [u for u in kernel.outer if u is not v]
     if not width or not candidates:
         return None
-    found = {u: _transposed(kernel, v.symbol, u.symbol, varying) for u in candidates}
+    found = {u: _transposed_loads(kernel, v.symbol, u.symbol, varying) for u in candidates}
     rows = max(candidates, key=lambda u: len(found[u][0]) + len(found[u][1]))
     loads, stores = found[rows]
     if not (loads or stores) or (
@@ -87,7 +87,7 @@ def _width(kernel: Kernel, v: LoopVar) -> int:
     return v.extent if only and isinstance(v.extent, int) and v.extent > 1 else 0
 
 
-def _transposed(
+def _transposed_loads(
     kernel: Kernel, v: Expr, u: Expr, varying: frozenset[int]
 ) -> tuple[list[Load], list[int]]:
     """Loads that are contiguous along `u` and strided along `v`, and the positions of such

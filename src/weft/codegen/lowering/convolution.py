@@ -116,7 +116,7 @@ def _with_bias_added(
     """The convolution, then its bias as a pointwise addition."""
     result = _library_call(cx, x, weight, None, options)
     spatial = len(weight.shape) - 2
-    column = _reshaped(bias, (*bias.shape, *(1,) * spatial),
+    column = _reshape(bias, (*bias.shape, *(1,) * spatial),
                        (*bias.realize().strides, *(0,) * spatial))
     return cx.pointwise(lambda em, a, b: em.op("add", a, b), result, column)
 
@@ -134,8 +134,8 @@ def _as_product(cx: LoweringContext, x: Value, weight: Value, bias: Value | None
     outputs, channels = _count(weight.shape[:1]), _count(weight.shape[1:2])
     pixels = _count(cx.shape) // outputs
     matrices = [
-        _reshaped(x, (pixels, channels), (channels, 1)),
-        _reshaped(weight, (outputs, channels), weight.realize().strides[:2]),
+        _reshape(x, (pixels, channels), (channels, 1)),
+        _reshape(weight, (outputs, channels), weight.realize().strides[:2]),
     ]
     reads = [v.realize().buffer for v in (*matrices, bias) if v is not None]
     call = ExternCall(onednn_linear(), (*matrices, bias, "none", [], ""), {}, [], False,
@@ -149,7 +149,7 @@ def _as_product(cx: LoweringContext, x: Value, weight: Value, bias: Value | None
                  cx.device, cx.graph)
 
 
-def _reshaped(value: Value, shape: Shape, strides: Shape) -> Value:
+def _reshape(value: Value, shape: Shape, strides: Shape) -> Value:
     """The same memory with another shape."""
     placed = value.realize()
     view = Strided(placed.buffer, shape, strides, placed.offset)

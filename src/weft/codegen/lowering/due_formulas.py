@@ -58,7 +58,7 @@ class DueFormulas:
     def add(self, node: Node, value: Value, environment: Mapping[Node, Any]) -> None:
         """Record the formula of `node` if it frees more than it takes."""
         if len(node.users) == 1 and not isinstance(value.impl, Strided):
-            freed, made = _freed(node, environment, _DEPTH), estimated_bytes(value)
+            freed, made = _freed_bytes(node, environment, _DEPTH), estimated_bytes(value)
             if freed > made:
                 self._waiting[node] = _Waiting(value, freed, made)
 
@@ -71,7 +71,7 @@ class DueFormulas:
                 waiting.value.realize()
 
 
-def _freed(node: Node, environment: Mapping[Node, Any], depth: int) -> int:
+def _freed_bytes(node: Node, environment: Mapping[Node, Any], depth: int) -> int:
     """The bytes computed by the graph that only the formula of `node` reads."""
     found = 0
     for operand in node.all_input_nodes if depth else ():
@@ -81,7 +81,7 @@ def _freed(node: Node, environment: Mapping[Node, Any], depth: int) -> int:
         if isinstance(value.impl, Strided) and not _is_view(operand, value, environment):
             found += estimated_bytes(value)
         else:
-            found += _freed(operand, environment, depth - 1)
+            found += _freed_bytes(operand, environment, depth - 1)
     return found
 
 

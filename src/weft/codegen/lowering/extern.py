@@ -24,8 +24,8 @@ def call_aten(
     reads: list[Buffer] = []
     call = ExternCall(
         cx.target,
-        map_values(args, lambda v: _realised(v, reads)),
-        map_values(keywords, lambda v: _realised(v, reads)),
+        map_values(args, lambda v: _realise(v, reads)),
+        map_values(keywords, lambda v: _realise(v, reads)),
         [], is_tuple, cx.origins, reads, binds=binds,
     )
     results: list[Value | None] = []
@@ -43,7 +43,7 @@ def call_aten(
     return results
 
 
-def _realised(value: Value, reads: list[Buffer]) -> Value:
+def _realise(value: Value, reads: list[Buffer]) -> Value:
     reads.append(value.realize().buffer)
     return value
 

@@ -204,7 +204,7 @@ class GraphLowering:
         function = LOWERINGS.get(node.target)
         if node.target is torch.ops.aten.as_strided.default:  # shows memory: it must lie as traced
             source = node.args[0].meta["val"]  # type: ignore[union-attr]
-            args = (self._laid_out(args[0], source), *args[1:])
+            args = (self._lay_out(args[0], source), *args[1:])
         if binds(node):
             function = None  # only the operator itself knows its result's sizes
         if function is not None and _has_formula(node, tensors) and _takes(node, args, keywords):
@@ -220,7 +220,7 @@ class GraphLowering:
         op: Any = node.target
         self.extern_ops.append(op.__name__ if isinstance(op, FunctionType) else str(op))
         is_tuple = isinstance(value, (list, tuple))
-        wanted = _wanted(node, results)
+        wanted = _tensor_numbers(node, results)
         made = call_aten(cx, args, keywords, wanted, is_tuple, binds(node))
         return made if is_tuple else made[0]
 
@@ -254,12 +254,12 @@ class GraphLowering:
         found = environment[item]
         if not isinstance(found, Value):
             return found
-        return self._laid_out(found, item.meta["val"])
+        return self._lay_out(found, item.meta["val"])
 
-    def _laid_out(self, value: Value, promised: torch.Tensor) -> Value:
+    def _lay_out(self, value: Value, promised: torch.Tensor) -> Value:
         """The value in memory with the strides that the graph promises."""
         strides = to_shape(promised.stride())
-        repeated = self._repeated(value, strides)
+        repeated = self._expanded_result(value, strides)
         if repeated is not None:
             return repeated
         if _is_formula(value):
@@ -269,13 +269,13 @@ class GraphLowering:
         if not taken and _same_strides(placed.shape, placed.strides, strides):
             return value
         if not is_supported(value.dtype) or dense_layout(value.shape, strides) is None:
-            return self._copied(value, strides)
+            return self._lay_out_by_aten(value, strides)
         copy = Value(value.shape, value.dtype, Lazy(value.at), value.device, self)
         copy.layout = dense_layout(value.shape, strides)
         copy.realize()
         return copy
 
-    def _repeated(self, value: Value, strides: Shape) -> Value | None:
+    def _expanded_result(self, value: Value, strides: Shape) -> Value | None:
         """A result whose elements share memory along some dimensions (the gradient of a sum): the
         distinct elements, expanded. None if it is not one, or if kernels cannot compute it."""
         shape = tuple(
@@ -289,8 +289,8 @@ class GraphLowering:
         made = Strided(once.realize().buffer, value.shape, strides, 0)
         return Value(value.shape, value.dtype, made, value.device, self)
 
-    def _copied(self, value: Value, strides: Shape) -> Value:
-        """As `_laid_out`, by ATen, where kernels cannot do it: complex numbers, memory with
+    def _lay_out_by_aten(self, value: Value, strides: Shape) -> Value:
+        """As `_lay_out`, by ATen, where kernels cannot do it: complex numbers, memory with
         gaps."""
         cx = LoweringContext(
             self, laid_out, [value.shape], [value.dtype], [strides], value.device, value.origins
@@ -436,7 +436,7 @@ def _origins(node: Node) -> tuple[Origin, ...]:
     return (Origin(name, next(own, stack[-1])),)  # the user's line, not torch.nn.functional's
 
 
-def _wanted(node: Node, results: list[Any]) -> list[int | None]:
+def _tensor_numbers(node: Node, results: list[Any]) -> list[int | None]:
     """For each result its number among the tensors; None if it is no tensor or is never read.
 
     An operator may return nothing where its schema promises a tensor that only a backward pass

@@ -302,7 +302,7 @@ def slice_scatter(
         hit = em.op("eq", em.index(past % step), em.const(0, "i64"))
         return hit if taken is None else em.op("and_", taken, hit)
 
-    return _replaced(cx, x, source, inside, at)
+    return _replace_where(cx, x, source, inside, at)
 
 
 @lowering(aten.select_scatter.default)
@@ -314,10 +314,10 @@ def select_scatter(cx: LoweringContext, x: Value, source: Value, dim: int, posit
     def inside(em: Emitter, index: Index) -> Node | None:
         return em.within([(index[dim] - place, 1)])
 
-    return _replaced(cx, x, source, inside, lambda index: [*index[:dim], *index[dim + 1 :]])
+    return _replace_where(cx, x, source, inside, lambda index: [*index[:dim], *index[dim + 1 :]])
 
 
-def _replaced(
+def _replace_where(
     cx: LoweringContext, x: Value, source: Value,
     inside: Callable[[Emitter, Index], Node | None], at: Callable[[Index], Sequence[IntExpr]],
 ) -> Value:

@@ -32,7 +32,7 @@ def _subtract(b: Emitter, u: Node, v: Node) -> Node:
     return b.op("sub", u, v)
 
 
-def _shifted(cx: LoweringContext, x: Value, dim: int) -> tuple[Value, tuple[int, ...], torch.dtype]:
+def _shift(cx: LoweringContext, x: Value, dim: int) -> tuple[Value, tuple[int, ...], torch.dtype]:
     """x minus its maximum along `dim`."""
     axes = (normalize_dim(dim, len(x.shape)),) if x.shape else ()
     if not axes:
@@ -45,7 +45,7 @@ def _shifted(cx: LoweringContext, x: Value, dim: int) -> tuple[Value, tuple[int,
 
 @lowering(aten._softmax.default, aten.softmax.int)
 def softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> Value:
-    shifted, axes, wide = _shifted(cx, x, dim)
+    shifted, axes, wide = _shift(cx, x, dim)
     powers = cx.pointwise(lambda b, u: b.op("exp", u), shifted, dtype=wide, shape=x.shape)
     total = reduce_value(cx, "sum", powers, axes, True, dtype=wide)
     return cx.pointwise(lambda b, u, s: b.op("div", u, s), powers, total, compute=wide)
@@ -53,7 +53,7 @@ def softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> Valu
 
 @lowering(aten._log_softmax.default, aten.log_softmax.int)
 def log_softmax(cx: LoweringContext, x: Value, dim: int, *_: Any, **__: Any) -> Value:
-    shifted, axes, wide = _shifted(cx, x, dim)
+    shifted, axes, wide = _shift(cx, x, dim)
     total = reduce_value(
         cx, "sum", shifted, axes, True, dtype=wide,
         prepare=lambda b, u: b.op("exp", u), finish=lambda b, s: b.op("log", s),
@@ -87,7 +87,7 @@ def log_softmax_backward(cx: LoweringContext, grad: Value, y: Value, dim: int, d
     return cx.pointwise(body, grad, y, total, compute=wide)
 
 
-def _normalized(
+def _normalize(
     cx: LoweringContext, x: Value, axes: Sequence[int], eps: float, wide: torch.dtype
 ) -> tuple[Value, Value, Value]:
     """((x - mean) * rstd, mean, rstd), statistics with kept dimensions."""
@@ -132,7 +132,7 @@ def layer_norm(
         raise NotLowered("ATen refuses it, or knows the sizes to be equal")
     axes = tuple(range(len(x.shape) - len(normalized), len(x.shape)))
     wide = compute_dtype(x.dtype)
-    scaled, average, inverse = _normalized(cx, x, axes, eps, wide)
+    scaled, average, inverse = _normalize(cx, x, axes, eps, wide)
     shaped = _affine(cx, scaled, weight, bias, wide)
     result = cx.pointwise(lambda b, u: u, shaped, compute=wide, cost=0)
     return [result, _like(cx, 1, average), _like(cx, 2, inverse)]
@@ -148,7 +148,7 @@ def group_norm(
         return _group_norm_of_channels(cx, x, weight, bias, groups, eps)
     grouped: Shape = (n, groups, c // groups, hw)
     view = x.view(grouped, Reshape(x.shape, grouped))
-    scaled, average, inverse = _normalized(cx, view, (2, 3), eps, wide)
+    scaled, average, inverse = _normalize(cx, view, (2, 3), eps, wide)
     columns: Shape = (1, groups, c // groups, 1)
     shaped = [
         v if v is None else v.view(columns, Reshape(v.shape, columns)) for v in (weight, bias)

@@ -102,7 +102,7 @@ def reduce_value(
     combine = _COMBINE[kind]
 
     def combined(em: Emitter, index: Index) -> Node:
-        nodes = (formula(em, _inserted(index, dims, place, keepdim)) for place in places)
+        nodes = (formula(em, _operand_index(index, dims, place, keepdim)) for place in places)
         total = functools.reduce(partial(em.op, combine), nodes)
         result = total if finish is None else finish(em, total)
         return em.cast(result, compute_type(from_torch(dtype)))
@@ -147,7 +147,7 @@ def _few_places(
     return list(itertools.product(*map(range, extents)))
 
 
-def _inserted(
+def _operand_index(
     index: Index, dims: Sequence[int], place: Sequence[int], keepdim: bool
 ) -> list[IntExpr]:
     """The operand's index of one element of a reduction."""

@@ -104,7 +104,7 @@ def _elements(node: Node) -> int:
 
 def _is_worth_a_table(value: Value) -> bool:
     """Whether an element takes longer to compute than to load."""
-    em = _evaluated(value)
+    em = _evaluate_formula(value)
     operators = [n.name for n in em.nodes if isinstance(n, Op)]
     return any(name in DEAR for name in operators) or len(operators) > TABLE_OPERATORS
 
@@ -112,7 +112,7 @@ def _is_worth_a_table(value: Value) -> bool:
 def _large_loads_of(value: Value) -> int | None:
     """The number of loads from tensors as large as the value; None if the formula has many or
     expensive operators."""
-    em = _evaluated(value)
+    em = _evaluate_formula(value)
     if any(isinstance(n, Reduce) or (isinstance(n, Op) and n.name in DEAR) for n in em.nodes):
         return None
     if sum(isinstance(n, Op) for n in em.nodes) > MOST_OPERATORS:
@@ -120,7 +120,7 @@ def _large_loads_of(value: Value) -> int | None:
     return _large_loads(em, estimate(math.prod(value.shape)))
 
 
-def _evaluated(value: Value) -> Emitter:
+def _evaluate_formula(value: Value) -> Emitter:
     """The formula's nodes, over loops of its own."""
     kept = [n for n in value.shape if not (isinstance(n, int) and n == 1)]
     domain = Domain(tuple(kept), (False,) * len(kept))

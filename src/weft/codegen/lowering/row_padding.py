@@ -46,7 +46,7 @@ def padded_rows(gm: GraphModule) -> dict[Node, Shape]:
         for matrix in (node.args[position] for position in _MATRICES[node.target]):
             root = _root(matrix)
             if root not in found and _may_be_padded(root, matrix):
-                found[root] = _padded(tuple(root.meta["val"].shape))
+                found[root] = _padded_shape(tuple(root.meta["val"].shape))
     return found
 
 
@@ -88,6 +88,6 @@ def _is_returned(node: Node) -> bool:
     return any(u.op == "output" or (u.target in _VIEWS and _is_returned(u)) for u in node.users)
 
 
-def _padded(shape: tuple[int, ...]) -> Shape:
+def _padded_shape(shape: tuple[int, ...]) -> Shape:
     row = -(-shape[-1] // ALIGNMENT) * ALIGNMENT
     return (*[n * row for n in contiguous_strides(shape[:-1])], 1)

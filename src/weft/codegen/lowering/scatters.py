@@ -44,7 +44,7 @@ _TYPES: Final = frozenset({"f32", "f64", "i64", "i32", "i16", "i8", "u8"})
 _MODES: Final = {"sum": "add", "mean": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"}
 
 
-def _changed(
+def _combine_at(
     cx: LoweringContext, x: Value, dims: Shape, places: Places, formula: Formula, mode: str
 ) -> Value:
     """`x`, with the formula's values for the points of `dims` combined with (mode "assign": in the
@@ -89,21 +89,21 @@ def index_add(
         raise NotLowered("a product that is rounded with the sum")
     dim = normalize_dim(dim, len(x.shape))
     places = _along(indices, dim, x.shape[dim], lambda index: [index[dim]])
-    return _changed(cx, x, source.shape, places, source.at, "add")
+    return _combine_at(cx, x, source.shape, places, source.at, "add")
 
 
 @lowering(aten.scatter_add.default)
 def scatter_add(cx: LoweringContext, x: Value, dim: int, indices: Value, source: Value) -> Value:
     _check(cx, x, indices)
-    return _scattered(cx, x, dim, indices, source.at, "add")
+    return _scatter_values(cx, x, dim, indices, source.at, "add")
 
 
-def _scattered(
+def _scatter_values(
     cx: LoweringContext, x: Value, dim: int, indices: Value, formula: Formula, mode: str
 ) -> Value:
     dim = normalize_dim(dim, len(x.shape))
     places = _along(indices, dim, x.shape[dim], lambda index: index)
-    return _changed(cx, x, indices.shape, places, formula, mode)
+    return _combine_at(cx, x, indices.shape, places, formula, mode)
 
 
 @lowering(aten.scatter_reduce.two)
@@ -120,12 +120,12 @@ def scatter_reduce(
 
     mode = _MODES[reduce]
     if not include_self:
-        x = _scattered(cx, x, dim, indices, number(_neutral(mode, cx.dtype)), "assign")
-    made = _scattered(cx, x, dim, indices, source.at, mode)
+        x = _scatter_values(cx, x, dim, indices, number(_neutral(mode, cx.dtype)), "assign")
+    made = _scatter_values(cx, x, dim, indices, source.at, mode)
     if reduce != "mean":
         return made
     counts = cx.lazy(cx.shape, cx.dtype, number(int(include_self)), layout=cx.layouts[0])
-    counts = _scattered(cx, counts, dim, indices, number(1), "add")
+    counts = _scatter_values(cx, counts, dim, indices, number(1), "add")
     divide = "div" if cx.dtype.is_floating_point else "floordiv"
     return cx.pointwise(
         lambda b, total, n: b.op(divide, total, b.op("maximum", n, b.const(1, scalar))),
@@ -160,7 +160,7 @@ def index_put(
         own = zip(values.shape, index[skip:], strict=True)
         return values.at(em, [0 if isinstance(n, int) and n == 1 else i for n, i in own])
 
-    return _changed(cx, x, shape, positions.at, formula, "add")
+    return _combine_at(cx, x, shape, positions.at, formula, "add")
 
 
 @lowering(aten.embedding_dense_backward.default)
@@ -187,4 +187,4 @@ def embedding_dense_backward(
         padded = em.op("eq", row, em.const(padding, "i64"))
         return em.op("where", padded, em.const(0, grad.scalar), value)
 
-    return _changed(cx, zeros, grad.shape, places, formula, "add")
+    return _combine_at(cx, zeros, grad.shape, places, formula, "add")

@@ -55,7 +55,7 @@ def variance(
     finish = _from_squares(count_of(x, dims), correction, root)
     pieces = _pieces(x, dims) if cx.device.type in CUT_ON else None
     if pieces is not None:
-        return _combined(cx, x, dims, pieces, keepdim, dtype, finish)
+        return _combine_pieces(cx, x, dims, pieces, keepdim, dtype, finish)
     average = mean_value(cx, x, dims, True, compute_dtype(dtype))
     return _squares(cx, x, average, dims, keepdim, dtype, finish), average
 
@@ -148,7 +148,7 @@ def _lie_side_by_side(x: Value, dims: Sequence[int]) -> bool:
     return any(strides[d] == 1 and x.shape[d] != 1 for d in range(len(strides)) if d not in dims)
 
 
-def _combined(
+def _combine_pieces(
     cx: LoweringContext, x: Value, dims: Sequence[int], pieces: _Pieces, keepdim: bool,
     dtype: torch.dtype, finish: Finish,
 ) -> tuple[Value, Value]:
@@ -161,7 +161,7 @@ def _combined(
     length = count_of(cut, along)
     kept = mean_value(cx, cut, along, True, wide)
     squares = _squares(cx, cut, kept, along, False, wide)
-    means = _reshaped(kept, squares.shape)
+    means = _reshape(kept, squares.shape)
     average = reduce_value(
         cx, "sum", means, across, True, dtype=wide, finish=divide_by(count_of(means, across))
     )
@@ -175,10 +175,10 @@ def _combined(
         cx, "sum", joint, across, True, dtype=dtype, compute=wide, finish=finish
     )
     shape = reduced_shape(x.shape, dims, keepdim)
-    return _reshaped(spread, shape), _reshaped(average, reduced_shape(x.shape, dims, True))
+    return _reshape(spread, shape), _reshape(average, reduced_shape(x.shape, dims, True))
 
 
-def _reshaped(x: Value, shape: Shape) -> Value:
+def _reshape(x: Value, shape: Shape) -> Value:
     return x.view(shape, Reshape(x.shape, shape))
 
 

@@ -190,11 +190,11 @@ class _Emitter:
         single = len(tiled) == 1 and not self.tiling.z_variables
         for axis in tiled:
             blocks = (axis.extent + (axis.block - 1)) // axis.block
-            tile = "pid" if single else f"(pid % {self._grouped(blocks)})"
+            tile = "pid" if single else f"(pid % {self._group(blocks)})"
             start = tile if axis.block == 1 else f"{tile} * {axis.block}"
             self._axis(axis, f"{start} + {self._arange(axis)}")
             if not single:
-                self._line(f"pid = pid // {self._grouped(blocks)}")
+                self._line(f"pid = pid // {self._group(blocks)}")
             programs = programs * blocks
         self._decode("pid", self.tiling.z_variables)
         for variable in self.tiling.z_variables:
@@ -234,7 +234,7 @@ class _Emitter:
         one fastest."""
         run = 1 if axis is None else min(axis.block, self._run(variables))
         for number, variable in enumerate(reversed(variables[1:])):
-            extent = self._grouped(variable.extent)
+            extent = self._group(variable.extent)
             rest = f"{flat.rstrip('_')}{'_' * (number + 1)}"
             if isinstance(variable.extent, int) or axis is None or not self._narrow():
                 self._line(f"{variable.symbol} = {flat} % {extent}")
@@ -304,7 +304,7 @@ class _Emitter:
         self._axis(axis, f"rstart + {self._arange(axis)}")
         roots = [s.value for s in sinks]
         roots += [n for s in stores for n in (s.value, *s.indirect)]
-        for node in self._needed(roots):
+        for node in self._needed_nodes(roots):
             self._node(node)
         for sink in sinks:
             self._accumulate(sink)
@@ -314,7 +314,7 @@ class _Emitter:
         for sink in sinks:
             self._finish(sink)
 
-    def _needed(self, roots: Iterable[Node]) -> list[Node]:
+    def _needed_nodes(self, roots: Iterable[Node]) -> list[Node]:
         """The inner-level nodes (and their masks) that `roots` are computed from, in order."""
         wanted: set[int] = set()
         stack = list(roots)
@@ -481,13 +481,13 @@ class _Emitter:
         """An index as text; variables that are contiguous in memory are replaced by the flat index,
         which Triton knows to be contiguous."""
         for axis in self.tiling.axes:
-            index = _flattened(index, axis)
+            index = _flatten_index(index, axis)
         return self._text(index).replace("weft_floor_", "p.floor_")
 
     def _text(self, value: Expr | int) -> str:
         return triton_text(subs(value, self.quotients))
 
-    def _grouped(self, value: Expr | int) -> str:
+    def _group(self, value: Expr | int) -> str:
         return str(value) if isinstance(value, int) else f"({self._text(value)})"
 
     def _spread(self, text: str, index: Expr | int, axes: frozenset[str]) -> str:
@@ -572,7 +572,7 @@ def _combine(kind: str, value: str, dtype: DType) -> str:
     return f"tl.{kind}({value}, 1, keep_dims=True).to({TYPE[dtype]})"
 
 
-def _flattened(index: Expr | int, axis: Axis) -> Expr | int:
+def _flatten_index(index: Expr | int, axis: Axis) -> Expr | int:
     """`i0*n + i1 + rest` as `xindex + rest`, where n is the extent of i1."""
     if isinstance(index, int) or len(axis.variables) < 2:
         return index

@@ -139,12 +139,12 @@ def _transposed_variable(kernel: Kernel) -> LoopVar | None:
 def _transpose_tiling(kernel: Kernel, variable: LoopVar, measure: Measure) -> Tiling:
     last = kernel.outer[-1]
     rest = tuple(v for v in kernel.outer if v is not variable and v is not last)
-    y = Axis("y", (variable,), _clipped(TRANSPOSE_BLOCK, measure(variable.extent)))
-    x = Axis("x", (last,), _clipped(TRANSPOSE_BLOCK, measure(last.extent)))
+    y = Axis("y", (variable,), _clip(TRANSPOSE_BLOCK, measure(variable.extent)))
+    x = Axis("x", (last,), _clip(TRANSPOSE_BLOCK, measure(last.extent)))
     return Tiling((y, x), rest, True, 4 if x.block * y.block >= 1024 else 1)
 
 
-def _clipped(block: int, extent: Expr | int) -> int:
+def _clip(block: int, extent: Expr | int) -> int:
     return min(block, next_power_of_two(extent)) if isinstance(extent, int) else block
 
 
@@ -158,20 +158,20 @@ def _reduction_tiling(kernel: Kernel, measure: Measure) -> Tiling:
     if fits and isinstance(row, int):
         r_block = next_power_of_two(row)
     else:
-        r_block = _clipped(LOOPED_BLOCK // (SECTOR if across else 1), row)
-    x_block = max(1, min(_clipped(32, points), 1024 // r_block))
+        r_block = _clip(LOOPED_BLOCK // (SECTOR if across else 1), row)
+    x_block = max(1, min(_clip(32, points), 1024 // r_block))
     if across:  # a tensor with the other order is read in whole sectors
-        x_block = max(x_block, min(_clipped(SECTOR, points), LARGEST_TILE // r_block))
+        x_block = max(x_block, min(_clip(SECTOR, points), LARGEST_TILE // r_block))
     warps = max(1, min(32, next_power_of_two(x_block * r_block // ELEMENTS_PER_WARP)))
     axes = (Axis("x", kernel.outer, x_block), Axis("r", kernel.inner, r_block))
     return Tiling(axes, (), fits, warps)
 
 
 def _outer_reduction_tiling(kernel: Kernel, points: Expr | int, row: Expr | int) -> Tiling:
-    x_block = _clipped(OUTER_REDUCTION_COLUMNS, points)
+    x_block = _clip(OUTER_REDUCTION_COLUMNS, points)
     dear = any(isinstance(n, Op) and n.name in DEAR - QUICK and n.inner for n in kernel.nodes)
     room = LOOPED_BLOCK // 2 if dear else LOOPED_BLOCK  # more of them would spill
-    r_block = _clipped(max(1, room // x_block), row)
+    r_block = _clip(max(1, room // x_block), row)
     fits = isinstance(row, int) and row <= r_block
     axes = (Axis("x", kernel.outer, x_block), Axis("r", kernel.inner, r_block))
     return Tiling(axes, (), fits, max(1, min(8, x_block * r_block // ELEMENTS_PER_WARP)))
