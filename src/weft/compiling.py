@@ -26,7 +26,7 @@ _RECURSION: Final = 20_000
 """Python's limit while capturing: an interpreted call takes about ten interpreter frames."""
 
 _limits: list[int] = []
-"""The program's limits meanwhile."""
+"""The program's own recursion limits, while a higher one is set."""
 
 _PATIENCE: Final = 0.1
 """Seconds of waiting after which signals are looked at."""

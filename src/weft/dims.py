@@ -143,7 +143,7 @@ class DimRange:
 
 
 Mark = DimRange | int | None
-"""Of one dimension: dynamic, this size only, or static."""
+"""What is declared of one dimension: a range (dynamic), one size, or None (static)."""
 
 
 def _check_limits(what: str, least: object, greatest: object) -> None:
@@ -153,31 +153,31 @@ def _check_limits(what: str, least: object, greatest: object) -> None:
         raise BadValue(f"{what}: max={greatest} is below min={least}", do="swap them")
 
 
-def _mark(what: str, said: Any) -> Mark:
+def _mark(what: str, spec: Any) -> Mark:
     """The meaning of a leaf of ``dynamic_shapes``; torch.export's own `Dim` objects are accepted
     too."""
-    said = _from_export(said)
-    if isinstance(said, Dim):
-        return DimRange(said.min, said.max, dim=said)
-    if isinstance(said, DimHint):
-        if said.kind == "STATIC":
+    spec = _from_export(spec)
+    if isinstance(spec, Dim):
+        return DimRange(spec.min, spec.max, dim=spec)
+    if isinstance(spec, DimHint):
+        if spec.kind == "STATIC":
             return None
-        return DimRange(said.min, said.max, strict=said.kind == "DYNAMIC")
-    if said is None or type(said) is int:
-        return said
-    raise BadValue(f"dynamic_shapes: {what} is described by {said!r}",
+        return DimRange(spec.min, spec.max, strict=spec.kind == "DYNAMIC")
+    if spec is None or type(spec) is int:
+        return spec
+    raise BadValue(f"dynamic_shapes: {what} is described by {spec!r}",
                    do="use a weft.Dim, Dim.DYNAMIC, Dim.AUTO, Dim.STATIC, None or an int")
 
 
-def _from_export(said: Any) -> Any:
+def _from_export(spec: Any) -> Any:
     """torch.export's Dim or hint as weft's, recognised by its attributes; other objects
     unchanged."""
-    kind = str(getattr(getattr(said, "type", None), "name", None))
-    if kind in _HINTS and not isinstance(said, DimHint):
-        return _HINTS[kind](said.min or 0, said.max)
-    if not hasattr(said, "__name__") or not hasattr(said, "min") or isinstance(said, type):
-        return said
-    root, derive = getattr(said, "root", said), getattr(said, "fn", lambda n: n)
+    kind = str(getattr(getattr(spec, "type", None), "name", None))
+    if kind in _HINTS and not isinstance(spec, DimHint):
+        return _HINTS[kind](spec.min or 0, spec.max)
+    if not hasattr(spec, "__name__") or not hasattr(spec, "min") or isinstance(spec, type):
+        return spec
+    root, derive = getattr(spec, "root", spec), getattr(spec, "fn", lambda n: n)
     greatest = root.max if type(root.max) is int else None
     made = Dim(root.__name__, min=int(root.min), max=greatest)
     return made * (derive(1) - derive(0)) + derive(0)
@@ -208,9 +208,9 @@ class DynamicShapes:
             call = self.signature.bind_partial(*args[self.bound:], **kwargs)
         except TypeError:
             return
-        for name, said in self.by_name.items():
+        for name, spec in self.by_name.items():
             if name in call.arguments:
-                yield from _of_parameter(call.arguments[name], said)
+                yield from _of_parameter(call.arguments[name], spec)
 
 
 Named = tuple[str, Any]
@@ -234,14 +234,14 @@ def _call_of(code: CodeType, locals: Sequence[Any]) -> tuple[list[Named], dict[s
     return args, kwargs
 
 
-def _of_parameter(given: Any, said: Any) -> Iterator[tuple[str, Any, Any]]:
+def _of_parameter(given: Any, spec: Any) -> Iterator[tuple[str, Any, Any]]:
     """`given`: one argument; for ``*args`` a tuple, for ``**kwargs`` a dict."""
     if isinstance(given, dict):
-        pairs = [(given[key], part) for key, part in (said or {}).items() if key in given]
+        pairs = [(given[key], part) for key, part in (spec or {}).items() if key in given]
     elif given and isinstance(given[0], tuple):
-        pairs = list(zip(given, said or (), strict=False))
+        pairs = list(zip(given, spec or (), strict=False))
     else:
-        pairs = [(given, said)] if given else []
+        pairs = [(given, spec)] if given else []
     for (name, value), part in pairs:
         yield from _leaves(name, value, part)
 
@@ -254,8 +254,8 @@ def _by_name(given: Any, signature: inspect.Signature) -> dict[str, Any]:
         raise BadValue(f"dynamic_shapes is a dict or a tuple, got {type(given).__name__}")
     parameters = signature.parameters
     rest = next((n for n, p in parameters.items() if p.kind is p.VAR_KEYWORD), None)
-    unknown = {name: said for name, said in given.items() if name not in parameters}
-    known = {name: said for name, said in given.items() if name in parameters}
+    unknown = {name: spec for name, spec in given.items() if name not in parameters}
+    known = {name: spec for name, spec in given.items() if name in parameters}
     if unknown and rest is None:
         raise BadValue(f"dynamic_shapes names {next(iter(unknown))!r}",
                        do=f"the parameters are {', '.join(parameters)}")
@@ -265,43 +265,43 @@ def _by_name(given: Any, signature: inspect.Signature) -> dict[str, Any]:
 
 
 def _by_position(given: Any, signature: inspect.Signature) -> Iterator[tuple[str, Any]]:
-    said = list(given)
+    spec = list(given)
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_POSITIONAL:
-            yield name, said
+            yield name, spec
             return
-        if not said or parameter.kind > parameter.VAR_POSITIONAL:
+        if not spec or parameter.kind > parameter.VAR_POSITIONAL:
             break
-        yield name, said.pop(0)
-    if said:
+        yield name, spec.pop(0)
+    if spec:
         raise BadValue(f"dynamic_shapes has {len(given)} entries",
                        do=f"the parameters are {', '.join(signature.parameters)}")
 
 
-def _leaves(name: str, value: Any, said: Any) -> Iterator[tuple[str, Any, Any]]:
+def _leaves(name: str, value: Any, spec: Any) -> Iterator[tuple[str, Any, Any]]:
     """Pairs of the parts of an argument and their descriptions."""
-    if said is None:
+    if spec is None:
         return
     if isinstance(value, torch.Tensor) or type(value) in (int, float):
-        yield name, value, said
-    elif isinstance(value, Mapping) and isinstance(said, Mapping):
-        for key, part in said.items():
+        yield name, value, spec
+    elif isinstance(value, Mapping) and isinstance(spec, Mapping):
+        for key, part in spec.items():
             if key in value:
                 yield from _leaves(f"{name}[{key!r}]", value[key], part)
-    elif isinstance(value, list | tuple) and isinstance(said, list | tuple):
-        if len(said) != len(value):
-            raise _mismatch(name, value, said)
-        for index, (item, part) in enumerate(zip(value, said, strict=True)):
+    elif isinstance(value, list | tuple) and isinstance(spec, list | tuple):
+        if len(spec) != len(value):
+            raise _mismatch(name, value, spec)
+        for index, (item, part) in enumerate(zip(value, spec, strict=True)):
             yield from _leaves(f"{name}[{index}]", item, part)
     elif value is not None:  # an optional argument that is not given
-        raise _mismatch(name, value, said)
+        raise _mismatch(name, value, spec)
 
 
-def _mismatch(name: str, value: Any, said: Any) -> BadValue:
+def _mismatch(name: str, value: Any, spec: Any) -> BadValue:
     what = f"a {type(value).__name__}"
     if isinstance(value, list | tuple):
         what += f" of {len(value)}"
-    return BadValue(f"dynamic_shapes describes {name} by {said!r}, and it is {what}")
+    return BadValue(f"dynamic_shapes describes {name} by {spec!r}, and it is {what}")
 
 
 @final
@@ -318,11 +318,11 @@ class Declarations:
     def read(self, shapes: DynamicShapes, code: CodeType, locals: Sequence[Any]) -> None:
         """Record one call's arguments."""
         self._tensors = {k: e for k, e in self._tensors.items() if e[0]() is not None}
-        for name, value, said in shapes.leaves(code, locals):
+        for name, value, spec in shapes.leaves(code, locals):
             if isinstance(value, torch.Tensor):
-                self._tensors[id(value)] = weakref.ref(value), _tensor_marks(name, value, said)
+                self._tensors[id(value)] = weakref.ref(value), _tensor_marks(name, value, spec)
             else:
-                mark = _mark(name, said)
+                mark = _mark(name, spec)
                 if isinstance(mark, DimRange):
                     self.numbers[name] = mark
 
@@ -332,9 +332,9 @@ class Declarations:
         return marks if reference is not None and reference() is tensor else {}
 
 
-def _tensor_marks(name: str, tensor: torch.Tensor, said: Any) -> dict[int, Mark]:
+def _tensor_marks(name: str, tensor: torch.Tensor, spec: Any) -> dict[int, Mark]:
     marks: dict[int, Mark] = {}
-    for d, part in _dimensions(name, tensor, said):
+    for d, part in _dimensions(name, tensor, spec):
         if not -tensor.ndim <= d < tensor.ndim:
             raise BadValue(f"dynamic_shapes: {name} has {tensor.ndim} dimensions, and no {d}")
         what = f"{name}.size({d})"
@@ -346,13 +346,13 @@ def _tensor_marks(name: str, tensor: torch.Tensor, said: Any) -> dict[int, Mark]
     return marks
 
 
-def _dimensions(name: str, tensor: torch.Tensor, said: Any) -> Iterator[tuple[int, Any]]:
-    if isinstance(said, Mapping):
-        yield from said.items()
-    elif isinstance(said, tuple | list):
-        if len(said) != tensor.ndim:
+def _dimensions(name: str, tensor: torch.Tensor, spec: Any) -> Iterator[tuple[int, Any]]:
+    if isinstance(spec, Mapping):
+        yield from spec.items()
+    elif isinstance(spec, tuple | list):
+        if len(spec) != tensor.ndim:
             raise BadValue(f"dynamic_shapes: {name} has {tensor.ndim} dimensions, and "
-                           f"{len(said)} are described")
-        yield from enumerate(said)
+                           f"{len(spec)} are described")
+        yield from enumerate(spec)
     else:
-        yield from ((d, said) for d in range(tensor.ndim))
+        yield from ((d, spec) for d in range(tensor.ndim))

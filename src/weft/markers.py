@@ -191,21 +191,21 @@ def dynamic_marks(tensor: torch.Tensor) -> dict[int, DimRange | None]:
     `torch._dynamo.mark_dynamic`, `maybe_mark_dynamic` and `mark_static` set plain attributes, which
     count like weft's.
     """
-    said = tensor.__dict__
-    if not any(name in said for name in _MARKS):
+    attributes = tensor.__dict__
+    if not any(name in attributes for name in _MARKS):
         return {}
-    return {**dict(_torch_marks(said)), **_own_marks(tensor)}
+    return {**dict(_torch_marks(attributes)), **_own_marks(tensor)}
 
 
-def _torch_marks(said: dict[str, Any]) -> Iterator[tuple[int, DimRange | None]]:
-    for d in said.get(_TORCH_WEAK, ()):
+def _torch_marks(attributes: dict[str, Any]) -> Iterator[tuple[int, DimRange | None]]:
+    for d in attributes.get(_TORCH_WEAK, ()):
         yield d, DimRange(strict=False)
-    limits = {r.dim: (r.min or 0, r.max) for r in said.get(_TORCH_RANGE, ())}
-    for d in said.get(_TORCH_DYNAMIC, ()):
+    limits = {r.dim: (r.min or 0, r.max) for r in attributes.get(_TORCH_RANGE, ())}
+    for d in attributes.get(_TORCH_DYNAMIC, ()):
         yield d, DimRange(*limits.get(d, (0, None)))
-    for d in said.get(_TORCH_UNBACKED, ()):
+    for d in attributes.get(_TORCH_UNBACKED, ()):
         yield d, DimRange(unbacked=True)
-    for d in said.get(_TORCH_STATIC, ()):
+    for d in attributes.get(_TORCH_STATIC, ()):
         yield d, None
 
 

@@ -198,7 +198,7 @@ _RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"),
                     _partial_write(1)),
 }
-"""By the operator's name."""
+"""The rules, by the operator's name."""
 
 
 def _rule(node: Node) -> Rule:

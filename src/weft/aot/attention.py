@@ -132,7 +132,7 @@ KERNELS: Final[dict[int, Callable[..., torch.Tensor]]] = {
 
 MASK_ARGUMENT: Final = 3
 LARGEST_CONSTANT: Final = 100
-"""Nodes from which a mask may be computed to be evaluated while compiling."""
+"""A mask that is computed from at most this many nodes is evaluated while compiling."""
 
 
 def run_attention(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:

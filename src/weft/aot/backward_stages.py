@@ -33,8 +33,8 @@ Gradients = Sequence[torch.Tensor | None]
 _PARTS: Final = 16
 _LEAST: Final = {"cpu": 1 << 19}
 _LEAST_ELSEWHERE: Final = 1 << 24
-"""A stage has about as many bytes as the largest gradient, but at least these, and at least that
-part of all gradients: each stage costs some microseconds."""
+"""The least bytes of a stage, and its least share of all gradients, because each stage costs some
+microseconds. (Otherwise it has about as many bytes as the largest gradient.)"""
 _SMALL: Final = 64
 """Gradients smaller than this part of a stage come last: the kernels that sum them up run late."""
 

@@ -34,7 +34,8 @@ from weft.passes.eliminate_dead_code import eliminate_dead_code
 Indices = frozenset[int]
 
 _MAX_PATTERNS: Final = 8
-"""At most so many backwards of one graph; further patterns get zeros for absent tangents."""
+"""The most backwards that are compiled for one graph; further patterns get zeros for absent
+tangents."""
 
 
 @final

@@ -119,7 +119,7 @@ class Context:
         return part.call(aten._to_copy.default, dtype=self.dtype)
 
     def tensors(self, value: Any) -> Parts:
-        """As `parts`, with a tensor for each part."""
+        """As `parts`, but both parts are tensors."""
         real, imag = self.parts(value)
         if not isinstance(imag.value, Node):
             imag = real.call(aten.full_like.default, imag.value)

@@ -46,7 +46,8 @@ KEPT_PACKETS: Final = frozenset(
         "multilabel_margin_loss_forward",  # in the formula targets behind the first -1 count
     }
 )
-"""By packet name: library calls, random numbers (eager's stream must be consumed as eager does)."""
+"""Operators that stay as they are, by packet name: library calls, and random numbers, which must be
+drawn as eager draws them."""
 
 KEPT_ON_CPU: Final = frozenset({"native_layer_norm_backward"})
 """Library calls that beat formulas on CPUs only (by a fifth, on 1024 x 768)."""
@@ -82,7 +83,7 @@ def _foreach(op: OpOverload) -> Decomposition | None:
 
 
 _WITH_NUMBER: Final = {"maximum": "clamp_min", "minimum": "clamp_max"}
-"""The functions that take a number where these take tensors only."""
+"""For functions that take only tensors: the function that takes a number in the second place."""
 
 
 class _ForEach:

@@ -201,7 +201,7 @@ def _as_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict
 def _as_strided_scatter(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """As above, for a copy of the tensor."""
+    """`as_strided` as in `_as_strided`, with the part written in a copy of the tensor."""
     live = rec.live(args[0])
     x, source, size, stride = (rec.nodes(a) for a in args[:4])
     offset = args[4] if len(args) > 4 else kwargs.get("storage_offset")
@@ -290,7 +290,7 @@ def _cudnn_batch_norm(
 def _vendor_batch_norm_backward(
     rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """In training; the arguments have another order."""
+    """The backward of training, whose arguments have another order."""
     x, gradient, weight, _, _, mean, inverse, eps = args[:8]
     rest = (weight, None, None, mean, inverse, True, eps, [True, True, True])
     native = aten.native_batch_norm_backward.default

@@ -23,7 +23,7 @@ from weft.aot.reference_counts import seen_in_backward
 from weft.aot.views import stride_order
 
 _LARGE: Final = 1 << 12
-"""From so many bytes on, counting a tangent's references (three microseconds) is worth it."""
+"""The least bytes of a tangent whose references are counted, which takes three microseconds."""
 
 
 @final

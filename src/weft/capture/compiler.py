@@ -79,12 +79,12 @@ _S = TypeVar("_S", bound=Signal)
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 _MAX_SKIPS: Final = 3
-"""After so many failed captures (the program raised, ...) a code object is left to Python."""
+"""A code object is left to Python after this many failed captures (the program raised, ...)."""
 
 _MAX_RAISING_VARIANTS: Final = 3
 """How many calls that raise become variants of their code."""
 _MAX_RAISES: Final = 24
-"""After so many calls that raise, no more are captured."""
+"""How many calls that raise are captured at most."""
 
 _MAX_HANDLERS: Final = 12
 """How many exception handlers of a replacement may be nested (Python allows 20 blocks)."""

@@ -63,7 +63,7 @@ Args = list[SymbolicValue]
 Kwargs = dict[str, SymbolicValue]
 
 _IDLE_STEPS: Final = 300_000
-"""After so many instructions without a tensor operation a frame is left to Python."""
+"""A frame is left to Python after this many instructions without a tensor operation."""
 
 _STEPS_PER_CALL: Final = 2_000
 """How many more instructions each tensor operation allows."""

@@ -30,7 +30,8 @@ _NUMBERS: Final = {
     "f": (0.6, -1.7, 2.4, -0.3, 1.1, 3.2, -2.8), "c": (0.6 + 1j, -1.7, 2.4 - 2j, -0.3j, 1.1, 3.2j),
     "i": (3, -1, 2, 0, 6, -4, 1), "u": (200, 250, 2, 0, 5, 140, 1), "b": (1, 0, 0, 1, 1),
 }
-"""By the kind of a dtype: numbers of both signs, fractions, repeated ones."""
+"""The numbers that arrays are filled with, by the kind of their dtype: some are negative, fractions
+or equal."""
 
 
 @final
@@ -68,11 +69,11 @@ class Tried:
     """What one trial call showed."""
 
     result: Any
-    """NumPy's, with a `Blank` for each array and NumPy scalar in it."""
+    """NumPy's result, with a `Blank` for each array and NumPy scalar in it."""
     shares_memory: bool
     """Whether the result is a view of an argument."""
     agrees: bool
-    """Whether the emulation gives the same."""
+    """Whether PyTorch's emulation of NumPy gives the same result."""
 
 
 def try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None:

@@ -312,7 +312,7 @@ _PART_OF_CLASS: Final = (type(vars(namedtuple("_", "x"))["x"]),)
 """Types whose instances belong to one class, such as a named tuple's field getters."""
 
 _SLICED: Final = 8
-"""At least so many adjacent slots are read as one slice (a model's parameters)."""
+"""The least number of adjacent slots that are read as one slice (a model's parameters)."""
 
 
 def _read(slots: list[int]) -> list[str]:

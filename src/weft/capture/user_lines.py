@@ -85,7 +85,7 @@ def call_in_frames(emit: Emitter, frame: Frame, function: str, arguments: str) -
 
 
 _MOST_FRAMES: Final = 24
-"""At most so many callers are shown: in a recursion, a replacement may call at each level."""
+"""The most callers that are shown: in a recursion, a replacement may call at each level."""
 
 _PASSING_ON: Final[PerCode[dict[int, types.CodeType]]] = PerCode()
 

@@ -7,7 +7,8 @@ other steps read are stored.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
 from weft.codegen.access import emitter_for, evaluate
 from weft.codegen.dtypes import compute_type
@@ -20,36 +21,51 @@ from weft.config import config
 from weft.shapes.expr import Expr, IntExpr, loop_index, split_linear, subs
 
 MAX_UNROLLED: Final = 4
-"""Pieces of a concatenation of which each has statements of its own, up to that number."""
+"""The most pieces of a concatenation for which a kernel has separate statements."""
 
 
 def build_kernel(group: Group, needed: set[str], name: str) -> Kernel:
     """The kernel of a group; it stores the buffers in `needed`."""
-    em, cpu = _evaluate_members(group, needed), device_of(group).type == "cpu"
-    if cpu and (short := _piecewise_loop(group, em)) is not None:
-        variable, pieces, rest = short
-        em = _evaluate_members(group, needed, variable, pieces, rest)
+    cpu = device_of(group).type == "cpu"
+    em = _evaluate_members(group, needed)
+    unrolling = _choose_unrolling(group, em) if cpu else None
+    if unrolling is not None:
+        em = _evaluate_members(group, needed, unrolling)
     kernel = simplify_loops(em.build(name, tuple(map(str, group.origins))), cut=cpu)
     if config.strict:
         verify(kernel)
     return kernel
 
 
-def _evaluate_members(
-    group: Group, needed: set[str], unrolled: Expr | None = None, pieces: int = 1,
-    rest: LoopVar | None = None,
-) -> Emitter:
-    """The members' formulas over the group's loops, once for each piece of an unrolled one.
+@final
+@dataclass(frozen=True, slots=True)
+class _Unrolling:
+    """A loop that is written out, in all or in runs of a few iterations."""
 
-    rest: the loop that stays of it, over as many pieces at a time.
-    """
-    without = [] if unrolled is None else [unrolled]
+    variable: Expr
+    pieces: int
+    """How many iterations are written out."""
+    rest: LoopVar | None = None
+    """The loop that remains, over runs of so many iterations; None if all are written out."""
+
+    def iterations(self) -> list[IntExpr]:
+        """The values of the variable in the pieces."""
+        start = 0 if self.rest is None else self.rest.symbol * self.pieces
+        return [start + piece for piece in range(self.pieces)]
+
+
+def _evaluate_members(
+    group: Group, needed: set[str], unrolling: _Unrolling | None = None
+) -> Emitter:
+    """The members' formulas over the group's loops, once for each piece of an unrolled one."""
+    without = [] if unrolling is None else [unrolling.variable]
     em = emitter_for(group.domain, group.domain.symbols(), without=without)
-    if rest is not None:
-        em.outer = (*em.outer, rest)
-    start = 0 if rest is None else rest.symbol * pieces
-    for piece in range(pieces):
-        fixed = {} if unrolled is None else {unrolled: start + piece}
+    if unrolling is not None and unrolling.rest is not None:
+        em.outer = (*em.outer, unrolling.rest)
+    pieces: list[dict[Expr, IntExpr]] = [{}]
+    if unrolling is not None:
+        pieces = [{unrolling.variable: value} for value in unrolling.iterations()]
+    for fixed in pieces:
         for member in group.members:
             own = member.access.domain.symbols()
             variables = [subs(member.variables[s], fixed) for s in own]
@@ -59,36 +75,48 @@ def _evaluate_members(
     return em
 
 
-def _piecewise_loop(group: Group, em: Emitter) -> tuple[Expr, int, LoopVar | None] | None:
-    """A loop whose adjacent elements are computed differently, the number of such pieces, and the
-    loop that remains when they are unrolled; None if there is none.
+def _choose_unrolling(group: Group, em: Emitter) -> _Unrolling | None:
+    """The loop whose adjacent elements are computed differently, or None if there is none.
 
     `stack([a, b], -1)` in one loop over both would compute a and b for every element, be it a loop
     over the pieces or over all elements (`stack([a, b], -1).flatten(-2)`). The elements of an
     enlarged image (`x[i // 2]`) would be gathered; unrolled, each piece reads a run.
     """
+    if group.domain.is_reduction:
+        return None
     compared = [
         a.expr for n in em.nodes if isinstance(n, Op) and n.name in COMPARISONS
         for a in n.args if isinstance(a, IndexValue)
     ]
     loaded = [n.index for n in em.nodes if isinstance(n, Load)]
-    if group.domain.is_reduction:
-        return None
     for loop in em.outer:
-        variable, extent = loop.symbol, loop.extent
-        if not isinstance(extent, int) or any(stride(s.index, variable) != 1 for s in em.stores):
-            continue
-        if extent <= MAX_UNROLLED and any(variable in e.symbols for e in compared):
-            return variable, extent, None
-        turns = {n for e in (*compared, *loaded) for n in _turns(e, variable)}
-        if len(turns) != 1 or (n := turns.pop()) > MAX_UNROLLED or extent % n:
-            continue
-        if any(_turns(e, variable) for e in compared) or _is_worth_pieces(loaded, variable, n):
-            return variable, n, LoopVar(loop_index("turn", extent // n), extent // n)
+        if all(stride(s.index, loop.symbol) == 1 for s in em.stores):
+            found = _unroll(loop, compared, loaded)
+            if found is not None:
+                return found
     return None
 
 
-def _turns(expr: IntExpr, variable: Expr) -> set[int]:
+def _unroll(loop: LoopVar, compared: list[Expr], loaded: list[IntExpr]) -> _Unrolling | None:
+    """How to unroll a loop along which stores are contiguous; None if that does not help.
+
+    compared, loaded: the expressions in comparisons, and the indices of loads.
+    """
+    variable, extent = loop.symbol, loop.extent
+    if not isinstance(extent, int):
+        return None
+    if extent <= MAX_UNROLLED and any(variable in e.symbols for e in compared):
+        return _Unrolling(variable, extent)
+    divisors = {n for e in (*compared, *loaded) for n in _divisors(e, variable)}
+    if len(divisors) != 1 or (n := divisors.pop()) > MAX_UNROLLED or extent % n:
+        return None
+    if not any(_divisors(e, variable) for e in compared) and not _is_worth_pieces(
+            loaded, variable, n):
+        return None
+    return _Unrolling(variable, n, LoopVar(loop_index("turn", extent // n), extent // n))
+
+
+def _divisors(expr: IntExpr, variable: Expr) -> set[int]:
     """The numbers that a variable, perhaps with an offset, is divided by."""
     parts = ((split_linear(of, variable), n) for of, n in divisions(expr))
     return {n for split, n in parts
@@ -97,7 +125,7 @@ def _turns(expr: IntExpr, variable: Expr) -> set[int]:
 
 def _is_worth_pieces(loaded: list[IntExpr], variable: Expr, n: int) -> bool:
     """Whether more loads become runs than runs become loads with gaps."""
-    divided = sum(bool(_turns(e, variable)) for e in loaded)
+    divided = sum(bool(_divisors(e, variable)) for e in loaded)
     runs = sum(stride(e, variable) == 1 for e in loaded)
     return divided > n * runs // 4
 

@@ -17,7 +17,8 @@ from weft.codegen.loop_ir import Kernel
 
 TARGETS = {"cpu": "weft.codegen.cpp", "cuda": "weft.codegen.triton"}
 COMBINES = frozenset({"cpu"})
-"""Where a kernel's points may meet at one element, which they change one after the other."""
+"""Types of devices on which several points of a kernel may change one element, one after the
+other."""
 
 
 def get_ready(devices: Iterable[str]) -> None:

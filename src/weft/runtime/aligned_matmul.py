@@ -24,9 +24,9 @@ import torch
 import torch.nn.functional as F
 
 ALIGNMENT: Final = 8
-"""Elements of two bytes in 16 bytes."""
+"""Half-precision elements in 16 bytes, to which rows are aligned."""
 SHORT: Final = 512
-"""Rows up to this length are products of one call, odd ones up to a quarter of it."""
+"""Rows up to this length are multiplied by one call; rows of odd length, up to a quarter of it."""
 MIN_GROUPED_PRODUCTS: Final = 1 << 33
 """Multiplications from which groups of rows are faster than blocks of columns."""
 SMALLEST_BLOCK: Final = 2048

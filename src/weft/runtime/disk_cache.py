@@ -38,7 +38,7 @@ _TOUCH_INTERVAL: Final = 3600.0  # seconds between two updates of a file's time 
 _TRIM_TO: Final = 0.8  # of the size limit
 _PUTS_BETWEEN_TRIMS: Final = 64
 _DICE: Final = random.Random()
-"""Not the program's generator, whose state is to stay as eager leaves it."""
+"""A generator of our own: the program's must stay in the state that eager would leave."""
 _KEY: Final = re.compile("[0-9a-f]{64}")
 
 

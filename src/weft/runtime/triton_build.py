@@ -120,7 +120,7 @@ def build(requests: Sequence[TritonRequest]) -> list[GpuBinary]:
 
 
 def compile_here(request: TritonRequest) -> GpuBinary:
-    """In this process."""
+    """Compile one kernel in this process."""
     return GpuBinary(*compile_text(*_arguments(request)))
 
 
@@ -140,7 +140,7 @@ def _compile_all(requests: Sequence[TritonRequest]) -> Iterator[GpuBinary]:
 
 
 def _arguments(request: TritonRequest) -> tuple[Any, ...]:
-    """Those of `compile_text`."""
+    """The arguments of `compile_text` for a request."""
     multiples = list(request.multiples)
     if request.aligned:
         multiples += [(i, POINTER_ALIGNMENT) for i, kind in enumerate(request.signature)

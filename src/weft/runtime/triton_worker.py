@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any, Final
 
 IDLE_SECONDS: Final = 60.0
-"""A server without requests ends after so many seconds."""
+"""A server ends after this many seconds without requests."""
 
 PARENT_DEATH_SIGNAL: Final = 1  # of prctl(2)
 

@@ -129,4 +129,5 @@ _FAMILIES: Final[tuple[_Family, ...]] = (
     (lambda k, p: apply("truediv", k, p), lambda p, number: number * p),
     (lambda k, p: apply("truediv", k, apply("sub", 1.0, p)), lambda p, number: number * (1.0 - p)),
 )
-"""Formulas of a whole number and a mark; for a mark and the formula's value, that number."""
+"""Pairs: a formula of a whole number and a mark, and the function that finds the whole number from
+the mark and the formula's value."""

@@ -23,10 +23,10 @@ from typing import Final, final
 import torch
 
 LARGEST: Final = 256
-"""Numbers in a tensor that a guard compares."""
+"""The most numbers in a tensor whose contents a guard compares."""
 
 _MOST: Final = 3
-"""Contents of a tensor that programs are captured for."""
+"""For how many different contents of a tensor a program is captured at most."""
 
 
 @final

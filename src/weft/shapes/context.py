@@ -117,7 +117,7 @@ class ShapeContext:
         self.results: dict[tuple[object, SymNode, SymNode], SymNode] = {}
         """Caches of `SymNode`: sums, differences and products by operation and operands."""
         self.comparisons: dict[tuple[str, SymNode, SymNode], Condition] = {}
-        """Likewise; what the facts say of them may change."""
+        """A cache of comparisons, without the answers, which may change as facts are learned."""
         self.known_counts: dict[Hashable, Any] = {}
         self.kept: list[object] = []
 

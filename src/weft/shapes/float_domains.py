@@ -29,7 +29,7 @@ _EXPONENT: Final = 700
 """`math.exp` is defined up to here."""
 
 _POWER: Final = 16
-"""A power up to which sizes are far from overflowing."""
+"""Sizes to this power are far from overflowing."""
 
 
 def is_certain(op: str, *args: Number) -> bool:

@@ -216,7 +216,7 @@ def exact_ratio(value: Number) -> _Ratio | None:
 
 
 def _divide_by_power_of_two(a: _Ratio, b: _Ratio) -> _Ratio | None:
-    """By a power of two."""
+    """`a / b`, exact only if `b` is a power of two; else None."""
     over, under = b
     if not isinstance(over, int) or over <= 0 or over & (over - 1):
         return None

@@ -119,10 +119,10 @@ class DynamicPolicy:
 
     def number_range(self, name: str, value: int | float) -> DimRange | None:
         """What ``dynamic_shapes`` says about the Python number called ``name``."""
-        said = self.declared.numbers.get(name)
-        if said is not None and type(value) is int:
-            said.check(name, value)
-        return said
+        declared = self.declared.numbers.get(name)
+        if declared is not None and type(value) is int:
+            declared.check(name, value)
+        return declared
 
     def disappointed(self, calls: int) -> bool:
         """Record that an assumption on data failed in the latest of so many calls; True if that was

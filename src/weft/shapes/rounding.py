@@ -81,7 +81,7 @@ def exponent(value: float) -> int:
 
 
 _LEAST_EXPONENT: Final = -1074
-"""Of the smallest double."""
+"""The exponent of the smallest double."""
 
 
 def _of_ints(value: Number, parts: Mapping[FloatSymbol, tuple[Expr, Expr] | None]) -> Number:

@@ -25,7 +25,8 @@ from weft.shapes.intervals import INF
 
 _POINTS: Final = 12
 _MOST_BITS: Final = 14
-"""Of what is added to a symbol's least value: products of a few symbols must fit in 64 bits."""
+"""The most bits of what is added to a symbol's least value, so that products of a few symbols fit
+in 64 bits."""
 
 Values = tuple[int, ...]
 _of_exprs: WeakKeyDictionary[Expr, Values] = WeakKeyDictionary()

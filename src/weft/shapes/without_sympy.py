@@ -150,7 +150,7 @@ _ANSWERS: Final[dict[str, tuple[tuple[type, ...], Any, Any]]] = {
     "is_symbolic": (_NUMBERS, lambda _: False, SymNode.is_symbolic),
     "has_free_symbols": (_NUMBERS, lambda _: False, lambda _: True),
 }
-"""Of each question: plain types and the answer for them, and the one for weft's nodes."""
+"""For each question: the plain types, the answer for them, and the answer for weft's nodes."""
 
 _engine: Final = _Engine(_ENGINE)
 _engine.__dict__.update(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 _LONGEST_UNROLLED: Final = 32
-"""Up to so many steps of a layer are unrolled."""
+"""The most steps of a layer that are unrolled."""
 
 
 def _layer(function: Any, mode: int) -> None:

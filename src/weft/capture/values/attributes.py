@@ -314,7 +314,7 @@ _WITHOUT: Final[dict[str, Callable[[Any], Any]]] = {
     "__neg__": operator.neg, "__next__": next, "__pos__": operator.pos,
     "__setitem__": lambda obj: operator.setitem(obj, 0, 0),
 }
-"""What uses a special method."""
+"""For each special method: an operation that calls it."""
 
 
 @functools.cache

@@ -192,8 +192,9 @@ EXTERNAL_METHODS: dict[tuple[type, str], Any] = {}
 
 
 SUBCLASS_METHODS: dict[tuple[type, str], tuple[Any, tuple[str, ...]]] = {}
-"""C methods that call methods of the object's own class: (type, name) -> Python form, and the
-methods one of which a subclass must override for a difference (none: there always is one)."""
+"""C methods that call other methods of the object, which a subclass may override: (type, name) ->
+their Python form, and the names of these methods. C's method is called if the subclass overrides
+none of them; the Python form is always interpreted if no name is given."""
 
 
 def method_of_subclass(

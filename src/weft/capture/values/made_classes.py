@@ -187,46 +187,74 @@ _ENUM_CODE: Final = frozenset({"__new__", "__init__", "_generate_next_value_", "
 
 def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespace: Namespace
                ) -> ClassValue:
-    """`metaclass(name, bases, namespace)`"""
+    """`metaclass(name, bases, namespace)`: a model of the class now, the class in the replacement.
+
+    Some attributes are set on the model afterwards: objects that are filled later, and objects
+    with a `__set_name__`, which is interpreted.
+    """
     classes = tuple(base.constant() for base in bases)
-    for base in classes:
-        own = type_lookup(base, "__init_subclass__")
-        if own is not vars(object)["__init_subclass__"]:
-            raise graph_break("unknown-operation", f"a subclass of {base.__name__}, which is told")
-    if metaclass is enum.EnumMeta and (_ENUM_CODE & namespace.keys() or any(
-            isinstance(vars(base).get(n), types.FunctionType)
-            for cls in classes for base in cls.__mro__ if base.__module__ != "enum"
-            for n in _ENUM_CODE)):
-        raise graph_break("unknown-operation", "an enumeration with code of its own")
-    if metaclass is enum.EnumMeta and not all(
-            value.is_constant or isinstance(value, (FunctionValue, DescriptorValue))
-            for value in namespace.values()):
-        raise graph_break("unknown-operation", "an enumeration of values that are no constants")
+    _check_bases(classes)
+    if metaclass is enum.EnumMeta:
+        _check_enumeration(classes, namespace)
     recipe = MadeClass(metaclass, name, bases, namespace)
     tx.classes.stand_ins = {}
     stand_ins = {key: stand_in(tx, value) for key, value in namespace.items()}
     named = [key for key, obj in stand_ins.items() if _has_set_name(obj)]
-    if any(isinstance(obj, dataclasses.Field) and _has_set_name(obj.default)
-           for obj in stand_ins.values()):
-        raise graph_break("unknown-operation", f"the class {name}, a field of which tells its name")
     recipe.late = [*named, *(key for key, value in namespace.items()
                             if isinstance(value, ObjectValue) and key not in named)]
-    missing = {n for base in classes for n in getattr(base, "__abstractmethods__", ())}
-    if not missing.isdisjoint(recipe.late):
-        raise graph_break("unknown-operation", f"the class {name}, which has been abstract")
+    _check_attributes(name, classes, stand_ins, recipe.late)
     items = tuple((key, obj) for key, obj in stand_ins.items() if key not in recipe.late)
     model = evaluate(tx, lambda: new_class(metaclass, name, classes, items))
     made = register(tx, model, recipe)
     for key in recipe.late:
         type.__setattr__(model, key, stand_ins[key])
     for key in named:
-        teller = type_lookup(type(stand_ins[key]), "__set_name__")
-        try:
-            tx.wrap_fixed(teller, "__set_name__").call(
-                tx, [namespace[key], made, constant(key)], {})
-        except ObservedException as error:  # the error names the class
-            raise graph_break("unknown-operation", f"the class {name}: {error}") from error
+        _call_set_name(tx, made, key, stand_ins[key], namespace[key])
     return made
+
+
+def _check_bases(classes: tuple[type, ...]) -> None:
+    """Break the graph if a base wants to know of its subclasses."""
+    for base in classes:
+        own = type_lookup(base, "__init_subclass__")
+        if own is not vars(object)["__init_subclass__"]:
+            raise graph_break("unknown-operation", f"a subclass of {base.__name__}, which is told")
+
+
+def _check_enumeration(classes: tuple[type, ...], namespace: Namespace) -> None:
+    """Break the graph if making the enumeration would run code of the program."""
+    inherited = (
+        vars(base).get(name) for cls in classes for base in cls.__mro__
+        if base.__module__ != "enum" for name in _ENUM_CODE)
+    if _ENUM_CODE & namespace.keys() or any(isinstance(f, types.FunctionType) for f in inherited):
+        raise graph_break("unknown-operation", "an enumeration with code of its own")
+    if not all(value.is_constant or isinstance(value, (FunctionValue, DescriptorValue))
+               for value in namespace.values()):
+        raise graph_break("unknown-operation", "an enumeration of values that are no constants")
+
+
+def _check_attributes(
+    name: str, classes: tuple[type, ...], stand_ins: dict[str, Any], late: list[str]
+) -> None:
+    """Break the graph if setting attributes late would make another class."""
+    if any(isinstance(obj, dataclasses.Field) and _has_set_name(obj.default)
+           for obj in stand_ins.values()):
+        raise graph_break("unknown-operation", f"the class {name}, a field of which tells its name")
+    abstract = {n for base in classes for n in getattr(base, "__abstractmethods__", ())}
+    if not abstract.isdisjoint(late):
+        raise graph_break("unknown-operation", f"the class {name}, which has been abstract")
+
+
+def _call_set_name(
+    tx: Interpreter, made: ClassValue, key: str, obj: Any, value: SymbolicValue
+) -> None:
+    """Interpret the `__set_name__` of an attribute."""
+    function = tx.wrap_fixed(type_lookup(type(obj), "__set_name__"), "__set_name__")
+    try:
+        function.call(tx, [value, made, constant(key)], {})
+    except ObservedException as error:  # the error names the class
+        name = made.cls.__name__
+        raise graph_break("unknown-operation", f"the class {name}: {error}") from error
 
 
 def register(tx: Interpreter, model: Any, recipe: SymbolicValue) -> ClassValue:

@@ -190,7 +190,7 @@ class ArrayValue(SymbolicValue):
 _CONVERSIONS: Final = {
     "item": None, "tolist": None, "__index__": None, "__float__": float, "__int__": int,
 }
-"""For scalars: the plain number, of another type if one is given."""
+"""Methods that convert scalars, and the type of the plain number (None: its own)."""
 
 _UNARY: Final = ("__neg__", "__pos__", "__invert__", "__abs__")
 _DUNDERS: Final = {

@@ -26,7 +26,7 @@ def is_held(tx: Interpreter, value: SymbolicValue) -> bool:
 
 
 _PATIENCE: Final = 200_000
-"""After looking at so many objects, a watched one counts as freed."""
+"""A watched object counts as freed if it was not found among this many objects."""
 
 
 @final

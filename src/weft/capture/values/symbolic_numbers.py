@@ -511,12 +511,12 @@ def wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     known = tx.numbers.values.get(source)
     if known is not None:
         return known
-    said = tx.policy.number_range(source.name, obj)
+    declared = tx.policy.number_range(source.name, obj)
     changes = tx.policy.is_symbolic(source.name, obj, argument=source.is_argument)
-    if not changes and said is None:
+    if not changes and declared is None:
         return None
     tx.guards.add(source, "type_is", type(obj))
-    made = _float(tx, obj, source) if type(obj) is float else _integer(tx, obj, source, said)
+    made = _float(tx, obj, source) if type(obj) is float else _integer(tx, obj, source, declared)
     value = tx.numbers.values[source] = SymbolicNumberValue(tx, made, source)
     return value
 
@@ -540,12 +540,12 @@ def _part(tx: Interpreter, obj: float, source: Source, read: Callable[[float], i
     return made
 
 
-def _integer(tx: Interpreter, obj: int, source: Source, said: DimRange | None) -> torch.SymInt:
-    if said is None:
+def _integer(tx: Interpreter, obj: int, source: Source, declared: DimRange | None) -> torch.SymInt:
+    if declared is None:
         return tx.shapes.integer(obj, source)
-    hi = INF if said.max is None else said.max
-    made = tx.shapes.integer(obj, source, lo=said.min, hi=hi, dim=said.dim)
-    if said.strict:
+    hi = INF if declared.max is None else declared.max
+    made = tx.shapes.integer(obj, source, lo=declared.min, hi=hi, dim=declared.dim)
+    if declared.strict:
         number = expr_of(made)
         assert isinstance(number, Expr)
         tx.shapes.marked.add(number)

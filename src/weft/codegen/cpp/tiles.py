@@ -30,7 +30,7 @@ HEIGHTS: Final = (64, 32, 16)
 COST: Final = 0.25
 """Cost of a tiled load or store per element; 1.5 is that of a strided one."""
 LEFT_COST: Final = 2.0
-"""That of an element at the rims of a tile, where no whole block is transposed in registers."""
+"""The cost of an element at the rim of a tile, where no whole block is transposed in registers."""
 
 
 @final

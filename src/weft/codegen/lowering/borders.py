@@ -25,7 +25,7 @@ from weft.shapes.expr import IntExpr, maximum, minimum
 aten = torch.ops.aten
 
 MOST_TERMS: Final = 36
-"""Elements of a gradient that are added up for one of the image's."""
+"""The most elements of a gradient that are added up for one element of the image."""
 
 Place = tuple[IntExpr, IntExpr]
 """A position, and the size that it must be less than (and not negative)."""

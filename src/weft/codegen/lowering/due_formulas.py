@@ -24,7 +24,8 @@ _DEPTH: Final = 8
 
 _NEAR: Final = 2
 _FEW: Final = 2
-"""So many library calls ahead of the reader, so many terms of a sum are not worth a kernel more."""
+"""A formula is worth a kernel of its own if its reader is more than `_NEAR` library calls away, or
+if it frees more than `_FEW` times the bytes that it takes."""
 
 
 def is_due(freed: int, made: int, calls: int) -> bool:

@@ -91,7 +91,7 @@ class GraphLowering:
     floats: dict[Expr, FloatValue] = field(default_factory=dict)
     """Floats that kernels receive, by the symbols of their bits."""
     _returned: set[Buffer] = field(default_factory=set)
-    """The memory of outputs that are no inputs."""
+    """The memory of outputs that are not inputs."""
     _due: DueFormulas = field(default_factory=DueFormulas)
     _count: int = 0
 

@@ -42,7 +42,7 @@ aten = torch.ops.aten
 
 _MOST_DIMENSIONS: Final = 64
 WRITTEN_OUT: Final = 8
-"""Reductions of up to so many elements are unrolled."""
+"""The most elements of a reduction that is unrolled."""
 WRITTEN_OUT_AGAIN: Final = 4
 """The same if the result keeps the dimensions: it is then recomputed at each of the elements."""
 _COMBINE: Final = {

@@ -31,13 +31,13 @@ from weft.shapes.symnode import expr_of
 aten = torch.ops.aten
 
 MOST_OPERATORS: Final = 12
-"""Operators of a formula that is still repeated at other points."""
+"""The most operators of a formula that is computed again at other points."""
 
 SPREAD: Final = 8
-"""Elements of users to one of a formula, from which on it may be a table."""
+"""A formula may become a table if its users have at least this many times its elements."""
 
 MANY: Final = 4096
-"""Elements of a user that pay for the table's kernel."""
+"""The least elements of a user for which the table's kernel pays off."""
 
 TABLE_OPERATORS: Final = 5
 """A formula with more operators takes longer to compute than to load."""
@@ -47,7 +47,7 @@ MOVING: Final = frozenset({
     aten.unbind.int, aten.select.int, aten.flip.default, aten.roll.default, aten.narrow.default,
     aten.constant_pad_nd.default, aten.cat.default,
 })
-"""Operators whose result's element lies at another point than the operand's."""
+"""Operators that move elements to other points."""
 
 RESHAPING: Final = frozenset({
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.permute.default,

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 ENOUGH_COLUMNS: Final = 65536
 """Threads that keep a GPU busy."""
 DEVICES = frozenset({"cuda"})
-"""Where columns are moved."""
+"""Types of devices on which columns are moved."""
 
 
 @lowering(

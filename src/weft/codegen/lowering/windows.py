@@ -43,10 +43,10 @@ from weft.shapes.expr import IntExpr
 aten = torch.ops.aten
 
 LARGEST_WRITTEN_OUT: Final = 25
-"""Elements of a window that is no loop."""
+"""The most elements of a window that is written out instead of looped over."""
 MOST_COMPARED: Final = 9
-"""Windows of which an element asks on CPUs whether it was the largest: ATen adds from the windows'
-side, once for each."""
+"""On CPUs, the most windows for which an element is compared with the largest. ATen goes the other
+way: it adds once for each window."""
 
 Place: TypeAlias = tuple[IntExpr, IntExpr]
 """A position along a dimension, and the dimension's size."""

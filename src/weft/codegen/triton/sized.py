@@ -38,7 +38,7 @@ from weft.shapes.printing import python_text
 POWERS: Final = (16, 8, 4)
 """Sizes that are multiples of these keep rows aligned to wide loads."""
 WORTH_A_FORM: Final = 3
-"""Calls with the same sizes after which they get the form that suits them best."""
+"""After this many calls with the same sizes, these sizes get the form that suits them best."""
 MOST_SIZES: Final = 4096
 """Tuples of sizes whose form is remembered."""
 

@@ -40,7 +40,8 @@ from weft.codegen.triton.tiling import Measure, Tiling
 from weft.shapes.expr import Expr, IntExpr, loop_index, subs
 
 WRITING: Final = 4
-"""So many times as many programs fill the GPU where each computes and stores its whole row."""
+"""How many times more programs are needed to fill the GPU if each one computes and stores its whole
+row."""
 SPLITTABLE: Final = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 
 _INT_BITS: Final[dict[DType, int]] = {"i64": 63, "i32": 31, "i16": 15, "i8": 7}
