@@ -31,30 +31,30 @@ from weft.shapes.symnode import extents
 def data_symbols(gm: GraphModule, example_inputs: Sequence[Any]) -> Iterator[ShapeContext]:
     """Set the context that makes symbols for data-dependent values while a graph is compiled."""
     context = gm.meta.get("shapes") or _context_of(gm, example_inputs) or ShapeContext()
-    mode = Evaluator.current().mode
-    before = mode.symbols, context.fakes_are_tensors, context.asserts, context.may_expect
-    mode.symbols = context
-    context.fakes_are_tensors, context.asserts = False, []
-    context.assuming = context.may_expect = True
+    mode, data = Evaluator.current().mode, context.data
+    before = mode.symbols, context.asserts, data.fakes_are_tensors, data.may_expect
+    mode.symbols, context.asserts = context, []
+    data.fakes_are_tensors = False
+    data.assuming = data.may_expect = True
     context.unbacked_symbols.take_fresh()
-    context.earlier_answers = iter(())
+    data.earlier_answers = iter(())
     try:
         yield context
     finally:
-        context.earlier_answers = None
-        context.assuming = False
-        mode.symbols, context.fakes_are_tensors, context.asserts, context.may_expect = before
+        data.earlier_answers = None
+        data.assuming = False
+        mode.symbols, context.asserts, data.fakes_are_tensors, data.may_expect = before
 
 
 @contextmanager
 def expecting(symbols: ShapeContext) -> Iterator[None]:
     """While tracing, assume the expected answer to questions of operators about data, and check it
     later."""
-    symbols.expects = True
+    symbols.data.expects = True
     try:
         yield
     finally:
-        symbols.expects = False
+        symbols.data.expects = False
 
 
 def _context_of(gm: GraphModule, example_inputs: Sequence[Any]) -> ShapeContext | None:

@@ -58,7 +58,7 @@ class Recorder(DispatchMode):
         """Record one operator; the result is fake."""
         kwargs = kwargs or {}
         symbols = self.evaluator.mode.symbols
-        if symbols is not None and symbols.carried:
+        if symbols is not None and symbols.floats.carried:
             args, kwargs = symbols.restored((args, kwargs))
         if any(kind is not FakeTensor and is_wrapper(kind) for kind in types):
             return NotImplemented  # the wrapper's class computes with its parts

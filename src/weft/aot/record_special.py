@@ -345,9 +345,9 @@ def _equal(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str,
     same = rec.emit(aten.all.default, rec.emit(aten.eq.Tensor, *map(rec.node, args)))
     symbols = rec.evaluator.mode.symbols
     assert symbols is not None
-    earlier, symbols.earlier_answers = symbols.earlier_answers, iter(())
+    earlier, symbols.data.earlier_answers = symbols.data.earlier_answers, iter(())
     answer = rec.fresh(rec.emit(aten._local_scalar_dense.default, same))
-    symbols.earlier_answers = earlier
+    symbols.data.earlier_answers = earlier
     return answer
 
 

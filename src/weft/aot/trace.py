@@ -231,14 +231,14 @@ class Tracer:
                     self.sequence.append((autograd_sequence(), self.tensors.stack))
         symbols = self.evaluator.mode.symbols
         if symbols is not None:
-            symbols.carrying = True  # later stages compute metadata of recorded operators
+            symbols.floats.carrying = True  # later stages compute metadata of recorded operators
 
     def _call(self, node: Node, env: dict[Node, Any]) -> Any:
         """The value of one node."""
         symbols = self.evaluator.mode.symbols
         if symbols is not None:
-            symbols.earlier_answers = iter(node.meta.get("answers", ()))
-            symbols.carrying = "carries" in node.meta
+            symbols.data.earlier_answers = iter(node.meta.get("answers", ()))
+            symbols.floats.carrying = "carries" in node.meta
         if "python_dispatcher" in node.meta:
             with python_kernels():
                 return self._call_target(node, env)

@@ -148,11 +148,11 @@ class Interpreter:
                               data_dependent=data_dependent,
                               specialize_zero_one=config.specialize_zero_one)
         if data_dependent:
-            shapes.may_expect = self.policy.expects
-            shapes.note_expectation = lambda: None if (tx := this()) is None else (
+            shapes.data.may_expect = self.policy.expects
+            shapes.data.note_expectation = lambda: None if (tx := this()) is None else (
                 tx.note_expectation())
             self.fakes.mode.symbols = shapes
-            shapes.known_content = lambda fake: None if (tx := this()) is None else (
+            shapes.data.known_content = lambda fake: None if (tx := this()) is None else (
                 known_fake(tx, fake))
         return shapes
 
@@ -277,7 +277,7 @@ class Interpreter:
         """Record that a decision on data became a check; emit it before the nodes that rely on
         it."""
         self.note_check()
-        if not self.shapes.expects:  # otherwise the operator's own node comes first
+        if not self.shapes.data.expects:  # otherwise the operator's own node comes first
             note_checks(self, partial(number_node, self))
 
     def mode_node(self, function: Any, *args: Any) -> None:

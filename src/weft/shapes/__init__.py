@@ -4,8 +4,9 @@ Place in the pipeline: low; capture, aot and codegen all use it. By role:
 
 - the language: `expr` (``Expr``), `atoms`, `polynomials`, `intervals`, `functions`, `relation`
   (``Condition``), `rendering`, `printing`, `pickling`;
-- what is known and asked: `facts` (``Facts``), `solving`, `context` (``ShapeContext``), `named`,
-  `policy` (``DynamicPolicy``), `contents`, `guard` (``ShapeGuard``), `asserts`, `unbacked`;
+- what is known and asked: `facts` (``Facts``), `solving`, `context` (``ShapeContext``),
+  `context_state`, `named`, `policy` (``DynamicPolicy``), `contents`, `guard` (``ShapeGuard``),
+  `asserts`, `unbacked`;
 - floats: `floats`, `float_domains`, `rounding`, `carried_floats`, `float_trials`, `number_calls`;
 - PyTorch's side: `symnode` (``SymNode``), `layout`, `without_sympy`;
 - fake tensors: `fake` (``FakeContext``), `fake_mode` (``MemoFakeMode``), `make_fake`,

@@ -21,7 +21,7 @@ import torch
 
 from weft.dims import Dim
 from weft.errors import SourceLine
-from weft.shapes.carried_floats import CarriedFloats
+from weft.shapes.context_state import DataQuestions, FloatQuestions
 from weft.shapes.expr import Expr, IntExpr, subs, symbol, symbol_of
 from weft.shapes.facts import Facts
 from weft.shapes.floats import (
@@ -89,17 +89,12 @@ class ShapeContext:
         self.dims = NamedSizes()
         self.fixed: list[int | float] = []
         """Numbers that were used as plain ones: guards fix them."""
-        self.carried = CarriedFloats()
-        self.tried: list[FloatValue] | None = None
-        """While an operator is tried: the floats that C++ asked for."""
-        self.has_floats = False
-        """Whether there is any symbolic float."""
-        self.carrying = True
-        """Whether floats that C++ asks for now are carried: it was tried for these operators."""
+        self.floats = FloatQuestions()
+        self.data = DataQuestions()
+        self.unbacked_symbols = Unbacked()
         self.in_operator = 0
         self._suppressed = 0
         self._init_memory()
-        self._init_data()
         # torch: what it reads of its own `ShapeEnv`.
         self.allow_scalar_outputs = data_dependent
         self.allow_dynamic_output_shape_ops = data_dependent
@@ -120,29 +115,6 @@ class ShapeContext:
         """A cache of comparisons, without the answers, which may change as facts are learned."""
         self.known_counts: dict[Hashable, Any] = {}
         self.kept: list[object] = []
-
-    def _init_data(self) -> None:
-        """State of data-dependent values (docs/architecture/data.md)."""
-        self.unbacked_symbols = Unbacked()
-        self.fakes_are_tensors = True
-        self.assuming = False
-        """Whether running code can check assumptions about data and fall back (aot can)."""
-        self.may_expect = False
-        """Whether running code can check expectations about data and fall back (`expect`)."""
-        self.note_expectation: Callable[[], None] = lambda: None
-        self.expects = False
-        """Whether expectations answer the current questions: operators ask them."""
-        self.known_content: Callable[[torch.Tensor], torch.Tensor | None] = lambda fake: None
-        """Returns the real tensor that a fake stands for, if capture knows its data."""
-        self.answers: list[Any] = []
-        """Answers about known data that operators got since the list was last cleared."""
-        self.earlier_answers: Iterator[Any] | None = None
-        """When a captured graph runs again: the answers that the operators of a node got in
-        capture."""
-        self.n_known_answers = 0
-        """How often an operator used known data: its result must not be cached."""
-        self.bool_answer: bool | None = None
-        """Assumed answers about bools that depend on data, during a trial."""
 
     # -------------------------------------------------------------------- making symbols
 
@@ -254,13 +226,13 @@ class ShapeContext:
 
     def from_known_data(self, data: torch.Tensor, compute: Callable[[torch.Tensor], Any]) -> Any:
         """What an operator needs from the data of a fake, or None if the data is not known."""
-        if self.earlier_answers is not None:
-            answer = next(self.earlier_answers, None)
+        if self.data.earlier_answers is not None:
+            answer = next(self.data.earlier_answers, None)
         else:
-            real = self.known_content(data)
+            real = self.data.known_content(data)
             answer = None if real is None else compute(real)
-            self.answers.append(answer)
-        self.n_known_answers += answer is not None
+            self.data.answers.append(answer)
+        self.data.n_known_answers += answer is not None
         return answer
 
     # -------------------------------------------------------------------- nodes
@@ -291,7 +263,7 @@ class ShapeContext:
         return node
 
     def float_node(self, value: FloatValue) -> SymNode:
-        self.has_floats = True
+        self.floats.has_floats = True
         return SymNode(self, value, float)
 
     def layout_node(
@@ -378,7 +350,7 @@ class ShapeContext:
     def evaluate(self, condition: AnyCondition) -> bool:
         """The truth in this call; becomes a guard unless it follows from the facts."""
         answer = self.truth(condition)
-        if answer is None and self.expects:
+        if answer is None and self.data.expects:
             answer = self.expect(condition)
         if answer is None:
             raise UndecidedValue(condition, self.line())
@@ -404,10 +376,10 @@ class ShapeContext:
 
         A guard cannot compute that, so running code checks it.
         """
-        if not (self.may_expect or self.assuming):
+        if not (self.data.may_expect or self.data.assuming):
             return None
         self._assert(condition if answer else not_(condition), assumed=True)
-        self.note_expectation()
+        self.data.note_expectation()
         return answer
 
     def guard(self, condition: AnyCondition, answer: bool) -> None:
@@ -458,16 +430,16 @@ class ShapeContext:
         hint = self.float_hint(value)
         if hint is None or self.decide(compare("same", value, hint)) is True:
             return self.specialize_float(value)
-        if self.tried is not None:
-            self.tried.append(value)
-            return self.carried.mark(value, hint)
-        carried = self.carried.carried(value) if self.carrying else None
+        if self.floats.tried is not None:
+            self.floats.tried.append(value)
+            return self.floats.carried.mark(value, hint)
+        carried = self.floats.carried.carried(value) if self.floats.carrying else None
         return self.specialize_float(value) if carried is None else carried
 
     def restored(self, value: Any) -> Any:
         """Arguments from C++ with marks replaced by the symbolic floats that they stand for."""
         if type(value) is float:
-            meaning = self.carried.meaning(value)
+            meaning = self.floats.carried.meaning(value)
             return value if meaning is None else torch.SymFloat(self.float_node(meaning))
         if isinstance(value, list | tuple):
             return type(value)([self.restored(item) for item in value])
@@ -504,7 +476,7 @@ class ShapeContext:
         if isinstance(condition, Relation) and any(
                 symbol_of(one).hi == 1 for one in condition_symbols(condition)):
             return self._assumed_bool(condition)
-        if not self.may_expect:
+        if not self.data.may_expect:
             return None
         expected = self.unbacked_symbols.as_expected
         view = self.facts.view
@@ -515,17 +487,17 @@ class ShapeContext:
             answer = self.facts.decide(rewrite(condition, lambda value: expected(view(value))))
         if answer is not None:
             self._assert(condition if answer else not_(condition), assumed=True)
-            self.note_expectation()
+            self.data.note_expectation()
         return answer
 
     def _assumed_bool(self, condition: Relation) -> bool | None:
         """The truth with which an operator goes on. For the other one it raises itself; ATen graphs
         have no such operator and check the condition."""
-        if self.earlier_answers is None:
-            if self.bool_answer is not None:
-                self.answers.append(self.bool_answer)
-            return self.bool_answer
-        answer: bool | None = next(self.earlier_answers, None)
+        if self.data.earlier_answers is None:
+            if self.data.bool_answer is not None:
+                self.data.answers.append(self.data.bool_answer)
+            return self.data.bool_answer
+        answer: bool | None = next(self.data.earlier_answers, None)
         if answer is not None:
             self._assert(condition if answer else not_(condition), assumed=True)
         return answer

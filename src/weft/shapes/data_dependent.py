@@ -89,7 +89,7 @@ def _count(
 
 def _identity(context: ShapeContext, tensor: FakeTensor, what: str) -> Any:
     """A key for a tensor's current content, for fakes that stand for one tensor each."""
-    if not context.fakes_are_tensors or tensor.is_inference():
+    if not context.data.fakes_are_tensors or tensor.is_inference():
         return None
     context.kept.append(tensor)  # so that its id stays unique
     return what, id(tensor), tensor._version
@@ -290,7 +290,7 @@ def _is_positive(context: ShapeContext, value: IntExpr) -> bool | None:
     """Whether an index counts from the front; assumed if it may."""
     condition = ge(value, 0)
     if context.decide(condition) is None and context.condition_hint(condition) is None:
-        return context.require(condition) if context.assuming else None
+        return context.require(condition) if context.data.assuming else None
     return context.evaluate(condition)
 
 
@@ -331,7 +331,7 @@ def _expand(
 def _require_equal(context: ShapeContext, size: IntExpr, want: IntExpr) -> None:
     """Require equal sizes, as kernels do. (The operator also accepts 1, which then says
     nothing.)"""
-    if context.assuming or not context.decide(ge(want, 2)):
+    if context.data.assuming or not context.decide(ge(want, 2)):
         context.require(eq(size, want))
 
 
@@ -346,7 +346,7 @@ def _select(
     dim %= x.dim()
     sizes, strides = list(x.size()), list(x.stride())
     del sizes[dim], strides[dim]
-    if context.assuming and context.require(and_(ge(value, 0), lt(value, size))):
+    if context.data.assuming and context.require(and_(ge(value, 0), lt(value, size))):
         offset = x.storage_offset() + index * x.stride(dim)
     else:
         offset = context.unbacked("an index")

@@ -261,7 +261,7 @@ class MemoFakeMode(FakeTensorMode):
 
     def n_known_answers(self) -> int:
         """How often known data has decided a result, which then must not be cached."""
-        return 0 if self.symbols is None else self.symbols.n_known_answers
+        return 0 if self.symbols is None else self.symbols.data.n_known_answers
 
     def _compute(
         self, func: OpOverload, types: Sequence[type], args: Sequence[Any],
@@ -306,7 +306,7 @@ class MemoFakeMode(FakeTensorMode):
         finally:
             self._refuses_sizes = SymNode.refuses_ints = False
         if self.symbols is not None:
-            self.symbols.answers.clear()
+            self.symbols.data.answers.clear()
         with self, python_kernels():
             return function(*args, **kwargs), True
 

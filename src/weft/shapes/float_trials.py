@@ -49,20 +49,20 @@ def run_carrying(
     context: ShapeContext, mode: MemoFakeMode, function: Callable[..., Any],
     args: Sequence[Any], kwargs: dict[str, Any],
 ) -> tuple[Any, bool]:
-    """`mode.run`, with symbolic floats carried through C++ if possible; `context.carrying` says
-    whether they were."""
-    context.carrying = False
-    leaves = tree_flatten((args, kwargs))[0] if context.has_floats else ()
+    """`mode.run`, with symbolic floats carried through C++ if possible (`context.floats.carrying`
+    says whether they were)."""
+    context.floats.carrying = False
+    leaves = tree_flatten((args, kwargs))[0] if context.floats.has_floats else ()
     if not any(isinstance(leaf, torch.SymFloat) for leaf in leaves):
         return mode.run(function, args, kwargs)
-    context.tried = []
+    context.floats.tried = []
     try:
         result = mode.run(function, args, kwargs)
         trial = Trial(mode, function, args, kwargs, by_python=result[1])
         trial.ask_in_backward()
-        asked = context.tried
+        asked = context.floats.tried
     finally:
-        context.tried = None
+        context.floats.tried = None
     if not asked:
         return result
     if trial.succeeds():
@@ -127,11 +127,11 @@ class Trial:
 
     def carry(self, context: ShapeContext) -> None:
         """Carry the floats from now on, in calls for which C++ does the same."""
-        context.carrying = True
+        context.floats.carrying = True
         for value, domain in self._domains.items():
-            context.carried.mark(value, self._hints[value] or 0.0)
+            context.floats.carried.mark(value, self._hints[value] or 0.0)
             formulas = [found[1] for found in self._formulas if found and found[0] is value]
-            context.carried.keep(value, formulas)
+            context.floats.carried.keep(value, formulas)
             if domain is not None:
                 context.evaluate(compare("gt", value, domain[0]))
                 context.evaluate(compare("lt", value, domain[1]))

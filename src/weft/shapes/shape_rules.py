@@ -151,7 +151,7 @@ def _gives_way(size: IntExpr, other: IntExpr) -> bool:
 def _loose(tensors: Sequence[FakeTensor]) -> bool:
     """Whether the metadata serves operators that look at real sizes (not kernels)."""
     symbols = getattr(tensors[0].fake_mode, "symbols", None)
-    return symbols is not None and not symbols.assuming
+    return symbols is not None and not symbols.data.assuming
 
 
 def _broadcast(shapes: Sequence[Sizes], loose: bool = False) -> Sizes:

@@ -180,7 +180,7 @@ class SymNode:
         return self.shape_env.int_node(num)
 
     def wrap_float(self, num: float) -> SymNode:
-        return self.shape_env.float_node(self.shape_env.carried.operand(num))
+        return self.shape_env.float_node(self.shape_env.floats.carried.operand(num))
 
     def wrap_bool(self, num: bool) -> SymNode:
         return self.shape_env.bool_node(num)

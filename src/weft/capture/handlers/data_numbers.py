@@ -202,7 +202,7 @@ def _check_number(tx: Interpreter, value: SymbolicNumberValue, wanted: bool) -> 
 
 def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
     """Assume that `if rows.numel() == 0` is false, unless the branch ends a loop."""
-    if value.python_type() is float or not tx.shapes.may_expect or tx.frame is None:
+    if value.python_type() is float or not tx.shapes.data.may_expect or tx.frame is None:
         return None
     place = (tx.frame.code, tx.frame.current.offset)
     if place in tx.policy.unexpected:

@@ -419,7 +419,7 @@ def _evaluated(tx: Interpreter, op: str, target: Any, fakes: list[Any], named: d
         _guard_offset(tx, fakes[0])
     given = [*fakes, *named.values()]
     versions = [_version(fake) for fake in given]
-    tx.shapes.answers.clear()
+    tx.shapes.data.answers.clear()
     result, by_python = _run_fake(tx, op, target, fakes, named)
     written = [f for f, v in zip(given, versions, strict=True) if v != _version(f)]
     _check_writable(target, written)
@@ -434,9 +434,9 @@ def _note_data(tx: Interpreter, node: Any, result: Any) -> None:
     if tx.shapes.unbacked_symbols.exist:
         note_symbols(tx, node, result)
         note_checks(tx, partial(number_node, tx))
-    if tx.shapes.answers:
-        node.meta["answers"] = tuple(tx.shapes.answers)
-    if tx.shapes.carrying:
+    if tx.shapes.data.answers:
+        node.meta["answers"] = tuple(tx.shapes.data.answers)
+    if tx.shapes.floats.carrying:
         node.meta["carries"] = True
 
 
@@ -583,7 +583,7 @@ def _version(fake: Any) -> int:
 def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]
               ) -> tuple[Any, bool]:
     function = _method(target) if op == "call_method" else target
-    tx.shapes.expects = True
+    tx.shapes.data.expects = True
     fixed = len(tx.shapes.fixed)
     try:
         result = _run_checked(
@@ -597,7 +597,7 @@ def _run_fake(tx: Interpreter, op: str, target: Any, args: list[Any], kwargs: di
         raise graph_break("operator-failed",
                           f"{_name(target)}: {type(error).__name__}: {text}") from error
     finally:
-        tx.shapes.expects = False
+        tx.shapes.data.expects = False
     numbers = tx.shapes.fixed[fixed:]
     if numbers and not tx.policy.may_fix:
         raise graph_break("varying-argument", f"{_name(target)}: {', '.join(map(str, numbers))}")
@@ -616,16 +616,16 @@ def _run_checked(tx: Interpreter, run: Callable[[], _R]) -> _R:
         return run()
     except UndecidedValue:
         passing: list[tuple[_R, list[Any]]] = []
-        for shapes.bool_answer in (True, False):
-            shapes.answers.clear()
+        for shapes.data.bool_answer in (True, False):
+            shapes.data.answers.clear()
             with contextlib.suppress(RuntimeError):
-                passing.append((run(), list(shapes.answers)))
+                passing.append((run(), list(shapes.data.answers)))
         if len(passing) != 1:
             raise
-        [(result, shapes.answers[:])] = passing
+        [(result, shapes.data.answers[:])] = passing
         return result
     finally:
-        shapes.bool_answer = None
+        shapes.data.bool_answer = None
 
 
 def _check_out(tx: Interpreter, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
