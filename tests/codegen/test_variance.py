@@ -19,7 +19,7 @@ from weft.codegen.lowering import variance
 def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The rows that were cut."""
     found: list[Any] = []
-    inner = variance._combined
+    inner = variance._combine_pieces
 
     def combined(cx: Any, x: Any, dims: Any, pieces: Any, *rest: Any) -> Any:
         found.append(pieces)
@@ -27,7 +27,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     monkeypatch.setattr(variance, "CUT_ON", {"cpu"})
     monkeypatch.setattr(occupancy, "WORTH_A_KERNEL", 0)
-    monkeypatch.setattr(variance, "_combined", combined)
+    monkeypatch.setattr(variance, "_combine_pieces", combined)
     yield found
     weft.reset()
 
