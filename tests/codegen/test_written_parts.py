@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -129,3 +130,18 @@ def test_replaced_slices_are_inside_kernels(part: Any) -> None:
     torch.testing.assert_close(weft.compile(program)(x, y), program(x, y))
     torch.testing.assert_close(weft.compile(program, dynamic=True)(x, y), program(x, y))
     assert weft.stats()["extern_calls"] == 0
+
+
+def test_a_place_that_changes_warns_of_nothing() -> None:
+    """torch.fx warned of a raw SymInt."""
+    def put(rows, row, at):
+        rows[at] = row
+
+    weft.reset()
+    compiled = weft.compile(put, dynamic=True)
+    rows = torch.zeros(4, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for at in (2, 3, 1):
+            compiled(rows, torch.full((3,), float(at)), at)
+    assert rows[:, 0].tolist() == [0, 1, 2, 3]

@@ -2,7 +2,7 @@
 
 Place in the pipeline: between capture and code generation. `pipeline.py` lists the steps. By role:
 
-- the graph: `graph` (the ATen graph), `nodes`, `operators` (facts of schemas), `symbols`,
+- the graph: `graph` (the ATen graph), `operators` (facts of schemas), `symbols`,
   `evaluate` (metadata of results);
 - recording: `trace`, `record`, `record_special`, `functionalize`, `views`, `recomputed_random`,
   `attention`, `wrappers`, `data_dependent`;

@@ -21,9 +21,9 @@ from torch.fx import Graph, Node
 
 from weft._torch import OpOverload
 from weft.aot.evaluate import Evaluator
-from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.views import stride_order
+from weft.shapes.graph_nodes import add_node
 
 aten = torch.ops.aten
 

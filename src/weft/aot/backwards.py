@@ -22,7 +22,6 @@ from weft.aot import graph as aten_graph
 from weft.aot.absent_tangents import remove_tangents
 from weft.aot.backward_stages import Stages
 from weft.aot.global_state import Boxed
-from weft.aot.nodes import copied_graph
 from weft.aot.prepare import Compiler, finish
 from weft.aot.python_code import compile_calls
 from weft.compiling import compiling
@@ -30,6 +29,7 @@ from weft.config import config
 from weft.diagnostics.failures import handle
 from weft.diagnostics.trace_files import traced
 from weft.passes.eliminate_dead_code import eliminate_dead_code
+from weft.shapes.graph_nodes import copied_graph
 
 Indices = frozenset[int]
 

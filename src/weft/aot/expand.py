@@ -23,11 +23,11 @@ from weft.aot.data_dependent import bound_names
 from weft.aot.decompositions import OURS, Decomposition, find
 from weft.aot.evaluate import Evaluator
 from weft.aot.functionalize import Functionalizer
-from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.record import Recorder
 from weft.aot.views import Unsupported, restride
 from weft.passes.node_key import exact_key
+from weft.shapes.graph_nodes import add_node
 from weft.shapes.symnode import UndecidedValue, certainly_equal
 from weft.shapes.without_sympy import without_sympy
 

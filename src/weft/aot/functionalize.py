@@ -22,10 +22,10 @@ from torch.fx import Graph, Node
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.evaluate import Evaluator, Result
 from weft.aot.global_state import default_dtype
-from weft.aot.nodes import add_node
 from weft.aot.operators import draws_numbers
 from weft.aot.recomputed_random import bernoulli_again, generator_state, saves_memory
 from weft.aot.views import Unsupported, ViewStep, restride
+from weft.shapes.graph_nodes import add_node
 from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten

@@ -28,7 +28,6 @@ from torch.fx.node import map_arg
 from weft._torch import FakeTensor, OpOverload
 from weft.aot.evaluate import Evaluator
 from weft.aot.graph import AtenGraph
-from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.aot.views import restride, stride_order
 from weft.runtime.image_speed import (
@@ -37,6 +36,7 @@ from weft.runtime.image_speed import (
     nhwc_is_faster,
     product_is_faster,
 )
+from weft.shapes.graph_nodes import add_node
 
 aten = torch.ops.aten
 

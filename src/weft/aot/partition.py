@@ -32,12 +32,12 @@ from weft.aot.data_dependent import bound_names
 from weft.aot.evaluate import Evaluator
 from weft.aot.joint import JointGraph
 from weft.aot.memory_budget import numel, save_less
-from weft.aot.nodes import copy_node
 from weft.aot.operators import Kind, draws_numbers, facts
 from weft.aot.symbols import SymbolSource, input_symbols
 from weft.aot.views import Unsupported
 from weft.config import config
 from weft.shapes.asserts import binds
+from weft.shapes.graph_nodes import copy_node
 
 aten = torch.ops.aten
 

@@ -21,12 +21,12 @@ from weft.aot.evaluate import Evaluator
 from weft.aot.expand import Lowered, expand
 from weft.aot.global_state import Boxed
 from weft.aot.graph import AtenGraph
-from weft.aot.nodes import add_node
 from weft.aot.operators import Kind, facts
 from weft.config import config
 from weft.diagnostics import events
 from weft.passes import framework, standard  # noqa: F401  (registers the built-in passes)
 from weft.passes.eliminate_dead_code import eliminate_dead_code
+from weft.shapes.graph_nodes import add_node
 
 Compiler = Callable[[AtenGraph], Boxed]
 aten = torch.ops.aten

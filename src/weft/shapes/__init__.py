@@ -8,7 +8,7 @@ Place in the pipeline: low; capture, aot and codegen all use it. By role:
   `context_state`, `named`, `policy` (``DynamicPolicy``), `contents`, `guard` (``ShapeGuard``),
   `asserts`, `unbacked`;
 - floats: `floats`, `float_domains`, `rounding`, `carried_floats`, `float_trials`, `number_calls`;
-- PyTorch's side: `symnode` (``SymNode``), `layout`, `without_sympy`;
+- PyTorch's side: `symnode` (``SymNode``), `layout`, `graph_nodes`, `without_sympy`;
 - fake tensors: `fake` (``FakeContext``), `fake_mode` (``MemoFakeMode``), `make_fake`,
   `shape_rules`, `meta_corrections`, `data_dependent`, `wrappers`.
 """

@@ -17,6 +17,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from weft.runtime.writes import NAMES, VIEWS, written_part
+from weft.shapes.graph_nodes import add_node
 from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
@@ -118,10 +119,8 @@ def _replace(gm: GraphModule, node: Node) -> None:
     step = _write_of(node)  # of the current base, which may have been replaced
     assert step is not None
     with gm.graph.inserting_before(node):
-        made = gm.graph.call_function(
-            written_part, (step.base, step.path, step.write, *step.args), step.keywords
-        )
-    made.meta = dict(node.meta)
+        made = add_node(gm.graph, written_part, (step.base, step.path, step.write, *step.args),
+                        step.keywords, node.meta)
     node.replace_all_uses_with(made)
     unused = [node]
     while unused:  # with the writes of views inside

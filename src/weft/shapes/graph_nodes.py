@@ -1,4 +1,4 @@
-"""Appends nodes to torch.fx graphs, quickly.
+"""Appends nodes with symbolic sizes to torch.fx graphs, quickly and without a warning.
 
 `Graph.create_node` searches every argument for symbolic sizes in order to warn about them, which
 takes longer than the rest; ATen graphs hold symbolic sizes on purpose (docs/architecture/aot.md)::
