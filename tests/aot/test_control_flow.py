@@ -158,3 +158,20 @@ def test_a_view_made_without_gradients_of_what_was_written_since() -> None:
         weight.mul_(2)
         weft.compile(lambda x: x.clamp_(max=1.5), backend="aot_eager")(flat)
     assert torch.equal(weight, torch.full((2, 3), 1.5))
+
+
+def test_a_stage_computes_with_sizes_that_its_own_inputs_do_not_tell() -> None:
+    """The second stage takes a cache of size s0 + 1: nothing defined s0."""
+    layer, cache = torch.nn.Linear(4, 4), [torch.ones(1, 2, 4)]
+
+    def grow(x):
+        cache[0] = torch.cat([cache[0], layer(x)], 1)
+        return (cache[0].softmax(1) * x).sum(1)
+
+    compiled, kept = weft.compile(grow), cache[0]
+    given = [torch.randn(1, 1, 4) for _ in range(4)]
+    found = [compiled(x) for x in given]
+    cache[0] = kept
+    for one, x in zip(found, given, strict=True):
+        torch.testing.assert_close(one, grow(x))
+    assert weft.stats()["fallbacks"] == weft.stats()["uncompiled_graphs"] == 0

@@ -27,6 +27,7 @@ from torch.fx.node import map_arg
 
 from weft._torch import HigherOrderOperator, cond_operator, enter_dual_level
 from weft.aot.global_state import Boxed, preserve_modes
+from weft.aot.symbols import input_symbols, names_in, symbolic_leaves
 from weft.aot.views import Unsupported
 
 CompilePart = Callable[[GraphModule, list[Any]], Callable[..., Any]]
@@ -194,11 +195,24 @@ def _straight(
     """A compiled stage without a decision; adds its outputs' examples."""
     inside = set(stage)
     inputs = list(dict.fromkeys(a for n in stage for a in n.all_input_nodes if a not in inside))
+    inputs += _sources_of_symbols(gm.graph, inputs, stage)
     outputs = [n for n in stage if any(u not in inside for u in n.users)]
     part = _part(gm, stage, inputs, outputs)
     run = compile_part(part, [examples[n] for n in inputs])
     examples.update((n, n.meta["example_value"]) for n in outputs)
     return _Stage(_taking_list(run), inputs, outputs)
+
+
+def _sources_of_symbols(graph: Graph, inputs: list[Node], stage: list[Node]) -> list[Node]:
+    """Further inputs for a stage: those of the graph that symbols are read from which the stage's
+    own inputs do not tell (a cache that an earlier stage made has the size `s0 + 1`)."""
+    own = set(input_symbols(n.meta.get("example_value") for n in inputs))
+    wanted = {name for n in (*inputs, *stage)
+              for size in symbolic_leaves(n.meta.get("example_value")) for name in names_in(size)}
+    placeholders = graph.find_nodes(op="placeholder")
+    found = input_symbols(n.meta.get("example_value") for n in placeholders)
+    needed = sorted(found[name].input for name in wanted - own if name in found)
+    return [placeholders[i] for i in dict.fromkeys(needed) if placeholders[i] not in inputs]
 
 
 def _part(
