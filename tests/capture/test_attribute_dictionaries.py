@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+import weft
 from tests.capture.harness import check
 
 X = torch.ones(2)
@@ -69,3 +70,73 @@ def test_the_hash_of_an_object_is_that_of_when_it_was_asked() -> None:
         return x + 1, before == object.__hash__(key), between
 
     check(f, (X,), breaks=None)
+
+
+class Plain:
+    """An object with a dictionary of its own."""
+
+
+def test_a_dictionary_of_an_object_made_inside_stays_its_own_across_a_break() -> None:
+    def f(x: Any) -> Any:
+        made = Plain()
+        names = made.__dict__
+        print(end="")
+        names["scale"] = x
+        return made.scale + 1, names is vars(made), made  # type: ignore[attr-defined]
+
+    check(f, (X,), breaks=1)
+
+
+def test_a_dictionary_of_an_object_made_inside_is_returned_with_it() -> None:
+    @weft.compile(backend="eager")
+    def f(x: Any) -> Any:
+        made = Plain()
+        made.__dict__.update(first=x + 1)
+        return made, vars(made)
+
+    made, names = f(X)
+    names["second"] = 2
+    assert made.second == 2 and made.first is names["first"]
+
+
+class Counting(int):
+    """A number that counts how often it is hashed."""
+
+    times = 0
+
+    def __hash__(self) -> int:
+        type(self).times += 1
+        return int(self)
+
+
+class Deleting:
+    """A key that deletes an attribute of a class when it is compared."""
+
+    def __hash__(self) -> int:
+        return hash("scale")
+
+    def __eq__(self, other: object) -> bool:
+        Plain.scale = 3  # type: ignore[attr-defined]
+        return False
+
+
+def test_keys_are_hashed_and_compared_by_the_program_alone() -> None:
+    def f(x: Any) -> Any:
+        keys = dict.fromkeys(map(Counting, range(3)))
+        print(end="")
+        other = dict.fromkeys(set(keys))
+        return x + len(other), Counting.times
+
+    def g(x: Any, obj: Any) -> Any:
+        return x * obj.scale, Plain.scale  # type: ignore[attr-defined]
+
+    for function in (f, weft.compile(f, backend="eager")):
+        Counting.times = 0
+        assert function(X)[1] == 3
+    for function in (g, weft.compile(g, backend="eager")):
+        Plain.scale = 2  # type: ignore[attr-defined]
+        made = Plain()
+        made.__dict__[Deleting()] = 0  # type: ignore[index]
+        Plain.scale = 2  # type: ignore[attr-defined]
+        assert function(X, made)[1] == 3
+    del Plain.scale  # type: ignore[attr-defined]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import abc
 import builtins
+import collections
 import colorsys
 import dataclasses
+import functools
 import gc
 import inspect
 import os
@@ -19,6 +21,7 @@ import weakref
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 
 import weft
@@ -268,3 +271,54 @@ def test_attributes_of_struct_sequences_that_are_no_items() -> None:
                 then.tm_year, then.tm_zone, then[0], str(stat))
 
     check(f, (X, os.stat(__file__), time.localtime(0)), breaks=None)
+
+
+def test_dispatch_fills_a_cache_that_the_program_watches() -> None:
+    class Tracing(collections.UserDict[Any, Any]):
+        def __init__(self) -> None:
+            super().__init__()
+            self.log: list[Any] = []
+
+        def __setitem__(self, key: Any, item: Any) -> None:
+            self.log.append(key)
+            super().__setitem__(key, item)
+
+    def f(x: Any, scale: Any, cache: Any) -> Any:
+        first = scale(1)
+        seen = list(cache.log)
+        second = scale([])
+        print(end="")
+        return x + first + second + scale(2), seen, list(cache.log)
+
+    logs = []
+    for call in (f, weft.compile(f, backend="eager")):
+        cache = Tracing()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(weakref, "WeakKeyDictionary", lambda cache=cache: cache)
+            scale = functools.singledispatch(lambda obj: 2)
+        scale.register(int, lambda obj: obj)
+        logs.append(call(X, scale, cache)[1:])
+    assert logs[0] == logs[1] == ([int], [int, list])
+
+
+class Asked(types.ModuleType):
+    """A module whose attributes are looked up in Python."""
+
+    log: list[str] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        Asked.log.append(name)
+        return super().__getattribute__(name)
+
+
+def test_messages_ask_nothing_of_modules(capsys: Any) -> None:
+    module = Asked("asked")
+    vars(module)["scale"] = 2
+    Asked.log.clear()
+    weft.reset()
+    weft.set_logs(guards=True)
+    try:
+        weft.compile(lambda x, module: x * len(module.__name__), backend="eager")(X, module)
+    finally:
+        weft.set_logs()
+    assert "__class__" not in Asked.log

@@ -49,8 +49,8 @@ def short(value: Any) -> str:
         value = value()
         if value is None:
             return "an object that is gone"
-    if isinstance(value, type):
-        return value.__qualname__
+    if issubclass(type(value), type):
+        return str(value.__qualname__)
     text = describe(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

@@ -207,9 +207,9 @@ def describe(obj: Any, depth: int = 5) -> str:
         return f"an int of {obj.bit_length()} bits"
     if type(obj) in _PLAIN:
         return repr(obj)
-    if isinstance(obj, types.ModuleType):
+    if issubclass(type(obj), types.ModuleType):
         return str(_NAMESPACE(obj).get("__name__", "module"))
-    if isinstance(obj, (type, types.FunctionType, types.BuiltinFunctionType)):
+    if issubclass(type(obj), (type, types.FunctionType, types.BuiltinFunctionType)):
         return str(obj.__name__)
     return f"<{type(obj).__name__} object>"
 

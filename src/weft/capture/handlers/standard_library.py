@@ -365,10 +365,12 @@ def _dispatch_rule(function: Any) -> Rule | None:
         return None
 
     def dispatch(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        names = function.__code__.co_freevars
-        registry = function.__closure__[names.index("registry")].cell_contents
-        if any(isinstance(changed, DictValue) and changed.real() is registry
-               for changed in tx.effects.touched()):
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))
+        registry = cells["registry"].cell_contents
+        cache = cells["dispatch_cache"].cell_contents
+        if type(cache) is not weakref.WeakKeyDictionary or any(  # a cache that the program watches
+                isinstance(changed, DictValue) and changed.real() is registry
+                for changed in tx.effects.touched()):
             value = tx.wrap_fixed(function, "dispatch")
             assert isinstance(value, FunctionValue)
             return value.inline(tx, args, kwargs)

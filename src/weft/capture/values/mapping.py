@@ -23,7 +23,7 @@ from weft.capture.values.iterators import IteratorValue, advance
 from weft.capture.values.methods import ContainerMethods, MethodTable
 from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import TupleValue
-from weft.capture.values.user_keys import UserKey
+from weft.capture.values.user_keys import UserKey, is_compared_by_code
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -137,7 +137,7 @@ class DictValue(ContainerMethods):
         assert self.source is not None
         known, self._entries = self._entries, {}
         for key, obj in _items(self.original):
-            if isinstance(type(key).__eq__, types.FunctionType):
+            if is_compared_by_code(type(key)):
                 raise graph_break("unknown-operation", f"a key of type {type(key).__name__}")
             if key in self._gone:
                 continue

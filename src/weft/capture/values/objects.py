@@ -43,7 +43,7 @@ from weft.capture.values.registry import wraps
 from weft.capture.values.sequences import ListValue
 from weft.capture.values.sets import SetValue
 from weft.capture.values.unknown import unknown
-from weft.capture.values.user_keys import user_key
+from weft.capture.values.user_keys import is_compared_by_code, user_key
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -91,7 +91,7 @@ class ObjectValue(SymbolicValue):
         self.original = original
         self.attributes = self._make_dict()
         self.namespace: SymbolicValue | None = None
-        """The object that the program set as `__dict__`; a dictionary may be its own."""
+        """What the program set or read as `__dict__`; a dictionary may be its own."""
         self.slots: dict[str, SymbolicValue] = {}
         self.slots_written: dict[str, None] = {}
         self.contents: SymbolicValue | None = None
@@ -187,7 +187,7 @@ class ObjectValue(SymbolicValue):
         if name == "__class__" and isinstance(attribute, types.GetSetDescriptorType):
             return tx.wrap_fixed(self.cls, self.cls.__name__)
         if name == "__dict__" and isinstance(attribute, _C_DESCRIPTORS):
-            return self.namespace or self.attributes
+            return self._own_dict()
         try:
             return bind(tx, self, self.cls, name, attribute)
         except ObservedException as error:
@@ -195,6 +195,14 @@ class ObjectValue(SymbolicValue):
                     type_lookup(self.cls, "__getattr__"), types.FunctionType):
                 raise
             return self.missing_attribute(tx, name, error)
+
+    def _own_dict(self) -> SymbolicValue:
+        """What `__dict__` gives: of an object made inside, a dictionary that the replacement makes
+        and sets, since the program may keep it."""
+        made_inside = self.source is None and not issubclass(self.cls, threading.local)
+        if made_inside and self.namespace is None:
+            self.namespace = self.attributes
+        return self.namespace or self.attributes
 
     def missing_attribute(self, tx: Interpreter, name: str, error: ObservedException
                           ) -> SymbolicValue:
@@ -569,7 +577,9 @@ def new_object(cls: type) -> ObjectValue:
 def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     """Any object without a family of its own."""
     cls = type(obj)
-    if _c_base(cls) is set or issubclass(cls, (str, int, float, bytes)):
+    names = instance_dict(obj) or {}
+    if (_c_base(cls) is set or issubclass(cls, (str, int, float, bytes))
+            or any(map(is_compared_by_code, set(map(type, names)) - {str}))):
         return unknown(tx, obj, source)
     if source is None:
         source = tx.tree.object(obj, f"<{cls.__name__}>")

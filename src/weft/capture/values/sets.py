@@ -7,7 +7,6 @@ the same is done. (That of an outside set is guarded where the program sees it.)
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -21,7 +20,7 @@ from weft.capture.values.mapping import key_error
 from weft.capture.values.methods import ContainerMethods
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
-from weft.capture.values.user_keys import UserKey, has_real_hash
+from weft.capture.values.user_keys import UserKey, has_real_hash, is_compared_by_code
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -331,12 +330,6 @@ _COMPARISONS: dict[str, Any] = {
 }
 
 
-def _is_compared_by_code(kind: type) -> bool:
-    """Whether the program's class defines the equality of its instances."""
-    return any(isinstance(getattr(kind, name), types.FunctionType)
-               for name in ("__eq__", "__hash__"))
-
-
 def _exact(item: Any) -> Any:
     """A key that tells equal items apart: 1 from True, 0.0 from -0.0."""
     kind = type(item)
@@ -349,7 +342,7 @@ def _exact(item: Any) -> Any:
 
 @wraps(set, frozenset)
 def _wrap_set(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if any(_is_compared_by_code(type(item)) for item in tuple(obj)):
+    if any(is_compared_by_code(type(item)) for item in tuple(obj)):
         return unknown(tx, obj, source)
     original = MISSING if source is None else obj
     value = SetValue(source, cls=type(obj), original=original)

@@ -2,15 +2,18 @@
 
 Place in the pipeline: under `objects`. A `UserKey` stands for such an object in the dictionaries of
 capture: its hash and equality interpret the class's `__hash__` and `__eq__`. The replacement calls
-these methods again when it fills the real dictionary, so they must not change anything.
+these methods again when it fills the real dictionary, so they must not change anything. Containers
+from outside with such keys are left to Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import TYPE_CHECKING, TypeVar, final
 
 from weft.capture.breaks import graph_break
+from weft.capture.source import is_library
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import python_object
 from weft.capture.values.identities import RunTimeNumber
@@ -93,3 +96,9 @@ def has_real_hash(key: object) -> bool:
     if isinstance(key, UserKey):
         return key.exact
     return isinstance(key, (int, float, str, bytes, complex, type(None)))
+
+
+def is_compared_by_code(cls: type) -> bool:
+    """Whether the program defines the equality or the hash of the class's instances in Python."""
+    found = (getattr(cls, name, None) for name in ("__eq__", "__hash__"))
+    return any(isinstance(one, FunctionType) and not is_library(one.__module__) for one in found)
