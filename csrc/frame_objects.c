@@ -67,7 +67,7 @@ static PyMethodDef functions[] = {
                "The traceback of an error that leaves a replacement becomes function(traceback).")},
     {"frame_object", frame_object, METH_VARARGS,
      PyDoc_STR("frame_object(code, globals, line)\n--\n\n"
-               "For tracebacks: a frame object of code that has no variables.")},
+               "For tracebacks: a frame object of code without arguments, with no variable set.")},
     {"ours", _PyCFunction_CAST(ours), METH_FASTCALL,
      PyDoc_STR("ours(function, *args)\n--\n\n"
                "function(*args), also where the program has reached its recursion limit.")},

@@ -9,7 +9,9 @@ import abc
 import builtins
 import collections
 import colorsys
+import copy
 import dataclasses
+import enum
 import functools
 import gc
 import inspect
@@ -322,3 +324,88 @@ def test_messages_ask_nothing_of_modules(capsys: Any) -> None:
     finally:
         weft.set_logs()
     assert "__class__" not in Asked.log
+
+
+def test_deepcopy_sets_slots_by_the_classs_own_setattr() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Frozen:
+        __slots__ = ("size",)
+        size: int
+
+    def f(x: Any) -> Any:
+        try:
+            return x, copy.deepcopy(Frozen(1)).size
+        except dataclasses.FrozenInstanceError as error:
+            return x, str(error)
+
+    check(f, (X,), breaks=0)
+
+
+class Unhashable(enum.Enum):
+    ONE = {}
+    name_ = "python"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="values are not `in` enumerations")
+def test_values_that_have_no_hash_are_in_enumerations() -> None:
+    def f(x: Any) -> Any:
+        return x, {} in Unhashable, [] in Unhashable, "python" in Unhashable
+
+    check(f, (X,), breaks=None)
+
+
+def test_a_functions_dictionary_hides_nothing_of_the_function() -> None:
+    def f(x: Any) -> Any:
+        def wrapper() -> None:
+            """A docstring."""
+
+        functools.update_wrapper(wrapper, type)
+        return x, wrapper.__annotations__, wrapper.__name__, "__dict__" in wrapper.__dict__
+
+    check(f, (X,), breaks=None)
+
+
+def test_get_of_a_method() -> None:
+    def f(x: Any) -> Any:
+        one, other = Owner(), Owner()
+        return x, one.me.__get__(other)() is one, one.me.__get__(other)() is other
+
+    check(f, (X,), breaks=0)
+
+
+class Owner:
+    def me(self) -> Any:
+        return self
+
+
+def test_code_without_lines_runs_in_a_frame_of_its_own() -> None:
+    def divide() -> None:
+        1 / 0
+
+    divide.__code__ = divide.__code__.replace(co_linetable=b"")
+
+    def f(x: Any) -> Any:
+        try:
+            divide()
+        except ZeroDivisionError as error:
+            entry = error.__traceback__.tb_next  # type: ignore[union-attr]
+            return x, entry.tb_lineno  # type: ignore[union-attr]
+
+    check(f, (X,), breaks=None)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="suggestions are of variables with values")
+def test_an_unknown_name_is_likened_to_the_functions_variables(capsys: Any) -> None:
+    def misspelt() -> None:
+        blech = None
+        print(bluch)  # type: ignore[name-defined]  # noqa: F821
+
+    def f(x: Any) -> Any:
+        try:
+            misspelt()
+        except NameError as error:
+            return error
+
+    error = weft.compile(f, backend="eager")(X)
+    sys.__excepthook__(type(error), error, error.__traceback__)
+    assert "Did you mean: 'blech'?" in capsys.readouterr().err

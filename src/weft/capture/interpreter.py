@@ -399,7 +399,8 @@ class Interpreter:
 
     def has_changed(self, *objects: Any) -> bool:
         """Whether the program has changed one of these outside objects."""
-        return any(value.real() is obj for value in self.effects.touched() for obj in objects)
+        changed = [v.real() for v in self.effects.touched() if isinstance(v, SymbolicValue)]
+        return any(value is obj for value in changed for obj in objects)
 
     def is_known(self, obj: Any) -> bool:
         """Whether the object was wrapped before."""

@@ -131,12 +131,13 @@ _frame.clean_tracebacks(shown)
 
 
 def _bare(code: CodeType) -> CodeType:
-    """The code without variables, so that nothing looks for their values in its frame."""
+    """The code without arguments and cells: in its frame, no variable has a value. (The names are
+    there for "did you mean ...?" of a NameError.)"""
     found = _BARE.get(code)
     if found is None:
         found = _BARE[code] = code.replace(
-            co_argcount=0, co_posonlyargcount=0, co_kwonlyargcount=0, co_varnames=(), co_nlocals=0,
-            co_cellvars=(), co_freevars=(), co_flags=code.co_flags & ~_VARIABLES)
+            co_argcount=0, co_posonlyargcount=0, co_kwonlyargcount=0, co_cellvars=(),
+            co_freevars=(), co_flags=code.co_flags & ~_VARIABLES)
     return found
 
 

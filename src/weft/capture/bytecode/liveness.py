@@ -33,9 +33,9 @@ _LIVE: PerCode[list[int]] = PerCode()
 
 
 def needs_frame(code: CodeType) -> bool:
-    """Whether the code reads its own frame, or has frames watched, so that it must run in a real
-    one."""
-    return _mentions(code, _FRAME_NEEDERS)
+    """Whether the code reads its own frame, has frames watched, or has no lines to show in
+    tracebacks, so that it must run in a real one."""
+    return _mentions(code, _FRAME_NEEDERS) or all(line is None for *_, line in code.co_lines())
 
 
 def _mentions(code: CodeType, names: frozenset[str]) -> bool:

@@ -183,7 +183,7 @@ def _copy_object(tx: Interpreter, value: ObjectValue, part: CopyPart, memo: Memo
     for name in _slots(value.cls):
         slot = _slot(tx, value, name)
         if slot is not None:
-            made.set_slot(tx, name, part(slot))
+            made.setattr(tx, name, part(slot))
     _copy_contents(tx, value, made, part)
     return made
 

@@ -302,9 +302,12 @@ class ClassValue(SymbolicValue):
         return len(self.cls) if issubclass(self.cls, enum.Enum) else super().length(tx)
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
-        if issubclass(self.cls, enum.Enum) and item.is_constant:
+        if issubclass(self.cls, enum.Enum):
             members: Any = self.cls
-            return bool(evaluate(tx, lambda: item.constant() in members))
+            if item.is_constant:
+                return bool(evaluate(tx, lambda: item.constant() in members))
+            test = type(members).__contains__
+            return tx.wrap_fixed(test, "__contains__").call(tx, [self, item], {}).truth(tx)
         found = self._by_metaclass(tx, "__contains__", item)
         if found is not None:
             return found.truth(tx)

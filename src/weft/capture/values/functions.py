@@ -50,6 +50,10 @@ _DESCRIPTION: Final = frozenset({"__annotations__", "__doc__", "__module__", "__
                                  "__qualname__", "__type_params__"}) & {*dir(types.FunctionType)}
 """Attributes of functions that are not in their dictionaries."""
 
+_OWN: Final = frozenset(name for name, attribute in vars(types.FunctionType).items()
+                        if hasattr(attribute, "__set__"))
+"""Attributes that a function has whatever its dictionary holds."""
+
 _TYPE_OF: Final = {"__name__": str, "__qualname__": str, "__type_params__": tuple}
 
 MARKED: list[Callable[[Any], Rule | None]] = []
@@ -247,7 +251,9 @@ class FunctionValue(SymbolicValue):
         return self.attributes
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        found = self.described.get(name) or self._dict(tx).lookup(tx, name)
+        found = self.described.get(name)
+        if found is None and name not in _OWN:
+            found = self._dict(tx).lookup(tx, name)
         if found is not None:
             return found
         read = _ATTRIBUTES.get(name)
@@ -347,9 +353,14 @@ GENERATOR: list[Any] = []
 """The class of generator values; set by `generators` (which is higher up)."""
 
 
+_METHOD: Final[Any] = types.MethodType(lambda owner: owner, 1)
+_IS_REBOUND: Final = _METHOD.__get__(2)() == 2
+"""Whether `__get__` of a method gives a method of another object (before CPython 3.13)."""
+
+
 @final
 class MethodGetter(SymbolicValue):
-    """`function.__get__`."""
+    """`__get__` of a function or a method."""
 
     __slots__ = ("function",)
 
@@ -358,6 +369,8 @@ class MethodGetter(SymbolicValue):
         self.function = function
 
     def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if isinstance(self.function, BoundMethodValue):
+            return self.function
         if is_none(args[0]):
             if len(args) == 1 or is_none(args[1]):
                 raise graph_break("unknown-operation", "__get__ of no object and no class")
@@ -393,6 +406,8 @@ class BoundMethodValue(SymbolicValue):
             return self.function
         if name == "__class__":
             return tx.wrap_fixed(self.python_type(), "method")
+        if name == "__get__" and not _IS_REBOUND:
+            return MethodGetter(self)
         return self.function.getattr(tx, name)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
