@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import weft
+from weft.aot.pipeline import compile_aot
+from weft.aot.python_code import compile_calls
 from weft.errors import FixedDimensionError
 from weft.shapes.context import ShapeContext
 from weft.shapes.fake import FakeContext
@@ -358,6 +360,38 @@ def test_pooled_rows_of_one_element_lie_as_eagers_do() -> None:
     compiled = weft.compile(pooled, dynamic=True)
     for x in (torch.randn(7, 3, 8), torch.randn(7, 1, 8)):
         assert compiled(x).stride() == pooled(x).stride()
+
+
+def test_views_of_one_column_that_became_one_view_lay_otherwise():
+    def program(x):
+        return x.mT.flatten().view(x.mT.shape)
+
+    for dynamic in (False, True):
+        compiled = weft.compile(program, backend="aot_eager", dynamic=dynamic)
+        for x in (torch.randn(7, 1, 8), torch.randn(5, 1, 6)):
+            assert compiled(x).stride() == program(x).stride()
+
+
+def test_resizing_to_symbolic_sizes_stays_one_operator():
+    """It was gathered by indices, pixel for pixel."""
+    operators = []
+
+    def backend(gm, inputs):
+        def watch(graph):
+            operators.extend(str(node.target) for node in graph.graph.nodes)
+            return compile_calls(graph)
+
+        return compile_aot(gm, inputs, watch)
+
+    def program(x, y):
+        return F.interpolate(x, size=y.shape[2:]) + y
+
+    compiled = weft.compile(program, backend=backend, dynamic=True)
+    for n in (4, 6):
+        x, y = torch.randn(2, 3, n, 5), torch.randn(2, 3, n + 4, 15)
+        torch.testing.assert_close(compiled(x, y), program(x, y))
+    assert operators.count("aten.upsample_nearest2d.default") == 1
+    assert "aten._unsafe_index.Tensor" not in operators
 
 
 def test_images_without_pixels_are_refused():

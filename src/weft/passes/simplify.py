@@ -10,7 +10,7 @@ so is one whose replacement would be a graph input (aot's outputs must not alias
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -19,7 +19,10 @@ from torch.fx import GraphModule, Node
 from weft._torch import FakeTensor, OpOverload
 from weft.passes.eliminate_dead_code import eliminate_dead_code
 from weft.registrar import registrar
-from weft.shapes.symnode import certainly_equal, is_row_major
+from weft.shapes.expr import IntExpr
+from weft.shapes.shape_rules import Unusual
+from weft.shapes.symnode import certainly_equal, expr_of
+from weft.shapes.view_rules import viewed_strides
 
 aten = torch.ops.aten
 
@@ -115,9 +118,25 @@ def _view(node: Node) -> Node | None:
         assert inner is not None
         if _same(inner, node):
             return inner
-        if is_row_major(inner.meta["val"]):
+        if _has_view(inner.meta["val"], node.meta["val"]):
             node.replace_input_with(source, inner)
     return None
+
+
+def _has_view(tensor: FakeTensor, view: FakeTensor) -> bool:
+    """Whether `tensor.view(view.size())` has the strides of ``view``, those of size 1 too."""
+    before, after = _numbers(tensor.size()), _numbers(view.size())
+    if 0 in before:
+        return False
+    try:
+        strides = viewed_strides(before, _numbers(tensor.stride()), after)
+    except Unusual:
+        return False
+    return strides == _numbers(view.stride())
+
+
+def _numbers(extents: Sequence[Any]) -> list[IntExpr]:
+    return [expr_of(n) for n in extents]
 
 
 @_rule(aten.t.default)

@@ -10,7 +10,7 @@ Place in the pipeline: low; capture, aot and codegen all use it. By role:
 - floats: `floats`, `float_domains`, `rounding`, `carried_floats`, `float_trials`, `number_calls`;
 - PyTorch's side: `symnode` (``SymNode``), `layout`, `graph_nodes`, `without_sympy`;
 - fake tensors: `fake` (``FakeContext``), `fake_mode` (``MemoFakeMode``), `make_fake`,
-  `shape_rules`, `meta_corrections`, `data_dependent`, `wrappers`.
+  `shape_rules`, `view_rules`, `meta_corrections`, `data_dependent`, `wrappers`.
 """
 
 import weft.shapes.pickling  # noqa: F401  registers how expressions are copied

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
+import weft.shapes.view_rules  # noqa: F401  registers its formulas
 from weft._torch import (
     FakeTensor,
     FakeTensorConverter,
@@ -451,7 +452,7 @@ def _wrapped_functions(function: FunctionType) -> list[FunctionType]:
 
 def _by_formula(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _KeyReader) -> Any:
     """Plain cases of common operators, by formula."""
-    results = infer(func, args, kwargs)
+    results = infer(func, args, kwargs, reader.context() if reader.symbolic else None)
     if results is None:
         return NotImplemented
     made = [_make(mode, result, reader) for result in results]
@@ -459,14 +460,14 @@ def _by_formula(mode: Any, func: OpOverload, args: Any, kwargs: Any, reader: _Ke
 
 
 def _make(mode: FakeTensorMode, result: Result, reader: _KeyReader) -> torch.Tensor:
-    size, stride = result.sizes, result.strides
-    if any(type(n) is not int for n in (*size, *stride)):
+    size, stride, offset = result.sizes, result.strides, result.offset
+    if any(type(n) is not int for n in (*size, *stride, offset)):
         context = reader.context()
         size = tuple([context.as_int(n) for n in size])
         stride = tuple([context.as_int(n) for n in stride])
+        offset = context.as_int(offset)
     if result.view:
-        viewed = reader.tensors[0]
-        meta = meta_view(viewed, viewed.dtype, size, stride, viewed.storage_offset())
+        meta = meta_view(reader.tensors[0], result.dtype, size, stride, offset)
         return make_fake(mode, meta, result.device)
     return make_fake(mode, make_meta(size, stride, result.dtype), result.device)
 
@@ -583,7 +584,7 @@ class _KeyReader:
         if self.shape_context is not None:
             return self.shape_context
         for tensor in self.tensors:
-            for n in (*tensor.size(), *tensor.stride()):
+            for n in (*tensor.size(), *tensor.stride(), tensor.storage_offset()):
                 if type(n) is not int:
                     return n.node.shape_env
         raise LookupError("no symbolic size was read")

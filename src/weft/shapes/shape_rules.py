@@ -3,26 +3,29 @@
 Place in the pipeline: what `MemoFakeMode` tries first for an operator that it has not seen on these
 sizes. Many of PyTorch's meta kernels are Python programs that take 0.2 to 1.5 ms, guard on symbolic
 sizes, and load sympy and more at their first use (half a second of a process's first compile). The
-formulas here cover the plain cases of elementwise operators, matrix products, layer norm, embedding
-and reductions. Unusual cases (empty tensors, mixed layouts or devices, complex numbers, sizes not
-known to be equal) are left to PyTorch::
+formulas here cover the plain cases of elementwise operators, matrix products, convolutions, layer
+norm, embedding, reductions, copies and joins. Unusual cases (empty tensors, mixed devices, complex
+numbers, layouts that depend on an undecided comparison, sizes not known to be equal) are left to
+PyTorch::
 
     infer(torch.ops.aten.add.Tensor, (x, y), {})   # [Result(sizes, strides, dtype, device)] or None
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 
 from weft._torch import FakeTensor, OpOverload
-from weft.shapes.expr import Expr, IntExpr, floor_div, lower_bound, mod, symbol_of
-from weft.shapes.relation import Condition, eq, ge
+from weft.shapes.expr import Expr, IntExpr, floor_div, lower_bound, symbol_of
+from weft.shapes.relation import Condition, ge
+
+if TYPE_CHECKING:
+    from weft.shapes.context import ShapeContext
 
 aten = torch.ops.aten
 
@@ -32,13 +35,15 @@ Sizes = tuple[IntExpr, ...]
 @final
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A tensor: sizes and strides as expressions; a ``view`` is one of the first argument."""
+    """A tensor: sizes and strides as expressions; a ``view`` is one of the first argument, and
+    starts ``offset`` elements behind the start of its memory."""
 
     sizes: Sizes
     strides: Sizes
     dtype: torch.dtype
     device: torch.device
     view: bool = False
+    offset: IntExpr = 0
 
 
 @final
@@ -50,29 +55,39 @@ Rule = Callable[[Sequence[Any], Mapping[str, Any]], list[Result]]
 RULES: Final[dict[OpOverload, Rule]] = {}
 
 
-def infer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result] | None:
+_contexts: Final[list[ShapeContext | None]] = []
+"""Of the symbolic sizes in the call that is being answered."""
+
+
+def infer(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
+    context: ShapeContext | None = None,
+) -> list[Result] | None:
     """The results' metadata, or None if PyTorch must compute it."""
     rule = RULES.get(func)
     if rule is None:
         return None
+    _contexts.append(context)
     try:
         return rule(args, kwargs)
     except Unusual:
         return None
+    finally:
+        _contexts.pop()
 
 
 # ------------------------------------------------------------------------------ geometry
 
 
 def sizes_of(tensor: torch.Tensor) -> Sizes:
-    return _values(tensor.size())
+    return values_of(tensor.size())
 
 
 def strides_of(tensor: torch.Tensor) -> Sizes:
-    return _values(tensor.stride())
+    return values_of(tensor.stride())
 
 
-def _values(extents: Sequence[Any]) -> Sizes:
+def values_of(extents: Sequence[Any]) -> Sizes:
     return tuple([n if type(n) is int else n.node.value for n in extents])
 
 
@@ -85,59 +100,56 @@ def row_major(sizes: Sizes) -> Sizes:
     return tuple(reversed(strides))
 
 
-def _same(a: IntExpr, b: IntExpr) -> bool:
+def same(a: IntExpr, b: IntExpr) -> bool:
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
 def _all_same(left: Sizes, right: Sizes) -> bool:
-    return len(left) == len(right) and all(map(_same, left, right))
+    return len(left) == len(right) and all(map(same, left, right))
 
 
 def _is_row_major(sizes: Sizes, strides: Sizes) -> bool:
     expected: IntExpr = 1
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
-        if not _same(size, 1):
-            if not _same(stride, expected):
+        if not same(size, 1):
+            if not same(stride, expected):
                 return False
             expected = expected * size
     return True
 
 
-def _descends(strides: Sizes) -> bool:
-    """Whether each dimension certainly has a larger stride than the next. If this holds for the
-    first operand, the result is row-major, however the others are laid out."""
-    ends = (*strides[1:], 0)
-    return all(lower_bound(a - b) > 0 for a, b in zip(strides, ends, strict=True))
-
-
 def _is_dense(sizes: Sizes, strides: Sizes) -> bool:
-    """Whether there are no gaps in some order of the dimensions (decided for plain ints, and for
-    row-major)."""
-    if _is_row_major(sizes, strides):
-        return True
-    pairs = [(stride, size) for stride, size in zip(strides, sizes, strict=True)]
-    if any(isinstance(n, Expr) for pair in pairs for n in pair) or any(n == 1 for n in sizes):
-        return False
-    expected = 1
-    for stride, size in sorted(pairs):
-        if stride != expected:
+    """Whether the dimensions certainly leave no gaps in some order."""
+    rest = [pair for pair in zip(sizes, strides, strict=True) if not same(pair[0], 1)]
+    expected: IntExpr = 1
+    while rest:
+        size = next((n for n, step in rest if same(step, expected)), 1)
+        if not at_least(size, 2):
             return False
-        expected = expected * size  # type: ignore[assignment]
+        rest.remove((size, expected))
+        expected = expected * size
     return True
 
 
-def _guarded(condition: Condition, numbers: Sequence[Any]) -> bool:
+def guarded(condition: Condition) -> bool:
     """Whether the condition holds in this call, guarded as PyTorch's rule would."""
     if isinstance(condition, bool):
         return condition
-    context = next(n.node.shape_env for n in numbers if isinstance(n, torch.SymInt))
-    answer: bool | None = context.truth(condition)
+    context = _contexts[-1]
+    answer = None if context is None else context.truth(condition)
     if answer is None:
         raise Unusual
     return answer
 
 
-def _require(condition: bool) -> None:
+def at_least(value: IntExpr, least: int) -> bool:
+    """Whether this is known, without a guard."""
+    context = _contexts[-1]
+    return lower_bound(value) >= least or (
+        context is not None and context.decide(ge(value, least)) is True)
+
+
+def require(condition: bool) -> None:
     if not condition:
         raise Unusual
 
@@ -159,16 +171,16 @@ def _broadcast(shapes: Sequence[Sizes], loose: bool = False) -> Sizes:
     result: list[IntExpr] = [1] * rank
     for shape in shapes:
         for d, size in enumerate(shape, start=rank - len(shape)):
-            if _same(result[d], 1) or (loose and _gives_way(result[d], size)):
+            if same(result[d], 1) or (loose and _gives_way(result[d], size)):
                 result[d] = size
             else:
-                fits = _same(size, 1) or _same(size, result[d])
-                _require(fits or (loose and _gives_way(size, result[d])))
+                fits = same(size, 1) or same(size, result[d])
+                require(fits or (loose and _gives_way(size, result[d])))
     return tuple(result)
 
 
-def _nonempty(sizes: Sizes) -> bool:
-    return not any(_same(size, 0) for size in sizes)
+def nonempty(sizes: Sequence[IntExpr]) -> bool:
+    return not any(same(size, 0) for size in sizes)
 
 
 # ------------------------------------------------------------------------------ elementwise
@@ -180,9 +192,9 @@ _REAL: Final = frozenset(
 
 def _tensors(args: Sequence[Any]) -> list[FakeTensor]:
     found = [a for a in args if type(a) is FakeTensor]
-    _require(bool(found))
+    require(bool(found))
     device = found[0].fake_device
-    _require(all(t.fake_device == device for t in found))
+    require(all(t.fake_device == device for t in found))
     return found
 
 
@@ -192,23 +204,77 @@ def _elementwise(args: Sequence[Any], dtype: torch.dtype) -> list[Result]:
     shapes = [sizes_of(t) for t in tensors]
     strides = [strides_of(t) for t in tensors]
     sizes = _broadcast(shapes, _loose(tensors))
-    _require(_nonempty(sizes))
-    layouts = list(zip(shapes, strides, strict=True))
-    leads = all(map(_same, shapes[0], sizes)) and len(shapes[0]) == len(sizes)
-    if all(_is_row_major(*layout) for layout in layouts) or (leads and _descends(strides[0])):
-        layout = row_major(sizes)
-    else:
-        first = strides[0]
-        _require(all(_all_same(s, sizes) and _all_same(t, first) for s, t in layouts))
-        _require(_is_dense(sizes, first))
-        layout = first
+    require(nonempty(sizes))
+    layout = _iterated_layout(sizes, list(zip(shapes, strides, strict=True)))
     return [Result(sizes, layout, dtype, tensors[0].fake_device)]
+
+
+def _iterated_layout(sizes: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
+    """The strides of an elementwise result of operands with these sizes and strides."""
+    first = operands[0][1]
+    if not all(_all_same(shape, sizes) for shape, _ in operands):
+        if all(_all_same(strides, row_major(shape)) for shape, strides in operands):
+            return row_major(sizes)
+    elif all(_is_row_major(*operand) for operand in operands):
+        return row_major(sizes)
+    elif _is_dense(sizes, first) and all(_all_same(strides, first) for _, strides in operands):
+        require(len(sizes) < 4 or 1 not in sizes or _all_same(first, _channels_last(sizes)))
+        return first
+    return _nested(sizes, [_broadcast_strides(sizes, *operand) for operand in operands])
+
+
+def _broadcast_strides(sizes: Sizes, shape: Sizes, strides: Sizes) -> Sizes:
+    """The operand's strides for the result's dimensions: 0 where it is repeated."""
+    new = len(sizes) - len(shape)
+    require(all(same(n, size) or same(n, 1) for n, size in zip(shape, sizes[new:], strict=True)))
+    kept = [stride if same(n, size) else 0
+            for size, n, stride in zip(sizes[new:], shape, strides, strict=True)]
+    return (*[0] * new, *kept)
+
+
+def _nested(sizes: Sizes, operands: Sequence[Sizes]) -> Sizes:
+    """Dense strides in the order of the operands' strides, as TensorIterator sorts dimensions."""
+    order = list(reversed(range(len(sizes))))  # from the innermost dimension
+    for place in range(1, len(order)):
+        for before in reversed(range(place)):
+            comparison = _inner_of(sizes, operands, order[before], order[place])
+            if comparison < 0:
+                break
+            if comparison > 0:
+                order[before], order[place] = order[place], order[before]
+                place = before
+    strides: list[IntExpr] = [1] * len(sizes)
+    step: IntExpr = 1
+    for d in order:
+        strides[d] = step
+        step = step * sizes[d]
+    return tuple(strides)
+
+
+def _inner_of(sizes: Sizes, operands: Sequence[Sizes], inner: int, outer: int) -> int:
+    """-1 if the dimensions are in order, 1 if they must be exchanged, 0 if either would do."""
+    for strides in operands:
+        a, b = strides[inner], strides[outer]
+        if same(a, 0) or same(b, 0):
+            continue
+        if same(a, b):
+            if _is_larger(sizes[inner], sizes[outer]):
+                return 1
+        else:
+            return 1 if _is_larger(a, b) else -1
+    return 0
+
+
+def _is_larger(a: IntExpr, b: IntExpr) -> bool:
+    larger = at_least(a - b, 1)
+    require(larger or at_least(b - a, 0))
+    return larger
 
 
 def _promoted(args: Sequence[Any]) -> torch.dtype:
     """The common type of the operands: tensors before 0-d tensors before numbers."""
     tensors = [a for a in args if type(a) is FakeTensor]
-    _require(all(t.dtype in _REAL for t in tensors))
+    require(all(t.dtype in _REAL for t in tensors))
     ranked = tuple((t.dtype, t.dim() > 0) for t in tensors)
     numbers = tuple(_number_type(a) for a in args if type(a) is not FakeTensor)
     return _common_type(ranked, numbers, torch.get_default_dtype())
@@ -217,7 +283,7 @@ def _promoted(args: Sequence[Any]) -> torch.dtype:
 def _number_type(value: Any) -> type:
     kind = type(value)
     known = {torch.SymInt: int, torch.SymFloat: float}.get(kind, kind)
-    _require(known in (int, float))
+    require(known in (int, float))
     return known
 
 
@@ -252,7 +318,7 @@ def _as_float(dtype: torch.dtype) -> torch.dtype:
 
 
 def _operands(count: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-    _require(len(args) >= count and not kwargs)
+    require(len(args) >= count and not kwargs)
     return args[:count]
 
 
@@ -267,7 +333,7 @@ def _unary(to_float: bool) -> Rule:
 
 def _binary(to_float: bool = False) -> Rule:
     def rule(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-        _require(all(name == "alpha" and type(v) is int for name, v in kwargs.items()))
+        require(all(name == "alpha" and type(v) is int for name, v in kwargs.items()))
         operands = _operands(2, args, {})
         dtype = _promoted(operands)
         return _elementwise(operands, _as_float(dtype) if to_float else dtype)
@@ -283,8 +349,8 @@ def _comparison(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
 
 def _where(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     operands = _operands(3, args, kwargs)
-    _require(type(operands[0]) is FakeTensor and operands[0].dtype is torch.bool)
-    _require(all(type(a) is FakeTensor for a in operands))
+    require(type(operands[0]) is FakeTensor and operands[0].dtype is torch.bool)
+    require(all(type(a) is FakeTensor for a in operands))
     return _elementwise(operands, _promoted(operands[1:]))
 
 
@@ -312,35 +378,35 @@ RULES[aten.where.self] = _where
 
 
 def _matrix(tensor: Any, rank: int) -> Sizes:
-    _require(type(tensor) is FakeTensor and tensor.dtype.is_floating_point)
+    require(type(tensor) is FakeTensor and tensor.dtype.is_floating_point)
     sizes = sizes_of(tensor)
-    _require(len(sizes) == rank and _nonempty(sizes))
+    require(len(sizes) == rank and nonempty(sizes))
     return sizes
 
 
 def _product(a: Any, b: Any, batch: int) -> list[Result]:
     left, right = _matrix(a, 2 + batch), _matrix(b, 2 + batch)
-    _require(a.dtype == b.dtype and _same(left[-1], right[-2]))
-    _require(_all_same(left[:batch], right[:batch]))
+    require(a.dtype == b.dtype and same(left[-1], right[-2]))
+    require(_all_same(left[:batch], right[:batch]))
     sizes = (*left[:-1], right[-1])
     return [Result(sizes, row_major(sizes), a.dtype, _tensors((a, b))[0].fake_device)]
 
 
 def _mm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    _require(len(args) == 2 and not kwargs)
+    require(len(args) == 2 and not kwargs)
     return _product(args[0], args[1], 0)
 
 
 def _bmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    _require(len(args) == 2 and not kwargs)
+    require(len(args) == 2 and not kwargs)
     return _product(args[0], args[1], 1)
 
 
 def _addmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    _require(len(args) == 3)
+    require(len(args) == 3)
     (result,) = _product(args[1], args[2], 0)
-    _require(args[0].dtype == result.dtype and args[0].fake_device == result.device)
-    _require(_all_same(_broadcast([sizes_of(args[0]), result.sizes]), result.sizes))
+    require(args[0].dtype == result.dtype and args[0].fake_device == result.device)
+    require(_all_same(_broadcast([sizes_of(args[0]), result.sizes]), result.sizes))
     return [result]
 
 
@@ -349,18 +415,51 @@ RULES[aten.bmm.default] = _bmm
 RULES[aten.addmm.default] = _addmm
 
 
+# ------------------------------------------------------------------------------ convolutions
+
+
+def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(x, weight, bias, stride, padding, dilation, transposed, output padding, groups)` of
+    row-major operands."""
+    require(len(args) == 9 and not kwargs)
+    x, weight, bias, *window, transposed, extra, groups = args
+    tensors = _tensors([t for t in (x, weight, bias) if t is not None])
+    require(all(t.dtype == x.dtype and t.dtype.is_floating_point for t in tensors))
+    sizes, kernel = sizes_of(x), sizes_of(weight)
+    rank = len(sizes) - 2
+    require(all(type(n) is int for numbers in (*window, extra) for n in numbers))
+    require(rank >= 1 and len(kernel) == rank + 2 and nonempty(kernel))
+    require(all(_all_same(strides_of(t), row_major(sizes_of(t))) for t in (x, weight)))
+    require(same(sizes[1], kernel[0] if transposed else kernel[1] * groups))
+    pixels = []
+    for d, size in enumerate(sizes[2:]):
+        step, padding, dilation = (n[d % len(n)] for n in window)
+        reach = dilation * (kernel[d + 2] - 1) + 1
+        if transposed:
+            pixels.append((size - 1) * step - 2 * padding + reach + extra[d % len(extra)])
+        else:
+            pixels.append(floor_div(size + 2 * padding - reach, step) + 1)
+    channels = kernel[1] * groups if transposed else kernel[0]
+    result = (sizes[0], channels, *pixels)
+    require(all(at_least(n, 1) for n in (*sizes, *result)))
+    return [Result(result, row_major(result), x.dtype, x.fake_device)]
+
+
+RULES[aten.convolution.default] = _convolution
+
+
 # ------------------------------------------------------------------------------ other families
 
 
 def _layer_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    _require(len(args) == 5 and not kwargs)
+    require(len(args) == 5 and not kwargs)
     x, normalized, *parameters = args[:4]
     tensors = _tensors([x, *parameters])
-    _require(all(t.dtype == x.dtype for t in tensors) and x.dtype in (torch.float32, torch.float64))
+    require(all(t.dtype == x.dtype for t in tensors) and x.dtype in (torch.float32, torch.float64))
     sizes, count = sizes_of(x), len(normalized)
-    inner = _values(normalized)
-    _require(0 < count <= len(sizes) and _all_same(sizes[-count:], inner) and _nonempty(sizes))
-    _require(_is_row_major(sizes, strides_of(x)))
+    inner = values_of(normalized)
+    require(0 < count <= len(sizes) and _all_same(sizes[-count:], inner) and nonempty(sizes))
+    require(_is_row_major(sizes, strides_of(x)))
     statistics = (*sizes[:-count], *[1] * count)
     return [
         Result(shape, row_major(shape), x.dtype, x.fake_device)
@@ -370,58 +469,113 @@ def _layer_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
 
 def _embedding(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     table, indices = args[0], args[1]
-    _require(type(table) is FakeTensor and type(indices) is FakeTensor and not kwargs)
-    _require(indices.dtype in (torch.int64, torch.int32) and table.dim() == 2)
-    _require(table.fake_device == indices.fake_device)
+    require(type(table) is FakeTensor and type(indices) is FakeTensor and not kwargs)
+    require(indices.dtype in (torch.int64, torch.int32) and table.dim() == 2)
+    require(table.fake_device == indices.fake_device)
     sizes = (*sizes_of(indices), sizes_of(table)[1])
-    _require(_nonempty(sizes))
+    require(nonempty(sizes))
     return [Result(sizes, row_major(sizes), table.dtype, table.fake_device)]
 
 
 def _reduction(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """A reduction over given dimensions of a row-major float tensor."""
-    _require(2 <= len(args) <= 3 and not kwargs and type(args[0]) is FakeTensor)
+    require(2 <= len(args) <= 3 and not kwargs and type(args[0]) is FakeTensor)
     x, dims = args[0], args[1]
     keep = len(args) == 3 and args[2] is True
     sizes = sizes_of(x)
-    _require(x.dtype.is_floating_point and isinstance(dims, list | tuple) and len(dims) > 0)
-    _require(_nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
-    _require(all(-len(sizes) <= d < len(sizes) for d in dims))
+    require(x.dtype.is_floating_point and isinstance(dims, list | tuple) and len(dims) > 0)
+    require(nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
+    require(all(-len(sizes) <= d < len(sizes) for d in dims))
     gone = {d % len(sizes) for d in dims}
-    _require(len(gone) == len(dims))
+    require(len(gone) == len(dims))
     kept = [1 if d in gone else n for d, n in enumerate(sizes) if keep or d not in gone]
     return [Result(tuple(kept), row_major(tuple(kept)), x.dtype, x.fake_device)]
 
 
 def _extremes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """Not for empty tensors, which have no largest element."""
-    _require(type(args[0]) is FakeTensor and all(lower_bound(n) > 0 for n in sizes_of(args[0])))
+    require(type(args[0]) is FakeTensor and all(at_least(n, 1) for n in sizes_of(args[0])))
     return _reduction(args, kwargs)
 
 
-def _view(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
-    """A view of a row-major tensor: row-major again (PyTorch gives sizes of 1 other strides)."""
-    _require(len(args) == 2 and not kwargs and type(args[0]) is FakeTensor)
+def _copy(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`clone` and conversions to another dtype, on the same device."""
     x = args[0]
-    sizes, wanted = sizes_of(x), _values(args[1])
-    _require(_nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
-    total, known = math.prod(sizes), math.prod([n for n in wanted if not _same(n, -1)])
-    open_sizes = [d for d, n in enumerate(wanted) if _same(n, -1)]
-    numbers = (*x.size(), *args[1])
-    if len(open_sizes) == 1:
-        _require(lower_bound(known) > 0 or _guarded(ge(known, 1), numbers))  # else any would do
-        missing = floor_div(total, known)
-        _require(_same(missing * known, total) or _guarded(eq(mod(total, known), 0), numbers))
-        wanted = tuple([missing if d in open_sizes else n for d, n in enumerate(wanted)])
-    else:
-        _require(not open_sizes)
-        _require(_same(total, known) or _guarded(eq(total, known), numbers))
-    _require(not any(_same(n, 1) for n in (*sizes, *wanted)))
-    return [Result(wanted, row_major(wanted), x.dtype, x.fake_device, view=True)]
+    require(type(x) is FakeTensor and len(args) == 1)
+    require(kwargs.keys() <= {"dtype", "layout", "device", "memory_format", "non_blocking"})
+    require(kwargs.get("layout") in (None, torch.strided))
+    require(kwargs.get("device") in (None, x.fake_device))
+    sizes, strides = sizes_of(x), strides_of(x)
+    require(nonempty(sizes))
+    form = kwargs.get("memory_format")
+    require(form in (None, torch.preserve_format, torch.contiguous_format))
+    layout = row_major(sizes)
+    if form is not torch.contiguous_format:
+        require(_is_row_major(sizes, strides) or _is_dense(sizes, strides))
+        layout = strides
+    return [Result(sizes, layout, kwargs.get("dtype") or x.dtype, x.fake_device)]
 
 
-RULES[aten.view.default] = _view
-RULES[aten._unsafe_view.default] = _view
+def _joined(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`cat`: of tensors of one rank and dtype that are not laid out as channels-last."""
+    pieces, shapes, d = _pieces(args, kwargs, 0)
+    rank = len(shapes[0])
+    require(all(len(s) == rank and nonempty(s) for s in shapes))
+    require(all(same(s[i], shapes[0][i]) for s in shapes for i in range(rank) if i != d))
+    size: IntExpr = 0
+    for shape in shapes:
+        size = size + shape[d]
+    return _row_major_result((*shapes[0][:d], size, *shapes[0][d + 1 :]), pieces)
+
+
+def _stacked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    pieces, shapes, d = _pieces(args, kwargs, 1)
+    require(nonempty(shapes[0]) and all(_all_same(s, shapes[0]) for s in shapes))
+    return _row_major_result((*shapes[0][:d], len(pieces), *shapes[0][d:]), pieces)
+
+
+def _pieces(
+    args: Sequence[Any], kwargs: Mapping[str, Any], new: int
+) -> tuple[list[FakeTensor], list[Sizes], int]:
+    """Tensors, their sizes, and the dimension in a result with ``new`` more dimensions."""
+    require(1 <= len(args) <= 2 and not kwargs)
+    pieces, dim = args[0], args[1] if len(args) > 1 else 0
+    shapes = [sizes_of(piece) for piece in pieces]
+    rank = len(shapes[0]) + new if shapes else 0
+    require(type(dim) is int and -rank <= dim < rank)
+    return pieces, shapes, dim % rank
+
+
+def _row_major_result(sizes: Sizes, pieces: Sequence[FakeTensor]) -> list[Result]:
+    tensors = _tensors(pieces)
+    require(len(tensors) == len(pieces) and all(t.dtype == tensors[0].dtype for t in tensors))
+    if len(sizes) in (4, 5):  # else there is no channels-last form
+        layouts = [strides_of(t) for t in tensors]
+        require(any(len(steps) > 3 and at_least(steps[1] - steps[-1], 1) for steps in layouts))
+    return [Result(sizes, row_major(sizes), tensors[0].dtype, tensors[0].fake_device)]
+
+
+def _range(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`arange(end)`, `arange(start, end)`, `arange(start, end, step)` of ints."""
+    require(all(type(n) in (int, torch.SymInt) for n in args))
+    require(kwargs.get("layout") in (None, torch.strided))
+    numbers = values_of(args)
+    start, end = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
+    step = numbers[2] if len(numbers) == 3 else 1
+    require(isinstance(step, int) and step > 0 and at_least(end - start, 1))
+    require(kwargs.get("dtype") is None or kwargs["dtype"] in _REAL)
+    length = floor_div(end - start + (step - 1), step)
+    device = kwargs.get("device") or torch.device("cpu")
+    require(device.type == "cpu" or device.index is not None)
+    return [Result((length,), (1,), kwargs.get("dtype") or torch.int64, device)]
+
+
+RULES[aten.clone.default] = _copy
+RULES[aten._to_copy.default] = _copy
+RULES[aten.cat.default] = _joined
+RULES[aten.stack.default] = _stacked
+for _overload in ("default", "start", "start_step"):
+    RULES[getattr(aten.arange, _overload)] = _range
 RULES[aten.native_layer_norm.default] = _layer_norm
 RULES[aten.embedding.default] = _embedding
 RULES[aten.sum.dim_IntList] = _reduction
@@ -435,27 +589,26 @@ RULES[aten.amin.default] = _extremes
 
 def _resized(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """`(image, sizes, ...)`: the sizes of its pixels."""
-    _require(type(args[0]) is FakeTensor and not kwargs)
+    require(type(args[0]) is FakeTensor and not kwargs)
     return _image(args[0], (*args[0].shape[:2], *args[1]))
 
 
 def _resized_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """`(gradient, sizes after, sizes before, ...)`: all sizes, those of batch and channels too."""
-    _require(type(args[0]) is FakeTensor and not kwargs)
+    require(type(args[0]) is FakeTensor and not kwargs)
     return _image(args[0], args[2])
 
 
 def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
     """An image laid out as another one."""
-    sizes, before, strides = _values(wanted), sizes_of(given), strides_of(given)
-    _require(len(sizes) == len(before) >= 3)
-    numbers = (*given.shape, *wanted)
-    _require(all(lower_bound(n) > 0 or _guarded(ge(n, 1), numbers) for n in (*before, *sizes)))
+    sizes, before, strides = values_of(wanted), sizes_of(given), strides_of(given)
+    require(len(sizes) == len(before) >= 3)
+    require(all(lower_bound(n) > 0 or guarded(ge(n, 1)) for n in (*before, *sizes)))
     if _is_row_major(before, strides):
         layout = row_major(sizes)
     else:  # GPUs turn images of few channels
-        _require(given.fake_device.type == "cpu" and len(sizes) > 3)
-        _require(_all_same(strides, _channels_last(before)))
+        require(given.fake_device.type == "cpu" and len(sizes) > 3)
+        require(_all_same(strides, _channels_last(before)))
         layout = _channels_last(sizes)
     return [Result(sizes, layout, given.dtype, given.fake_device)]
 
@@ -485,9 +638,9 @@ def _shrunk_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Res
 def _margin_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     """`(gradient, input, ...)`: the gradient of the input, row-major."""
     x = args[1]
-    _require(type(x) is FakeTensor and x.dtype in _REAL)
+    require(type(x) is FakeTensor and x.dtype in _REAL)
     sizes = sizes_of(x)
-    _require(_nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
+    require(nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
     return [Result(sizes, row_major(sizes), x.dtype, x.fake_device)]
 
 

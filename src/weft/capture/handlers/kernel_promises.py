@@ -88,13 +88,16 @@ def _resizing(function: Any) -> None:
 
 
 def _by_sizes(tx: Interpreter, function: Any, args: Args) -> Args:
-    """Resize by sizes and factors, in ATen's form that takes both, instead of factors alone.
+    """Resize in ATen's form that takes sizes and a factor for each, instead of either of the two.
 
-    PyTorch's form for factors alone takes symbolic sizes only in Python, by a formula that differs
-    from kernels that use the sizes: some in the backward, some in both passes.
+    PyTorch's form for either takes symbolic sizes only in Python, by a formula that gathers each
+    pixel, and that differs from kernels that use the sizes: some in the backward, some in both
+    passes.
     """
-    if len(args) not in (3, 4) or not isinstance(args[0], TensorValue) or not is_none(args[1]):
+    if len(args) not in (3, 4) or not isinstance(args[0], TensorValue):
         return args
+    if not is_none(args[1]):
+        return args[:-1] if is_none(args[-1]) else args
     sizes, factors = args[0].example.shape[2:], args[-1]
     if not isinstance(factors, TupleValue | ListValue) or len(factors.items) != len(sizes):
         return args
