@@ -103,13 +103,18 @@ def formula_of(mark: float, number: float, other: float, changed: float) -> Form
 
 
 def _candidates(mark: float, number: float) -> Iterator[Formula]:
-    """What C++ may have computed from a mark, with at most one integer."""
-    yield from (formula for formula in (_itself, _negate) if formula(mark) == number)
+    """What C++ may have computed from a mark, with at most one integer, in double precision or
+    rounded to single precision before or afterwards."""
+    formulas: list[Formula] = [_itself, _negate]
     for family, parameter in _FAMILIES:
         k = parameter(mark, number)
         whole = float(round(k)) if abs(k) < _LARGEST else 0.0
-        if whole and family(whole, mark) == number:
-            yield partial(family, whole)
+        if whole:
+            formulas.append(partial(family, whole))
+    for formula in formulas:
+        for form in (formula, partial(_rounded, formula), partial(_of_rounded, formula)):
+            if form(mark) == number:
+                yield form
 
 
 def _itself(p: Any) -> Any:
@@ -118,6 +123,21 @@ def _itself(p: Any) -> Any:
 
 def _negate(p: Any) -> Any:
     return apply("neg", p)
+
+
+def single(p: Any) -> Any:
+    """A number rounded to 24 bits (T. J. Dekker, Numerische Mathematik 18, 1971), as a conversion
+    to float32 does with numbers that are neither very large nor very small."""
+    scaled = apply("mul", p, 2.0**29 + 1)
+    return apply("sub", scaled, apply("sub", scaled, p))
+
+
+def _rounded(formula: Formula, p: Any) -> Any:
+    return single(formula(p))
+
+
+def _of_rounded(formula: Formula, p: Any) -> Any:
+    return formula(single(p))
 
 
 _Family = tuple[Callable[[float, Any], Any], Callable[[float, float], float]]

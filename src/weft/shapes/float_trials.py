@@ -31,7 +31,7 @@ from weft._torch import (
     tree_flatten,
     tree_unflatten,
 )
-from weft.shapes.carried_floats import BORDERS, Formula, formula_of, interval, nth_mark
+from weft.shapes.carried_floats import BORDERS, Formula, formula_of, nth_mark
 from weft.shapes.fake_mode import MemoFakeMode
 from weft.shapes.floats import FloatValue, compare
 from weft.shapes.make_fake import make_fake, make_meta
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
 
 _SAMPLES: Final = (*BORDERS, math.nan, -3.3, -0.3, 0.3, 0.7, 1.3, 7.7)
+_FAR: Final = 9999
+"""The number of a mark that is a thousandth away."""
 _ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, ArithmeticError)
 
 
@@ -142,7 +144,7 @@ class Trial:
         """For each number of the run, a formula of one mark, or None for a constant."""
         self._formulas = [None] * len(self._base.floats)
         for value, mark in self._marks.items():
-            other = _another(mark)
+            other = nth_mark(mark, _FAR)
             run = self._run({value: other})
             if run.structure != self._base.structure:
                 raise _Failed
@@ -290,12 +292,6 @@ def _differentiate(result: Any, twins: list[tuple[FakeTensor, torch.Tensor]]) ->
                     if isinstance(one, torch.Tensor) and one.requires_grad}.values())
     if outputs and inputs:
         engine_gradients(outputs, [torch.ones_like(output) for output in outputs], inputs)
-
-
-def _another(mark: float) -> float:
-    """Another number between the same borders."""
-    low, high = interval(mark) or (mark, mark)
-    return mark * 1.73205080757 if math.isinf(high - low) else low + (high - low) * 0.61803398875
 
 
 def _is_same(a: float, b: float) -> bool:
