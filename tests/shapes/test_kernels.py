@@ -439,3 +439,13 @@ def test_no_size_is_open_in_a_view_of_nothing() -> None:
     check(rows, [(torch.randn(n, 3),) for n in (8, 12, 13)])
     with pytest.raises(RuntimeError, match="0 elements"):
         weft.compile(rows, dynamic=True)(torch.randn(3, 3))
+
+
+def test_slices_of_a_symbolic_step() -> None:
+    """The step was compared as a plain number, and nothing compiled."""
+    def program(x: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+        y = torch.zeros(x.shape[0] * k, x.shape[1])
+        y[::k] = x
+        return y, x[:, 1::k] * 2
+
+    check(program, [(torch.randn(n, 7), k) for n, k in ((8, 2), (9, 3), (12, 5))])

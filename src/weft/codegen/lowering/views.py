@@ -24,7 +24,7 @@ from weft.codegen.values import (
     Strides,
     Value,
 )
-from weft.shapes.expr import IntExpr
+from weft.shapes.expr import IntExpr, lower_bound
 
 aten = torch.ops.aten
 
@@ -54,7 +54,7 @@ class Slice:
 
     dim: int
     start: IntExpr
-    step: int
+    step: IntExpr
     size: IntExpr
 
     def index(self, index: Index) -> Index:
@@ -62,7 +62,7 @@ class Slice:
         return [moved if d == self.dim else i for d, i in enumerate(index)]
 
     def strided(self, shape: Shape, strides: Shape, offset: IntExpr) -> Strides | None:
-        if self.step <= 0:
+        if lower_bound(self.step) <= 0:
             return None  # torch tensors have no negative strides
         d = self.dim
         return (
