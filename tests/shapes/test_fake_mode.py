@@ -66,6 +66,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "cat slices": (lambda x: torch.cat([x[:, 1:], x[:, :2]], 1), (X,)),
     "convolution 1d": (lambda x: F.conv1d(x, torch.ones(3, 6, 2), stride=2, padding=1), (X,)),
     "transposed convolution": (lambda x: F.conv_transpose1d(x, torch.ones(6, 3, 2), None, 2), (X,)),
+    "pooled": (lambda x: F.max_pool2d(F.pad(x[None], (1, 0, 0, 2)), 3, 2, 1), (X,)),
     "reshape copy": (lambda x: x.transpose(0, 1).reshape(6, -1), (X,)),
     "split": (lambda x: x.split(3, 1), (X,)),
     "cat": (lambda x: torch.cat([x, x], 1), (X,)),

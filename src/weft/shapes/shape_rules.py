@@ -22,7 +22,7 @@ import torch
 
 from weft._torch import FakeTensor, OpOverload
 from weft.shapes.expr import Expr, IntExpr, floor_div, lower_bound, symbol_of
-from weft.shapes.relation import Condition, ge
+from weft.shapes.relation import Condition, eq, ge
 
 if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
@@ -430,22 +430,65 @@ def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]
     require(all(type(n) is int for numbers in (*window, extra) for n in numbers))
     require(rank >= 1 and len(kernel) == rank + 2 and nonempty(kernel))
     require(all(_all_same(strides_of(t), row_major(sizes_of(t))) for t in (x, weight)))
-    require(same(sizes[1], kernel[0] if transposed else kernel[1] * groups))
-    pixels = []
-    for d, size in enumerate(sizes[2:]):
-        step, padding, dilation = (n[d % len(n)] for n in window)
-        reach = dilation * (kernel[d + 2] - 1) + 1
-        if transposed:
-            pixels.append((size - 1) * step - 2 * padding + reach + extra[d % len(extra)])
-        else:
-            pixels.append(floor_div(size + 2 * padding - reach, step) + 1)
+    channels = kernel[0] if transposed else kernel[1] * groups
+    require(same(sizes[1], channels) or guarded(eq(sizes[1], channels)))
     channels = kernel[1] * groups if transposed else kernel[0]
+    pixels = _windows(sizes[2:], kernel[2:], window, extra if transposed else None)
     result = (sizes[0], channels, *pixels)
-    require(all(at_least(n, 1) for n in (*sizes, *result)))
+    require(all(at_least(n, 1) or guarded(ge(n, 1)) for n in (*sizes, *result)))
     return [Result(result, row_major(result), x.dtype, x.fake_device)]
 
 
+def _windows(
+    sizes: Sizes, kernel: Sizes, window: Sequence[Sequence[int]], extra: Sequence[int] | None = None
+) -> Sizes:
+    """The places of a window, given by steps, paddings and dilations. With ``extra`` sizes, the
+    number of pixels that so many places came from."""
+    result: list[IntExpr] = []
+    for d, size in enumerate(sizes):
+        step, padding, dilation = (n[d % len(n)] for n in window)
+        reach = dilation * (kernel[d % len(kernel)] - 1) + 1
+        if extra is not None:
+            result.append((size - 1) * step - 2 * padding + reach + extra[d % len(extra)])
+        else:
+            result.append(floor_div(size + 2 * padding - reach, step) + 1)
+    return tuple(result)
+
+
+def _max_pool(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(x, kernel, steps, paddings, dilations)` of a row-major image: the maxima, their places."""
+    require(2 <= len(args) <= 5 and not kwargs)
+    x, kernel, *given = args
+    defaults: list[Sequence[int]] = [[], [0], [1]]
+    window = [*given, *defaults[len(given):]]
+    steps, paddings, dilations = window
+    require(all(type(n) is int for n in (*kernel, *steps, *paddings, *dilations)))
+    sizes = sizes_of(x)
+    require(len(sizes) == 4 and _all_same(strides_of(x), row_major(sizes)))
+    require(2 * max(paddings) <= min(kernel))
+    places = _windows(sizes[2:], tuple(kernel), (steps or kernel, paddings, dilations))
+    result = (*sizes[:2], *places)
+    require(all(at_least(n, 1) or guarded(ge(n, 1)) for n in (*sizes, *result)))
+    return [Result(result, row_major(result), dtype, x.fake_device)
+            for dtype in (x.dtype, torch.int64)]
+
+
+def _padded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`constant_pad_nd` of a row-major tensor."""
+    require(2 <= len(args) <= 3 and not kwargs)
+    x, pads = args[0], values_of(args[1])
+    sizes = list(sizes_of(x))
+    require(nonempty(sizes) and _all_same(strides_of(x), row_major(tuple(sizes))))
+    require(len(pads) % 2 == 0 and len(pads) <= 2 * len(sizes))
+    for i in range(0, len(pads), 2):
+        sizes[-1 - i // 2] = sizes[-1 - i // 2] + pads[i] + pads[i + 1]
+    require(all(at_least(n, 1) for n in sizes))
+    return [Result(tuple(sizes), row_major(tuple(sizes)), x.dtype, x.fake_device)]
+
+
 RULES[aten.convolution.default] = _convolution
+RULES[aten.max_pool2d_with_indices.default] = _max_pool
+RULES[aten.constant_pad_nd.default] = _padded
 
 
 # ------------------------------------------------------------------------------ other families
