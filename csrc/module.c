@@ -24,7 +24,16 @@ static PyObject *module_tensor_access(PyObject *Py_UNUSED(module), PyObject *Py_
     return tensor_access_describe();
 }
 
+static PyObject *module_instance_dict(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    return PyObject_GenericGetDict(object, NULL);
+}
+
 static PyMethodDef functions[] = {
+    {"instance_dict", module_instance_dict, METH_O,
+     PyDoc_STR("instance_dict(object) -> dict\n\n"
+               "The dictionary of its attributes, also where the class defines another `__dict__`.\n"
+               "AttributeError: it has none.")},
     {"global_state", module_global_state, METH_NOARGS,
      PyDoc_STR("global_state() -> GlobalState\n\nTorch's global modes now, for a guard.")},
     {"tensor_access", module_tensor_access, METH_NOARGS,

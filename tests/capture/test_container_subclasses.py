@@ -236,3 +236,25 @@ def test_in_place_operators_of_a_subclass_give_the_object_itself() -> None:
         return sums, sums is first, pairs, type(pairs), type(numbers)
 
     check(f, (torch.ones(3),), breaks=0)
+
+
+class Attributes(dict[str, Any]):
+    """Items as attributes, as configuration libraries have them."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        return dict(self)
+
+
+def test_a_class_that_defines_its_own_dict_attribute() -> None:
+    settings = Attributes(act="relu", scale=2)
+
+    def f(x: Any) -> Any:
+        return (x.relu() if settings.act == "relu" else x) * settings.scale, settings.__dict__
+
+    check(f, (torch.randn(3),), graphs=1, breaks=0)
+    settings["scale"] = 3
+    check(f, (torch.randn(3),), graphs=1, breaks=0)

@@ -181,3 +181,30 @@ def test_a_break_within_is_right():
     actual = weft.compile(function, backend="eager")(x)
     assert seen == names
     _same(expected, actual)
+
+
+class Duck:
+    """No tensor, but operations ask its class."""
+
+    def __init__(self, held):
+        self.held = held
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        def plain(value):
+            if isinstance(value, (list, tuple)):
+                return [plain(item) for item in value]
+            return value.held if isinstance(value, cls) else value
+
+        named = {name: plain(value) for name, value in (kwargs or {}).items()}
+        return cls(func(*plain(args), **named))
+
+
+@pytest.mark.parametrize("program", [
+    lambda x: torch.stack([Duck(x), Duck(x + 1)]).held,
+    lambda x: torch.cat([x, Duck(x)], dim=0).held,
+    lambda x: torch.add(x, other=Duck(x)).held,
+])
+def test_classes_of_objects_in_lists_and_keywords_are_asked(program):
+    x = torch.randn(3)
+    _same(program(x), weft.compile(program, backend="eager", fullgraph=True)(x))

@@ -14,6 +14,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from weft import _frame
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.operations import dunder, plain_operator
 from weft.capture.source import Source
@@ -56,8 +57,10 @@ _LIBRARY = ("torch", "weft")
 def instance_dict(obj: Any) -> dict[str, Any] | None:
     """The object's `__dict__`, read without running code of its class."""
     reader = threading.local if issubclass(type(obj), threading.local) else object
+    overridden = not isinstance(type_lookup(type(obj), "__dict__"), types.GetSetDescriptorType)
     try:
-        found = reader.__getattribute__(obj, "__dict__")
+        found = (_frame.instance_dict(obj) if overridden
+                 else reader.__getattribute__(obj, "__dict__"))
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None

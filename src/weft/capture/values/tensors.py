@@ -349,11 +349,17 @@ def shape_value(tx: Interpreter, size: torch.Size) -> SizeValue:
     return SizeValue([constant(n) if type(n) is int else tx.wrap_new(n) for n in size])
 
 
+def _may_override(tx: Interpreter, arg: SymbolicValue) -> bool:
+    if arg.__class__ in _LISTS:  # of tensors, perhaps
+        return any(tx.force(item).__class__ in MAY_OVERRIDE for item in arg.all(tx))
+    return arg.__class__ in MAY_OVERRIDE
+
+
 def run(tx: Interpreter, op: str, target: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """Run a torch operation on fakes and record it in the graph."""
     if tx.modes.functions and not all(ignores(mode, target) for mode in tx.modes.functions):
         return _through_mode(tx, op, target, args, kwargs)
-    if tx.modes.overriding or any(arg.__class__ in MAY_OVERRIDE for arg in args):
+    if tx.modes.overriding or any(_may_override(tx, arg) for arg in (*args, *kwargs.values())):
         overridden = OVERRIDE[0](tx, op, target, args, kwargs)
         if overridden is not None:
             return overridden
