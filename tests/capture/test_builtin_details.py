@@ -495,6 +495,17 @@ def test_move_to_end_takes_the_end_by_position() -> None:
     check(f, (X,), graphs=1)
 
 
+def test_keys_of_an_outside_dictionary_are_moved_among_all_of_them() -> None:
+    def f(x: Any, order: Any) -> Any:
+        order.move_to_end("a")
+        first = order.popitem(last=False)
+        print(end="")
+        order.move_to_end("c", last=False)
+        return x + 1, first, list(order), order
+
+    check(f, (X, OrderedDict(a=1, b=2, c=3, d=4)), breaks=1)
+
+
 def test_an_iterator_over_a_deque_sees_items_that_are_replaced_behind_a_break() -> None:
     def f(x: Any) -> Any:
         items = deque([1, 2, 3])

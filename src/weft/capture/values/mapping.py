@@ -461,6 +461,7 @@ class DictValue(ContainerMethods):
         return TupleValue([key_value, value])
 
     def m_move_to_end(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        self.complete(tx)
         key = args[0].dict_key(tx)
         found = self.remove(tx, key)
         if found is None:
