@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable
 from typing import Any
@@ -436,3 +437,42 @@ def test_a_size_that_an_autograd_function_keeps_for_its_backward() -> None:
         expected, actual = (torch.autograd.grad(f(x).sum(), x) for f in (program, compiled))
         torch.testing.assert_close(actual, expected)
     assert weft.stats()["graphs"] == 2
+
+
+class Mode(enum.IntEnum):
+    FIRST = 3
+    SECOND = 7
+
+
+class Flags(enum.IntFlag):
+    ODD = 1
+
+
+def test_numbers_are_compared_with_members_of_enumerations() -> None:
+    """A symbolic number equalled no member."""
+    def program(x: torch.Tensor, n: int) -> torch.Tensor:
+        match n:
+            case Mode.FIRST:
+                return x + 1
+        return x * 2 if Mode.SECOND == n else x + n * Mode.SECOND
+
+    x = torch.ones(2)
+    # The first number, each member, and all others.
+    assert compilations(program, [(x, n) for n in (2, 5, 3, 7, 8, 11)]) == 4
+
+
+def test_a_number_is_compared_with_a_complex_one() -> None:
+    def program(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x * 2 if n == 7 + 0j else x + 1
+
+    compilations(program, [(torch.ones(2), n) for n in (2, 5, 7)])
+
+
+def test_operations_of_an_enumeration_are_its_own() -> None:
+    def program(x: torch.Tensor, n: int) -> Any:
+        n |= Flags.ODD
+        return x + n, n
+
+    compiled = weft.compile(program, backend="eager")
+    for n in (2, 4, 6, 8):
+        assert type(compiled(torch.ones(1), n)[1]) is Flags

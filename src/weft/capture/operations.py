@@ -69,7 +69,7 @@ def _equality(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValu
               ) -> SymbolicValue | None:
     """`left == right` (or `!=`) if no family has a rule: by contents, else by identity."""
     result: SymbolicValue | None = _compare_contents(tx, op, left, right)
-    if result is None and not _has_own_equality(left, right):
+    if result is None and not _has_own_equality(left, right) and not _are_numbers(left, right):
         return boolean(same_object(tx, left, right) is (op == "eq"))
     return result
 
@@ -116,6 +116,11 @@ def _has_own_equality(*values: SymbolicValue) -> bool:
              if isinstance(value, UnknownValue) or _is_library_constant(value)]
     inherited: Any = object.__eq__
     return any(kind.__eq__ is not inherited for kind in kinds)
+
+
+def _are_numbers(*values: SymbolicValue) -> bool:
+    """Whether both are numbers: a symbolic one and one of another class."""
+    return all(issubclass(value.python_type(), (int, float, complex)) for value in values)
 
 
 def _is_library_constant(value: SymbolicValue) -> bool:

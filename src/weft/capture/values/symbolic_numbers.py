@@ -169,6 +169,8 @@ class SymbolicNumberValue(SymbolicValue):
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         right = operand(other)
         if right is None:
+            right = _inheriting(other, op)
+        if right is None:
             return None
         kind = self.numpy_type or numpy_kind(other)
         if type(right) is int and abs(right) >= INF:
@@ -363,6 +365,23 @@ def operand(value: SymbolicValue) -> Any:
         return _PLAIN[type(value.value)](value.value)
     return None
 
+
+def _inheriting(value: SymbolicValue, op: str) -> int | float | None:
+    """The number that a member of an IntEnum is, or an instance of another subclass of int or float
+    that takes this operation from there; None for other values."""
+    kind = value.python_type()
+    base: Any = next((base for base in (int, float) if issubclass(kind, base)), None)
+    if base is None or not isinstance(value, ConstantValue):
+        return None
+    name = op.rstrip("_")
+    names = _COMPARISONS if name in _COMPARISONS else (name, f"r{name}")
+    methods = [(getattr(kind, f"__{each}__", None), getattr(base, f"__{each}__", None))
+               for each in names]
+    same = all(found is own is not None for found, own in methods)
+    return base(value.value) if same else None
+
+
+_COMPARISONS: Final = ("eq", "ne", "lt", "gt", "le", "ge")
 
 _PLAIN: Final[Mapping[type, type]] = {
     int: int, float: float, bool: bool, numpy.int64: int, numpy.float64: float,
