@@ -48,6 +48,9 @@ from torch._C import _AutoDispatchBelowAutograd as below_autograd
 # aot: which forward operator a backward operator belongs to.
 from torch._C import _current_autograd_node as current_autograd_node
 
+# aot.layers: tells one run of the autograd engine from the next.
+from torch._C import _current_graph_task_id as current_graph_task
+
 # aot: a region in which no operator is cast, whatever autocast says.
 from torch._C import _DisableAutocast as DisableAutocast
 from torch._C import _disabled_torch_function_impl as disabled_torch_function
@@ -98,6 +101,9 @@ from torch._C._autograd import _set_creation_meta as forbid_writes_to_view
 from torch._C._autograd import (
     _top_saved_tensors_default_hooks as top_saved_tensors_default_hooks,
 )
+
+# aot.layers: the counts of writes to tensors.
+from torch._C._autograd import _unsafe_set_version_counter as set_versions
 
 # shapes.fake: tells the wrappers of torch.func transforms from plain tensors.
 from torch._C._functorch import (
@@ -228,6 +234,21 @@ def is_executed(node: Any) -> bool | None:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:
         return None
+
+
+def on_register_hook(
+    function: type[torch.autograd.Function], call: Callable[[Any, torch.Tensor], None]
+) -> None:
+    """aot: `call(ctx, tensor)` whenever the first hook is registered on a result of `function`."""
+
+    node: Any = function._backward_cls
+    of_autograd = node._register_hook_dict
+
+    def register(ctx: Any, tensor: torch.Tensor) -> None:
+        of_autograd(ctx, tensor)
+        call(ctx, tensor)
+
+    node._register_hook_dict = register
 
 
 def _setting_pairs(*names: str) -> list[tuple[Callable[..., Any], Callable[..., Any]]]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import GeneratorType
 from typing import Any, final
 from weakref import ref
@@ -29,6 +30,7 @@ from weft._torch import (
     is_any_autocast_enabled,
     is_executed,
     is_legacy_batchedtensor,
+    on_register_hook,
 )
 from weft.aot.backward_stages import (
     Gradients,
@@ -41,6 +43,7 @@ from weft.aot.backward_stages import (
 from weft.aot.backwards import Backwards, Indices
 from weft.aot.global_state import Boxed, RandomState, no_autocast
 from weft.aot.independent import Groups
+from weft.aot.layers import Inner, Layer, Watch, is_cut_now, layering, note_hook
 from weft.aot.runtime_wrapper import bases
 from weft.aot.saved_values import drop
 from weft.aot.symbols import SymbolSource
@@ -74,6 +77,8 @@ class FunctionSpec:
     leaf: int | None  # a gradient that ends in a leaf
     watched: int | None  # a leaf input: its `.grad` tells if gradients are accumulated
     depends_on: tuple[Indices, ...]  # for each gradient, the values whose tangents it depends on
+    inner: Inner  # values that other values depend on
+    cut: Callable[[], Backwards]  # the backwards cut at inner values; their gradients come last
     groups: Groups  # values with independent backwards; () if there is one group
     extra_inputs: tuple[int, ...]  # leaves kept only for double backward
     unread_leaves: frozenset[int]  # of these, those whose values no gradient depends on
@@ -83,13 +88,34 @@ class FunctionSpec:
     random_devices: frozenset[torch.device]  # devices whose generators the forward uses
     droppable: tuple[int, ...]  # saved tensors that the forward could compute again
     redo: Callable[
-        [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None],
+        [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None, bool],
         list[torch.Tensor | None],
     ]
 
 
 def make_function(spec: FunctionSpec) -> Boxed:
     """A boxed callable that computes the values, differentiably."""
+    call = _at_once(spec)
+    if spec.watched is not None:
+        call = _linking(spec, call, spec.watched)
+    return _with_layers(spec, call) if spec.inner.layers else call
+
+
+def _with_layers(spec: FunctionSpec, call: Boxed) -> Boxed:
+    """`call`, with nodes between values that depend on each other."""
+    add_layers = layering(spec.inner, partial(_contributions, spec))
+
+    def layered(inputs: list[Any]) -> Sequence[Any]:
+        values: Sequence[Any] = call(inputs)
+        if not are_functorch_transforms_active():
+            add_layers(values)
+        return values
+
+    return layered
+
+
+def _at_once(spec: FunctionSpec) -> Boxed:
+    """The callable with one autograd node."""
     function = _function_class(spec)
     general = function.apply
     # `apply` without the part for torch.func, which takes a microsecond.
@@ -102,7 +128,7 @@ def make_function(spec: FunctionSpec) -> Boxed:
         values: Sequence[Any] = apply(*inputs)
         return values
 
-    return call if spec.watched is None else _linking(spec, call, spec.watched)
+    return call
 
 
 def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
@@ -138,7 +164,11 @@ def _function_class(
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             given = _given(grads, spec.layouts)
-            found = _gradients(spec, ctx, grads, given, linked)
+            if spec.inner.layers and is_cut_now(ctx):
+                given = None if given is None else given | ctx.watch.given
+                found = _last_gradients(spec, ctx, grads, given)
+            else:
+                found = _gradients(spec, ctx, grads, given, linked)
             if linked:
                 ctx.pieces.begin(_by_stage(spec, found, given))
                 return (None, None, *ctx.pieces.next(), ctx.link)
@@ -147,6 +177,8 @@ def _function_class(
                     found = join_stages(spec.backwards.stages, found)
             return _placed(spec, found, given)  # type: ignore[arg-type]
 
+    if spec.inner.layers:
+        on_register_hook(CompiledFunction, note_hook)
     return CompiledFunction
 
 
@@ -154,21 +186,86 @@ def _gradients(
     spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None, linked: bool
 ) -> Gradients | Iterator[Gradients]:
     """All gradients by position or, if linked, stage by stage as they are needed."""
-    batched = are_functorch_transforms_active() or _are_batched(grads, spec.layouts)
+    batched = _are_batched(grads, spec.layouts)
     saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
     wanted = None if batched else _wanted(ctx, spec, linked)
     if torch.is_grad_enabled() or batched:  # kernels do not batch
         return _differentiably(spec, ctx, saved, grads, wanted)
+    return _computed(spec, ctx, saved, grads, given, wanted)
+
+
+def _contributions(
+    spec: FunctionSpec, watch: Watch, layer: Layer, tangents: Sequence[Any]
+) -> Sequence[Any]:
+    """The tangents of a layer's values and, if somebody sees the gradients of those that they read,
+    what they contribute to these. The gradients of inputs are then computed here too."""
+    ctx = watch.owner()
+    if not watch.decide(partial(_is_plain, ctx, spec)):
+        return [*tangents, *([None] * len(layer.reads))]
+    grads: list[Any] = [None] * spec.n_values
+    for i, k in enumerate(layer.own):
+        if tangents[i] is not None:
+            grads[k] = spec.layouts[k].fit_own(tangents, i)
+    watch.given |= {k for k in layer.own if grads[k] is not None}
+    first = len(spec.gradient_inputs)
+    read = [first + spec.inner.results.index(k) for k in layer.reads]
+    found = _cut_gradients(spec, ctx, _kept_saved(ctx), grads, read)
+    watch.gradients = _added(watch.gradients, found[:first])
+    return [*([None] * len(layer.own)), *(found[k] for k in read)]
+
+
+def _last_gradients(
+    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None
+) -> Gradients | Iterator[Gradients]:
+    """The gradients of inputs, after layers have computed their part."""
+    saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
+    before = ctx.watch.taken()
+    found = _cut_gradients(spec, ctx, saved, grads, ())
+    return _added(before, found[: len(spec.gradient_inputs)])
+
+
+def _added(left: Gradients, right: Gradients) -> Gradients:
+    """The sums of gradients, some of which are absent."""
+    if not left:
+        return right
+    return [b if a is None else a if b is None else a + b
+            for a, b in zip(left, right, strict=True)]
+
+
+def _cut_gradients(
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], read: Iterable[int]
+) -> Gradients:
+    """The gradients of inputs, and at the positions `read` of inner values, where gradients end at
+    inner values."""
+    wanted = _wanted(ctx, spec, hasattr(ctx, "pieces"))
+    inputs = range(len(spec.gradient_inputs)) if wanted is None else wanted
+    wanted = frozenset((*inputs, *read))
+    given = frozenset(k for k in spec.layouts if grads[k] is not None)
+    if torch.is_grad_enabled() or _are_batched(grads, spec.layouts):
+        return _differentiably(spec, ctx, saved, grads, wanted, is_cut=True)
+    return _computed(  # type: ignore[return-value]  # at once, not in stages
+        spec, ctx, saved, grads, given, wanted, is_cut=True
+    )
+
+
+def _computed(
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], given: Indices | None,
+    wanted: Indices | None, *, is_cut: bool = False,
+) -> Gradients | Iterator[Gradients]:
+    """The gradients by a compiled backward."""
     if spec.droppable and hasattr(ctx, "dropped"):
         saved = _recomputed(spec, ctx, saved)
-    run = spec.backwards.of(given, wanted)
+    run = (spec.cut() if is_cut else spec.backwards).of(given, wanted)
     if given is not None and run.with_zeros and _mixes(spec, given):
         with suppress(DoubleBackwardError):
-            return _differentiably(spec, ctx, saved, grads, wanted)
-    ctx.maybe_clear_saved_tensors()
+            return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
+    if not is_cut:
+        ctx.maybe_clear_saved_tensors()
     if spec.symbols:
         saved += ctx.symbols
     saved += _tangents(spec, ctx, grads, run.given)
+    if isinstance(grads, list):  # a layer's: they die as the backward uses them
+        grads.clear()
     if run.in_stages or not is_any_autocast_enabled():
         return run.call(saved)
     with no_autocast():
@@ -176,7 +273,9 @@ def _gradients(
 
 
 def _are_batched(grads: Sequence[Any], layouts: Iterable[int]) -> bool:
-    """Whether `torch.autograd.grad(is_grads_batched=True)` runs the backward."""
+    """Whether `torch.autograd.grad(is_grads_batched=True)` runs the backward, or torch.func."""
+    if are_functorch_transforms_active():
+        return True
     for k in layouts:  # noqa: SIM110  at every backward: `any` takes three times as long
         if grads[k] is not None and is_legacy_batchedtensor(grads[k]):
             return True
@@ -286,13 +385,27 @@ def _wanted(ctx: Any, spec: FunctionSpec, linked: bool) -> Indices | None:
 
     One look tells whether it is a plain `backward()`: only that executes the nodes of leaves.
     """
-    nodes, edges = ctx.next_functions, spec.edges
-    if linked:
-        nodes, edges = nodes_of(nodes, spec.backwards.stages), range(len(edges))
+    nodes, edges = _nodes_behind(ctx, spec, linked)
     if spec.leaf is not None and is_executed(nodes[edges[spec.leaf]][0]) is True:
         return None
     wanted = [k for k, e in enumerate(edges) if is_executed(nodes[e][0]) is not False]
     return None if len(wanted) == len(edges) else frozenset(wanted)
+
+
+def _nodes_behind(ctx: Any, spec: FunctionSpec, linked: bool) -> tuple[Any, Sequence[int]]:
+    """The autograd nodes that a compiled function leads to; of each gradient, the one it goes
+    to."""
+    if not linked:
+        return ctx.next_functions, spec.edges
+    return nodes_of(ctx.next_functions, spec.backwards.stages), range(len(spec.edges))
+
+
+def _is_plain(ctx: Any, spec: FunctionSpec) -> bool:
+    """Whether it is certain that a plain `backward()` runs, which returns no gradients."""
+    if spec.leaf is None:
+        return False
+    nodes, edges = _nodes_behind(ctx, spec, hasattr(ctx, "pieces"))
+    return is_executed(nodes[edges[spec.leaf]][0]) is True
 
 
 def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices | None:
@@ -321,6 +434,17 @@ def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.
     return list(saved)
 
 
+def _kept_saved(ctx: Any) -> list[torch.Tensor]:
+    """The same while a backward runs that does not free them."""
+    try:
+        return [*ctx.saved_tensors]
+    except RuntimeError:
+        saved = getattr(ctx, "kept_saved", (None,))[0]
+        if saved is None:
+            raise
+        return [*saved]
+
+
 def _mixes(spec: FunctionSpec, given: Indices) -> bool:
     """Whether a gradient is a sum over groups of values, some of which have no tangent.
 
@@ -342,7 +466,8 @@ def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
 
 
 def _differentiably(
-    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], wanted: Indices | None
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], wanted: Indices | None,
+    *, is_cut: bool = False,
 ) -> Gradients:
     """The gradients computed through autograd, for the original inputs."""
     inputs = _original_inputs(spec, ctx, saved)
@@ -352,7 +477,7 @@ def _differentiably(
     if spec.droppable and torch.is_grad_enabled():
         drop(saved, spec.droppable)
         ctx.dropped = True
-    return spec.redo(inputs, by_value, random, wanted)
+    return spec.redo(inputs, by_value, random, wanted, is_cut)
 
 
 def _original_inputs(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:

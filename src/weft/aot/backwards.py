@@ -13,7 +13,7 @@ gradients, too)::
 from __future__ import annotations
 
 from inspect import isgeneratorfunction
-from typing import Any, Final, final
+from typing import Any, final
 
 from torch.fx import Graph, Node
 
@@ -32,11 +32,6 @@ from weft.passes.eliminate_dead_code import eliminate_dead_code
 from weft.shapes.graph_nodes import copied_graph
 
 Indices = frozenset[int]
-
-_MAX_PATTERNS: Final = 8
-"""The most backwards that are compiled for one graph; further patterns get zeros for absent
-tangents."""
-
 
 @final
 class Backward:
@@ -61,18 +56,19 @@ class Backwards:
 
     `tangents`: the values whose tangents are its last placeholders. `stages`: the stages in which
     it returns its gradients. `narrows`: whether it may be compiled for some tangents and gradients
-    only.
+    only. `patterns`: in at most so many ways; further ones get zeros for absent tangents.
     """
 
     def __init__(
         self, graph: Graph, tangents: list[int], stages: Stages, compiler: Compiler, *,
-        narrows: bool = True,
+        narrows: bool = True, patterns: int = 8,
     ) -> None:
         self.graph = graph
         self.stages = stages
         self.tangents = tangents
         self.compiler = compiler
         self.narrows = narrows
+        self.patterns = patterns
         self.settings = {**dict(config.cache_key()), "trace": config.trace}
         self.compiled: dict[tuple[Indices | None, Indices | None], Backward] = {}
         if len(tangents) == 1 or not narrows:
@@ -92,7 +88,7 @@ class Backwards:
         return found
 
     def _compile_or_fall_back(self, given: Indices | None, wanted: Indices | None) -> Backward:
-        full = not self.narrows or len(self.compiled) >= _MAX_PATTERNS
+        full = not self.narrows or len(self.compiled) >= self.patterns
         if full and (given, wanted) != (None, None):
             return self.of(None, None)
         with DisableAutocast(), DisableTorchFunction():

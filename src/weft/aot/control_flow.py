@@ -1,10 +1,8 @@
-"""Graphs compiled in parts: those with `torch.cond`, that return leaves they made, or that store
-activations.
+"""Graphs compiled in parts: those with `torch.cond`, or that return leaves they made.
 
 Place in the pipeline: `pipeline.compile_aot` calls `has_stages(gm)` first. Which branch runs is
 decided at each call, in Python. Gradients flow between the parts through autograd, and end at a
-leaf that one of them made. An activation that a forward hook stores gets its whole gradient,
-because what depends on it is in another part::
+leaf that one of them made::
 
     a = sin(x)                           stage 0: compiled
     b = cond(p, true_fn, false_fn, (a,)) stage 1: true_fn or false_fn, each compiled
@@ -16,7 +14,7 @@ because what depends on it is in another part::
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, final
@@ -25,7 +23,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from weft._torch import HigherOrderOperator, cond_operator, enter_dual_level
+from weft._torch import HigherOrderOperator, cond_operator
 from weft.aot.global_state import Boxed, preserve_modes
 from weft.aot.symbols import input_symbols, names_in, symbolic_leaves
 from weft.aot.views import Unsupported
@@ -37,40 +35,8 @@ _COND: Final = cond_operator
 
 
 def has_stages(gm: GraphModule) -> bool:
-    """Whether a graph takes a decision when it runs, returns a leaf that it makes, or stores an
-    activation whose gradient the program may ask for."""
-    if any(n.target is _COND for n in gm.graph.nodes):
-        return True
-    return bool(_makes_leaves(gm.graph) or _stored_activations(gm.graph))
-
-
-def _stored_activations(graph: Graph) -> set[Node]:
-    """Nodes whose gradients the program may ask for: a side effect stores them, and other results
-    depend on them. If such a node is written later, the last write. Forward-mode tangents would not
-    reach the next stage."""
-    stored = [n for n in graph.nodes if "stored" in n.meta and _has_gradient(n)]
-    if not stored or any(n.target is enter_dual_level for n in graph.nodes):
-        return set()
-    returned = {n for n in graph.output_node().all_input_nodes if _has_gradient(n)}
-    found = {n for n in stored if any(u in returned for u in _dependents(n))}
-    writes = {n: [u for u in graph.nodes if u in n.users and "effect" in u.meta] for n in found}
-    return {[n, *writes[n]][-1] for n in found}
-
-
-def _dependents(node: Node) -> Iterator[Node]:
-    """All nodes that depend on a node, directly or not."""
-    seen = {node}
-    waiting = [node]
-    while waiting:
-        new = waiting.pop().users.keys() - seen
-        yield from new
-        seen |= new
-        waiting += new
-
-
-def _has_gradient(node: Node) -> bool:
-    value = node.meta.get("example_value")
-    return node.op != "placeholder" and getattr(value, "grad_fn", None) is not None
+    """Whether a graph takes a decision when it runs, or returns a leaf that it makes."""
+    return any(n.target is _COND for n in gm.graph.nodes) or bool(_makes_leaves(gm.graph))
 
 
 def _makes_leaves(graph: Graph) -> set[Node]:
@@ -115,7 +81,6 @@ def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
     """The graph as "plain" sequences, single "branch" nodes, and single nodes that run "as it
     is"."""
     makes_leaves = _makes_leaves(graph)
-    stored = _stored_activations(graph)
     stages: list[tuple[str, list[Node]]] = []
     for node in graph.nodes:
         if node.op in ("placeholder", "output") or _is_module(node) or _is_result(node, _COND):
@@ -130,9 +95,7 @@ def _split(graph: Graph) -> list[tuple[str, list[Node]]]:
         if kind != "plain" or not stages or stages[-1][0] != "plain":
             stages.append((kind, []))
         stages[-1][1].append(node)
-        if node in stored:
-            stages.append(("plain", []))
-    return [stage for stage in stages if stage[1]]
+    return stages
 
 
 def _as_it_is(part: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:

@@ -2,18 +2,20 @@
 
 Place in the pipeline: called by the compiled function's backward if it must be differentiable::
 
-    double = DoubleBackward(gm, traced, gradient_inputs, stale)
-    double(inputs, {0: tangent}, None, None)   # one gradient (or None) per gradient input
+    double = DoubleBackward(gm, traced, gradient_inputs, inner, stale)
+    double(inputs, {0: tangent}, None, None, None)   # one gradient (or None) per gradient input
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Any, final
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from weft._torch import tree_flatten
 from weft.aot.autograd_function import DoubleBackwardError
@@ -27,23 +29,28 @@ class DoubleBackward:
     """Runs the captured graph again and differentiates it."""
 
     def __init__(self, gm: GraphModule, traced: Traced, gradient_inputs: Sequence[int],
-                 stale: set[int]) -> None:
+                 inner: Sequence[int], stale: set[int]) -> None:
         self.gm = gm
         self.mutated = traced.mutated
         self.n_inputs = traced.n_inputs
         self.gradient_inputs = gradient_inputs
+        self.inner = inner  # results that others depend on
         self.stale = stale  # overwritten inputs whose old value the outputs need
         self.autocast = AutocastState.current()
         self.position = _positions(traced)
 
     def __call__(
         self, inputs: list[Any], tangents: dict[int, torch.Tensor], random: RandomState | None,
-        wanted: Indices | None,
+        wanted: Indices | None, is_cut: bool,
     ) -> list[torch.Tensor | None]:
-        """The `wanted` gradients (None: all), differentiable if gradients are enabled."""
+        """The `wanted` gradients (None: all), differentiable if gradients are enabled.
+
+        `is_cut`: gradients end at inner results, and those of the inner results follow.
+        """
         create_graph = torch.is_grad_enabled()
-        chosen = [k for k in range(len(self.gradient_inputs)) if wanted is None or k in wanted]
-        gradients: list[torch.Tensor | None] = [None] * len(self.gradient_inputs)
+        count = len(self.gradient_inputs) + len(self.inner) * is_cut
+        chosen = [k for k in range(count) if wanted is None or k in wanted]
+        gradients: list[torch.Tensor | None] = [None] * count
         if not tangents or not chosen:
             return gradients
         self._check(tangents)
@@ -52,16 +59,43 @@ class DoubleBackward:
             given = list(inputs)
             for i in self.mutated:
                 given[i] = given[i].clone()
-            with self.autocast:
-                flat, _ = tree_flatten(self.gm.forward(*given[: self.n_inputs]))
+            flat, cuts = self._run(given[: self.n_inputs], is_cut)
             values = [self._value(flat, k, tangent) for k, tangent in tangents.items()]
-            found = torch.autograd.grad(
-                values, [inputs[self.gradient_inputs[k]] for k in chosen],
-                list(tangents.values()), create_graph=create_graph, allow_unused=True,
-            )
+            ends = [inputs[i] for i in self.gradient_inputs]
+            ends += [cuts.tensors[k] for k in self.inner] if is_cut else []
+            with cuts:
+                found = torch.autograd.grad(
+                    values, [ends[k] for k in chosen], list(tangents.values()),
+                    create_graph=create_graph, allow_unused=True,
+                )
         for k, gradient in zip(chosen, found, strict=True):
             gradients[k] = gradient
         return gradients
+
+    def _run(self, inputs: list[Any], is_cut: bool) -> tuple[list[Any], Cuts]:
+        """The results of the captured graph, and its cuts at inner ones."""
+        cuts = Cuts()
+        with self.autocast:
+            result = self.cut_graph(cuts, *inputs) if is_cut else self.gm.forward(*inputs)
+        return tree_flatten(result)[0], cuts
+
+    @cached_property
+    def cut_graph(self) -> GraphModule:
+        """The captured graph with a cut behind each inner result."""
+        results = tree_flatten(self.gm.graph.output_node().args[0])[0]
+        at = {results[self.position[k][0]]: k for k in self.inner}
+        last = {_last_write(node): node for node in at}
+        graph = Graph()
+        cuts, env, uncut = graph.placeholder("cuts"), dict[Node, Node](), dict[Node, Node]()
+        for node in self.gm.graph.nodes:
+            if node.op == "output":
+                graph.output(map_arg(node.args[0], lambda n: uncut.get(n) or env[n]))
+                continue
+            env[node] = graph.node_copy(node, env.__getitem__)
+            if result := last.get(node):
+                uncut[result] = env[result]
+                env[result] = graph.call_function(Cuts.add, (cuts, at[result], env[result]))
+        return GraphModule(self.gm, graph)
 
     def _check(self, tangents: dict[int, torch.Tensor]) -> None:
         """Refuse inputs with which the graph would not repeat the forward's computation."""
@@ -77,6 +111,45 @@ class DoubleBackward:
         if found is None or found.size() != tangent.size():
             raise _refused("outputs that share memory")
         return found  # type: ignore[no-any-return]
+
+
+@final
+class Cuts:
+    """Copies of tensors at which gradients end within a block. Gradients of gradients, taken after
+    it, do not end there."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.is_active = False
+
+    def add(self, key: int, tensor: torch.Tensor) -> torch.Tensor:
+        """A cut behind `tensor`."""
+        made: torch.Tensor = _Cut.apply(self, tensor)  # type: ignore[no-untyped-call]
+        self.tensors[key] = made
+        return made
+
+    def __enter__(self) -> None:
+        self.is_active = True
+
+    def __exit__(self, *error: object) -> None:
+        self.is_active = False
+
+
+class _Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, cuts: Cuts, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.cuts = cuts
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        return None, None if ctx.cuts.is_active else tangents[0]
+
+
+def _last_write(node: Node) -> Node:
+    """The last operator that writes to the result of a node, or the node itself."""
+    writes = [n for n in node.graph.nodes if n in node.users and "effect" in n.meta]
+    return writes[-1] if writes else node
 
 
 def _refused(reason: str) -> DoubleBackwardError:

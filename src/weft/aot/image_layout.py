@@ -58,10 +58,13 @@ VIEWS: Final = frozenset(
 """Views that mean the same elements in any layout, or fail."""
 
 
-def use_channels_last(gm: AtenGraph, device: str | None = None) -> bool:
+def use_channels_last(
+    gm: AtenGraph, device: str | None = None, inner: Sequence[Any] = ()
+) -> bool:
     """Lay out the graph's images as NHWC, in place; returns whether that was done.
 
     device: for a graph without gradients, only if the convolutions are on devices of this type.
+    inner: results that the graph reads again, in another layout than the program gets.
     """
     convolutions = [n for n in gm.graph.nodes if n.target is aten.convolution.default]
     trained = any(n.target is aten.convolution_backward.default for n in gm.graph.nodes)
@@ -69,6 +72,9 @@ def use_channels_last(gm: AtenGraph, device: str | None = None) -> bool:
         convolutions = [n for n in convolutions if n.meta["val"].device.type == device]
     suitable = [n for n in convolutions if _is_suitable(n, trained)]
     if not suitable or sum(map(_products, suitable)) < MIN_PRODUCTS:
+        return False
+    copied = sum(_image_bytes(n) for n in inner)
+    if copied * _MOST_COPIED > sum(_image_bytes(n) for n in convolutions):
         return False
     _Layout(gm.graph, trained).run()
     return True
@@ -137,12 +143,21 @@ def _is_plain_image(value: Any) -> bool:
     )
 
 
+def _image_bytes(node: Node) -> int:
+    value = node.meta["val"]
+    return value.nbytes if _is_plain_image(value) else 0
+
+
 def _products(node: Node) -> int:
     """The number of multiplications of a convolution."""
     weight: Any = node.args[1]
     count: int = node.meta["val"].numel() * prod(weight.meta["val"].shape[1:])
     return count
 
+
+_MOST_COPIED: Final = 4
+"""Inner results have at most that part of the bytes of the convolutions' results: both layouts of
+them are in memory until the backward."""
 
 _INHERITED: Final[tuple[str, ...]] = ("stack", "phase", "runs_again")
 """What is said of a node that holds for its image in another layout."""

@@ -7,7 +7,7 @@ operators::
 
     tracer, traced = trace(gm, inputs)
     joint = trace_backward(tracer, traced)
-    joint.graph       # (inputs, lifted, tangents) -> (values..., gradients...)
+    joint.graph       # (inputs, lifted, tangents) -> (values..., gradients..., those of `inner`)
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class JointGraph:
     """A graph of forward and backward, and the meaning of its outputs and extra inputs."""
 
     graph: Graph
-    n_values: int  # outputs of the forward; gradients follow
+    n_values: int  # outputs of the forward; gradients follow, then those of `inner`
     tangents: list[Node]  # placeholders, one per differentiable value
     tangent_values: list[int]  # index of the value that each tangent belongs to
     gradient_inputs: list[int]  # index of the input that each gradient belongs to
     groups: Groups  # values whose backwards may run one after the other
+    inner: list[int]  # values that the caller gets as they are and that others depend on
 
 
 def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
@@ -53,19 +54,32 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
         raise Unsupported("a gradient of something that is made inside the graph")
     groups = independent_groups(traced.differentiable)
     placeholders, tangents = _add_tangents(tracer, traced)
-    gradients = _run_backward(tracer, traced, list(primals.values()), tangents)
+    visible = _visible(traced)
+    ends = [*primals.values(), *(traced.differentiable[k] for k in visible)]
+    gradients = _run_backward(tracer, traced, ends, tangents)
+    of_values = {k: tracer.recorder.node(g)
+                 for k, g in zip(visible, gradients[len(primals) :], strict=True) if g is not None}
+    inner = {k: node for k, node in of_values.items() if node not in placeholders}
     if tracer.gm.meta.get("reaches_all"):
         gradients = [_zeros(p, tracer) if g is None else g
-                     for p, g in zip(primals.values(), gradients, strict=True)]
-    wanted = [(i, g) for i, g in zip(primals, gradients, strict=True) if g is not None]
+                     for p, g in zip(primals.values(), gradients, strict=False)]
+    wanted = [(i, g) for i, g in zip(primals, gradients, strict=False) if g is not None]
     n_values = len(traced.values)
-    for _, gradient in wanted:
-        traced.values.append(tracer.recorder.node(gradient))
+    traced.values += [tracer.recorder.node(g) for _, g in wanted]
+    traced.values += inner.values()
     traced.close()
     return JointGraph(
         traced.graph, n_values, placeholders, list(traced.differentiable),
-        [i for i, _ in wanted], groups,
+        [i for i, _ in wanted], groups, list(inner),
     )
+
+
+def _visible(traced: Traced) -> list[int]:
+    """The differentiable values that the caller gets as they are, if there are several values."""
+    found = {spec.index for spec in traced.outputs
+             if spec.kind == "value" and not (spec.steps or spec.detached)}
+    several = len(traced.differentiable) > 1
+    return [k for k in traced.differentiable if several and k in found]
 
 
 def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torch.Tensor]]:
@@ -101,16 +115,16 @@ def _dense(value: FakeTensor, evaluator: Evaluator) -> FakeTensor:
 
 
 def _run_backward(
-    tracer: Tracer, traced: Traced, primals: list[torch.Tensor], tangents: list[torch.Tensor]
+    tracer: Tracer, traced: Traced, ends: list[torch.Tensor], tangents: list[torch.Tensor]
 ) -> list[torch.Tensor | None]:
-    """The recorded gradients of the primals. Autocast is off, because programs leave it before the
+    """The recorded gradients of `ends`. Autocast is off, because programs leave it before the
     backward."""
     values = list(traced.differentiable.values())
     tracer.tensors.phase = "backward"
     tracer.recorder.locate = _Locator(tracer)
     try:
         with DisableAutocast(), tracer.recorder:
-            gradients = engine_gradients(values, tangents, primals)
+            gradients = engine_gradients(values, tangents, ends)
     except RuntimeError as error:  # eager would raise only when the backward runs
         raise Unsupported(f"the backward fails: {error}") from error
     return list(gradients)

@@ -9,6 +9,7 @@ Place in the pipeline: the training branch of `pipeline.compile_aot`::
 from __future__ import annotations
 
 import operator
+from functools import cache, partial
 from typing import Any, Final
 
 import torch
@@ -24,12 +25,14 @@ from weft.aot.expand import Lowered
 from weft.aot.global_state import Boxed, without_autocast
 from weft.aot.image_layout import use_channels_last
 from weft.aot.joint import JointGraph
+from weft.aot.layers import Inner, cut_at, inner_results, without_inner
 from weft.aot.operators import draws_numbers
 from weft.aot.partition import Partition, is_view, mark_copies, partition
 from weft.aot.prepare import Compiler, finish, optimize
 from weft.aot.runtime_wrapper import wrap
 from weft.aot.tangents import TangentLayout
 from weft.aot.trace import Traced, Tracer
+from weft.compiling import compiling
 from weft.diagnostics import events
 from weft.runtime.restoring import run_captured
 
@@ -48,24 +51,30 @@ def compile_joint(
     mark_copies(joint.graph)
     joint_gm = optimize(joint.graph, lowered)
     if lowered is not None and "is_stage" not in gm.meta:
-        use_channels_last(joint_gm)
+        results: Any = joint_gm.graph.output_node().args[0]
+        use_channels_last(joint_gm, inner=[results[k] for k in joint.inner])
     with events.stage("partition"):
         parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
     events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
     spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves)
-    redo = DoubleBackward(gm, traced, joint.gradient_inputs, _stale(joint, joint_gm.graph, traced))
+    stale = _stale(joint, joint_gm.graph, traced)
+    redo = DoubleBackward(gm, traced, joint.gradient_inputs, joint.inner, stale)
     forward = compiler(finish(aten_graph.make(parts.forward)))
     of_data = any(s.of_output for s in parts.symbols)
     kept = [i in leaves for i in joint.gradient_inputs]
     alone = bool(joint.groups or traced.mutated or of_data)
-    stages = (tuple(range(len(kept))),) if alone else stages_of(parts.backward, kept)
+    backward = without_inner(parts.backward, joint.inner)
+    stages = (tuple(range(len(kept))),) if alone else stages_of(backward, kept)
     backwards = Backwards(
-        parts.backward, joint.tangent_values, stages, compiler, narrows=not of_data
+        backward, joint.tangent_values, stages, compiler, narrows=not of_data
     )
+    inner = inner_results(parts.backward, joint.tangent_values, () if of_data else joint.inner)
     function = make_function(
         FunctionSpec(
             forward=without_autocast(forward),
             backwards=backwards,
+            inner=inner,
+            cut=cache(partial(_cut_backwards, backwards, parts.backward, inner)),
             redo=redo,
             random_devices=_random_devices(parts.forward),
             watched=_watched(stages, joint.gradient_inputs, leaves),
@@ -74,6 +83,15 @@ def compile_joint(
     )
     call = wrap(traced, function, run_captured(gm))
     return call if torch.is_grad_enabled() else _with_gradients(call)
+
+
+def _cut_backwards(backwards: Backwards, graph: Graph, inner: Inner) -> Backwards:
+    """The backwards of `graph` that end at inner results: made when one is needed."""
+    with compiling():
+        cut = cut_at(graph, backwards.tangents, inner.results)
+    at_once = (tuple(range(len(cut.output_node().args[0]))),)  # type: ignore[arg-type]
+    patterns = backwards.patterns + 2 * len(inner.layers)
+    return Backwards(cut, backwards.tangents, at_once, backwards.compiler, patterns=patterns)
 
 
 def _watched(stages: Stages, inputs: list[int], leaves: set[int]) -> int | None:
@@ -176,7 +194,8 @@ def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[i
             found = {reach.get(a, none) for a in node.all_input_nodes}
             reach[node] = found.pop() if len(found) == 1 else none.union(*found)
     results: Any = graph.output_node().args[0]
-    return tuple(reach.get(g, none) for g in results[joint.n_values :])
+    gradients = results[joint.n_values :][: len(joint.gradient_inputs)]
+    return tuple(reach.get(g, none) for g in gradients)
 
 
 # -- what double backward must know ----------------------------------------------------------------

@@ -56,11 +56,8 @@ class SideEffects:
 
     def replay(self, emit: Emitter) -> None:
         """Emit the statements that make all changes visible."""
-        n_results = len(emit.outputs)
         for value in list(self._touched.values()):
             self.settle(value, emit)
-        for node in emit.outputs[n_results:]:
-            node.meta["stored"] = True  # only by a side effect: see `aot/control_flow.py`
 
     def settle(self, value: SymbolicValue, emit: Emitter) -> None:
         """Emit the changes of one object, unless that was done: early, if the next statement reads

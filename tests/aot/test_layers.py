@@ -1,0 +1,113 @@
+"""Results that other results depend on: gradients with respect to them, hooks, `retain_grad`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import weft
+
+Use = Callable[..., object]
+
+
+def chain(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = torch.tanh(x @ w)
+    o = torch.sin(h @ v)
+    s = o.exp() + h.sum()
+    return h, o, s, (s * o).sum() + h.mean()
+
+
+def retained(h, o, s, loss, *inputs):
+    for result in (h, o, s):
+        result.retain_grad()
+    loss.backward()
+    return h.grad, o.grad, s.grad
+
+
+def hooked(h, o, s, loss, *inputs):
+    handle = o.register_hook(lambda g: g + 1)
+    handle.remove()
+    h.register_hook(lambda g: 2 * g + 1)
+    loss.backward()
+
+
+def backward_of_what_a_hook_sees(f: Use, *inputs) -> None:
+    def loss() -> torch.Tensor:  # the hooked result is gone when the backward runs
+        h, _, _, loss = f(*inputs)
+        h.register_hook(lambda g: 2 * g + 1)
+        return loss
+
+    loss().backward()
+
+
+def asked_for(h, o, s, loss, *inputs):
+    return torch.autograd.grad(loss + o.sum(), [h, s, *inputs])
+
+
+def asked_for_one(h, o, s, loss, *inputs):
+    (gradient,) = torch.autograd.grad(loss, h, retain_graph=True)
+    loss.backward()
+    return gradient
+
+
+def penalized(h, o, s, loss, x, w, v):
+    gradients = torch.autograd.grad(loss, [h, o, w], create_graph=True)
+    (loss + sum(g.pow(2).sum() for g in gradients)).backward()
+    return [g.detach() for g in gradients]
+
+
+def batched(h, o, s, loss, *inputs):
+    losses, rows = torch.stack([loss, loss * 2]), torch.eye(2, dtype=loss.dtype)
+    return torch.autograd.grad(losses, [h, inputs[1]], rows, is_grads_batched=True)
+
+
+def plain(h, o, s, loss, *inputs):
+    versions = [t._version for t in (h, o, s, loss)]
+    loss.mul_(2)
+    (loss + h.sum()).backward()
+    return versions
+
+
+def seen(call: Use, use: Use) -> tuple[object, ...]:
+    torch.manual_seed(0)
+    sizes = (4, 3), (3, 5), (5, 2)
+    inputs = [torch.randn(n, dtype=torch.float64, requires_grad=True) for n in sizes]
+    found = use(call, *inputs) if use is backward_of_what_a_hook_sees else use(
+        *call(*inputs), *inputs)
+    return found, [i.grad for i in inputs]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_gradients_of_results_that_others_depend_on(backend: str) -> None:
+    """`torch.autograd.grad` raised, hooks saw the direct part: results of one node are siblings."""
+    compiled = weft.compile(chain, backend=backend, fullgraph=True)
+    uses = [retained, hooked, backward_of_what_a_hook_sees, asked_for, asked_for_one, penalized,
+            batched]
+    for use in uses + [plain] * (backend == "aot_eager"):
+        torch.testing.assert_close(seen(compiled, use), seen(chain, use), msg=use.__name__)
+
+
+def test_variables_that_live_across_a_graph_break() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        h = x.exp()
+        y = (h * h).sum()
+        print(end="")
+        return torch.autograd.grad(y, h)[0] + 1
+
+    x = torch.linspace(0, 1, 3, requires_grad=True)
+    torch.testing.assert_close(weft.compile(f, backend="aot_eager")(x), f(x))
+
+
+def test_random_numbers_of_a_gradient_with_respect_to_a_result_are_those_of_the_forward() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = torch.nn.functional.dropout(x * 2)
+        return h, (torch.nn.functional.dropout(h) * x).sum()
+
+    x = torch.ones(64, requires_grad=True)
+    h, loss = weft.compile(f, backend="aot_eager", fullgraph=True)(x)
+    (again,) = torch.autograd.grad(loss, h, create_graph=True)
+    (gradient,) = torch.autograd.grad(loss, h)
+    assert torch.equal(again, gradient)
+    assert torch.equal((gradient * h).sum(), loss)
