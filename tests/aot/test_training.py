@@ -612,3 +612,14 @@ def test_outputs_on_one_memory_that_a_backward_inside_went_through() -> None:
     assert [t._is_view() for t in found] == [t._is_view() for t in expected]
     found[2].backward()
     torch.testing.assert_close(w.grad, torch.full((3,), 2 + torch.e))
+
+
+def test_a_result_requires_gradients_where_autograd_finds_none_for_any_input() -> None:
+    """The input was detached as one that the graph detaches: norms of order 0."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.norm(x, 0)
+
+    x = torch.ones(3, requires_grad=True)
+    result = weft.compile(f, backend="aot_eager", fullgraph=True)(x)
+    assert torch.autograd.grad(result, x, allow_unused=True) == (None,)

@@ -163,6 +163,8 @@ def _spec(
 
 def _without_gradients(tracer: Tracer, joint: JointGraph) -> set[int]:
     """Inputs that require gradients, which the graph gives none (it detaches them)."""
+    if not joint.gradient_inputs:  # the values require gradients all the same
+        return set()
     return {i for i, p in enumerate(tracer.primals)
             if p is not None and p.requires_grad and p.is_leaf} - set(joint.gradient_inputs)
 
