@@ -58,6 +58,11 @@ def penalized(h, o, s, loss, x, w, v):
     return [g.detach() for g in gradients]
 
 
+def differentiated_twice(h, o, s, loss, x, w, v):
+    (first,) = torch.autograd.grad(loss, h, create_graph=True)
+    return torch.autograd.grad(first.pow(2).sum(), [h, o, x])
+
+
 def batched(h, o, s, loss, *inputs):
     losses, rows = torch.stack([loss, loss * 2]), torch.eye(2, dtype=loss.dtype)
     return torch.autograd.grad(losses, [h, inputs[1]], rows, is_grads_batched=True)
@@ -84,7 +89,7 @@ def test_gradients_of_results_that_others_depend_on(backend: str) -> None:
     """`torch.autograd.grad` raised, hooks saw the direct part: results of one node are siblings."""
     compiled = weft.compile(chain, backend=backend, fullgraph=True)
     uses = [retained, hooked, backward_of_what_a_hook_sees, asked_for, asked_for_one, penalized,
-            batched]
+            differentiated_twice, batched]
     for use in uses + [plain] * (backend == "aot_eager"):
         torch.testing.assert_close(seen(compiled, use), seen(chain, use), msg=use.__name__)
 

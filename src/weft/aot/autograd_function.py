@@ -43,7 +43,7 @@ from weft.aot.backward_stages import (
 from weft.aot.backwards import Backwards, Indices
 from weft.aot.global_state import Boxed, RandomState, no_autocast
 from weft.aot.independent import Groups
-from weft.aot.layers import Inner, Layer, Watch, is_cut_now, layering, note_hook
+from weft.aot.layers import Cuts, Inner, Layer, Watch, is_cut_now, layering, note_hook
 from weft.aot.runtime_wrapper import bases
 from weft.aot.saved_values import drop
 from weft.aot.symbols import SymbolSource
@@ -88,7 +88,8 @@ class FunctionSpec:
     random_devices: frozenset[torch.device]  # devices whose generators the forward uses
     droppable: tuple[int, ...]  # saved tensors that the forward could compute again
     redo: Callable[
-        [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None, bool],
+        [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None,
+         Cuts | None],
         list[torch.Tensor | None],
     ]
 
@@ -186,6 +187,8 @@ def _gradients(
     spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None, linked: bool
 ) -> Gradients | Iterator[Gradients]:
     """All gradients by position or, if linked, stage by stage as they are needed."""
+    if given is not None and not given:  # a run of the engine that ends at inner values
+        return [None] * len(spec.gradient_inputs)
     batched = _are_batched(grads, spec.layouts)
     saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
     wanted = None if batched else _wanted(ctx, spec, linked)
@@ -200,13 +203,14 @@ def _contributions(
     """The tangents of a layer's values and, if somebody sees the gradients of those that they read,
     what they contribute to these. The gradients of inputs are then computed here too."""
     ctx = watch.owner()
-    if not watch.decide(partial(_is_plain, ctx, spec)):
+    given = {k for k, tangent in zip(layer.own, tangents, strict=True) if tangent is not None}
+    if not given or not watch.decide(partial(_is_plain, ctx, spec)):
         return [*tangents, *([None] * len(layer.reads))]
     grads: list[Any] = [None] * spec.n_values
     for i, k in enumerate(layer.own):
-        if tangents[i] is not None:
+        if k in given:
             grads[k] = spec.layouts[k].fit_own(tangents, i)
-    watch.given |= {k for k in layer.own if grads[k] is not None}
+    watch.given |= given
     first = len(spec.gradient_inputs)
     read = [first + spec.inner.results.index(k) for k in layer.reads]
     found = _cut_gradients(spec, ctx, _kept_saved(ctx), grads, read)
@@ -219,9 +223,8 @@ def _last_gradients(
 ) -> Gradients | Iterator[Gradients]:
     """The gradients of inputs, after layers have computed their part."""
     saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
-    before = ctx.watch.taken()
     found = _cut_gradients(spec, ctx, saved, grads, ())
-    return _added(before, found[: len(spec.gradient_inputs)])
+    return _added(ctx.watch.taken(), found[: len(spec.gradient_inputs)])
 
 
 def _added(left: Gradients, right: Gradients) -> Gradients:
@@ -241,6 +244,8 @@ def _cut_gradients(
     inputs = range(len(spec.gradient_inputs)) if wanted is None else wanted
     wanted = frozenset((*inputs, *read))
     given = frozenset(k for k in spec.layouts if grads[k] is not None)
+    if not given:
+        return [None] * (len(spec.gradient_inputs) + len(spec.inner.results))
     if torch.is_grad_enabled() or _are_batched(grads, spec.layouts):
         return _differentiably(spec, ctx, saved, grads, wanted, is_cut=True)
     return _computed(  # type: ignore[return-value]  # at once, not in stages
@@ -477,7 +482,7 @@ def _differentiably(
     if spec.droppable and torch.is_grad_enabled():
         drop(saved, spec.droppable)
         ctx.dropped = True
-    return spec.redo(inputs, by_value, random, wanted, is_cut)
+    return spec.redo(inputs, by_value, random, wanted, ctx.watch.cuts() if is_cut else None)
 
 
 def _original_inputs(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:

@@ -21,6 +21,7 @@ from weft._torch import tree_flatten
 from weft.aot.autograd_function import DoubleBackwardError
 from weft.aot.backwards import Indices
 from weft.aot.global_state import AutocastState, RandomState
+from weft.aot.layers import Cuts
 from weft.aot.trace import Traced
 
 
@@ -41,14 +42,14 @@ class DoubleBackward:
 
     def __call__(
         self, inputs: list[Any], tangents: dict[int, torch.Tensor], random: RandomState | None,
-        wanted: Indices | None, is_cut: bool,
+        wanted: Indices | None, cuts: Cuts | None,
     ) -> list[torch.Tensor | None]:
         """The `wanted` gradients (None: all), differentiable if gradients are enabled.
 
-        `is_cut`: gradients end at inner results, and those of the inner results follow.
+        `cuts`: gradients end at inner results, and those of the inner results follow.
         """
         create_graph = torch.is_grad_enabled()
-        count = len(self.gradient_inputs) + len(self.inner) * is_cut
+        count = len(self.gradient_inputs) + (0 if cuts is None else len(self.inner))
         chosen = [k for k in range(count) if wanted is None or k in wanted]
         gradients: list[torch.Tensor | None] = [None] * count
         if not tangents or not chosen:
@@ -56,14 +57,9 @@ class DoubleBackward:
         self._check(tangents)
         replay = nullcontext() if random is None else random.replayed()
         with torch.enable_grad(), replay:
-            given = list(inputs)
-            for i in self.mutated:
-                given[i] = given[i].clone()
-            flat, cuts = self._run(given[: self.n_inputs], is_cut)
+            flat, ends = self._run(inputs, cuts)
             values = [self._value(flat, k, tangent) for k, tangent in tangents.items()]
-            ends = [inputs[i] for i in self.gradient_inputs]
-            ends += [cuts.tensors[k] for k in self.inner] if is_cut else []
-            with cuts:
+            with nullcontext() if cuts is None else cuts:
                 found = torch.autograd.grad(
                     values, [ends[k] for k in chosen], list(tangents.values()),
                     create_graph=create_graph, allow_unused=True,
@@ -72,12 +68,23 @@ class DoubleBackward:
             gradients[k] = gradient
         return gradients
 
-    def _run(self, inputs: list[Any], is_cut: bool) -> tuple[list[Any], Cuts]:
-        """The results of the captured graph, and its cuts at inner ones."""
-        cuts = Cuts()
+    def _run(
+        self, inputs: list[Any], cuts: Cuts | None
+    ) -> tuple[list[Any], list[torch.Tensor]]:
+        """The results of the captured graph, and what gradients are taken for."""
+        if cuts is not None and cuts.run is not None:
+            return cuts.run
+        given = list(inputs)
+        for i in self.mutated:
+            given[i] = given[i].clone()
+        given = given[: self.n_inputs]
+        ends = [inputs[i] for i in self.gradient_inputs]
         with self.autocast:
-            result = self.cut_graph(cuts, *inputs) if is_cut else self.gm.forward(*inputs)
-        return tree_flatten(result)[0], cuts
+            result = self.gm.forward(*given) if cuts is None else self.cut_graph(cuts, *given)
+        if cuts is None:
+            return tree_flatten(result)[0], ends
+        cuts.run = tree_flatten(result)[0], [*ends, *(cuts.tensors[k] for k in self.inner)]
+        return cuts.run
 
     @cached_property
     def cut_graph(self) -> GraphModule:
@@ -111,39 +118,6 @@ class DoubleBackward:
         if found is None or found.size() != tangent.size():
             raise _refused("outputs that share memory")
         return found  # type: ignore[no-any-return]
-
-
-@final
-class Cuts:
-    """Copies of tensors at which gradients end within a block. Gradients of gradients, taken after
-    it, do not end there."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[int, torch.Tensor] = {}
-        self.is_active = False
-
-    def add(self, key: int, tensor: torch.Tensor) -> torch.Tensor:
-        """A cut behind `tensor`."""
-        made: torch.Tensor = _Cut.apply(self, tensor)  # type: ignore[no-untyped-call]
-        self.tensors[key] = made
-        return made
-
-    def __enter__(self) -> None:
-        self.is_active = True
-
-    def __exit__(self, *error: object) -> None:
-        self.is_active = False
-
-
-class _Cut(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, cuts: Cuts, tensor: torch.Tensor) -> torch.Tensor:
-        ctx.cuts = cuts
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *tangents: Any) -> Any:
-        return None, None if ctx.cuts.is_active else tangents[0]
 
 
 def _last_write(node: Node) -> Node:

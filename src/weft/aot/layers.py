@@ -143,14 +143,57 @@ def cut_at(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Gra
 
 
 @final
+class Cuts:
+    """The inner results where gradients end within a block, when the captured graph runs again.
+    Gradients of gradients, taken after the block, do not end there.
+
+    `live`: the results that the program holds; what it computes from gradients depends on them.
+    """
+
+    def __init__(self, live: dict[int, torch.Tensor]) -> None:
+        self.live = live
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.is_active = False
+        self.run: tuple[list[Any], list[torch.Tensor]] | None = None
+        """What the graph gave and gradients are taken for, for the other layers."""
+
+    def add(self, key: int, tensor: torch.Tensor) -> torch.Tensor:
+        """A cut behind an inner result, computed as `tensor`."""
+        made = _cut(self, self.live.get(key, tensor))
+        self.tensors[key] = made
+        return made
+
+    def __enter__(self) -> None:
+        self.is_active = True
+
+    def __exit__(self, *error: object) -> None:
+        self.is_active = False
+
+
+class _Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, cuts: Cuts, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.cuts = cuts
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        return None, None if ctx.cuts.is_active else tangents[0]
+
+
+_cut: Callable[[Cuts, torch.Tensor], torch.Tensor] = _Cut.apply
+
+
+@final
 class Watch:
     """Whether anybody may see the gradients of a call's inner results."""
 
-    __slots__ = ("_decided", "_hooks", "_results", "given", "gradients", "owner")
+    __slots__ = ("_cuts", "_decided", "_hooks", "_results", "given", "gradients", "owner")
 
-    def __init__(self, owner: Any, results: Sequence[torch.Tensor]) -> None:
+    def __init__(self, owner: Any, results: dict[int, torch.Tensor]) -> None:
         self.owner = ref(owner)  # the compiled function's autograd node
-        self._results = [ref(result) for result in results]
+        self._results = {k: (ref(result), result._version) for k, result in results.items()}
+        self._cuts: Cuts | None = None
         self._hooks: list[Any] = []
         self._decided = -1, False  # in which run of the engine
         self.given: Indices = frozenset()  # results whose tangents layers have used
@@ -158,7 +201,7 @@ class Watch:
 
     def add_hooks(self, tensor: torch.Tensor) -> None:
         """The program registers a hook on a result."""
-        if any(result() is tensor for result in self._results):
+        if any(result() is tensor for result, _ in self._results.values()):
             self._hooks.append(tensor._backward_hooks)
 
     def decide(self, is_plain: Callable[[], bool]) -> bool:
@@ -169,21 +212,35 @@ class Watch:
         run = current_graph_task()
         if self._decided[0] != run:
             self._decided = run, self._is_seen(is_plain)
-            self.given, self.gradients = frozenset(), ()
+            self.given, self.gradients, self._cuts = frozenset(), (), None
         return self._decided[1]
 
     def _is_seen(self, is_plain: Callable[[], bool]) -> bool:
         if any(self._hooks):
             return True
-        alive = [tensor for result in self._results if (tensor := result()) is not None]
+        alive = [t for result, _ in self._results.values() if (t := result()) is not None]
         if any(tensor.retains_grad for tensor in alive):
             return True
+        if torch.is_grad_enabled():  # gradients may be differentiated with respect to them
+            return bool(alive)
         return bool(alive) and not is_plain() and any(is_executed(t.grad_fn) for t in alive)
 
     def taken(self) -> Sequence[torch.Tensor | None]:
         """The gradients of inputs that layers have computed, once."""
-        found, self.gradients = self.gradients, ()
+        found, self.gradients, self._cuts = self.gradients, (), None
         return found
+
+    def cuts(self) -> Cuts:
+        """The cuts for another run of the captured graph: one run serves a whole backward that is
+        differentiated."""
+        if not torch.is_grad_enabled():
+            return Cuts({})
+        if self._cuts is None:
+            self._cuts = Cuts({
+                k: t for k, (result, version) in self._results.items()
+                if (t := result()) is not None and t._version == version
+            })
+        return self._cuts
 
     def has_cut(self) -> bool:
         """Whether a layer has decided so in this backward."""
@@ -209,7 +266,7 @@ def layering(inner: Inner, contributions: Contributions) -> Callable[[Sequence[A
 
     def add_layers(values: Sequence[Any]) -> None:
         owner = values[inner.top].grad_fn
-        watch = owner.watch = Watch(owner, [values[k] for k in inner.results])
+        watch = owner.watch = Watch(owner, {k: values[k] for k in inner.results})
         for enter, own, reads in steps:
             tensors: tuple[torch.Tensor, ...] = tuple([values[k] for k in own])
             versions = tuple([tensor._version for tensor in tensors])
