@@ -28,6 +28,7 @@ CASES: dict[str, Any] = {
     "activations": (lambda x: (F.gelu(x), F.silu(x), F.elu(x), F.softplus(x), F.hardswish(x)), X),
     "gelu far from and at zero": (
         lambda x: (F.gelu(x), F.gelu(x.double())), torch.tensor([-1e30, -99.0, -13.1, -0.0, 1e30])),
+    "rrelu": (lambda x: (F.rrelu(x), F.rrelu(x, 0.5, 1.0)), X),
     "tanh gelu": (lambda x: F.gelu(x, approximate="tanh"), X),
     "hardswish that overflows": (lambda x: F.hardswish(x * 1e38), X),
     "nan_to_num": (lambda x: torch.nan_to_num(x / 0), X),

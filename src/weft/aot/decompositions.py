@@ -184,6 +184,17 @@ def masked_number(x: Any, indices: Any, values: Any, accumulate: bool = False) -
     return torch.where(mask, x + values if accumulate else values, x)
 
 
+@decomposition(aten.rrelu_with_noise_functional.default)
+def mean_rrelu(
+    x: Any, noise: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+    generator: Any = None,
+) -> tuple[Any, Any]:
+    """Outside of training, the slope is the mean of the bounds."""
+    if training:
+        raise NotImplementedError("random slopes")
+    return aten.leaky_relu(x, (lower + upper) / 2), noise
+
+
 @decomposition(aten.slice_backward.default)
 def padded_slice(grad: Any, sizes: Any, dim: int, start: Any, end: Any, step: Any) -> Any:
     """Zeros around the gradient, for symbolic sizes: PyTorch's formula asks whether the slice is
