@@ -111,3 +111,14 @@ def test_gradients_of_sums_repeat_their_elements() -> None:
     torch.testing.assert_close(found, wanted, check_stride=True)
     assert found.stride() == (4, 0, 1)
     assert weft.stats()["extern_calls"] == calls
+
+
+def test_strides_of_dimensions_of_size_one_are_those_of_eager() -> None:
+    """A view of a product had strides (1, 1)."""
+    def rows(x, weight):
+        product = torch.tensordot(x, weight, 1)
+        return product, (product + 1).view(1, 4), product.sum(1, keepdim=True).T
+
+    given = torch.randn(3), torch.randn(3, 1, 4)
+    found = weft.compile(rows, fullgraph=True)(*given)
+    assert [t.stride() for t in found] == [t.stride() for t in rows(*given)]

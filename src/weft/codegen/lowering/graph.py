@@ -267,7 +267,10 @@ class GraphLowering:
         placed = value.realize()
         taken = placed.buffer in self._returned  # two outputs never share memory
         if not taken and _same_strides(placed.shape, placed.strides, strides):
-            return value
+            if placed.strides == strides:
+                return value
+            same = Strided(placed.buffer, value.shape, strides, placed.offset)
+            return Value(value.shape, value.dtype, same, value.device, self)
         if not is_supported(value.dtype) or dense_layout(value.shape, strides) is None:
             return self._lay_out_by_aten(value, strides)
         copy = Value(value.shape, value.dtype, Lazy(value.at), value.device, self)
