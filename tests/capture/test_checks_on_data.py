@@ -215,3 +215,55 @@ def test_what_an_operator_asks_of_its_data_and_refuses_otherwise_is_answered(bac
         compiled(x, window * 0)
     stats = weft.stats()
     assert (stats["graphs"], stats["graph_breaks"]) == (1, 0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_tests_for_nan_are_expected_to_find_none(backend):
+    """A training step that skips bad batches was three graphs."""
+    def make():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False), torch.nn.BatchNorm1d(3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        skipped = []
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).pow(3).mean()
+            if not torch.isfinite(loss):
+                skipped.append(len(skipped))
+                return None, skipped
+            loss.backward()
+            bad = torch.stack([torch.isnan(p.grad).any() for p in model.parameters()]).any()
+            if bad.item() or torch.isinf(model[0].weight.grad).sum() > 0:
+                return "bad", skipped
+            optimizer.step()
+            return model[0].weight.clone(), model[1].running_var.clone()
+
+        return step
+
+    weft.reset()
+    eager, compiled = make(), weft.compile(make(), backend=backend)
+    good, bad = torch.randn(4, 2), torch.full((4, 2), float("nan"))
+    for x in (good, good * 2, bad, good, bad, good * 3):
+        compare(run(eager, (x,), {}), run(compiled, (x,), {}))
+    assert weft.stats()["graph_breaks"] == 0
+
+
+def test_tests_for_nan_that_find_some_break():
+    def f(x):
+        if torch.isnan(x).any():
+            x = torch.nan_to_num(x)
+        return x * 2
+
+    calls = [(torch.ones(2),)] + [(torch.full((2,), float("nan")),)] * 20
+    check(f, *calls, breaks=1)
+
+
+def test_loops_while_numbers_are_finite_break():
+    def f(x):
+        while torch.isfinite(x).all():
+            x = x * x
+        return x
+
+    check(f, (torch.full((2,), 3.0),), breaks=None)
+    assert weft.stats()["graph_breaks"] > 0

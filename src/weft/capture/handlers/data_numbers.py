@@ -27,7 +27,8 @@ from weft.capture.breaks import StartOver, graph_break
 from weft.capture.opcodes.control import CHECK_DATA
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant
-from weft.capture.values.data_numbers import add_check
+from weft.capture.values.data_numbers import add_check, add_test, negated
+from weft.capture.values.finite_tests import if_finite
 from weft.capture.values.functions import rule
 from weft.capture.values.symbolic_numbers import (
     DIVISORS,
@@ -36,8 +37,11 @@ from weft.capture.values.symbolic_numbers import (
     SymbolicNumberValue,
     number_node,
 )
-from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.tensors import LIKELY_TRUTH, TENSOR_METHODS, TensorValue, run
+from weft.runtime.data_checks import hold_expected
+from weft.shapes.expr import subs, symbol_of
 from weft.shapes.guard import opposite
+from weft.shapes.relation import Junction, Relation, condition_symbols, rewrite
 from weft.shapes.symnode import UndecidedValue, certainly_equal
 
 if TYPE_CHECKING:
@@ -65,8 +69,7 @@ def _item(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> S
     found = None if args or kwargs else tensor.known_number(tx)
     if found is not None:
         return found
-    one = all(type(n) is int and n == 1 for n in tensor.example.shape)
-    _require(tx, tensor, "item", one and not args and not kwargs)
+    _require(tx, tensor, "item", _has_one_element(tensor) and not args and not kwargs)
     value = run(tx, "call_method", "item", [tensor], {})
     tx.builder.n_calls -= 1  # a number alone is not worth a graph
     return value
@@ -177,16 +180,24 @@ def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
         return False
     if value.known_data(tx) is not None or value.known_number(tx) is not None:
         return False
-    if any(type(n) is not int or n != 1 for n in value.example.shape):
+    if not _has_one_element(value):
         return False
+    _check(tx, _is_truth(tx, value, wanted))
+    tx.note_check()
+    return True
+
+
+def _has_one_element(tensor: TensorValue) -> bool:
+    return all(type(n) is int and n == 1 for n in tensor.example.shape)
+
+
+def _is_truth(tx: Interpreter, value: TensorValue, wanted: bool) -> SymbolicValue:
+    """The condition that the truth of a tensor of one element is the wanted one."""
     flag: SymbolicValue = value
     if value.example.dtype is not torch.bool:
         flag = run(tx, "call_function", torch.ne, [value, constant(0)], {})
     number = run(tx, "call_method", "to", [flag, constant(torch.int64)], {})
-    truth = tx.binary("eq", number.method(tx, "item", [], {}), constant(int(wanted)))
-    _check(tx, truth)
-    tx.note_check()
-    return True
+    return tx.binary("eq", number.method(tx, "item", [], {}), constant(int(wanted)))
 
 
 def _check_number(tx: Interpreter, value: SymbolicNumberValue, wanted: bool) -> bool:
@@ -202,24 +213,78 @@ def _check_number(tx: Interpreter, value: SymbolicNumberValue, wanted: bool) -> 
 
 def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
     """Assume that `if rows.numel() == 0` is false, unless the branch ends a loop."""
-    if value.python_type() is float or not tx.shapes.data.may_expect or tx.frame is None:
-        return None
-    place = (tx.frame.code, tx.frame.current.offset)
-    if place in tx.policy.unexpected:
+    if value.python_type() is float or not _may_expect(tx):
         return None
     condition = value if isinstance(value.example, torch.SymBool) else tx.binary(
         "ne", value, constant(0))
     if not _depends_on_data(tx, condition):
         return None
-    expected = tx.shapes.expect(condition.example.node.value)  # type: ignore[attr-defined]
+    asked = condition.example.node.value  # type: ignore[attr-defined]
+    expected: bool | None = tx.shapes.expect(asked)
+    if expected is None:
+        expected = _if_finite(tx, asked)
+        if expected is not None:
+            test = condition.proxy(tx)
+            _expect(tx, asked if expected else opposite(asked),
+                    test if expected else negated(tx, test))
     if expected is not None:
-        times, turn = tx.data.expected_at, (place, tx.data.turns)
-        times[place] += 1
-        times[turn] += 1
-        if times[turn] > _MOST_TURNS or times[place] > _MOST_TIMES:
-            tx.policy.unexpected.add(place)
-            raise StartOver
+        _count_expectation(tx)
     return expected
+
+
+def _likely_truth(tx: Interpreter, value: TensorValue) -> bool | None:
+    """Assume that what the program tests for NaN and infinity is finite."""
+    if not _may_expect(tx) or not _has_one_element(value):
+        return None
+    expected = if_finite(value.proxy(tx))
+    if expected is not None:
+        likely = _is_truth(tx, value, expected)
+        _expect(tx, likely.example.node.value, likely.proxy(tx))  # type: ignore[attr-defined]
+        _count_expectation(tx)
+    return expected
+
+
+def _if_finite(tx: Interpreter, asked: Any) -> bool | None:
+    """The truth of a condition on numbers that tell whether others are finite, if they are."""
+    if not isinstance(asked, (Relation, Junction)):
+        return None
+    values: dict[Any, Any] = {}
+    for symbol in condition_symbols(asked):
+        place = tx.data.places.get(symbol_of(symbol).name)
+        answer = None if place is None else if_finite(place[0])
+        if answer is None:
+            return None
+        values[symbol] = int(answer)
+    outcome = rewrite(asked, lambda value: subs(value, values))
+    return outcome if isinstance(outcome, bool) else None
+
+
+def _expect(tx: Interpreter, asked: Any, test: Any) -> None:
+    """Assume a condition, whose node is `test`; if the graph finds it false, the frame runs
+    eagerly."""
+    add_test(tx, test, "expected of data: finite numbers", hold_expected)
+    tx.shapes.require(asked)
+    tx.data.n_checked = len(tx.shapes.asserts)
+    tx.note_check()
+
+
+def _may_expect(tx: Interpreter) -> bool:
+    """Whether the current branch may be expected to go one way."""
+    if not tx.shapes.data.may_expect or tx.frame is None:
+        return False
+    return (tx.frame.code, tx.frame.current.offset) not in tx.policy.unexpected
+
+
+def _count_expectation(tx: Interpreter) -> None:
+    """Count an assumption at the current branch; it was the last if that ends a loop."""
+    assert tx.frame is not None
+    place = (tx.frame.code, tx.frame.current.offset)
+    times, turn = tx.data.expected_at, (place, tx.data.turns)
+    times[place] += 1
+    times[turn] += 1
+    if times[turn] > _MOST_TURNS or times[place] > _MOST_TIMES:
+        tx.policy.unexpected.add(place)
+        raise StartOver
 
 
 def _check_divisor(tx: Interpreter, divisor: Any) -> None:
@@ -231,6 +296,7 @@ def _check_divisor(tx: Interpreter, divisor: Any) -> None:
 DIVISORS.append(_check_divisor)
 CHECK_DATA.append(_check_truth)
 EXPECTED.append(_expected_truth)
+LIKELY_TRUTH.append(_likely_truth)
 
 
 @rule(check_is_size)

@@ -13,5 +13,6 @@ family of values stands for which Python type; every other file is one family, o
   `numpy_arrays`, `random_generators`;
 - sizes and numbers that change: `symbolic_numbers`, `symbolic_ranges`, `symbolic_texts`,
   `math_functions`, `float_operations`;
-- what depends on tensors' data: `data_numbers`, `known_data`, `size_tensors`, `input_tests`.
+- what depends on tensors' data: `data_numbers`, `known_data`, `size_tensors`, `input_tests`,
+  `finite_tests`.
 """

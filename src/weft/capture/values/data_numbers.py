@@ -126,6 +126,16 @@ def add_check(
     check: Callable[[bool | torch.SymBool, str], None] = hold,
 ) -> None:
     """Add a call to the graph that raises unless the condition holds."""
-    test = condition_node(tx, condition, number)
+    add_test(tx, condition_node(tx, condition, number), message, check)
+
+
+def negated(tx: Interpreter, test: fx.Node) -> Any:
+    """The node of the opposite of a symbolic bool."""
+    return _apply(tx, torch.sym_not, test)
+
+
+def add_test(tx: Interpreter, test: Any, message: str,
+             check: Callable[[bool | torch.SymBool, str], None]) -> None:
+    """As `add_check`, for the node of a symbolic bool."""
     node = tx.builder.call("call_function", check, (test, message), {}, None, tx.stack())
     node.meta["effect"] = True

@@ -167,6 +167,8 @@ class TensorValue(SymbolicValue):
             return found.truth(tx)
         answer = outcome(tx, self.proxy(tx))
         if answer is None:
+            answer = LIKELY_TRUTH[0](tx, self)
+        if answer is None:
             raise graph_break("data-dependent-branch", f"a branch on {self!r}", self.proxy(tx))
         return answer
 
@@ -312,6 +314,9 @@ _NUMBERS = (int, float, complex, numpy.integer, numpy.floating)
 
 TENSOR_METHODS: dict[str, Any] = {}
 """Methods with a rule of their own: (tx, tensor, args, kwargs) -> value."""
+
+LIKELY_TRUTH: list[Callable[[Any, TensorValue], bool | None]] = []
+"""Assumes the likely truth of a tensor, which the graph then checks, or returns None."""
 
 GETTERS: dict[str, Callable[[Any, TensorValue], SymbolicValue]] = {}
 """Attributes with a rule of their own."""
