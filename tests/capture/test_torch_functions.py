@@ -330,3 +330,17 @@ def test_first_observation_by_channel_resizes_the_ranges():
     for x in (X, 2 * X):
         torch.testing.assert_close(compiled(x), observer(x))
     torch.testing.assert_close(dict(twin.named_buffers()), dict(observer.named_buffers()))
+
+
+def test_views_of_normal_tensors_in_inference_mode():
+    """They are normal tensors, too: fakes of their results were inference tensors, and refused."""
+    table = torch.nn.Parameter(torch.randn(4, 6))
+
+    def f(x):
+        first, *_ = table.unbind()
+        return x + first + table[:2].sum(0), table.t(), x.view(-1)[::2], table.view(2, 12).detach()
+
+    with torch.inference_mode():
+        check(f, (torch.randn(6),), graphs=1, breaks=0)
+        made = weft.compile(f, backend="inductor", fullgraph=True)(torch.randn(6))
+    assert [one.is_inference() for one in made] == [True, False, True, False]

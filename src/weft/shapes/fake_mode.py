@@ -193,6 +193,9 @@ class MemoFakeMode(FakeTensorMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """The operator's result on fakes, cached or computed."""
+        if torch.is_inference_mode_enabled() and func.is_view and not args[0].is_inference():
+            with torch.inference_mode(False), torch.no_grad():  # it is not one, either
+                return self.dispatch(func, types, args, kwargs)
         if self._refuses_sizes and func in _SIZE_QUESTIONS:
             raise SizesAskedError(str(func))
         if func is _DEVICE and type(args[0]) is FakeTensor:  # C++ asks it in most operators
