@@ -186,3 +186,17 @@ def test_sparse_results(backend: str) -> None:
     ):
         x = torch.eye(3)
         torch.testing.assert_close(weft.compile(function, backend=backend)(x), function(x))
+
+
+def test_factories_that_write_to_a_given_tensor():
+    """PyTorch has no functional form of `eye.out`; weft's own takes the tensor, too."""
+    def f(x):
+        made, numbers = torch.empty(3, 3), torch.empty(4)
+        torch.eye(3, out=made)
+        torch.linspace(0, 1, 4, out=numbers[:])
+        return made + x, numbers, torch.eye(*x.shape, out=x)
+
+    found, given = torch.ones(3, 3), torch.ones(3, 3)
+    compiled = weft.compile(f, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(given), f(found))
+    torch.testing.assert_close(given, found)

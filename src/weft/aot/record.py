@@ -164,7 +164,8 @@ class Recorder(DispatchMode):
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in known.mutated]
         if known.is_out:
             self._resize_out(known, args, kwargs)
-            names = {name for _, name in known.mutated}
+            taken = {a.name for a in known.functional._schema.arguments}  # by a form of weft's own
+            names = {name for _, name in known.mutated} - taken
             kwargs = {k: v for k, v in kwargs.items() if k not in names}
         kwargs = {**known.defaults_from(len(args)), **kwargs}
         node, _ = self.tensors.append(
