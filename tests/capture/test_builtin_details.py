@@ -313,6 +313,19 @@ def test_a_thread_is_looked_up_by_its_own_number() -> None:
     assert (*found, compiled(X)[1]) == ("other", "first")
 
 
+def test_a_thread_is_looked_up_in_an_empty_dictionary() -> None:
+    known: dict[int, str] = {}  # opt_einsum's caches, before any is shared
+
+    def f(x: Any) -> Any:
+        return x + 1, known.get(threading.get_ident(), "none")
+
+    compiled = weft.compile(f, backend="eager", fullgraph=True)
+    assert compiled(X)[1] == "none"
+    known[threading.get_ident()] = "one"
+    compiled = weft.compile(f, backend="eager")
+    assert compiled(X)[1] == "one"
+
+
 PLAIN: contextvars.ContextVar[int] = contextvars.ContextVar("PLAIN")
 WITH_DEFAULT = contextvars.ContextVar("WITH_DEFAULT", default=5)
 

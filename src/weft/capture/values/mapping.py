@@ -187,8 +187,10 @@ class DictValue(ContainerMethods):
         if key.__class__ is str or self.original is None or self.source is None:
             return
         if key.__class__ is RunTimeKey:
-            if not key.number.fresh:  # a thread's number or an id may be among the keys
+            if self.original and not key.number.fresh:  # a thread's number or an id may be a key
                 raise graph_break("unknown-operation", f"{key.number!r} as a key")
+            if not key.number.fresh:
+                tx.guards.add(self.source, "len", 0)
         elif key.__class__ is not UserKey:
             tx.identities.guard_lookup(self.source, self.original, key)
 
