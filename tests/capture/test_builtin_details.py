@@ -313,6 +313,17 @@ def test_a_thread_is_looked_up_by_its_own_number() -> None:
     assert (*found, compiled(X)[1]) == ("other", "first")
 
 
+def test_the_dictionary_of_a_thread_local() -> None:
+    data = threading.local()
+    data.scale = 3
+
+    def f(x: Any) -> Any:
+        data.last = x * data.__dict__.get("scale", 1)
+        return data.__dict__["last"] + vars(data)["scale"]
+
+    check(f, (X,), (X,), graphs=1)
+
+
 def test_a_thread_is_looked_up_in_an_empty_dictionary() -> None:
     known: dict[int, str] = {}  # opt_einsum's caches, before any is shared
 

@@ -172,6 +172,8 @@ class ObjectValue(SymbolicValue):
         if attribute is not MISSING and is_data_descriptor(attribute) and hasattr(
                 type(attribute), "__get__"):
             return self._bind(tx, name, attribute)
+        if name == "__dict__" and issubclass(self.cls, threading.local):  # no descriptor has it
+            return self.namespace or self.attributes
         found = self.attributes.lookup(tx, name)
         if found is not None:
             return found
