@@ -256,6 +256,23 @@ def test_unused_outputs_give_no_gradient() -> None:
     assert torch.equal(found[0], torch.full((4,), 2.0)) and found[1] is None
 
 
+def test_gradients_asked_for_vary_from_call_to_call() -> None:
+    """What `torch.autograd.grad` asks for is looked up once and believed for a while."""
+    inputs = [torch.randn(5, requires_grad=True) for _ in range(3)]
+    x, y, z = inputs
+
+    def f(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return (x * y.sin() * z).sum()
+
+    compiled = weft.compile(f, backend="aot_eager")
+    for wanted in [inputs, [x], inputs, [z, x], [y], [y], *[inputs] * 34, [x], inputs]:
+        found = torch.autograd.grad(compiled(x, y, z), wanted)
+        torch.testing.assert_close(found, torch.autograd.grad(f(x, y, z), wanted))
+    compiled(x, y, z).backward(inputs=[y])
+    assert x.grad is None and z.grad is None
+    torch.testing.assert_close(y.grad, torch.autograd.grad(f(x, y, z), y)[0])
+
+
 @pytest.mark.parametrize("make", [
     lambda y: torch.ones(()).expand(y.shape), lambda y: torch.randn(y.shape[::-1]).t(),
     lambda y: torch.randn(*y.shape, 2)[..., 0],

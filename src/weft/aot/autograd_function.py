@@ -28,7 +28,6 @@ import torch
 from weft._torch import (
     are_functorch_transforms_active,
     is_any_autocast_enabled,
-    is_executed,
     is_legacy_batchedtensor,
     on_register_hook,
 )
@@ -44,6 +43,7 @@ from weft.aot.backwards import Backwards, Indices
 from weft.aot.global_state import Boxed, RandomState, no_autocast
 from weft.aot.independent import Groups
 from weft.aot.layers import Cuts, Inner, Layer, Watch, is_cut_now, layering, note_hook
+from weft.aot.requests import Requests
 from weft.aot.runtime_wrapper import bases
 from weft.aot.saved_values import drop
 from weft.aot.symbols import SymbolSource
@@ -74,7 +74,7 @@ class FunctionSpec:
     gradient_inputs: tuple[int, ...]
     cut_inputs: tuple[int, ...]  # detached: they require gradients and get none
     edges: Sequence[int]  # of the autograd node, one for each of the gradients
-    leaf: int | None  # a gradient that ends in a leaf
+    requests: Requests  # which of the gradients a backward is asked for
     watched: int | None  # a leaf input: its `.grad` tells if gradients are accumulated
     depends_on: tuple[Indices, ...]  # for each gradient, the values whose tangents it depends on
     inner: Inner  # values that other values depend on
@@ -386,15 +386,8 @@ def _tangents(
 
 def _wanted(ctx: Any, spec: FunctionSpec, linked: bool) -> Indices | None:
     """The gradients that this backward should compute (`torch.autograd.grad` of some inputs); None:
-    all.
-
-    One look tells whether it is a plain `backward()`: only that executes the nodes of leaves.
-    """
-    nodes, edges = _nodes_behind(ctx, spec, linked)
-    if spec.leaf is not None and is_executed(nodes[edges[spec.leaf]][0]) is True:
-        return None
-    wanted = [k for k, e in enumerate(edges) if is_executed(nodes[e][0]) is not False]
-    return None if len(wanted) == len(edges) else frozenset(wanted)
+    all."""
+    return spec.requests.of(*_nodes_behind(ctx, spec, linked))
 
 
 def _nodes_behind(ctx: Any, spec: FunctionSpec, linked: bool) -> tuple[Any, Sequence[int]]:
@@ -407,10 +400,7 @@ def _nodes_behind(ctx: Any, spec: FunctionSpec, linked: bool) -> tuple[Any, Sequ
 
 def _is_plain(ctx: Any, spec: FunctionSpec) -> bool:
     """Whether it is certain that a plain `backward()` runs, which returns no gradients."""
-    if spec.leaf is None:
-        return False
-    nodes, edges = _nodes_behind(ctx, spec, hasattr(ctx, "pieces"))
-    return is_executed(nodes[edges[spec.leaf]][0]) is True
+    return spec.requests.is_plain(*_nodes_behind(ctx, spec, hasattr(ctx, "pieces")))
 
 
 def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices | None:

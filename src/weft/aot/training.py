@@ -29,6 +29,7 @@ from weft.aot.layers import Inner, cut_at, inner_results, without_inner
 from weft.aot.operators import draws_numbers
 from weft.aot.partition import Partition, is_view, mark_copies, partition
 from weft.aot.prepare import Compiler, finish, optimize
+from weft.aot.requests import Requests
 from weft.aot.runtime_wrapper import wrap
 from weft.aot.tangents import TangentLayout
 from weft.aot.trace import Traced, Tracer
@@ -149,7 +150,8 @@ def _spec(
         "gradient_inputs": tuple(joint.gradient_inputs),
         "cut_inputs": tuple(sorted(cut)),
         "edges": tuple(edges),
-        "leaf": next((k for k, i in enumerate(joint.gradient_inputs) if i in leaves), None),
+        "requests": Requests(
+            next((k for k, i in enumerate(joint.gradient_inputs) if i in leaves), None)),
         "groups": joint.groups,
         "depends_on": _tangents_of_gradients(joint, joint_graph),
         "extra_inputs": tuple(i for i in unsaved if i in kept and i not in traced.mutated),
