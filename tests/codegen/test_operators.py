@@ -56,6 +56,9 @@ CASES: dict[str, Any] = {
                        torch.tensor([[0, 4, 7], [-1, 9, 5]])),
     "negative pad": (lambda x: F.pad(x, (-1, 2)), X),
     "flip and roll": (lambda x: (x.flip(0, 2), x.roll(2, 1)), X),
+    "flips of whole vectors": (
+        lambda x: (x.flip(-1), x.to(torch.uint8).flip(-1) + 1, x.bfloat16().flip(0, 1)),
+        torch.arange(300.0).view(3, 100)),
     "slices": (lambda x: (x[1:, ::2, -3:] + 1, x[:, 1] * 2), X),
     "split": (lambda x: [p * 2 for p in x.split(2, 1)] + [p + 1 for p in x.unbind(0)], X),
     "expand": (lambda x: x[:, :1].expand(3, 4, 5) + 1, X),

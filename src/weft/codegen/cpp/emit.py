@@ -33,6 +33,7 @@ from typing import Final, final
 
 from weft.codegen.cpp.nodes import name_of
 from weft.codegen.cpp.plan import (
+    BACKWARDS,
     CHUNK_WORK,
     DEAR,
     HEAVY,
@@ -434,7 +435,8 @@ def _headers(plan: Plan) -> set[str]:
     if plan.tile is not None:
         found.add("tile.h")
     if plan.vector is not None and any(
-        stride(a.index, plan.vector.symbol) in SHUFFLED_STEPS for a in accesses(kernel)
+        stride(a.index, plan.vector.symbol) in (*SHUFFLED_STEPS, BACKWARDS)
+        for a in accesses(kernel)
     ):
         found.add("strided.h")
     return found

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import Final
 
-from weft.codegen.cpp.plan import SHUFFLED_STEPS, Plan
+from weft.codegen.cpp.plan import BACKWARDS, SHUFFLED_STEPS, Plan
 from weft.codegen.cpp.segments import Segment
 from weft.codegen.cpp.spelling import C_TYPE, FUNCTION, literal
 from weft.codegen.cpp.tiles import Tile
@@ -173,6 +173,8 @@ class NodeWriter:
             return f"splat<L, P>(load1({address}))"
         if step in SHUFFLED_STEPS:
             return f"load_every<{step}, L, P>({address}, n)"
+        if step == BACKWARDS:
+            return f"load_backwards<L, P>({address}, n)"
         return self.gathered(node, "")
 
     def gathered(self, node: Load, mask: str) -> str:

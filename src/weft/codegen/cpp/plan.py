@@ -50,6 +50,8 @@ FEW_POINTS: Final = 16
 """Points up to which a long reduction is divided between threads."""
 SHUFFLED_STEPS: Final = (2, 3, 4)
 """Steps between lanes up to which whole vectors are loaded and shuffled (`strided.h`)."""
+BACKWARDS: Final = -1
+"""The step of flipped rows, whose vectors are reversed (`strided.h`)."""
 FAR: Final = 16
 """Steps between lanes from which each lane has a cache line of its own."""
 MAX_CHUNKS: Final = 64
@@ -341,6 +343,8 @@ def _access_cost(access: Access, v: Expr, varying: frozenset[int], lanes: int) -
         return 1 / lanes
     if step in SHUFFLED_STEPS:
         return min(1.5, 2 * step / lanes)
+    if step == BACKWARDS:
+        return 2 / lanes
     if step is None:
         return 1.5 if _stays_near(access.index, v, lanes) else 3.0
     return 1.5 if isinstance(step, int) and abs(step) < FAR else 2.5
