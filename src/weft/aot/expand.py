@@ -79,7 +79,7 @@ class _Expander:
         op: OpOverload = node.target  # type: ignore[assignment]
         if "binds" in node.meta or (self.lowered(op) and op not in OURS):
             return  # a decomposition of ours takes the calls that it is better for
-        decomposition = find(op, _device_type(node))
+        decomposition = find(op)
         if decomposition is None:
             return
         key = _template_key(op, node)
@@ -259,13 +259,6 @@ def _template_key(op: OpOverload, node: Node) -> Any:
     metadata."""
     values = map_arg((node.args, tuple(node.kwargs.items())), _metadata_of)
     return (op, exact_key(values))
-
-
-def _device_type(node: Node) -> str:
-    """The type of the device that a node's first result is on."""
-    value = node.meta["val"]
-    first = next(iter(value), None) if isinstance(value, (tuple, list)) else value
-    return first.device.type if isinstance(first, torch.Tensor) else "cpu"
 
 
 def _metadata_of(node: Node) -> Any:
