@@ -56,6 +56,9 @@ CASES: dict[str, Any] = {
                        torch.tensor([[0, 4, 7], [-1, 9, 5]])),
     "negative pad": (lambda x: F.pad(x, (-1, 2)), X),
     "flip and roll": (lambda x: (x.flip(0, 2), x.roll(2, 1)), X),
+    "positions against numbers of more than 32 bits": (
+        lambda n: (torch.arange(40) < n, torch.arange(40) == n, (torch.arange(40) >= n) * 1.5),
+        torch.tensor([[5], [2**40], [-(2**40)], [2**31], [-(2**31)], [2**32 + 5]])),
     "flips of whole vectors": (
         lambda x: (x.flip(-1), x.to(torch.uint8).flip(-1) + 1, x.bfloat16().flip(0, 1)),
         torch.arange(300.0).view(3, 100)),

@@ -247,9 +247,12 @@ class NodeWriter:
 
     def narrow(self, node: Node, wide: bool) -> str:
         """An operand of a comparison of 32-bit indices."""
-        if not isinstance(node, Const):
+        if node.id in self.plan.narrow:
             return self.wide(node) if wide else self.use(node)
-        text = f"scalar<int32_t>({int(node.value)})"
+        if isinstance(node, Const):
+            text = f"scalar<int32_t>({int(node.value)})"
+        else:
+            text = f"limited({self.use(node)})"
         return f"splat<L, P>({text})" if wide else text
 
     def tile_load(self, node: Load, tile: Tile) -> str:

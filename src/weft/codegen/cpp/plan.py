@@ -194,7 +194,7 @@ def make_plan(kernel: Kernel, vector_bytes: int, *, keep_rows: bool = True) -> P
         kernel, vector, vector_inner, 1, 1, varying,
         points=tuple(v for v in kernel.outer if v is not vector),
         loops=tuple(v for v in kernel.inner if v is not vector),
-        stages=[], stage_of=stage_of, narrow=narrow_indices(kernel),
+        stages=[], stage_of=stage_of, narrow=narrow_indices(kernel, varying),
     )
     if vector is not None:
         _cut(plan, vector, vector_bytes)
@@ -374,7 +374,7 @@ def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int, inner: bo
     """The number of lanes with which the widest varying type fills a register; `inner`: they are
     folded."""
     widest = 4
-    narrow = narrow_indices(kernel)
+    narrow = narrow_indices(kernel, varying)
     for node in kernel.nodes:
         if node.id in varying and node.id not in narrow:
             widest = max(widest, ITEM_SIZE[node.dtype])
@@ -387,8 +387,9 @@ def _lanes(kernel: Kernel, varying: frozenset[int], vector_bytes: int, inner: bo
     return vector_bytes // widest
 
 
-def narrow_indices(kernel: Kernel) -> frozenset[int]:
-    """Index values that fit in 32 bits and are only cast or compared with other such values."""
+def narrow_indices(kernel: Kernel, varying: frozenset[int]) -> frozenset[int]:
+    """Index values that fit in 32 bits and are only cast or compared: with other such values, or
+    with what all lanes share (which is limited to 32 bits, beyond all of them)."""
     found = {n.id for n in kernel.nodes if isinstance(n, IndexValue) and fits_int32(n.expr)}
     if not found:
         return frozenset()
@@ -400,7 +401,8 @@ def narrow_indices(kernel: Kernel) -> frozenset[int]:
     found -= {n.id for n in other_uses}
     pairs = [n.args for n in kernel.nodes if isinstance(n, Op) and n.name in COMPARISONS]
     while True:
-        wrong = {a.id for pair in pairs for a in pair if not all(_fits(b, found) for b in pair)}
+        wrong = {a.id for pair in pairs for a in pair
+                 if not all(_fits(b, found) or b.id not in varying for b in pair)}
         if wrong.isdisjoint(found):
             return frozenset(found)
         found -= wrong

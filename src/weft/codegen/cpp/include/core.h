@@ -172,6 +172,11 @@ template <> INLINE Scalar<bool> scalar(bool x) {
 template <class T> INLINE T value(Scalar<T> x) { return (T)x.p[0]; }
 INLINE bool value(Scalar<bool> x) { return x.p[0] != 0; }
 
+INLINE Scalar<int32_t> limited(Scalar<int64_t> x) {  // to 32 bits
+  constexpr int64_t most = 0x7fffffff;
+  return scalar<int32_t>((int32_t)(x.p[0] > most ? most : x.p[0] < -most - 1 ? -most - 1 : x.p[0]));
+}
+
 template <class T, int L, int P> INLINE Lane<T> lane(const Vec<T, L, P>& x, int i) {
   if constexpr (L == 1) return x.p[i];
   else return x.p[i / L][i % L];
