@@ -236,6 +236,11 @@ def is_executed(node: Any) -> bool | None:
         return None
 
 
+def when_backward_ends(call: Callable[[], None]) -> None:
+    """aot: `call()` at the end of the running backward."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
 def on_register_hook(
     function: type[torch.autograd.Function], call: Callable[[Any, torch.Tensor], None]
 ) -> None:

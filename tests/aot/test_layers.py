@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -116,3 +117,16 @@ def test_random_numbers_of_a_gradient_with_respect_to_a_result_are_those_of_the_
     (gradient,) = torch.autograd.grad(loss, h)
     assert torch.equal(again, gradient)
     assert torch.equal((gradient * h).sum(), loss)
+
+
+def test_results_die_after_a_backward_that_is_differentiated() -> None:
+    """Another run of the captured graph was held by what it computed."""
+    compiled = weft.compile(chain, backend="aot_eager", fullgraph=True)
+    for use in (asked_for_one, penalized, differentiated_twice):
+        inputs = [torch.ones(n, dtype=torch.float64, requires_grad=True)
+                  for n in ((4, 3), (3, 5), (5, 2))]
+        results = compiled(*inputs)
+        use(*results, *inputs)
+        held = [weakref.ref(t) for t in (*results, *inputs)]
+        del results, inputs
+        assert not any(t() is not None for t in held), use.__name__

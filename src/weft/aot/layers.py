@@ -23,7 +23,13 @@ from weakref import ref
 import torch
 from torch.fx import Graph, Node
 
-from weft._torch import current_graph_task, is_executed, on_register_hook, set_versions
+from weft._torch import (
+    current_graph_task,
+    is_executed,
+    on_register_hook,
+    set_versions,
+    when_backward_ends,
+)
 from weft.aot.absent_tangents import remove_tangents
 from weft.aot.backwards import Indices
 from weft.shapes.graph_nodes import copied_graph
@@ -153,35 +159,42 @@ class Cuts:
     def __init__(self, live: dict[int, torch.Tensor]) -> None:
         self.live = live
         self.tensors: dict[int, torch.Tensor] = {}
-        self.is_active = False
+        self.switch = _Switch()
         self.run: tuple[list[Any], list[torch.Tensor]] | None = None
         """What the graph gave and gradients are taken for, for the other layers."""
 
     def add(self, key: int, tensor: torch.Tensor) -> torch.Tensor:
         """A cut behind an inner result, computed as `tensor`."""
-        made = _cut(self, self.live.get(key, tensor))
+        made = _cut(self.switch, self.live.get(key, tensor))
         self.tensors[key] = made
         return made
 
     def __enter__(self) -> None:
-        self.is_active = True
+        self.switch.ends_gradients = True
 
     def __exit__(self, *error: object) -> None:
-        self.is_active = False
+        self.switch.ends_gradients = False
+
+
+@final
+class _Switch:
+    """What the autograd nodes of cuts hold: the cuts themselves hold their results."""
+
+    ends_gradients = False
 
 
 class _Cut(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, cuts: Cuts, tensor: torch.Tensor) -> torch.Tensor:
-        ctx.cuts = cuts
+    def forward(ctx: Any, switch: _Switch, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.switch = switch
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, *tangents: Any) -> Any:
-        return None, None if ctx.cuts.is_active else tangents[0]
+        return None, None if ctx.switch.ends_gradients else tangents[0]
 
 
-_cut: Callable[[Cuts, torch.Tensor], torch.Tensor] = _Cut.apply
+_cut: Callable[[_Switch, torch.Tensor], torch.Tensor] = _Cut.apply
 
 
 @final
@@ -227,7 +240,7 @@ class Watch:
 
     def taken(self) -> Sequence[torch.Tensor | None]:
         """The gradients of inputs that layers have computed, once."""
-        found, self.gradients, self._cuts = self.gradients, (), None
+        found, self.gradients = self.gradients, ()
         return found
 
     def cuts(self) -> Cuts:
@@ -240,7 +253,12 @@ class Watch:
                 k: t for k, (result, version) in self._results.items()
                 if (t := result()) is not None and t._version == version
             })
+            when_backward_ends(self._forget)
         return self._cuts
+
+    def _forget(self) -> None:
+        """The results hold this object by their autograd nodes."""
+        self._cuts, self.gradients = None, ()
 
     def has_cut(self) -> bool:
         """Whether a layer has decided so in this backward."""
