@@ -28,7 +28,7 @@ REASONS: Final = (
         "*.test_splittable_popitem", "*.SharedKeyTests.test_*", "*.test_getbuffer",
         "*.TestReversed.test_bug1229429", "*.ReferencesTestCase.test_ref_reuse", "*.CoExtra.test_*",
         "*.FinalizationTest.test_refcycle", "*.ClassPropertiesAndMethods.test_slots",
-        "*.test_pairwise_result_gc",
+        "*.test_pairwise_result_gc", "*.CoroutineTest.test_for_2",
     ), observes=True),
     Reason("asks by `id` whether an iterator fills its last tuple again, which CPython does when "
            "nothing else refers to it", ("*_tuple_reuse",), observes=True),
@@ -36,6 +36,8 @@ REASONS: Final = (
         "*OperatorTestCase.test_is", "*OperatorTestCase.test_is_not",
         "test_sort.TestOptimizedCompares.test_unsafe_*",
     ), observes=True),
+    Reason("replaces what a function does through CPython's C API",
+           ("*.TestPEP590.test_setvectorcall*",), observes=True),
     Reason("walks frame objects: a replaced function has one frame where the program had several",
            ("*.ExceptionTests.testSettingException",), observes=True),
     Reason("looks for the variables of frames in a traceback, whose entries have names and lines "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import typing
 from collections.abc import Callable
 from typing import (  # noqa: UP035
     Annotated,
@@ -210,3 +211,11 @@ def test_classes_that_derive_are_looked_up_and_guarded() -> None:
     assert compiled(X)[1] == []
     first = type("First", (Base,), {})
     assert compiled(X)[1] == [first.__name__]
+
+
+def test_a_tuple_of_type_variables_knows_its_module() -> None:
+    def f(x: Any) -> Any:
+        made = typing.TypeVarTuple("made")
+        return x, made.__module__, made.__name__
+
+    check(f, (torch.ones(2),), breaks=None)

@@ -346,8 +346,8 @@ def _with_subclasses(cls: type) -> set[type]:
 _FORMS = sorted(_with_subclasses(typing._Final), key=lambda cls: cls.__name__)
 _TYPING = (types.GenericAlias, types.UnionType, *_FORMS)
 """Classes of objects in annotations: `Union`, `List`, `List[int]`."""
-_OPAQUE = (*_TYPING, type(typing.Any), typing.TypeVar, typing.ParamSpec, types.CodeType,
-           type(sys.flags), type(threading.Lock()))
+_OPAQUE = (*_TYPING, type(typing.Any), typing.TypeVar, typing.TypeVarTuple, typing.ParamSpec,
+           types.CodeType, type(sys.flags), type(threading.Lock()))
 
 
 @wraps(*_OPAQUE)
