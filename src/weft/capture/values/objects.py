@@ -56,11 +56,13 @@ _LIBRARY = ("torch", "weft")
 
 def instance_dict(obj: Any) -> dict[str, Any] | None:
     """The object's `__dict__`, read without running code of its class."""
-    reader = threading.local if issubclass(type(obj), threading.local) else object
-    overridden = not isinstance(type_lookup(type(obj), "__dict__"), types.GetSetDescriptorType)
     try:
-        found = (_frame.instance_dict(obj) if overridden
-                 else reader.__getattribute__(obj, "__dict__"))
+        if issubclass(type(obj), threading.local):  # a dictionary for each thread
+            found = threading.local.__getattribute__(obj, "__dict__")
+        elif isinstance(type_lookup(type(obj), "__dict__"), types.GetSetDescriptorType):
+            found = object.__getattribute__(obj, "__dict__")
+        else:  # the class defines another one, or a slot
+            found = _frame.instance_dict(obj)
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None
