@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, final
@@ -132,14 +133,24 @@ def version_of(value: object) -> int:
     return value._version
 
 
+def target_name(node: fx.Node) -> str:
+    """The name of the function or method that a node calls; empty if it has none."""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def nodes_of_subgraphs(node: fx.Node) -> Iterator[fx.Node]:
+    """The nodes of the graphs that a node runs."""
+    for argument in node.all_input_nodes:
+        body = argument.meta.get("example_value")
+        if argument.op == "get_attr" and isinstance(body, fx.GraphModule):
+            yield from body.graph.nodes
+
+
 def draws(node: fx.Node) -> bool:
     """Whether the call, or a subgraph that it runs, draws from a random generator."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if draws_by_name(name) or getattr(node.target, "runs_unseen_code", False):
+    if draws_by_name(target_name(node)) or getattr(node.target, "runs_unseen_code", False):
         return True
-    bodies = (n.meta.get("example_value") for n in node.all_input_nodes if n.op == "get_attr")
-    return any(isinstance(body, fx.GraphModule) and any(map(draws, body.graph.nodes))
-               for body in bodies)
+    return any(map(draws, nodes_of_subgraphs(node)))
 
 
 @cache
@@ -152,7 +163,7 @@ def draws_by_name(name: str) -> bool:
 
 def _has_effect(node: fx.Node) -> bool:
     """Whether dropping the call could be noticed; True if in doubt."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = target_name(node)
     if node.target in _IMPURE or "out" in node.kwargs or node.kwargs.get("inplace") is True:
         return True
     if node.meta.get("effect") or draws(node):

@@ -16,7 +16,7 @@ raise as they are::
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -25,7 +25,7 @@ from torch import fx
 
 from weft import _frame
 from weft.aot.global_state import RandomState
-from weft.capture.graph import draws, version_of
+from weft.capture.graph import draws, nodes_of_subgraphs, target_name, version_of
 from weft.diagnostics.failures import handle
 from weft.runtime.data_checks import AssumptionError, CheckFailed, hold, hold_expected
 from weft.shapes.policy import DynamicPolicy
@@ -57,7 +57,7 @@ def may_refuse_data(graph: fx.Graph) -> bool:
 
 
 def _may_refuse(node: fx.Node) -> bool:
-    return not _is_of_torch(node) or any(part in _name(node) for part in _FAIL_ON_DATA)
+    return not _is_of_torch(node) or any(part in target_name(node) for part in _FAIL_ON_DATA)
 
 
 def _is_of_torch(node: fx.Node) -> bool:
@@ -65,10 +65,6 @@ def _is_of_torch(node: fx.Node) -> bool:
     home = getattr(node.target, "__module__", None) or ""
     return isinstance(node.target, str) or not home or home.startswith(
         ("torch", "_operator", "math"))
-
-
-def _name(node: fx.Node) -> str:
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
 def has_checks(graph: fx.Graph) -> bool:
@@ -92,27 +88,19 @@ def written_inputs(graph: fx.Graph) -> tuple[int, ...] | None:
 
 def _may_write_unseen(node: fx.Node) -> bool:
     """Whether the node could change something that the fakes' versions do not count."""
-    if any(map(_may_write_unseen, _nodes_of_subgraphs(node))):
+    if any(map(_may_write_unseen, nodes_of_subgraphs(node))):
         return True
     if not node.meta.get("effect") or not node.all_input_nodes:
         return False
     return not node.meta.get("counted") and node.target not in _CHECKS
 
 
-def _nodes_of_subgraphs(node: fx.Node) -> Iterator[fx.Node]:
-    """The nodes of the graphs that a node runs."""
-    for argument in node.all_input_nodes:
-        body = argument.meta.get("example_value")
-        if argument.op == "get_attr" and isinstance(body, fx.GraphModule):
-            yield from body.graph.nodes
-
-
 def _writes_contents_only(node: fx.Node) -> bool:
     """Whether the node changes nothing but the contents of its arguments."""
-    inner = [n for n in _nodes_of_subgraphs(node) if _may_write_unseen(n)]
+    inner = [n for n in nodes_of_subgraphs(node) if _may_write_unseen(n)]
     if inner:
         return all(map(_writes_contents_only, inner))
-    return _is_of_torch(node) and any(part in _name(node) for part in _WRITE_CONTENTS)
+    return _is_of_torch(node) and any(part in target_name(node) for part in _WRITE_CONTENTS)
 
 
 def _memory(node: fx.Node) -> int | None:

@@ -10,9 +10,11 @@ the same way; the graph checks that, and if it fails, the frame runs eagerly::
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from torch import fx
+
+from weft.capture.graph import target_name
 
 _OF_FINITE: Final = {
     "isnan": False, "isinf": False, "isposinf": False, "isneginf": False, "isfinite": True,
@@ -38,7 +40,7 @@ def if_finite(node: fx.Node) -> bool | None:
 
 
 def _answer(node: fx.Node, given: list[bool | None]) -> bool | None:
-    name = _name(node.target)
+    name = target_name(node).strip("_")
     if name in _OF_FINITE:
         return _OF_FINITE[name]
     if name == "tensor" and isinstance(node.args[0], bool):
@@ -57,8 +59,3 @@ def _answer(node: fx.Node, given: list[bool | None]) -> bool | None:
         return given[0]
     counts = name in ("gt", "ne", "eq") and node.args[1:] == (0,) and given[0] is False
     return name == "eq" if counts else None
-
-
-def _name(target: Any) -> str:
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    return name.strip("_")

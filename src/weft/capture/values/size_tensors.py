@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 from torch import fx
 
+from weft.capture.graph import target_name
 from weft.capture.values.constant import evaluate
 from weft.capture.values.known_data import can_run, known, steps_of
 from weft.shapes.symnode import is_hinted
@@ -82,7 +83,7 @@ class _Evaluation:
         real = known(self.tx, node)
         if real is not None:
             return _plain(real.item())
-        rule = _RULES.get(_name(node.target))
+        rule = _RULES.get(target_name(node))
         if rule is None or node.op == "placeholder" or not can_run(node):
             raise _NoNumber
         args = [self.value(a) if isinstance(a, fx.Node) else a for a in node.args]
@@ -135,10 +136,6 @@ def _plain(value: Any) -> Any:
             raise _NoNumber
         return _Fraction(int(value), 1)
     return value
-
-
-def _name(target: Any) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 
 def _integer(value: Any) -> Whole:
