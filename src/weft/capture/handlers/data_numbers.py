@@ -30,6 +30,7 @@ from weft.capture.values.constant import NONE, constant
 from weft.capture.values.data_numbers import add_check, add_test, negated
 from weft.capture.values.finite_tests import if_finite
 from weft.capture.values.functions import rule
+from weft.capture.values.size_tensors import has_one_element
 from weft.capture.values.symbolic_numbers import (
     DIVISORS,
     EXPECTED,
@@ -69,7 +70,7 @@ def _item(tx: Interpreter, tensor: TensorValue, args: Args, kwargs: Kwargs) -> S
     found = None if args or kwargs else tensor.known_number(tx)
     if found is not None:
         return found
-    _require(tx, tensor, "item", _has_one_element(tensor) and not args and not kwargs)
+    _require(tx, tensor, "item", has_one_element(tensor.example) and not args and not kwargs)
     value = run(tx, "call_method", "item", [tensor], {})
     tx.builder.n_calls -= 1  # a number alone is not worth a graph
     return value
@@ -180,15 +181,11 @@ def _check_truth(tx: Interpreter, value: SymbolicValue, wanted: bool) -> bool:
         return False
     if value.known_data(tx) is not None or value.known_number(tx) is not None:
         return False
-    if not _has_one_element(value):
+    if not has_one_element(value.example):
         return False
     _check(tx, _is_truth(tx, value, wanted))
     tx.note_check()
     return True
-
-
-def _has_one_element(tensor: TensorValue) -> bool:
-    return all(type(n) is int and n == 1 for n in tensor.example.shape)
 
 
 def _is_truth(tx: Interpreter, value: TensorValue, wanted: bool) -> SymbolicValue:
@@ -234,7 +231,7 @@ def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
 
 def _likely_truth(tx: Interpreter, value: TensorValue) -> bool | None:
     """Assume that what the program tests for NaN and infinity is finite."""
-    if not _may_expect(tx) or not _has_one_element(value):
+    if not _may_expect(tx) or not has_one_element(value.example):
         return None
     expected = if_finite(value.proxy(tx))
     if expected is not None:

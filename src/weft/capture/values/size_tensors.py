@@ -78,7 +78,7 @@ class _Evaluation:
         example = node.meta.get("example_value")
         if isinstance(example, torch.SymInt | torch.SymBool):
             return example
-        if not isinstance(example, torch.Tensor) or not _has_one_element(example):
+        if not isinstance(example, torch.Tensor) or not has_one_element(example):
             raise _NoNumber
         real = known(self.tx, node)
         if real is not None:
@@ -126,7 +126,7 @@ class _Evaluation:
         return evaluate(self.tx, lambda: bool(condition))  # type: ignore[no-any-return]
 
 
-def _has_one_element(example: torch.Tensor) -> bool:
+def has_one_element(example: torch.Tensor) -> bool:
     return all(type(n) is int and n == 1 for n in example.shape)
 
 
