@@ -267,3 +267,13 @@ def test_loops_while_numbers_are_finite_break():
 
     check(f, (torch.full((2,), 3.0),), breaks=None)
     assert weft.stats()["graph_breaks"] > 0
+
+
+def test_a_flag_that_must_be_false_is_checked_in_the_graph():
+    """`!=` of a symbolic bool ended the graph."""
+    def f(x):
+        if (x > 100).any().item():
+            raise ValueError("large")
+        return x * 2
+
+    check(f, (torch.ones(3),), (torch.full((3,), 200.0),), (torch.ones(3),), graphs=1)

@@ -27,7 +27,7 @@ from weft.capture.breaks import StartOver, graph_break
 from weft.capture.opcodes.control import CHECK_DATA
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant
-from weft.capture.values.data_numbers import add_check, add_test, negated
+from weft.capture.values.data_numbers import Check, add_check
 from weft.capture.values.finite_tests import if_finite
 from weft.capture.values.functions import rule
 from weft.capture.values.size_tensors import has_one_element
@@ -39,7 +39,7 @@ from weft.capture.values.symbolic_numbers import (
     number_node,
 )
 from weft.capture.values.tensors import LIKELY_TRUTH, TENSOR_METHODS, TensorValue, run
-from weft.runtime.data_checks import hold_expected
+from weft.runtime.data_checks import hold, hold_expected
 from weft.shapes.expr import subs, symbol_of
 from weft.shapes.guard import opposite
 from weft.shapes.relation import Junction, Relation, condition_symbols, rewrite
@@ -144,8 +144,8 @@ def _check(tx: Interpreter, condition: SymbolicValue) -> SymbolicValue:
     return NONE
 
 
-def _hold(tx: Interpreter, asked: Any, text: str) -> None:
-    add_check(tx, asked, text, lambda value: number_node(tx, value))
+def _hold(tx: Interpreter, asked: Any, text: str, check: Check = hold) -> None:
+    add_check(tx, asked, text, lambda value: number_node(tx, value), check)
     tx.shapes.require(asked)
     tx.data.n_checked = len(tx.shapes.asserts)
 
@@ -221,9 +221,7 @@ def _expected_truth(tx: Interpreter, value: SymbolicNumberValue) -> bool | None:
     if expected is None:
         expected = _if_finite(tx, asked)
         if expected is not None:
-            test = condition.proxy(tx)
-            _expect(tx, asked if expected else opposite(asked),
-                    test if expected else negated(tx, test))
+            _expect_finite(tx, asked if expected else opposite(asked))
     if expected is not None:
         _count_expectation(tx)
     return expected
@@ -236,7 +234,7 @@ def _likely_truth(tx: Interpreter, value: TensorValue) -> bool | None:
     expected = if_finite(value.proxy(tx))
     if expected is not None:
         likely = _is_truth(tx, value, expected)
-        _expect(tx, likely.example.node.value, likely.proxy(tx))  # type: ignore[attr-defined]
+        _expect_finite(tx, likely.example.node.value)  # type: ignore[attr-defined]
         _count_expectation(tx)
     return expected
 
@@ -256,12 +254,9 @@ def _if_finite(tx: Interpreter, asked: Any) -> bool | None:
     return outcome if isinstance(outcome, bool) else None
 
 
-def _expect(tx: Interpreter, asked: Any, test: Any) -> None:
-    """Assume a condition, whose node is `test`; if the graph finds it false, the frame runs
-    eagerly."""
-    add_test(tx, test, "expected of data: finite numbers", hold_expected)
-    tx.shapes.require(asked)
-    tx.data.n_checked = len(tx.shapes.asserts)
+def _expect_finite(tx: Interpreter, asked: Any) -> None:
+    """Assume a condition; if the graph finds it false, the frame runs eagerly."""
+    _hold(tx, asked, "expected of data: finite numbers", hold_expected)
     tx.note_check()
 
 

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 Number = Callable[[Any], Any]
 """Gives the graph node of an integer or float expression."""
 
+Check = Callable[[bool | torch.SymBool, str], None]
+"""`hold` or `hold_expected`."""
+
 
 def note_symbols(tx: Interpreter, node: fx.Node, result: Any) -> None:
     """Record where an operation's result holds the symbols that it introduced."""
@@ -83,13 +86,22 @@ def condition_node(tx: Interpreter, condition: AnyCondition, number: Number) -> 
         return condition
     if isinstance(condition, Relation):
         left, kind, right = sides(condition)
-        return _apply(tx, _COMPARE[kind], number(left), number(right))
+        return _compare(tx, kind, number(left), number(right))
     if isinstance(condition, Junction):
         first, *others = (condition_node(tx, p, number) for p in sorted(condition.parts, key=repr))
         for other in others:
             first = _apply(tx, _JOIN[condition.kind], first, other)
         return first
     return _float_condition(tx, condition, number)
+
+
+def _compare(tx: Interpreter, kind: str, *numbers: Any) -> Any:
+    """A comparison of two integers or bools; symbolic bools have no `!=`."""
+    of_bools = any(isinstance(n, fx.Node) and isinstance(n.meta["example_value"], torch.SymBool)
+                   for n in numbers)
+    if of_bools and kind == "!=":
+        return _apply(tx, torch.sym_not, _apply(tx, operator.eq, *numbers))
+    return _apply(tx, _COMPARE[kind], *numbers)
 
 
 def _float_condition(tx: Interpreter, condition: FloatRelation, number: Number) -> Any:
@@ -123,19 +135,9 @@ def note_checks(tx: Interpreter, number: Number) -> None:
 
 def add_check(
     tx: Interpreter, condition: AnyCondition, message: str, number: Number,
-    check: Callable[[bool | torch.SymBool, str], None] = hold,
+    check: Check = hold,
 ) -> None:
     """Add a call to the graph that raises unless the condition holds."""
-    add_test(tx, condition_node(tx, condition, number), message, check)
-
-
-def negated(tx: Interpreter, test: fx.Node) -> Any:
-    """The node of the opposite of a symbolic bool."""
-    return _apply(tx, torch.sym_not, test)
-
-
-def add_test(tx: Interpreter, test: Any, message: str,
-             check: Callable[[bool | torch.SymBool, str], None]) -> None:
-    """As `add_check`, for the node of a symbolic bool."""
+    test = condition_node(tx, condition, number)
     node = tx.builder.call("call_function", check, (test, message), {}, None, tx.stack())
     node.meta["effect"] = True
