@@ -26,36 +26,50 @@ _COUNT: Final = frozenset({"sum", "count_nonzero"})
 _NEGATE: Final = frozenset({"invert", "logical_not", "bitwise_not"})
 _JOIN: Final = {"or": any, "logical_or": any, "bitwise_or": any,
                 "and": all, "logical_and": all, "bitwise_and": all}
+_COMPARE: Final = frozenset({"gt", "ne", "eq"})
+_PASS_ON: Final = _KEEP | _COUNT | _NEGATE | _JOIN.keys() | _COMPARE
 
 
 def if_finite(node: fx.Node) -> bool | None:
     """The truth of a node's result if all numbers that are tested are finite; None for what is no
     such test."""
-    answers: dict[fx.Node, bool | None] = {}
-    for one in node.graph.nodes:
-        answers[one] = _answer(one, [answers[given] for given in one.all_input_nodes])
-        if one is node:
-            break
-    return answers.get(node)
+    answers: dict[fx.Node, bool] = {}
+    waiting = [node]
+    while waiting:
+        one = waiting[-1]
+        answer = _of_test(one)
+        if answer is None and target_name(one).strip("_") in _PASS_ON:
+            unknown = [given for given in one.all_input_nodes if given not in answers]
+            if unknown:
+                waiting += unknown
+                continue
+            answer = _of_results(one, [answers[given] for given in one.all_input_nodes])
+        if answer is None:
+            return None
+        answers[waiting.pop()] = answer
+    return answers[node]
 
 
-def _answer(node: fx.Node, given: list[bool | None]) -> bool | None:
+def _of_test(node: fx.Node) -> bool | None:
+    """The answer of a test itself, or of a constant."""
     name = target_name(node).strip("_")
-    if name in _OF_FINITE:
-        return _OF_FINITE[name]
     if name == "tensor" and isinstance(node.args[0], bool):
         return node.args[0]
     if name in ("ne", "eq") and len(node.args) == 2 and node.args[0] is node.args[1]:
         return name == "eq"  # x != x, if it is NaN
-    if not given or None in given:
-        return None
-    if name in _JOIN:
+    return _OF_FINITE.get(name)
+
+
+def _of_results(node: fx.Node, given: list[bool]) -> bool | None:
+    """The answer of an operation on results of tests."""
+    name = target_name(node).strip("_")
+    if name in _JOIN and given:
         return _JOIN[name](given)
-    if len(set(given)) > 1:
+    if len(set(given)) != 1:
         return None
     if name in _NEGATE:
         return not given[0]
     if name in _KEEP or (name in _COUNT and given[0] is False):
         return given[0]
-    counts = name in ("gt", "ne", "eq") and node.args[1:] == (0,) and given[0] is False
+    counts = name in _COMPARE and node.args[1:] == (0,) and given[0] is False
     return name == "eq" if counts else None
