@@ -13,7 +13,7 @@ import torch
 from weft.capture.polyfills.batch_norm import cumulative_forward
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import is_none
-from weft.capture.values.functions import FunctionValue, rule
+from weft.capture.values.functions import inline, rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
@@ -25,9 +25,7 @@ _FORWARD: Final = torch.nn.BatchNorm1d.forward  # of all batch norms
 @rule(_FORWARD)
 def _forward(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     cumulative = len(args) == 2 and not kwargs and _is_cumulative(tx, tx.force(args[0]))
-    function = tx.wrap_fixed(cumulative_forward if cumulative else _FORWARD, "forward")
-    assert isinstance(function, FunctionValue)
-    return function.inline(tx, args, kwargs)
+    return inline(tx, cumulative_forward if cumulative else _FORWARD, args, kwargs)
 
 
 def _is_cumulative(tx: Interpreter, layer: SymbolicValue) -> bool:

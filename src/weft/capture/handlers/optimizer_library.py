@@ -25,7 +25,7 @@ from weft.capture.breaks import StartOver
 from weft.capture.polyfills import gradients, optimizers
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant
-from weft.capture.values.functions import FunctionValue, polyfill, rule
+from weft.capture.values.functions import inline, polyfill, rule
 from weft.capture.values.sequences import ListValue, TupleValue
 from weft.capture.values.tensors import TensorValue, run
 
@@ -69,12 +69,6 @@ def _optimizer(module: str, name: str) -> types.FunctionType | None:
     return found if isinstance(found, types.FunctionType) else None
 
 
-def _inline(function: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    value = tx.wrap_fixed(function, function.__qualname__)
-    assert isinstance(value, FunctionValue)
-    return value.inline(tx, args, kwargs)
-
-
 def _state_made_first(function: types.FunctionType) -> None:
     """A rule that creates the optimizer's state now, so that the captured step is the one that runs
     later."""
@@ -83,7 +77,7 @@ def _state_made_first(function: types.FunctionType) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if _make_state(tx, function, args, kwargs):
             raise StartOver
-        return _inline(function, tx, args, kwargs)
+        return inline(tx, function, args, kwargs)
 
 
 def _make_state(tx: Interpreter, function: types.FunctionType, args: Args, kwargs: Kwargs) -> bool:
@@ -143,7 +137,7 @@ def _without_branches(function: types.FunctionType, n_counts: int) -> None:
     def handler(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         chosen = kwargs.get("capturable")
         if chosen is not None and chosen.is_constant and chosen.constant():
-            return _inline(function, tx, args, kwargs)
+            return inline(tx, function, args, kwargs)
         return tx.wrap_fixed(selecting, selecting.__name__).call(tx, args, kwargs)
 
 
@@ -155,7 +149,7 @@ def _unfuse(function: types.FunctionType, plain: types.FunctionType) -> None:
         scaling = [tx.force(kwargs.get(name, arg)) for name, arg in
                    zip(("grad_scale", "found_inf"), args[-2:], strict=True)]
         scaled = any(isinstance(value, TensorValue) for value in scaling)
-        return _inline(function if scaled else plain, tx, args, kwargs)
+        return inline(tx, function if scaled else plain, args, kwargs)
 
 
 _BRANCHING: Final = (("radam", "_single_tensor_radam", 1), ("radam", "_multi_tensor_radam", 1),

@@ -26,8 +26,8 @@ from weft.capture.values.exceptions import new_exception, nothing_handled_outsid
 from weft.capture.values.functions import (
     MARKED,
     BoundMethodValue,
-    FunctionValue,
     Rule,
+    inline,
     rule,
 )
 from weft.capture.values.identities import RunTimeNumber
@@ -371,9 +371,7 @@ def _dispatch_rule(function: Any) -> Rule | None:
         if type(cache) is not weakref.WeakKeyDictionary or any(  # a cache that the program watches
                 isinstance(changed, DictValue) and changed.real() is registry
                 for changed in tx.effects.touched()):
-            value = tx.wrap_fixed(function, "dispatch")
-            assert isinstance(value, FunctionValue)
-            return value.inline(tx, args, kwargs)
+            return inline(tx, function, args, kwargs)
         found = evaluate(tx, lambda: function(args[0].constant()))
         source = tx.tree.object(registry, "singledispatch.registry")
         tx.guards.add(source, "dict_keys", tuple(registry))

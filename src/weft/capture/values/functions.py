@@ -88,6 +88,13 @@ def polyfill(original: Any, function: Any) -> None:
     rule(original)(python_rule(function))
 
 
+def inline(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """Interpret the code of a function of Python, even if it has a rule."""
+    value = tx.wrap_fixed(function, function.__qualname__)
+    assert isinstance(value, FunctionValue)
+    return value.inline(tx, args, kwargs)
+
+
 def rule_of(function: Any) -> Rule | None:
     """The rule of a C function."""
     own = RULES.get(id(function))
