@@ -355,8 +355,8 @@ class FrameCompiler:
                       guards=len(tx.guards))
         if tx.shapes.unbacked_symbols.exist:
             module.meta["shapes"] = tx.shapes
-        written = written_inputs(module.graph)
-        if written and has_checks(module.graph):
+        written = written_inputs(module.graph) if has_checks(module.graph) else ()
+        if written:
             module.meta["restored"] = written
         compiled = self._compiled(module, [item.example for item in inputs])
         events.count("graphs")
