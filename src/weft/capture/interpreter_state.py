@@ -77,7 +77,7 @@ class ModeState:
 class EndState:
     """The global modes at the end of the root frame."""
 
-    changes: tuple[list[Step], list[Step]] = ((), ())  # type: ignore[assignment]
+    changes: tuple[list[Step], list[Step]] = field(default_factory=lambda: ([], []))
     """Calls that undo the program's changes of modes, and calls that make them again."""
     error_mode: Any = field(default_factory=error_mode)
     state_changed: bool = False

@@ -351,5 +351,6 @@ def _wrap_set(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue
     for item in obj:
         fixed = source is not None and not isinstance(item, (str, int, float, tuple, type(None)))
         value.entries[item] = tx.wrap_fixed(item, describe(item)) if fixed else tx.wrap_new(item)
-    value.keys = obj if source is not None or value.cls is frozenset else obj.copy()
+    if source is None:
+        value.keys = obj.copy()
     return value
