@@ -6,7 +6,7 @@ Place in the pipeline: between `nodes.py` (statements) and `emit.py` (the transl
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from math import prod
 
 from weft.codegen.cpp.nodes import NodeWriter, name_of
@@ -58,8 +58,7 @@ class StageWriter(NodeWriter):
         """The sequential loops around, then the innermost one: vectorised, or in strips."""
         plan = self.plan
         if len(loops) > (0 if plan.vector_inner else 1):
-            name, (low, high) = self.names[name_of(loops[0])], self.bounds(loops[0])
-            with self.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"):
+            with self.counting_loop(loops[0], *self.bounds(loops[0])):
                 self.inner_loops(loops[1:], stage, flushed)
             return
         innermost = plan.vector if plan.vector_inner else loops[0] if loops else None
@@ -84,13 +83,19 @@ class StageWriter(NodeWriter):
             return "chunk_begin", "chunk_end"
         return "0", self.index(variable.extent)
 
+    def counting_loop(
+        self, variable: LoopVar, low: str, high: str
+    ) -> AbstractContextManager[None]:
+        """A sequential loop of a variable over [low, high), around what is printed inside."""
+        name = self.names[name_of(variable)]
+        return self.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})")
+
     def innermost(self, variable: LoopVar, low: str, high: str, stage: Stage) -> None:
         if self.plan.vector_inner:
             parts = self.plan.segments if is_cut(stage.nodes, self.plan.segments) else []
             self.vector_loop(variable, low, high, lambda: self.stage_body(stage), parts)
             return
-        name = self.names[name_of(variable)]
-        with self.block(f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"):
+        with self.counting_loop(variable, low, high):
             self.stage_body(stage)
 
     def vector_loop(
@@ -164,9 +169,7 @@ class StageWriter(NodeWriter):
         *around, rows = self.plan.loops
         with ExitStack() as loops:
             for loop in around:
-                name, (first, last) = self.names[name_of(loop)], self.bounds(loop)
-                text = f"for (int64_t {name} = {first}; {name} < {last}; ++{name})"
-                loops.enter_context(self.block(text))
+                loops.enter_context(self.counting_loop(loop, *self.bounds(loop)))
             first, last = self.bounds(rows)
             text = f"for (int64_t row = {first}; row < {last}; row += {SWEPT_ROWS})"
             loops.enter_context(self.block(text))
@@ -187,9 +190,8 @@ class StageWriter(NodeWriter):
         self.column_nodes()
         for r in stage.reductions:
             self.line(f"auto acc{r.id} = accs{r.id}[{position}];")
-        name = self.names[name_of(rows)]
-        with self.block(f"for (int64_t {name} = row; {name} < row_end; ++{name})"):
-            self.prefetch(stage)
+        with self.counting_loop(rows, "row", "row_end"):
+            self.prefetch(rows, stage)
             self.stage_body(stage)
         for r in stage.reductions:
             self.line(f"accs{r.id}[{position}] = acc{r.id};")
@@ -205,15 +207,14 @@ class StageWriter(NodeWriter):
         """Print what is known about columns before all rows."""
         self.outer_nodes(lambda n: not self.plan.stage_of[n.id])
 
-    def prefetch(self, stage: Stage) -> None:
-        """Prefetch the next row: long computations leave few loads in flight."""
-        if self.plan.parts > 1 or not self.plan.loops:
+    def prefetch(self, rows: LoopVar, stage: Stage) -> None:
+        """Prefetch a row of the next few: long computations leave few loads in flight."""
+        if self.plan.parts > 1:
             return
-        row = self.plan.loops[-1].symbol
         for node in stage.nodes:
             if not isinstance(node, Load) or node.indirect or not self.plan.varies(node):
                 continue
-            following = subs(node.index, {row: row + SWEPT_ROWS})
+            following = subs(node.index, {rows.symbol: rows.symbol + SWEPT_ROWS})
             if following != node.index:
                 where = f"{self.buffers[node.buffer]} + ({self.index(following)})"
                 self.line(f"__builtin_prefetch({where});")
