@@ -8,13 +8,7 @@
 
 namespace weft {
 
-#if defined(WEFT_AVX512)
-constexpr int LANES = 16;
-#elif defined(WEFT_AVX2)
-constexpr int LANES = 8;
-#else
-constexpr int LANES = 4;
-#endif
+constexpr int LANES = REGISTER_BYTES / sizeof(float);
 constexpr int QUERIES = 128, KEYS = 256;  // of a block
 typedef Vec<float, LANES, 1> V1;
 

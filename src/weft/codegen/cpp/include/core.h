@@ -34,6 +34,14 @@ typedef __UINT64_TYPE__ uint64_t;
 
 namespace weft {
 
+#if defined(WEFT_AVX512)
+constexpr int REGISTER_BYTES = 64;
+#elif defined(WEFT_AVX2)
+constexpr int REGISTER_BYTES = 32;
+#else
+constexpr int REGISTER_BYTES = 16;
+#endif
+
 struct half { uint16_t bits; };
 struct bfloat16 { uint16_t bits; };
 struct Full {};  // all lanes are inside the loop
@@ -89,14 +97,8 @@ template <class V, class R> INLINE V from_register(R r) {
   if constexpr (sizeof(V) >= 16) return bits<V>(r);
   else return bits<V>((typename IntOf<sizeof(V)>::utype)bits<Part<int64_t, 2>>(r)[0]);
 }
-#if defined(WEFT_AVX512)
-constexpr int REGISTER_BYTES = 64;
-#elif defined(WEFT_AVX2)
-constexpr int REGISTER_BYTES = 32;
-#else
-constexpr int REGISTER_BYTES = 0;
-#endif
-template <int From, int To> constexpr bool can_widen = From < To && To >= 16 && To <= REGISTER_BYTES;
+template <int From, int To>
+constexpr bool can_widen = From < To && To >= 16 && To <= REGISTER_BYTES && REGISTER_BYTES >= 32;
 template <int From, int To> constexpr bool can_narrow = From > To && From >= 16 && REGISTER_BYTES == 64;
 
 #define WEFT_CONVERT(IS, INSTRUCTION) if constexpr (IS) asm(INSTRUCTION " %1, %0" : "=v"(r) : "v"(in_register(x))); else

@@ -23,13 +23,9 @@ template <int D, class T, int N> INLINE void transpose_steps(Block<T, N>& b) {
   if constexpr (D > 1) transpose_steps<D / 2>(b);
 }
 
-#if defined(WEFT_AVX512)
-template <class T> constexpr int transpose_size = sizeof(T) == 8 ? 8 : sizeof(T) == 1 ? 0 : 16;
-#elif defined(WEFT_AVX2)
-template <class T> constexpr int transpose_size = sizeof(T) == 8 ? 4 : sizeof(T) == 1 ? 0 : 8;
-#else
-template <class T> constexpr int transpose_size = 0;
-#endif
+// Rows and columns of a block; 0 where none is transposed in registers.
+template <class T>
+constexpr int transpose_size = sizeof(T) == 1 || REGISTER_BYTES < 32 ? 0 : REGISTER_BYTES / (sizeof(T) == 8 ? 8 : 4);
 
 // One block. A function without loops around it: those would take the compiler twice as long.
 template <class T, int N>
