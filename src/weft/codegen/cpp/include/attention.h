@@ -175,8 +175,7 @@ template <int D> INLINE int attention(void* const* buffers, const int64_t* s) {
   a.mask_column = s[4] >> 2 & 1;
   a.scale = bits<float>((int32_t)s[5]);
   int64_t units = a.batches * a.heads * ((a.queries + QUERIES - 1) / QUERIES);
-  int64_t threads = units * weft_min(a.queries, QUERIES) * a.keys * D / GRAIN;
-  threads = weft_min(weft_min(threads, units), omp_in_parallel() ? 1 : omp_get_max_threads());
+  const int64_t threads = threads_for(units, weft_min(a.queries, QUERIES) * a.keys * D);
   if (threads <= 1) {
     attention_range<D>(a, 0, units);
     return 0;
