@@ -171,7 +171,6 @@ class Recomputation:
 
 def _is_pure(member: Member) -> bool:
     """Whether a member is a formula of each point alone, of known size."""
-    """Whether a member is a formula of each point alone, of known size."""
     definition = member.access.definition
     plain = definition.mode == "assign" and definition.updates is None and not definition.alone
     return plain and definition.reduction is None and not member.access.symbols
