@@ -233,9 +233,8 @@ class _Emitter:
         """Split a flat index (of a tile's axis, or one number) into its loop variables, the last
         one fastest."""
         run = 1 if axis is None else min(axis.block, self._run(variables))
-        for number, variable in enumerate(reversed(variables[1:])):
-            extent = self._group(variable.extent)
-            rest = f"{flat.rstrip('_')}{'_' * (number + 1)}"
+        for variable in reversed(variables[1:]):
+            extent, rest = self._group(variable.extent), f"{flat}_"
             if isinstance(variable.extent, int) or axis is None or not self._narrow():
                 self._line(f"{variable.symbol} = {flat} % {extent}")
                 self._line(f"{rest} = {flat} // {extent}")
