@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 import weft
+from tests.codegen_triton.kernels import repeat
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.emit import emit
 from weft.codegen.triton.sized import Forms
@@ -153,12 +154,7 @@ def test_quotients_of_sizes_that_may_be_negative() -> None:
 
 @pytest.mark.usefixtures("_triton")
 def test_indices_divided_by_sizes_keep_wide_loads(tmp_path: Path) -> None:
-    rows, columns = symbol("s0", 2), symbol("s1", 2)
-    b, i, j = loop_index("i0", 3), loop_index("i1", rows), loop_index("i2", columns)
-    builder = KernelBuilder((LoopVar(b, 3), LoopVar(i, rows), LoopVar(j, columns)), ())
-    value = builder.load("in0", "f32", i * columns + j)
-    builder.store("out0", "f32", (b * rows + i) * columns + j, value)
-    kernel = builder.build("repeat")
+    kernel = repeat()
     (part,), _ = spell(kernel, Forms(kernel).best((128, 128)))
     source = part.source
     compile_here(TritonRequest(source.text, source.name, source.signature, source.num_warps, SM90,

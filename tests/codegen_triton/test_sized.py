@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.codegen_triton.kernels import COLUMNS, ROWS, repeat
 from weft._cuda import reciprocal
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.sized import WORTH_A_FORM, Form, Forms, SizedKernel
 from weft.codegen.triton.target import spell
 from weft.shapes.expr import loop_index, symbol
-
-ROWS, COLUMNS = symbol("s0", 2), symbol("s1", 2)
 
 
 def softmax() -> Kernel:
@@ -82,11 +81,7 @@ def test_reciprocals_are_those_of_possible_sizes() -> None:
 
 
 def test_indices_are_divided_by_sizes_with_reciprocals_of_the_host() -> None:
-    b, i, j = loop_index("i0", 3), loop_index("i1", ROWS), loop_index("i2", COLUMNS)
-    builder = KernelBuilder((LoopVar(b, 3), LoopVar(i, ROWS), LoopVar(j, COLUMNS)), ())
-    value = builder.load("in0", "f32", i * COLUMNS + j)
-    builder.store("out0", "f32", (b * ROWS + i) * COLUMNS + j, value)
-    kernel = builder.build("repeat")
+    kernel = repeat()
     (part,), _ = spell(kernel, Forms(kernel).best((100, 100)))
     assert part.source.divisors == (COLUMNS, ROWS)
     assert part.source.signature[2:] == ("i32",) * 6  # two sizes, two reciprocals
