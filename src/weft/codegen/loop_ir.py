@@ -36,6 +36,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -389,6 +390,11 @@ class KernelBuilder:
 def stride(index: IntExpr, variable: Expr) -> IntExpr | None:
     """Elements between neighbours along `variable`; None if that differs from place to place."""
     return 0 if isinstance(index, int) else index.coeff(variable)
+
+
+def number_of_points(variables: Iterable[LoopVar]) -> IntExpr:
+    """How often the body of nested loops runs."""
+    return math.prod([variable.extent for variable in variables])
 
 
 def flat_position(variables: Iterable[LoopVar]) -> IntExpr:

@@ -41,6 +41,7 @@ from weft.codegen.loop_ir import (
     Op,
     Reduce,
     Store,
+    number_of_points,
     operands,
     reduction_depths,
 )
@@ -197,8 +198,7 @@ class _Emitter:
                 self._line(f"pid = pid // {self._group(blocks)}")
             programs = programs * blocks
         self._decode("pid", self.tiling.z_variables)
-        for variable in self.tiling.z_variables:
-            programs = programs * variable.extent
+        programs = programs * number_of_points(self.tiling.z_variables)
         r_axis = self.tiling.axis("r")
         if r_axis is not None and self.tiling.persistent:
             self._axis(r_axis, self._arange(r_axis))

@@ -27,9 +27,9 @@ from typing import Final, final
 import torch
 
 from weft import _cuda
-from weft.codegen.loop_ir import Indirect, Kernel, index_exprs
+from weft.codegen.loop_ir import Indirect, Kernel, index_exprs, number_of_points
 from weft.codegen.triton.emit import number_names
-from weft.codegen.triton.split import choose_chunks, number_of_points, split_in
+from weft.codegen.triton.split import choose_chunks, split_in
 from weft.codegen.triton.tiling import Measure, Tiling, choose_tiling, is_whole
 from weft.shapes.atoms import Atom, Symbol
 from weft.shapes.expr import Expr, IntExpr, maximum, operands, subs

@@ -14,7 +14,6 @@ reductions, and whose stores at inner level, do not depend on a reduction are sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -32,6 +31,7 @@ from weft.codegen.loop_ir import (
     Reduce,
     Scalar,
     flat_position,
+    number_of_points,
     operands,
     stride,
 )
@@ -107,14 +107,6 @@ def _splittable(kernel: Kernel) -> bool:
     if any(s.inner and (s.value.id in late or s.indirect) for s in kernel.stores):
         return False
     return all(r.kind in SPLITTABLE for r in reduces)
-
-
-def number_of_points(variables: Iterable[LoopVar]) -> IntExpr:
-    """How often the body of nested loops runs."""
-    total: IntExpr = 1
-    for variable in variables:
-        total = total * variable.extent
-    return total
 
 
 def split_in(kernel: Kernel, chunks: int, *, even: bool = False) -> Split:

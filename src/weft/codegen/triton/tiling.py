@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from weft.codegen.dtypes import ITEM_SIZE
-from weft.codegen.loop_ir import Kernel, Load, LoopVar, Op, stride
+from weft.codegen.loop_ir import Kernel, Load, LoopVar, Op, number_of_points, stride
 from weft.codegen.occupancy import LARGEST_TILE, OUTER_REDUCTION_COLUMNS, SECTOR
 from weft.codegen.scalar_ops import DEAR
 from weft.shapes.expr import Expr, symbols
@@ -53,10 +53,7 @@ class Axis:
     @property
     def extent(self) -> Expr | int:
         """Number of points along the axis."""
-        total: Expr | int = 1
-        for variable in self.variables:
-            total = total * variable.extent
-        return total
+        return number_of_points(self.variables)
 
     @property
     def needs_mask(self) -> bool:
@@ -98,7 +95,7 @@ def choose_tiling(kernel: Kernel, measure: Measure = lambda extent: extent) -> T
     transposed = _transposed_variable(kernel)
     if transposed is not None:
         return _transpose_tiling(kernel, transposed, measure)
-    total = measure(Axis("x", kernel.outer, 1).extent)
+    total = measure(number_of_points(kernel.outer))
     block = POINTWISE_BLOCK
     if isinstance(total, int):
         block = min(block, max(32, next_power_of_two(total)))
@@ -149,8 +146,8 @@ def _clip(block: int, extent: Expr | int) -> int:
 
 
 def _reduction_tiling(kernel: Kernel, measure: Measure) -> Tiling:
-    points = measure(Axis("x", kernel.outer, 1).extent)
-    row = measure(Axis("r", kernel.inner, 1).extent)
+    points = measure(number_of_points(kernel.outer))
+    row = measure(number_of_points(kernel.inner))
     across, along = _contiguous_bytes(kernel)
     if across and across >= along:
         return _outer_reduction_tiling(kernel, points, row)
