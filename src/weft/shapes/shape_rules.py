@@ -132,7 +132,8 @@ def _is_dense(sizes: Sizes, strides: Sizes) -> bool:
 
 
 def guarded(condition: Condition) -> bool:
-    """Whether the condition holds in this call, guarded as PyTorch's rule would."""
+    """Whether the condition holds in this call, guarded as PyTorch's rule would unless it is known
+    to."""
     if isinstance(condition, bool):
         return condition
     context = _contexts[-1]
@@ -435,7 +436,7 @@ def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]
     channels = kernel[1] * groups if transposed else kernel[0]
     pixels = _windows(sizes[2:], kernel[2:], window, extra if transposed else None)
     result = (sizes[0], channels, *pixels)
-    require(all(at_least(n, 1) or guarded(ge(n, 1)) for n in (*sizes, *result)))
+    require(all(guarded(ge(n, 1)) for n in (*sizes, *result)))
     return [Result(result, row_major(result), x.dtype, x.fake_device)]
 
 
@@ -468,7 +469,7 @@ def _max_pool(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
     require(2 * max(paddings) <= min(kernel))
     places = _windows(sizes[2:], tuple(kernel), (steps or kernel, paddings, dilations))
     result = (*sizes[:2], *places)
-    require(all(at_least(n, 1) or guarded(ge(n, 1)) for n in (*sizes, *result)))
+    require(all(guarded(ge(n, 1)) for n in (*sizes, *result)))
     return [Result(result, row_major(result), dtype, x.fake_device)
             for dtype in (x.dtype, torch.int64)]
 
@@ -646,7 +647,7 @@ def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
     """An image laid out as another one."""
     sizes, before, strides = values_of(wanted), sizes_of(given), strides_of(given)
     require(len(sizes) == len(before) >= 3)
-    require(all(lower_bound(n) > 0 or guarded(ge(n, 1)) for n in (*before, *sizes)))
+    require(all(guarded(ge(n, 1)) for n in (*before, *sizes)))
     if _is_row_major(before, strides):
         layout = row_major(sizes)
     else:  # GPUs turn images of few channels

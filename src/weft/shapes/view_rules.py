@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 from weft._torch import FakeTensor, OpOverload
-from weft.shapes.expr import IntExpr, floor_div, lower_bound, mod
+from weft.shapes.expr import IntExpr, floor_div, mod
 from weft.shapes.relation import eq, ge
 from weft.shapes.shape_rules import (
     RULES,
@@ -197,7 +197,7 @@ def _filled(sizes: Sequence[IntExpr], wanted: Sizes) -> list[IntExpr]:
         require(same(total, known) or guarded(eq(total, known)))
         return list(wanted)
     require(len(open_sizes) == 1)
-    require(lower_bound(known) > 0 or guarded(ge(known, 1)))  # else any would do
+    require(guarded(ge(known, 1)))  # else any would do
     missing = floor_div(total, known)
     require(same(missing * known, total) or guarded(eq(mod(total, known), 0)))
     return [missing if d in open_sizes else n for d, n in enumerate(wanted)]
