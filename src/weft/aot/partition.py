@@ -24,7 +24,6 @@ from typing import Any, Final, final
 
 import torch
 from torch.fx import Graph, Node
-from torch.fx.node import map_arg
 
 from weft._mincut import min_cut
 from weft._torch import FakeTensor, OpOverload
@@ -277,7 +276,7 @@ def _forward(roles: _Roles, extra: list[Node], graph: Graph) -> None:
     env: dict[Node, Node] = {}
     for node in roles.nodes:
         if node in needed or node in roles.input_index:
-            env[node] = _copy(graph, node, env)
+            env[node] = copy_node(graph, node, env)
     graph.output(tuple(_mapped([*roles.values, *extra], env)))
 
 
@@ -349,14 +348,8 @@ def _emit(node: Node, env: dict[Node, Node], graph: Graph) -> None:
         elif missing:
             waiting.extend(reversed(missing))
         else:
-            env[current] = _copy(graph, current, env)
+            env[current] = copy_node(graph, current, env)
             waiting.pop()
-
-
-def _copy(graph: Graph, node: Node, env: dict[Node, Node]) -> Node:
-    args = map_arg(node.args, env.__getitem__)
-    kwargs = map_arg(node.kwargs, env.__getitem__)
-    return copy_node(graph, node, args, kwargs)
 
 
 def _mapped(values: list[Any], env: dict[Node, Node]) -> list[Any]:

@@ -8,6 +8,7 @@ takes longer than the rest; ATen graphs hold symbolic sizes on purpose (docs/arc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -22,8 +23,9 @@ def add_node(
     return _add(graph, "call_function", target, args, kwargs, _base_name(target), meta)
 
 
-def copy_node(graph: Graph, node: Node, args: Any, kwargs: Any) -> Node:
-    """A copy of `node` with other arguments, under its name if that is free."""
+def copy_node(graph: Graph, node: Node, copies: Mapping[Node, Node]) -> Node:
+    """A copy of `node` that reads the copies of its operands, under its name if that is free."""
+    args, kwargs = map_arg((node.args, node.kwargs), copies.__getitem__)
     return _add(graph, node.op, node.target, args, kwargs, node.name, node.meta)
 
 
@@ -35,8 +37,7 @@ def copied_graph(graph: Graph) -> Graph:
         if node.op == "output":
             made.output(map_arg(node.args[0], env.__getitem__))
         else:
-            args = map_arg(node.args, env.__getitem__)
-            env[node] = copy_node(made, node, args, map_arg(node.kwargs, env.__getitem__))
+            env[node] = copy_node(made, node, env)
     return made
 
 
