@@ -216,7 +216,7 @@ def _branch(
 
 
 def _taking_list(run: Callable[..., Any]) -> Boxed:
-    """`run` by its inputs in a list: see `pipeline.taking_inputs`."""
+    """`run` by its inputs in a list: see `pipeline.unboxed`."""
     boxed: Boxed | None = getattr(run, "boxed_form", None)
     return boxed or (lambda given: run(*given))
 

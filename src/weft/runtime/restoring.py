@@ -21,8 +21,7 @@ from torch.fx import GraphModule
 
 def run_captured(gm: GraphModule) -> Callable[..., Any]:
     """The captured graph itself, operator by operator."""
-    written = gm.meta.get("restored")
-    return gm.forward if written is None else restoring(gm.forward, written)
+    return restored_on_error(gm.forward, gm)
 
 
 def restored_on_error(call: Callable[..., Any], gm: GraphModule) -> Callable[..., Any]:
