@@ -12,6 +12,7 @@ gradients, too)::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import isgeneratorfunction
 from typing import Any, final
 
@@ -104,12 +105,8 @@ class Backwards:
         self, given: Indices | None, wanted: Indices | None, compiler: Compiler
     ) -> Backward:
         graph = copied_graph(self.graph)
-        placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-        tangents = placeholders[len(placeholders) - len(self.tangents) :]
-        absent = [
-            n for n, k in zip(tangents, self.tangents, strict=True)
-            if given is not None and k not in given
-        ]
+        tangents = tangent_nodes(graph, self.tangents)
+        absent = [n for k, n in tangents.items() if given is not None and k not in given]
         with_zeros = remove_tangents(graph, absent)
         if wanted is not None:
             _keep_gradients(graph, wanted)
@@ -117,10 +114,16 @@ class Backwards:
         eliminate_dead_code(gm)
         for node in absent:
             graph.erase_node(node)
-        sources = _gradient_sources(graph, [n for n in tangents if n not in absent])
+        sources = _gradient_sources(graph, [n for n in tangents.values() if n not in absent])
         gm.meta["stages"] = _stages_of_outputs(sources, self.stages)
         call = _with_sources(compiler(finish(gm)), sources, self.stages)
         return Backward(call, given, not all(n._erased for n in with_zeros))
+
+
+def tangent_nodes(graph: Graph, tangents: Sequence[int]) -> dict[int, Node]:
+    """The placeholders of tangents, which are a backward graph's last ones, by value."""
+    found = [n for n in graph.nodes if n.op == "placeholder"]
+    return dict(zip(tangents, found[len(found) - len(tangents) :], strict=True))
 
 
 def _keep_gradients(graph: Graph, wanted: Indices) -> None:

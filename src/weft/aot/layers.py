@@ -31,7 +31,7 @@ from weft._torch import (
     when_backward_ends,
 )
 from weft.aot.absent_tangents import remove_tangents
-from weft.aot.backwards import Indices
+from weft.aot.backwards import Indices, tangent_nodes
 from weft.shapes.graph_nodes import copied_graph
 
 Contributions = Callable[["Watch", "Layer", Sequence[Any]], Sequence[torch.Tensor | None]]
@@ -86,7 +86,7 @@ def _readers(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> d
     """The results that directly depend on each inner one, in the order of their gradients."""
     at = dict(zip(_gradients(graph)[-len(results) :], results, strict=True))
     reach: dict[Node, Indices] = {
-        n: frozenset((k,)) for k, n in _placeholders(graph, tangents).items()
+        n: frozenset((k,)) for k, n in tangent_nodes(graph, tangents).items()
     }
     none: Indices = frozenset()
     readers: dict[int, Indices] = {}
@@ -97,12 +97,6 @@ def _readers(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> d
             readers[at[node]] = reach[node] - {at[node]}
             reach[node] = frozenset((at[node],))
     return readers
-
-
-def _placeholders(graph: Graph, tangents: Sequence[int]) -> dict[int, Node]:
-    """The placeholders of tangents, by result."""
-    found = [n for n in graph.nodes if n.op == "placeholder"]
-    return dict(zip(tangents, found[len(found) - len(tangents) :], strict=True))
 
 
 def _gradients(graph: Graph) -> list[Any]:
@@ -128,7 +122,7 @@ def cut_at(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Gra
         after:   h = mul(t_loss, w);            g = mul(t_h, x);  return g, h
     """
     graph = copied_graph(graph)
-    tangent = _placeholders(graph, tangents)
+    tangent = tangent_nodes(graph, tangents)
     gradients = _gradients(graph)
     inner = dict(zip(gradients[-len(results) :], results, strict=True))
     output = graph.output_node()
