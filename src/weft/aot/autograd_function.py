@@ -190,7 +190,7 @@ def _gradients(
     if given is not None and not given:  # a run of the engine that ends at inner values
         return [None] * len(spec.gradient_inputs)
     batched = _are_batched(grads, spec.layouts)
-    saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
+    saved = _saved(spec, ctx, given)
     wanted = None if batched else _wanted(ctx, spec, linked)
     if torch.is_grad_enabled() or batched:  # kernels do not batch
         return _differentiably(spec, ctx, saved, grads, wanted)
@@ -222,7 +222,7 @@ def _last_gradients(
     spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None
 ) -> Gradients | Iterator[Gradients]:
     """The gradients of inputs, after layers have computed their part."""
-    saved = _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
+    saved = _saved(spec, ctx, given)
     found = _cut_gradients(spec, ctx, saved, grads, ())
     return _added(ctx.watch.taken(), found[: len(spec.gradient_inputs)])
 
@@ -411,6 +411,11 @@ def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices |
     return None
 
 
+def _saved(spec: FunctionSpec, ctx: Any, given: Indices | None) -> list[torch.Tensor]:
+    """The saved tensors, for a backward with tangents of the values `given` (None: all)."""
+    return _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
+
+
 def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.Tensor]:
     """The saved tensors, kept until all groups of values have had their backward.
 
@@ -430,7 +435,7 @@ def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.
 
 
 def _kept_saved(ctx: Any) -> list[torch.Tensor]:
-    """The same while a backward runs that does not free them."""
+    """The saved tensors while a layer's backward runs, which does not free them."""
     try:
         return [*ctx.saved_tensors]
     except RuntimeError:
