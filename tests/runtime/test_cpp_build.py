@@ -6,7 +6,9 @@ import ctypes
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
@@ -77,6 +79,24 @@ def test_sources_of_one_translation_unit_are_cached_each(tmp_path: Path) -> None
         compile_pool._running.clear()
         again = compile_pool.submit(texts)
         assert [getattr(cpp_build.load(one.file()), one.symbol)() for one in again] == [*range(5)]
+
+
+def test_the_first_compiles_of_a_process_at_once_find_torchs_library(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each thread made a folder for the linker, and one was removed while the linker ran."""
+    started, make = Barrier(2), cpp_build.tempfile.TemporaryDirectory
+
+    def folder(**options: object) -> object:
+        made = make(**options)
+        started.wait(60)  # both threads have found nothing in the cache
+        return made
+
+    monkeypatch.setattr(cpp_build.tempfile, "TemporaryDirectory", folder)
+    cpp_build._stand_in.cache_clear()
+    with ThreadPoolExecutor(2) as threads:
+        folders = list(threads.map(cpp_build._stand_in, [cpp_build.toolchain().compiler] * 2))
+    assert all(Path(name, "libtorch_cpu.so").exists() for name in folders)
 
 
 def test_launcher_reads_views_and_refuses_wrong_counts() -> None:

@@ -172,23 +172,23 @@ def torch_has_sleef() -> bool:
     return all(hasattr(library, f"Sleef_{name}_u10") for name in ("expd8", "powf16", "atan2d4"))
 
 
+_stand_ins: Final[list[tempfile.TemporaryDirectory[str]]] = []
+"""The folders of stand-ins, until the process ends: threads that ask at once make one each."""
+
+
 @cache
 def _stand_in(compiler: str) -> str:
     """The folder of an empty library with the name of torch's: objects linked with it load torch's,
     but the linker need not read half a gigabyte."""
-    file = Path(_stand_in_directory().name, _TORCH_LIBRARY)
+    folder = tempfile.TemporaryDirectory(prefix="weft-link-", ignore_cleanup_errors=True)
+    _stand_ins.append(folder)
     command = [*shlex.split(compiler), "-shared", "-fPIC", "-nostdlib", "-x", "c", os.devnull,
-               f"-Wl,-soname,{_TORCH_LIBRARY}", "-o", str(file)]
+               f"-Wl,-soname,{_TORCH_LIBRARY}", "-o", str(Path(folder.name, _TORCH_LIBRARY))]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
         message = done.stderr.decode(errors="replace")[:4000]
         raise CompilationFailed(f"{compiler} made no library:\n{message}")
-    return str(file.parent)
-
-
-@cache
-def _stand_in_directory() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="weft-link-", ignore_cleanup_errors=True)
+    return folder.name
 
 
 def _version(compiler: list[str]) -> str:
