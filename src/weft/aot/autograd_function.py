@@ -72,7 +72,7 @@ class FunctionSpec:
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
     symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
     gradient_inputs: tuple[int, ...]
-    cut_inputs: tuple[int, ...]  # detached: they require gradients and get none
+    detached_inputs: tuple[int, ...]  # they require gradients and get none
     edges: Sequence[int]  # of the autograd node, one for each of the gradients
     requests: Requests  # which of the gradients a backward is asked for
     watched: int | None  # a leaf input: its `.grad` tells if gradients are accumulated
@@ -123,7 +123,7 @@ def _at_once(spec: FunctionSpec) -> Boxed:
     plain = super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
     def call(inputs: list[Any]) -> Sequence[Any]:
-        for i in spec.cut_inputs:  # the engine would go on there, into graphs that may be freed
+        for i in spec.detached_inputs:  # else the engine goes on there, into freed graphs
             inputs[i] = inputs[i].detach()
         apply = general if are_functorch_transforms_active() else plain
         values: Sequence[Any] = apply(*inputs)

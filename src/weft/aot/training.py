@@ -133,8 +133,8 @@ def _spec(
     unsaved = [i for i in tensors if i not in parts.saved_inputs]
     of_data = any(s.of_output for s in parts.symbols)
     unread = set() if of_data else _unread(joint, joint_graph)
-    cut = _without_gradients(tracer, joint) - set(traced.mutated)
-    kept = leaves | (cut - unread)
+    detached = _without_gradients(tracer, joint) - set(traced.mutated)
+    kept = leaves | (detached - unread)
     weak = [i for i in unsaved if i not in kept or i in traced.mutated]
     numbered = enumerate(parts.saved_values, len(parts.saved_inputs))
     own = tuple(i for i, k in numbered if k >= parts.n_values)
@@ -148,7 +148,7 @@ def _spec(
         "symbols": tuple(parts.symbols),
         "layouts": layouts,
         "gradient_inputs": tuple(joint.gradient_inputs),
-        "cut_inputs": tuple(sorted(cut)),
+        "detached_inputs": tuple(sorted(detached)),
         "edges": tuple(edges),
         "requests": Requests(
             next((k for k, i in enumerate(joint.gradient_inputs) if i in leaves), None)),
