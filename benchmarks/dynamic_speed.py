@@ -117,36 +117,39 @@ def _variants(case: Case, compiler: Callable[..., Any]) -> Iterator[Callable[[],
         yield lambda compiled=compiled: compiled(*args)
 
 
+def _turns(count: int, rounds: int) -> Iterator[int]:
+    """The numbers of all functions in each round, which another one begins."""
+    for turn in range(rounds):
+        for index in range(count):
+            yield (index + turn) % count
+
+
 def _seconds(
     functions: list[Callable[[], Any]], rounds: int, device: str, clock: Callable[[], float]
 ) -> list[float]:
     """Median seconds of a call of each, their calls taking turns."""
     sync = torch.cuda.synchronize if is_gpu(device) else lambda: None
     times: list[list[float]] = [[] for _ in functions]
-    for turn in range(rounds):
-        for index in range(len(functions)):
-            at = (index + turn) % len(functions)
-            sync()
-            start = clock()
-            functions[at]()
-            sync()
-            times[at].append(clock() - start)
+    for at in _turns(len(functions), rounds):
+        sync()
+        start = clock()
+        functions[at]()
+        sync()
+        times[at].append(clock() - start)
     return [statistics.median(values[len(values) // 10:]) for values in times]
 
 
 def _kernel_seconds(functions: list[Callable[[], Any]], rounds: int) -> list[float]:
     """Median seconds that a GPU works for a call of each, some calls at a time taking turns."""
     times: list[list[float]] = [[] for _ in functions]
-    for turn in range(KERNEL_TURNS):
-        for index in range(len(functions)):
-            at = (index + turn) % len(functions)
+    for at in _turns(len(functions), KERNEL_TURNS):
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            for _ in range(rounds):
+                functions[at]()
             torch.cuda.synchronize()
-            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-                for _ in range(rounds):
-                    functions[at]()
-                torch.cuda.synchronize()
-            micros = sum(event.self_device_time_total for event in profiler.key_averages())
-            times[at].append(micros / 1e6 / rounds)
+        micros = sum(event.self_device_time_total for event in profiler.key_averages())
+        times[at].append(micros / 1e6 / rounds)
     return [statistics.median(values) for values in times]
 
 

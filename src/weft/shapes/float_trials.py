@@ -204,8 +204,10 @@ class Trial:
         log.read(result)
         return log.run
 
-    def _plain_argument(self, leaf: Any, numbers: Mapping[FloatValue, float | torch.SymFloat],
-               twins: dict[int, tuple[FakeTensor, torch.Tensor]]) -> Any:
+    def _plain_argument(
+        self, leaf: Any, numbers: Mapping[FloatValue, float | torch.SymFloat],
+        twins: dict[int, tuple[FakeTensor, torch.Tensor]],
+    ) -> Any:
         """An argument of the call, without symbolic sizes."""
         if isinstance(leaf, torch.SymFloat):
             return numbers[float_of(leaf)]

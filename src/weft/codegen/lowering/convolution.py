@@ -117,7 +117,7 @@ def _with_bias_added(
     result = _library_call(cx, x, weight, None, options)
     spatial = len(weight.shape) - 2
     column = _reshape(bias, (*bias.shape, *(1,) * spatial),
-                       (*bias.realize().strides, *(0,) * spatial))
+                      (*bias.realize().strides, *(0,) * spatial))
     return cx.pointwise(lambda em, a, b: em.op("add", a, b), result, column)
 
 
