@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -210,3 +211,16 @@ def test_descriptors_called_by_the_program() -> None:
                 five.__get__(Owner()), five.__get__(None, Owner) is five, triple(x))
 
     check(f, (X,), graphs=1, breaks=0)
+
+
+def test_frozensets_of_constants_and_deep_copies_keep_the_order_of_their_tables():
+    """Frozensets came in the order of a set filled anew, deep copies in that of insertion."""
+    def f(x):
+        first, second = frozenset((381, 98, 16, 8)), frozenset(range(0, 400, 31))
+        made = {8, 16}
+        made.add(0)
+        made.discard(16)
+        made.add(24)
+        return x + 1, str(first | second), list(second - first), list(copy.deepcopy(made))
+
+    check(f, (torch.ones(1),), graphs=1)

@@ -127,7 +127,7 @@ def _deep_dict(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 
 
 def _deep_set(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
-    return SetValue.of(tx, [_deep(tx, item, memo) for item in value.entries.values()], value.cls)
+    return SetValue.of(tx, [_deep(tx, item, memo) for item in value.iterate(tx)], value.cls)
 
 
 def _deep_object(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:

@@ -41,26 +41,26 @@ class SetValue(ContainerMethods):
         self.cls = cls
         self.original = original
         self.entries: dict[Any, SymbolicValue] = {}
-        self.keys: Any = set() if original is MISSING else original
+        self.keys: Any = cls() if original is MISSING else original
 
     @staticmethod
     def of(tx: Interpreter, items: Iterable[SymbolicValue], cls: type = set) -> SetValue:
         """A new set, to which the items are added one by one."""
-        made = SetValue(cls=cls)
-        for item in items:
-            made._add(item.dict_key(tx), item)
-        return made
+        entries = [(item.dict_key(tx), item) for item in items]
+        return SetValue._filled(cls, [key for key, _ in entries], entries)
 
     @staticmethod
     def copy_of(tx: Interpreter, other: SymbolicValue, cls: type) -> SetValue:
         """`set(other)`"""
-        made = SetValue(cls=cls)
-        made.keys, made.entries = made._applied(tx, "union", [other])
-        return made
+        return SetValue._filled(cls, *_operand(tx, other))
 
-    def _add(self, key: Any, item: SymbolicValue) -> None:
-        self._own_keys().add(key)
-        self.entries.setdefault(key, item)
+    @staticmethod
+    def _filled(kind: type, keys: Any, entries: Iterable[tuple[Any, SymbolicValue]]) -> SetValue:
+        made = SetValue(cls=kind)
+        made.keys = kind(keys)
+        kept = set(map(id, made.keys))
+        made.entries = {key: item for key, item in entries if id(key) in kept}
+        return made
 
     def _own_keys(self) -> set[Any]:
         """`keys`, to be changed."""
@@ -79,7 +79,11 @@ class SetValue(ContainerMethods):
         return self.cls is frozenset and all(i.is_constant for i in self.entries.values())
 
     def constant(self) -> Any:
-        return self.cls(item.constant() for item in self.entries.values())
+        """The set itself, with its order, if the items are their own keys."""
+        items = [(key, item.constant()) for key, item in self.entries.items()]
+        if self.cls is frozenset and all(key is item for key, item in items):
+            return self.keys
+        return self.cls(item for _, item in items)
 
     def copied(self, tx: Interpreter) -> Any:
         if not all(item.is_constant for item in self.entries.values()):
@@ -195,7 +199,9 @@ class SetValue(ContainerMethods):
     # -- methods ----------------------------------------------------------------------------------
 
     def m_add(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self._add(self._key(tx, args[0]), args[0])
+        key = self._key(tx, args[0])
+        self._own_keys().add(key)
+        self.entries.setdefault(key, args[0])
         return self._changed(tx)
 
     def m_discard(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
