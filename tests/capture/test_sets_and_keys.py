@@ -224,3 +224,11 @@ def test_frozensets_of_constants_and_deep_copies_keep_the_order_of_their_tables(
         return x + 1, str(first | second), list(second - first), list(copy.deepcopy(made))
 
     check(f, (torch.ones(1),), graphs=1)
+
+
+def test_sets_made_of_outside_sets_have_the_order_of_this_call():
+    """Another set with equal items gave its unions the order that the first call's had."""
+    def f(x, items):
+        return x + 1, list(items | {1}), list(set(items)), 8 in (items - {3})
+
+    check(f, (X, {8, 0}), (X, {0, 8}), (X, {8, 0}))

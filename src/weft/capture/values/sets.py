@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class SetValue(ContainerMethods):
     """A set or frozenset."""
 
-    __slots__ = ("cls", "entries", "keys", "original")
+    __slots__ = ("cls", "entries", "keys", "ordered_by", "original")
     has_parts = True
 
     def __init__(
@@ -42,6 +42,10 @@ class SetValue(ContainerMethods):
         self.original = original
         self.entries: dict[Any, SymbolicValue] = {}
         self.keys: Any = cls() if original is MISSING else original
+        self.ordered_by: dict[Source, Any] = {}
+        """Places of outside sets, with the sets, from whose order that of `keys` follows."""
+        if source is not None and original is not MISSING and len(original) > 1:
+            self.ordered_by[source] = original
 
     @staticmethod
     def of(tx: Interpreter, items: Iterable[SymbolicValue], cls: type = set) -> SetValue:
@@ -52,7 +56,9 @@ class SetValue(ContainerMethods):
     @staticmethod
     def copy_of(tx: Interpreter, other: SymbolicValue, cls: type) -> SetValue:
         """`set(other)`"""
-        return SetValue._filled(cls, *_operand(tx, other))
+        made = SetValue._filled(cls, *_operand(tx, other))
+        made.ordered_by = _orders(tx, [other])
+        return made
 
     @staticmethod
     def _filled(kind: type, keys: Any, entries: Iterable[tuple[Any, SymbolicValue]]) -> SetValue:
@@ -114,11 +120,14 @@ class SetValue(ContainerMethods):
         return SetIterator(self, self.iterate(tx))
 
     def iterate(self, tx: Interpreter) -> list[SymbolicValue]:
-        if self.source is not None and self.original is not MISSING and len(self.original) > 1:
-            tx.guards.same_key(self.source, self.original, tuple)
+        self._guard_order(tx)
         if not self._has_real_order():
             return list(self.entries.values())
         return [self.entries[key] for key in self.keys]
+
+    def _guard_order(self, tx: Interpreter) -> None:
+        for source, original in self.ordered_by.items():
+            tx.guards.same_key(source, original, tuple)
 
     def _has_real_order(self) -> bool:
         """Whether the hashes of all keys are known."""
@@ -127,6 +136,7 @@ class SetValue(ContainerMethods):
     def _emit_items(self, emit: Emitter) -> str:
         """What an empty set is to be filled with, to have the order of this one, if there is a
         way."""
+        self._guard_order(emit.tx)
         orders, chosen = [list(self.entries), list(self.keys)], ("[{}]", list(self.entries))
         if self._has_real_order():
             ways = [(text, keys) for text, make in _FILLINGS.items() for keys in orders
@@ -169,12 +179,14 @@ class SetValue(ContainerMethods):
         """A new set: the result of a method of sets."""
         made = SetValue(cls=self.cls)
         made.keys, made.entries = self._applied(tx, method, args)
+        made.ordered_by = _orders(tx, [self, *args])
         return made
 
     def _update(self, tx: Interpreter, method: str, args: Args) -> SymbolicValue:
         """Do a method that changes the set."""
         self._own_keys()
         self.entries = self._applied(tx, method, args)[1]
+        self.ordered_by = _orders(tx, [self, *args])
         return self._changed(tx)
 
     def _applied(
@@ -321,6 +333,15 @@ def _operand(tx: Interpreter, value: SymbolicValue) -> tuple[Any, list[tuple[Any
     entries = [(item.dict_key(tx), item) for item in tx.unpack(value)]
     keys = [key for key, _ in entries]
     return dict.fromkeys(keys) if value.python_type() is dict else keys, entries
+
+
+def _orders(tx: Interpreter, values: Args) -> dict[Source, Any]:
+    """`ordered_by` of a set made of these values."""
+    found: dict[Source, Any] = {}
+    for value in map(tx.force, values):
+        if isinstance(value, SetValue):
+            found |= value.ordered_by
+    return found
 
 
 _FILLINGS: Final[dict[str, Callable[[list[Any]], Any]]] = {
