@@ -363,6 +363,23 @@ def test_pooled_rows_of_one_element_lie_as_eagers_do() -> None:
         assert compiled(x).stride() == pooled(x).stride()
 
 
+@pytest.mark.parametrize("prepare", [
+    lambda x: F.group_norm(x.mT, 2).mT,
+    lambda x: F.group_norm(F.max_pool1d(x.mT, 4, ceil_mode=True), 2).mT,
+], ids=["group_norm", "pool"])
+def test_what_is_computed_of_one_column_lies_as_eagers(prepare):
+    """Where a size may be 1, it depends on it whether an operand is dense."""
+    def program(x):
+        z = prepare(x)
+        return z[:, :, None] + z.mean(1)[:, None, None].expand(-1, z.shape[1], 2, -1)
+
+    compiled = weft.compile(program, dynamic=True)
+    with torch.no_grad():
+        for n in (1, 4, 5, 8):
+            x = torch.randn(3, n, 8)
+            assert compiled(x).stride() == program(x).stride()
+
+
 def test_views_of_one_column_that_became_one_view_lay_otherwise():
     def program(x):
         return x.mT.flatten().view(x.mT.shape)

@@ -7,6 +7,7 @@ the statistics (a kernel of the backward) would take the bytes of one type for a
 
     mean of native_layer_norm(bfloat16 x, float32 weight)    meta: bfloat16    CPU: float32
     batch_norm(x.transpose(1, 2))                            meta: as x        CPU: row-major
+    group_norm(x[:, :1].transpose(1, 2))                     meta: (8, 1, 8)   CPU: (8, 1, 1)
     roll(channels-last x, 1, 2), reflection_pad2d(x, ...)    meta: row-major   CPU: as x
     slice_scatter(x.expand(3, 4), ...)                       meta: (0, 1)      CPU: (4, 1)
     _fft_r2c(x, [0])                                         meta: row-major   CPU: column-major
@@ -86,8 +87,11 @@ def corrected(func: OpOverload, args: Sequence[Any], result: Any, cast: Cast) ->
     if func not in _PARAMETERS:
         return result
     result = _with_types(func, args, result, cast)
-    if "batch_norm" in func.name() and args[0].device.type == "cpu":
-        result = (_known_layout(result[0], cast), *result[1:])
+    if args[0].device.type == "cpu":
+        if "batch_norm" in func.name():
+            result = (_known_layout(result[0], cast), *result[1:])
+        elif func is aten.native_group_norm.default and result[0].dim() not in _IMAGES:
+            result = (cast(result[0], memory_format=torch.contiguous_format), *result[1:])
     return result
 
 

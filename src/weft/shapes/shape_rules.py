@@ -213,12 +213,14 @@ def _elementwise(args: Sequence[Any], dtype: torch.dtype) -> list[Result]:
 def _iterated_layout(sizes: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
     """The strides of an elementwise result of operands with these sizes and strides."""
     first = operands[0][1]
-    if not all(_all_same(shape, sizes) for shape, _ in operands):
-        if all(_all_same(strides, row_major(shape)) for shape, strides in operands):
-            return row_major(sizes)
-    elif all(_is_row_major(*operand) for operand in operands):
+    alike = all(_all_same(shape, sizes) for shape, _ in operands)
+    if alike and all(_is_row_major(*operand) for operand in operands):
         return row_major(sizes)
-    elif _is_dense(sizes, first) and all(_all_same(strides, first) for _, strides in operands):
+    if not alike and all(_all_same(strides, row_major(shape)) for shape, strides in operands):
+        return row_major(sizes)
+    # Which operands are dense depends on which sizes are 1.
+    require(all(same(n, 1) or at_least(n, 2) for n in sizes))
+    if alike and _is_dense(sizes, first) and all(_all_same(t, first) for _, t in operands):
         require(len(sizes) < 4 or 1 not in sizes or _all_same(first, _channels_last(sizes)))
         return first
     return _nested(sizes, [_broadcast_strides(sizes, *operand) for operand in operands])
