@@ -64,6 +64,19 @@ def differentiated_twice(h, o, s, loss, x, w, v):
     return torch.autograd.grad(first.pow(2).sum(), [h, o, x])
 
 
+def differentiated_by_a_saved_result(h, o, s, loss, x, w, v):
+    (first,) = torch.autograd.grad(loss, w, create_graph=True)
+    second = torch.autograd.grad(first.pow(2).sum(), [h, x, o], create_graph=True)
+    return first.detach(), torch.autograd.grad(sum(g.sum() for g in second), [h, w])
+
+
+def hooked_inputs(h, o, s, loss, *inputs):
+    for tensor in inputs:
+        tensor.register_hook(lambda g: 2 * g)
+    gradients = torch.autograd.grad(loss, inputs, create_graph=True)
+    sum(g.pow(2).sum() for g in gradients).backward()
+
+
 def batched(h, o, s, loss, *inputs):
     losses, rows = torch.stack([loss, loss * 2]), torch.eye(2, dtype=loss.dtype)
     return torch.autograd.grad(losses, [h, inputs[1]], rows, is_grads_batched=True)
@@ -90,7 +103,7 @@ def test_gradients_of_results_that_others_depend_on(backend: str) -> None:
     """`torch.autograd.grad` raised, hooks saw the direct part: results of one node are siblings."""
     compiled = weft.compile(chain, backend=backend, fullgraph=True)
     uses = [retained, hooked, backward_of_what_a_hook_sees, asked_for, asked_for_one, penalized,
-            differentiated_twice, batched]
+            differentiated_twice, differentiated_by_a_saved_result, hooked_inputs, batched]
     for use in uses + [plain] * (backend == "aot_eager"):
         torch.testing.assert_close(seen(compiled, use), seen(chain, use), msg=use.__name__)
 
@@ -122,7 +135,8 @@ def test_random_numbers_of_a_gradient_with_respect_to_a_result_are_those_of_the_
 def test_results_die_after_a_backward_that_is_differentiated() -> None:
     """Another run of the captured graph was held by what it computed."""
     compiled = weft.compile(chain, backend="aot_eager", fullgraph=True)
-    for use in (asked_for_one, penalized, differentiated_twice):
+    uses = asked_for_one, penalized, differentiated_twice, differentiated_by_a_saved_result
+    for use in uses:
         inputs = [torch.ones(n, dtype=torch.float64, requires_grad=True)
                   for n in ((4, 3), (3, 5), (5, 2))]
         results = compiled(*inputs)

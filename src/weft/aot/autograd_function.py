@@ -40,9 +40,10 @@ from weft.aot.backward_stages import (
     nodes_of,
 )
 from weft.aot.backwards import Backwards, Indices
+from weft.aot.cuts import Cuts
 from weft.aot.global_state import Boxed, RandomState, no_autocast
 from weft.aot.independent import Groups
-from weft.aot.layers import Cuts, Inner, Layer, Watch, is_cut_now, layering, note_hook
+from weft.aot.layers import Inner, Layer, Watch, is_cut_now, layering, note_hook
 from weft.aot.requests import Requests
 from weft.aot.runtime_wrapper import bases
 from weft.aot.saved_values import drop

@@ -20,8 +20,8 @@ from torch.fx.node import map_arg
 from weft._torch import tree_flatten
 from weft.aot.autograd_function import DoubleBackwardError
 from weft.aot.backwards import Indices
+from weft.aot.cuts import Cuts, views
 from weft.aot.global_state import AutocastState, RandomState
-from weft.aot.layers import Cuts
 from weft.aot.trace import Traced
 
 
@@ -70,15 +70,17 @@ class DoubleBackward:
 
     def _run(
         self, inputs: list[Any], cuts: Cuts | None
-    ) -> tuple[list[Any], list[torch.Tensor]]:
+    ) -> tuple[list[Any], Sequence[torch.Tensor]]:
         """The results of the captured graph, and what gradients are taken for."""
         if cuts is not None and cuts.run is not None:
             return cuts.run
         given = list(inputs)
+        ends = (views if cuts is None else cuts.inputs)([inputs[i] for i in self.gradient_inputs])
+        for i, x in zip(self.gradient_inputs, ends, strict=True):
+            given[i] = x
         for i in self.mutated:
             given[i] = given[i].clone()
         given = given[: self.n_inputs]
-        ends = [inputs[i] for i in self.gradient_inputs]
         with self.autocast:
             result = self.gm.forward(*given) if cuts is None else self.cut_graph(cuts, *given)
         if cuts is None:

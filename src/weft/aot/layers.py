@@ -32,6 +32,7 @@ from weft._torch import (
 )
 from weft.aot.absent_tangents import remove_tangents
 from weft.aot.backwards import Indices, tangent_nodes
+from weft.aot.cuts import Cuts
 from weft.shapes.graph_nodes import copied_graph
 
 Contributions = Callable[["Watch", "Layer", Sequence[Any]], Sequence[torch.Tensor | None]]
@@ -140,55 +141,6 @@ def cut_at(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Gra
     for node in direct:
         graph.erase_node(node)
     return graph
-
-
-@final
-class Cuts:
-    """The inner results where gradients end within a block, when the captured graph runs again.
-    Gradients of gradients, taken after the block, do not end there.
-
-    `live`: the results that the program holds; what it computes from gradients depends on them.
-    """
-
-    def __init__(self, live: dict[int, torch.Tensor]) -> None:
-        self.live = live
-        self.tensors: dict[int, torch.Tensor] = {}
-        self.switch = _Switch()
-        self.run: tuple[list[Any], list[torch.Tensor]] | None = None
-        """What the graph gave and gradients are taken for, for the other layers."""
-
-    def add(self, key: int, tensor: torch.Tensor) -> torch.Tensor:
-        """A cut behind an inner result, computed as `tensor`."""
-        made = _cut(self.switch, self.live.get(key, tensor))
-        self.tensors[key] = made
-        return made
-
-    def __enter__(self) -> None:
-        self.switch.ends_gradients = True
-
-    def __exit__(self, *error: object) -> None:
-        self.switch.ends_gradients = False
-
-
-@final
-class _Switch:
-    """What the autograd nodes of cuts hold: the cuts themselves hold their results."""
-
-    ends_gradients = False
-
-
-class _Cut(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, switch: _Switch, tensor: torch.Tensor) -> torch.Tensor:
-        ctx.switch = switch
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *tangents: Any) -> Any:
-        return None, None if ctx.switch.ends_gradients else tangents[0]
-
-
-_cut: Callable[[_Switch, torch.Tensor], torch.Tensor] = _Cut.apply
 
 
 @final
