@@ -85,6 +85,17 @@ def test_gradients_of_windows(pool: Callable[..., Any]) -> None:
     assert weft.stats()["extern_calls"] == 0
 
 
+@pytest.mark.parametrize("length", [37, 30_001, 1_000_001])
+def test_windows_at_positions_of_any_size(length: int) -> None:
+    """Vectors of positions divide in float, in double, and lane by lane."""
+    x = torch.arange(float(length)).view(1, 1, -1).requires_grad_()
+    found, expected = (f(lambda x: F.adaptive_avg_pool1d(x, length // 3 - 1))(x)
+                       for f in (weft.compile, lambda f: f))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(found, x, found.detach()), torch.autograd.grad(expected, x, found))
+
+
 def test_windows_of_channels_last_images() -> None:
     x = torch.randn(2, 4, 6, 6).to(memory_format=torch.channels_last)
     check(lambda x: F.max_pool2d(x, 2) + 1, x)

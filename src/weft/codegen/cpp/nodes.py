@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import reduce
+from math import inf, prod
 from typing import Final
 
 from weft.codegen.cpp.plan import BACKWARDS, SHUFFLED_STEPS, Plan
@@ -30,13 +31,23 @@ from weft.codegen.loop_ir import (
     stride,
 )
 from weft.codegen.scalar_ops import COMPARISONS
-from weft.shapes.atoms import Atom, FloorDiv, Mod
-from weft.shapes.expr import IntExpr, lower_bound, split_linear, symbol_of
+from weft.shapes.atoms import Atom, FloorDiv, Mod, Symbol
+from weft.shapes.expr import (
+    Expr,
+    IntExpr,
+    lower_bound,
+    split_linear,
+    symbol_of,
+    symbols,
+    upper_bound,
+)
 from weft.shapes.expr import operands as operands_of
 from weft.shapes.printing import c_text
 
 MOST_STEP: Final = 2**24
 """Elements between lanes, up to which their places fit in 32 bits."""
+MOST_IN_FLOAT: Final = 2**22
+"""Integers below it are divided exactly in float (`include/indices.h`)."""
 
 
 class NodeWriter:
@@ -116,6 +127,8 @@ class NodeWriter:
         step = self.step_of(node.expr, node.indirect)
         if step is not None:
             self.define(node, f"steps<L, P>({start}, {self.index(step)})")
+        elif places := self.places(node.expr, node.indirect):
+            self.define(node, f"cast<{kind}>({places})")
         else:
             self.define(node, f"make<{kind}, L, P>({self.per_lane(node.expr, node.indirect)})")
 
@@ -178,8 +191,8 @@ class NodeWriter:
         return self.gathered(node, "")
 
     def gathered(self, node: Load, mask: str) -> str:
-        """Elements that are not adjacent: loaded by a vector of positions if these are sums of
-        values and steps, else lane by lane."""
+        """Elements that are not adjacent: loaded by a vector of positions if there is one, else
+        lane by lane."""
         buffer, kind = self.buffers[node.buffer], self.memory[node.buffer]
         places = self.lane_places(node.index, node.indirect)
         if places is not None:
@@ -193,8 +206,13 @@ class NodeWriter:
     ) -> tuple[str, str] | None:
         """A load's index as a start that all lanes share, and a vector that is added to it."""
         assert self.plan.vector is not None
+        varying = [i for i in indirect if self.plan.varies(i)]
+        if not varying and stride(index, self.plan.vector.symbol) is None:
+            own = _terms_with(index, self.plan.vector.symbol)
+            offsets = self.places(own, indirect)
+            return (self.index(index - own, indirect), offsets) if offsets else None
         terms = []
-        for node in (i for i in indirect if self.plan.varies(i)):
+        for node in varying:
             parts = split_linear(index, node.symbol)
             slope, index = parts if parts is not None else (None, index)
             if not isinstance(slope, int):
@@ -386,6 +404,20 @@ class NodeWriter:
         text = f"{buffer} + ({index})" if buffer else f"(int64_t)({index})"
         return f"[&]([[maybe_unused]] int lane_) {{ {declared}return {text}; }}"
 
+    def places(self, expr: IntExpr, indirect: Sequence[Indirect]) -> str | None:
+        """A vector of 32-bit integers that has the index's value in each lane; None if what it is
+        computed from may be larger."""
+        assert self.plan.vector is not None
+        largest = _largest_operand(expr, self.plan.vector.symbol)
+        if any(self.plan.varies(i) for i in indirect) or largest >= 2**31:
+            return None
+        real = "float" if largest < MOST_IN_FLOAT else "double"
+        name = f"{self.vector_name}_"
+        names = self.names | self.indirect_names(indirect, "0")
+        text = c_text(expr, names | {name_of(self.plan.vector): name})
+        lanes = f"places<{real}, L, P>({self.vector_name})"
+        return f"[&](auto {name}) LAMBDA {{ return ({text}).at; }}({lanes})"
+
     def line(self, text: str) -> None:
         self.lines.append("  " * self.indent + text)
 
@@ -414,6 +446,30 @@ def _wide_int(number: int) -> str:
 def name_of(variable: LoopVar | None) -> str:
     assert variable is not None
     return symbol_of(variable.symbol).name
+
+
+def _terms_with(index: IntExpr, variable: Expr) -> IntExpr:
+    """The terms of a sum that depend on `variable`."""
+    terms = {} if isinstance(index, int) else index.terms
+    found: IntExpr = 0
+    for monomial, coefficient in terms.items():
+        if any(variable in atom.expr.symbols for atom in monomial):
+            found += prod((atom.expr for atom in monomial), start=coefficient)
+    return found
+
+
+def _largest_operand(expr: IntExpr, variable: Expr) -> float:
+    """A number that neither the value nor what is divided or compared in computing it exceeds."""
+    found: float = max(-lower_bound(expr), upper_bound(expr))
+    for atom in () if isinstance(expr, int) else expr.atoms():
+        if isinstance(atom, Symbol) or variable not in atom.expr.symbols:
+            continue
+        if isinstance(atom, FloorDiv | Mod) and (
+            variable in symbols(atom.right) or lower_bound(atom.right) < 1
+        ):
+            return inf
+        found = max(found, *(_largest_operand(part, variable) for part in operands_of(atom)))
+    return found
 
 
 def _known_ahead(atom: Atom, sizes: frozenset[IntExpr]) -> bool:
