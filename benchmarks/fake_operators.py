@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from weft.shapes.context import ShapeContext
-from weft.shapes.fake_mode import MemoFakeMode
+from weft.shapes.fakes.fake_mode import MemoFakeMode
 
 Case = Callable[[], Any]
 

@@ -17,7 +17,7 @@ import torch
 
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.target import compile_kernels
-from weft.shapes.expr import loop_index
+from weft.shapes.algebra.expr import loop_index
 
 REPEATS: Final = 50
 

@@ -7,7 +7,7 @@
  * OverflowError if the cut is infinite (every path has only edges of capacity >= 2**60).
  *
  * E. A. Dinic, "Algorithm for solution of a problem of maximum flow in networks with power
- * estimation", 1970. Used by aot/partition.py on graphs of some ten thousand edges: milliseconds.
+ * estimation", 1970. Used by aot/training/partition.py on graphs of some ten thousand edges: milliseconds.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -30,7 +30,7 @@ import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
 from tools.kernel_comparison import Report, compared_kernels, main
-from weft.aot import record_special
+from weft.aot.tracing import record_special
 from weft.codegen import recomputed, schedule
 from weft.codegen.dtypes import to_torch
 from weft.codegen.loop_ir import Kernel

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import weft
-from weft.aot.attention import hides_nothing
+from weft.aot.tracing.attention import hides_nothing
 
 
 def all_true(query: torch.Tensor) -> torch.Tensor:

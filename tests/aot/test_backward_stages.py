@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 import weft
 from tests.aot.test_peak_memory import step_in_hook
-from weft.aot import backward_stages as stages
-from weft.aot import training
-from weft.aot.backward_stages import stages_of
+from weft.aot.training import backward_stages as stages
+from weft.aot.training import compile as training
+from weft.aot.training.backward_stages import stages_of
 
 Program = Callable[[nn.Sequential, Callable[..., Any], torch.Tensor], list[Any]]
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import weft
-from weft.aot import record_special
+from weft.aot.tracing import record_special
 
 
 @pytest.fixture(autouse=True)

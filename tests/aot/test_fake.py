@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from weft.shapes.fake import FakeContext
+from weft.shapes.fakes.fake import FakeContext
 
 CASES = {
     "plain": lambda: torch.randn(2, 3),

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import weft
-from weft.aot import image_layout
 from weft.aot.evaluate import Evaluator
 from weft.aot.graph import AtenGraph
+from weft.aot.rewrites import image_layout
 from weft.diagnostics import events
 from weft.runtime import image_speed
 

@@ -13,7 +13,7 @@ from weft.aot.pipeline import compile_aot
 from weft.codegen import Artifact, compile_graph, targets
 from weft.codegen.lowering import LOWERINGS
 from weft.shapes.context import ShapeContext
-from weft.shapes.fake import FakeContext
+from weft.shapes.fakes.fake import FakeContext
 
 
 def compiled_dynamic(

@@ -15,7 +15,7 @@ from weft.codegen.loop_ir import (
     LoopVar,
     verify,
 )
-from weft.shapes.expr import loop_index, symbol
+from weft.shapes.algebra.expr import loop_index, symbol
 
 
 def softmax_kernel() -> Kernel:

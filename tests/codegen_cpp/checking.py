@@ -12,7 +12,7 @@ import torch
 from weft.codegen.cpp import compile_kernels
 from weft.codegen.interpret import from_torch_tensor, run_kernel
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar, verify
-from weft.shapes.expr import Expr, IntExpr, loop_index
+from weft.shapes.algebra.expr import Expr, IntExpr, loop_index
 
 Buffers = Mapping[str, torch.Tensor]
 TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 3e-6, torch.float64: 1e-13}

@@ -16,7 +16,7 @@ from weft.codegen.dtypes import to_torch
 from weft.codegen.loop_ir import Indirect, Kernel, KernelBuilder
 from weft.codegen.scalar_ops import REDUCTIONS
 from weft.config import config
-from weft.shapes.expr import IntExpr, symbol
+from weft.shapes.algebra.expr import IntExpr, symbol
 
 LENGTHS = (1, 3, 15, 16, 17, 64, 100, 257)
 

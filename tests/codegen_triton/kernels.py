@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
-from weft.shapes.expr import loop_index, symbol
+from weft.shapes.algebra.expr import loop_index, symbol
 
 ROWS, COLUMNS = symbol("s0", 2), symbol("s1", 2)
 

@@ -19,7 +19,7 @@ from weft.codegen.triton.tiling import choose_tiling
 from weft.runtime.triton_build import TritonRequest, build, compile_here
 from weft.runtime.triton_pool import pool
 from weft.runtime.triton_worker import without_packed_sums
-from weft.shapes.expr import loop_index, symbol
+from weft.shapes.algebra.expr import loop_index, symbol
 
 SM90 = 90
 

@@ -11,7 +11,7 @@ from weft._cuda import reciprocal
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.sized import WORTH_A_FORM, Form, Forms, SizedKernel
 from weft.codegen.triton.target import spell
-from weft.shapes.expr import loop_index, symbol
+from weft.shapes.algebra.expr import loop_index, symbol
 
 
 def softmax() -> Kernel:

@@ -9,7 +9,7 @@ from weft.codegen.interpret import run_kernel
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar, verify
 from weft.codegen.triton.split import split_in, split_reduction
 from weft.codegen.triton.tiling import choose_tiling
-from weft.shapes.expr import loop_index, subs, symbol
+from weft.shapes.algebra.expr import loop_index, subs, symbol
 
 
 def norm(points: int, row: int, *, columns: bool) -> Kernel:

@@ -11,7 +11,7 @@ from weft.codegen.dtypes import to_torch
 from weft.codegen.interpret import from_torch_tensor, run_kernel
 from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.scalar_ops import OPS
-from weft.shapes.expr import loop_index, symbol
+from weft.shapes.algebra.expr import loop_index, symbol
 
 FLOATS = ["f32", "f64"]
 

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from weft.aot import graph as aten_graph
-from weft.aot.trace import trace
+from weft.aot.tracing.trace import trace
 from weft.diagnostics.graph_text import graph_text
 from weft.passes.eliminate_dead_code import eliminate_dead_code
 from weft.passes.fold_constants import fold_constants

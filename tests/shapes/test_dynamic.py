@@ -17,7 +17,7 @@ from weft.aot.pipeline import compile_aot
 from weft.aot.python_code import compile_calls
 from weft.errors import FixedDimensionError
 from weft.shapes.context import ShapeContext
-from weft.shapes.fake import FakeContext
+from weft.shapes.fakes.fake import FakeContext
 
 BACKENDS = ["eager", "inductor"]
 

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 import weft
-from weft.shapes.expr import symbol
-from weft.shapes.facts import Facts
-from weft.shapes.relation import eq
+from weft.shapes.algebra.expr import symbol
+from weft.shapes.algebra.facts import Facts
+from weft.shapes.algebra.relation import eq
 
 BACKENDS = ("eager", "aot_eager", "inductor")
 Tensor = torch.Tensor

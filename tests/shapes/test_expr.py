@@ -8,8 +8,8 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.shapes import expr as ex
-from weft.shapes.expr import (
+from weft.shapes.algebra import expr as ex
+from weft.shapes.algebra.expr import (
     IntExpr,
     applied,
     floor_div,
@@ -20,9 +20,9 @@ from weft.shapes.expr import (
     mod,
     symbol,
 )
-from weft.shapes.functions import BIT_AND
-from weft.shapes.intervals import INF
-from weft.shapes.printing import c_text, python_text
+from weft.shapes.algebra.functions import BIT_AND
+from weft.shapes.algebra.intervals import INF
+from weft.shapes.algebra.printing import c_text, python_text
 
 N, M = symbol("n", 2, 40), symbol("m", 0, 40)
 I, J, K = symbol("i", 0, 15), symbol("j", 0, 7), symbol("k", -20, 20)

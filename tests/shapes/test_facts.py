@@ -11,14 +11,14 @@ import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.shapes import expr as ex
-from weft.shapes import relation as rel
-from weft.shapes.atoms import Atom, FloorDiv, Min, Mod, Symbol
+from weft.shapes.algebra import expr as ex
+from weft.shapes.algebra import relation as rel
+from weft.shapes.algebra.atoms import Atom, FloorDiv, Min, Mod, Symbol
+from weft.shapes.algebra.expr import mod, subs, symbol
+from weft.shapes.algebra.facts import Facts
+from weft.shapes.algebra.printing import python_text
+from weft.shapes.algebra.relation import eq, ge
 from weft.shapes.context import ShapeContext
-from weft.shapes.expr import mod, subs, symbol
-from weft.shapes.facts import Facts
-from weft.shapes.printing import python_text
-from weft.shapes.relation import eq, ge
 from weft.shapes.symnode import expr_of
 
 N, M, K = symbol("n", 0, 12), symbol("m", 1, 12), symbol("k", -3, 9)

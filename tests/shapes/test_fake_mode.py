@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from weft._torch import FakeTensor, FakeTensorMode
-from weft.shapes import expr as ex
+from weft.shapes.algebra import expr as ex
 from weft.shapes.context import ShapeContext
-from weft.shapes.fake import FakeContext
-from weft.shapes.fake_mode import MemoFakeMode
+from weft.shapes.fakes.fake import FakeContext
+from weft.shapes.fakes.fake_mode import MemoFakeMode
 from weft.shapes.symnode import expr_of
 
 X = torch.randn(4, 6, 8)
@@ -151,7 +151,7 @@ def test_implied_conditions_make_no_guard() -> None:
 
 def test_first_operators_load_neither_dynamo_nor_sympy() -> None:
     program = (
-        "import sys, torch; from weft.shapes.fake import FakeContext; c = FakeContext()\n"
+        "import sys, torch; from weft.shapes.fakes.fake import FakeContext; c = FakeContext()\n"
         "x = c.fake(torch.ones(3, 4))\n"
         "with c.mode: y = (x.relu() + x.sigmoid() * 2) @ x.t()\n"
         "assert not {'torch._dynamo', 'sympy'} & set(sys.modules)"

@@ -11,9 +11,9 @@ import torch
 import weft
 from weft import _frame
 from weft.diagnostics import events
-from weft.shapes.expr import Expr, IntExpr, maximum, minimum, symbol, symbol_of
+from weft.shapes.algebra.expr import Expr, IntExpr, maximum, minimum, symbol, symbol_of
+from weft.shapes.algebra.relation import and_, eq, ge, lt, ne, not_, or_
 from weft.shapes.guard import equal_postfix, postfix, python_text
-from weft.shapes.relation import and_, eq, ge, lt, ne, not_, or_
 
 SYMBOLS = [symbol(name, 0) for name in ("a", "b", "c")]
 

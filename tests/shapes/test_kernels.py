@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import weft
 from weft.codegen.cpp.segments import segments
 from weft.codegen.loop_ir import KernelBuilder, LoopVar, Op
-from weft.shapes.expr import IntExpr, loop_index, symbol
+from weft.shapes.algebra.expr import IntExpr, loop_index, symbol
 
 pytestmark = pytest.mark.usefixtures("fresh")
 

@@ -16,10 +16,10 @@ import weft
 from weft.codegen.values import estimate
 from weft.errors import InternalError
 from weft.runtime.generated_code import load
-from weft.shapes.expr import applied, symbol
-from weft.shapes.floats import apply
-from weft.shapes.functions import BIT_AND, GCD, ISQRT
-from weft.shapes.rounding import HOW, exponent, mantissa, rounded
+from weft.shapes.algebra.expr import applied, symbol
+from weft.shapes.algebra.floats import apply
+from weft.shapes.algebra.functions import BIT_AND, GCD, ISQRT
+from weft.shapes.algebra.rounding import HOW, exponent, mantissa, rounded
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -237,7 +237,7 @@ def test_a_float_is_its_mantissa_and_exponent(value: float) -> None:
 
 
 def _value(how: str, value: Any, env: Any) -> int:
-    from weft.shapes.floats import evaluate
+    from weft.shapes.algebra.floats import evaluate
 
     return HOW[how](evaluate(value, env))
 

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 import torch
 
-from weft.shapes import without_sympy as module
-from weft.shapes.without_sympy import without_sympy
+from weft.shapes.fakes import without_sympy as module
+from weft.shapes.fakes.without_sympy import without_sympy
 
 _HEAVY = "{'sympy', 'torch._dynamo', 'torch.distributed.tensor'} & set(sys.modules)"
 
@@ -65,7 +65,7 @@ def test_attention_with_a_mask_made_of_constants_loads_none_of_them():
 def test_stand_ins_kept_by_a_module_go_on_working_when_the_real_ones_are_loaded():
     _in_new_process("""
         import sys, torch
-        from weft.shapes.without_sympy import without_sympy
+        from weft.shapes.fakes.without_sympy import without_sympy
         with without_sympy():
             import sympy
             from torch.fx.experimental.symbolic_shapes import guard_or_false, sym_eq

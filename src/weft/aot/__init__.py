@@ -1,17 +1,13 @@
 """Captured (torch-level) graph → functional ATen graphs and a thin runtime wrapper.
 
-Place in the pipeline: between capture and code generation. `pipeline.py` lists the steps. By role:
+Place in the pipeline: between capture and code generation. `pipeline.py` lists the steps, which are
+in three folders: `tracing/` (captured graph → ATen graph), `rewrites/` (ATen graph → ATen graph),
+`training/` (joint graphs, their halves, autograd). Here is what they share:
 
-- the graph: `graph` (the ATen graph), `operators` (facts of schemas), `symbols`,
-  `evaluate` (metadata of results);
-- recording: `trace`, `record`, `record_special`, `functionalize`, `views`, `recomputed_random`,
-  `attention`, `wrappers`, `data_dependent`;
-- rewriting: `prepare`, `expand`, `decompositions`, `complex_pairs`, `complex_rules`,
-  `image_layout`, `functional_form`, `recurrent`;
-- training: `training`, `joint`, `partition`, `memory_budget`, `independent`, `backwards`,
-  `absent_tangents`;
-- at run time: `runtime_wrapper`, `control_flow`, `python_code`, `global_state`,
-  `autograd_function`, `backward_stages`, `tangents`, `saved_values`, `reference_counts`,
-  `double_backward`;
-- `plain_sizes`, for checks of numerics.
+- the graph: `graph` (the ATen graph), `prepare` (its steps before the compiler), `operators` (facts
+  of schemas), `functional_form`, `views`, `symbols`, `data_dependent`, `evaluate` (metadata of
+  results);
+- graphs in parts: `control_flow`, `wrappers`;
+- at run time: `runtime_wrapper`, `python_code`, `global_state`; for checks of numerics:
+  `plain_sizes`.
 """

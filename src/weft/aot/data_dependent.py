@@ -23,7 +23,7 @@ from weft._torch import FakeTensor
 from weft.aot.evaluate import Evaluator
 from weft.shapes.asserts import binds
 from weft.shapes.context import ShapeContext
-from weft.shapes.data_dependent import is_mask
+from weft.shapes.fakes.data_dependent import is_mask
 from weft.shapes.symnode import extents
 
 

@@ -29,8 +29,8 @@ from weft._torch import (
     OpOverload,
 )
 from weft.aot.views import Unsupported
-from weft.shapes.fake_mode import MemoFakeMode
-from weft.shapes.make_fake import make_fake, make_meta, meta_view
+from weft.shapes.fakes.fake_mode import MemoFakeMode
+from weft.shapes.fakes.make_fake import make_fake, make_meta, meta_view
 from weft.shapes.unbacked import Binding, bindings
 
 _LIMIT: Final = 50_000

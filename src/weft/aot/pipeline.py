@@ -15,16 +15,16 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from weft.aot import training
 from weft.aot.control_flow import compile_stages, has_stages
 from weft.aot.data_dependent import data_symbols, expecting
-from weft.aot.expand import Lowered
 from weft.aot.global_state import preserve_generator, without_autocast
-from weft.aot.image_layout import use_channels_last
-from weft.aot.joint import trace_backward
 from weft.aot.prepare import Compiler, finish, optimize
+from weft.aot.rewrites.expand import Lowered
+from weft.aot.rewrites.image_layout import use_channels_last
 from weft.aot.runtime_wrapper import wrap
-from weft.aot.trace import Traced, trace
+from weft.aot.tracing.trace import Traced, trace
+from weft.aot.training.compile import compile_joint
+from weft.aot.training.joint import trace_backward
 from weft.aot.views import Unsupported
 from weft.aot.wrappers import (
     can_unwrap,
@@ -73,7 +73,7 @@ def _compile_traced(
             joint = trace_backward(tracer, traced)
         traced.assumes = bool(symbols.asserts)
         if joint is not None:
-            return training.compile_joint(gm, tracer, traced, joint, compiler, lowered)
+            return compile_joint(gm, tracer, traced, joint, compiler, lowered)
     except (Unsupported, UndecidedValue, ZeroDivisionError) as reason:
         # (ZeroDivisionError: the mean of no elements.)
         if "shapes" in gm.meta:

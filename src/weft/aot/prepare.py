@@ -16,12 +16,12 @@ from torch.fx import Graph, Node
 
 from weft._torch import OpOverload
 from weft.aot import graph as aten_graph
-from weft.aot.complex_pairs import split_complex
 from weft.aot.evaluate import Evaluator
-from weft.aot.expand import Lowered, expand
 from weft.aot.global_state import Boxed
 from weft.aot.graph import AtenGraph
 from weft.aot.operators import Kind, facts
+from weft.aot.rewrites.complex_pairs import split_complex
+from weft.aot.rewrites.expand import Lowered, expand
 from weft.config import config
 from weft.diagnostics import events
 from weft.passes import framework, standard  # noqa: F401  (registers the built-in passes)

@@ -24,7 +24,7 @@ from weft._frame import distinct_storages
 from weft._torch import forbid_writes_to_view, foreach_copy_, tree_unflatten
 from weft.aot.global_state import Boxed
 from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbolic_leaves
-from weft.aot.trace import OutputSpec, Traced
+from weft.aot.tracing.trace import OutputSpec, Traced
 from weft.aot.views import ViewStep
 from weft.runtime.data_checks import AssumptionError
 from weft.runtime.generated_code import load

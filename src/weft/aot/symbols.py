@@ -17,10 +17,10 @@ from typing import Any, final
 import torch
 
 from weft._torch import FakeTensor
-from weft.shapes.expr import symbol_of, symbols
-from weft.shapes.floats import text as number_text
+from weft.shapes.algebra.expr import symbol_of, symbols
+from weft.shapes.algebra.floats import text as number_text
+from weft.shapes.algebra.printing import python_text
 from weft.shapes.guard import python_text as condition_text
-from weft.shapes.printing import python_text
 from weft.shapes.symnode import condition_of, expr_of, extents, float_of
 from weft.shapes.unbacked import names_of
 

@@ -1,8 +1,8 @@
 """Graphs with tensors made of tensors: the same graph on their parts.
 
-Place in the pipeline: before tracing. Inputs and outputs that are wrappers (`shapes/wrappers.py`)
-are replaced by their parts. In between, the recorder leaves operations on wrappers to their class,
-and records what it does with the parts::
+Place in the pipeline: before tracing. Inputs and outputs that are wrappers
+(`shapes/fakes/wrappers.py`) are replaced by their parts. In between, the recorder leaves operations
+on wrappers to their class, and records what it does with the parts::
 
     graph(w: Scaled, x)           graph(w_0, w_1, x)
                                       w = joined(w_0, w_1)
@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from weft.shapes.wrappers import is_wrapper, leaves, parts, rebuilt
+from weft.shapes.fakes.wrappers import is_wrapper, leaves, parts, rebuilt
 
 Call = Callable[..., Any]
 

@@ -2,16 +2,11 @@
 
 Place in the pipeline: the front end. By role:
 
-- the steps of a miss: `compiler` (`FrameCompiler`), `skips`, `recompiles`, `guard_changes`,
-  `reruns`;
-- interpretation: `interpreter`, `interpreter_state`, `frame`, `operations`, `bytecode/`,
-  `opcodes/`, `values/`, `handlers/`, `polyfills/`, `numpy_calls`, `numpy_models`;
-- results: `graph`, `subgraphs`, `source`, `guards`, `identity_guards`, `shape_guards`, `state`,
-  `side_effects`, `device_modes`, `ignored_warnings`;
-- what runs instead of the frame: `replacement` (`Emitter`), `gradients`, `tracebacks`,
-  `user_lines`;
-- graph breaks: `breaks`, `early_ends`, `break_operations`, `resumption`, `continuation`,
-  `checkpointing`.
+- the steps of a miss: `compiler` (`FrameCompiler`), `skips`;
+- interpretation: `interpreter`, `interpreter_state`, `frame`, `operations`, `state`, `source`,
+  `bytecode/`, `opcodes/`, `values/`, `handlers/`, `polyfills/`, `numpy_calls`, `numpy_models`;
+- where it ends: `breaks`, `early_ends`;
+- results: `graph`, `subgraphs`, `guards/`, `replacement/`.
 
     compiled = compile_function(f, options, backend)
     compiled(x)                       # captured here

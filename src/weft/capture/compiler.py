@@ -19,7 +19,6 @@ from torch import fx
 
 from weft import _frame
 from weft._torch import are_functorch_transforms_active, dispatch_mode_depth, forward_ad_level
-from weft.capture.break_operations import can_translate
 from weft.capture.breaks import (
     GraphBreak,
     ObservedException,
@@ -31,18 +30,9 @@ from weft.capture.breaks import (
 )
 from weft.capture.bytecode import PerCode
 from weft.capture.bytecode.liveness import needs_frame
-from weft.capture.checkpointing import eager_entry, runs_checkpoint
-from weft.capture.continuation import CannotResumeError, is_continuation
-from weft.capture.device_modes import (
-    enter_devices,
-    modes_set_aside,
-    only_devices,
-    without_modes,
-)
 from weft.capture.frame import Frame
 from weft.capture.graph import GraphInput
-from weft.capture.interpreter import BreakHere, Interpreter
-from weft.capture.recompiles import (
+from weft.capture.guards.recompiles import (
     Variant,
     changes_since,
     fitting_entry,
@@ -50,17 +40,27 @@ from weft.capture.recompiles import (
     recompile_reasons,
     stop_compiling,
 )
-from weft.capture.replacement import Emitter, restore_modes
-from weft.capture.reruns import has_checks, may_refuse_data, reporter, written_inputs
-from weft.capture.resumption import Resumption
-from weft.capture.shape_guards import add_shape_guards
+from weft.capture.guards.shape_guards import add_shape_guards
+from weft.capture.interpreter import BreakHere, Interpreter
+from weft.capture.replacement.break_operations import can_translate
+from weft.capture.replacement.checkpointing import eager_entry, runs_checkpoint
+from weft.capture.replacement.continuation import CannotResumeError, is_continuation
+from weft.capture.replacement.device_modes import (
+    enter_devices,
+    modes_set_aside,
+    only_devices,
+    without_modes,
+)
+from weft.capture.replacement.emitter import Emitter, restore_modes
+from weft.capture.replacement.reruns import has_checks, may_refuse_data, reporter, written_inputs
+from weft.capture.replacement.resumption import Resumption
 from weft.capture.skips import are_builtins_replaced, is_skipped_code, may_hold_tensors
 from weft.capture.source import FrameState
 from weft.capture.state import no_saved_tensor_hooks
-from weft.capture.values.data_numbers import note_checks
-from weft.capture.values.input_tests import add_input_tests
-from weft.capture.values.known_data import rely_on
-from weft.capture.values.symbolic_numbers import number_node
+from weft.capture.values.numbers.data_numbers import note_checks
+from weft.capture.values.numbers.symbolic_numbers import number_node
+from weft.capture.values.tensors.input_tests import add_input_tests
+from weft.capture.values.tensors.known_data import rely_on
 from weft.compiling import compiling
 from weft.config import CompileOptions, config
 from weft.diagnostics import checks, events
@@ -71,7 +71,7 @@ from weft.errors import GraphBreakError, RecompileError, UserError
 from weft.interrupts import checkpoint
 from weft.runtime.restoring import restored_on_error
 from weft.shapes.context import ShapeContext
-from weft.shapes.fake import FakeContext
+from weft.shapes.fakes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
 from weft.stances import breaks_are_errors, current_stance
 

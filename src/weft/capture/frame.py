@@ -19,15 +19,15 @@ import torch
 from weft.capture import bytecode
 from weft.capture.breaks import graph_break
 from weft.capture.bytecode.liveness import live_locals
+from weft.capture.replacement.tracebacks import Place
 from weft.capture.source import Reference
-from weft.capture.tracebacks import Place
 from weft.errors import SourceLine
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
     from weft.capture.values.base import SymbolicValue
-    from weft.capture.values.cell import CellValue
+    from weft.capture.values.objects.cell import CellValue
 
 Handler = Callable[["Interpreter", "Frame", "Instruction"], Any]
 

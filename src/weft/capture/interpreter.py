@@ -23,8 +23,8 @@ from weft.capture.breaks import BREAKS, GraphBreak, ObservedException, Restart, 
 from weft.capture.early_ends import EarlyEnds
 from weft.capture.frame import Frame
 from weft.capture.graph import GraphBuilder
-from weft.capture.guards import GuardSet
-from weft.capture.identity_guards import IdentityGuards
+from weft.capture.guards.guard_set import GuardSet
+from weft.capture.guards.identity_guards import IdentityGuards
 from weft.capture.interpreter_state import (
     AutogradState,
     ClassState,
@@ -35,26 +35,30 @@ from weft.capture.interpreter_state import (
     NumberState,
 )
 from weft.capture.operations import binary_operation, equal_values, same_object
-from weft.capture.side_effects import SideEffects
+from weft.capture.replacement.side_effects import SideEffects
 from weft.capture.skips import is_standard_library
 from weft.capture.source import Source, SourceTree
 from weft.capture.state import GlobalState
 from weft.capture.values.attributes import gives_length
 from weft.capture.values.base import MISSING, LazyValue, SymbolicValue, drain
-from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import constant
-from weft.capture.values.data_numbers import note_checks
-from weft.capture.values.exceptions import link_context, new_exception, note_passed
-from weft.capture.values.known_data import known_fake
-from weft.capture.values.mapping import DictValue
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.numbers.data_numbers import note_checks
+from weft.capture.values.numbers.symbolic_numbers import (
+    SymbolicNumberValue,
+    number_node,
+    wrap_number,
+)
+from weft.capture.values.objects.cell import CellValue
+from weft.capture.values.objects.exceptions import link_context, new_exception, note_passed
 from weft.capture.values.reachability import Watch
 from weft.capture.values.registry import IDENTITY, wrapper_of
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue, number_node, wrap_number
+from weft.capture.values.tensors.known_data import known_fake
 from weft.config import config
 from weft.errors import SourceLine
 from weft.interrupts import checkpoint
 from weft.shapes.context import ShapeContext
-from weft.shapes.fake import FakeContext
+from weft.shapes.fakes.fake import FakeContext
 from weft.shapes.policy import DynamicPolicy
 from weft.shapes.symnode import UndecidedValue
 from weft.stances import error_mode

@@ -16,7 +16,7 @@ from typing import Any, Protocol, final
 from weft.capture.source import Source
 from weft.capture.state import Step
 from weft.capture.values.base import SymbolicValue
-from weft.capture.values.input_tests import InputTest
+from weft.capture.values.tensors.input_tests import InputTest
 from weft.stances import error_mode
 
 

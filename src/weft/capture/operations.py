@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import ConstantValue, boolean, evaluate, python_object
-from weft.capture.values.sequences import TupleValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.symbolic_texts import TextValue
+from weft.capture.values.containers.sequences import TupleValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.numbers.symbolic_texts import TextValue
 from weft.capture.values.unknown import UnknownValue
 
 if TYPE_CHECKING:

@@ -24,12 +24,12 @@ from weft.capture.breaks import graph_break
 from weft.capture.graph import GraphInput, drop_unused
 from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.mapping import DictValue
-from weft.capture.values.named_tuples import NamedTupleValue
-from weft.capture.values.sequences import ListValue, TupleValue
-from weft.capture.values.tensors import TensorValue, wrap_result
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.named_tuples import NamedTupleValue
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.tensors.tensor import TensorValue, wrap_result
 from weft.errors import SourceLine
-from weft.shapes.expr import symbols
+from weft.shapes.algebra.expr import symbols
 from weft.shapes.symnode import expr_of
 
 if TYPE_CHECKING:

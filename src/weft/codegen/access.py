@@ -14,7 +14,7 @@ from weft.codegen.domain import Domain
 from weft.codegen.loop_ir import Load, LoopVar, Node, Op, index_exprs
 from weft.codegen.scalar_ops import DEAR
 from weft.codegen.values import Computed, Emitter, Shape
-from weft.shapes.expr import Expr, IntExpr, symbol, symbols
+from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbols
 
 
 @final

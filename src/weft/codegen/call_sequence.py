@@ -17,9 +17,9 @@ from typing import Any, final
 from weft.codegen.values import Buffer, Shape, Strided, contiguous_strides
 from weft.runtime import tensor_calls
 from weft.runtime.tensor_calls import Form
+from weft.shapes.algebra.expr import IntExpr
+from weft.shapes.algebra.printing import python_text
 from weft.shapes.asserts import Asserts
-from weft.shapes.expr import IntExpr
-from weft.shapes.printing import python_text
 
 
 @final

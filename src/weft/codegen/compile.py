@@ -28,8 +28,8 @@ from weft.codegen.values import ExternCall
 from weft.codegen.wrapper import write_calls
 from weft.diagnostics import events
 from weft.runtime.generated_code import load
-from weft.shapes.expr import Expr, IntExpr, subs
-from weft.shapes.facts import Facts
+from weft.shapes.algebra.expr import Expr, IntExpr, subs
+from weft.shapes.algebra.facts import Facts
 from weft.shapes.symnode import expr_of, extents
 
 

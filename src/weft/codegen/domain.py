@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from weft.shapes.expr import Expr, IntExpr, loop_index
+from weft.shapes.algebra.expr import Expr, IntExpr, loop_index
 
 
 @final

@@ -18,7 +18,7 @@ import torch
 from weft.codegen.access import Access
 from weft.codegen.domain import Domain, Refinement
 from weft.codegen.values import Origin
-from weft.shapes.expr import Expr, IntExpr, subs
+from weft.shapes.algebra.expr import Expr, IntExpr, subs
 
 
 @final

@@ -5,7 +5,7 @@ as an array with one axis per loop variable (outer ones first), of size 1 where 
 vary.
 
 >>> from weft.codegen.loop_ir import KernelBuilder, LoopVar
->>> from weft.shapes.expr import loop_index
+>>> from weft.shapes.algebra.expr import loop_index
 >>> i0 = loop_index("i0", 3)
 >>> builder = KernelBuilder(outer=(LoopVar(i0, 3),), inner=())
 >>> builder.store("out0", "f32", i0, builder.op("neg", builder.load("in0", "f32", i0)))
@@ -37,8 +37,8 @@ from weft.codegen.loop_ir import (
     Reduce,
     Store,
 )
-from weft.shapes.atoms import FloorDiv, Max, Min, Mod, Symbol
-from weft.shapes.expr import Expr, IntExpr
+from weft.shapes.algebra.atoms import FloorDiv, Max, Min, Mod, Symbol
+from weft.shapes.algebra.expr import Expr, IntExpr
 
 Array = Any
 

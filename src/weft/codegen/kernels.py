@@ -18,7 +18,7 @@ from weft.codegen.loop_transforms import divisions, simplify_loops
 from weft.codegen.scalar_ops import COMPARISONS
 from weft.codegen.values import Computed, Emitter
 from weft.config import config
-from weft.shapes.expr import Expr, IntExpr, loop_index, split_linear, subs
+from weft.shapes.algebra.expr import Expr, IntExpr, loop_index, split_linear, subs
 
 MAX_UNROLLED: Final = 4
 """The most pieces of a concatenation for which a kernel has separate statements."""

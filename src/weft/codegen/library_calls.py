@@ -22,9 +22,9 @@ from weft.runtime import tensor_calls
 from weft.runtime.data_checks import assume
 from weft.runtime.strided_views import CALLS, laid_out
 from weft.runtime.writes import WRITERS
-from weft.shapes.expr import Expr
-from weft.shapes.floats import SYMBOLIC_FLOATS, text
-from weft.shapes.printing import python_text
+from weft.shapes.algebra.expr import Expr
+from weft.shapes.algebra.floats import SYMBOLIC_FLOATS, text
+from weft.shapes.algebra.printing import python_text
 
 aten = torch.ops.aten
 

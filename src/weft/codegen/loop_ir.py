@@ -45,7 +45,7 @@ from typing import Any, Final, TypeAlias, cast, final
 from weft.codegen.dtypes import FLOAT_TYPES, INT_TYPES, ITEM_SIZE, DType, compute_type
 from weft.codegen.scalar_ops import COMBINING, OPS, REDUCTIONS
 from weft.codegen.simplify import literal, simplified
-from weft.shapes.expr import Expr, IntExpr, is_nonnegative, symbol, symbols
+from weft.shapes.algebra.expr import Expr, IntExpr, is_nonnegative, symbol, symbols
 
 Scalar: TypeAlias = int | float | bool
 
@@ -222,7 +222,7 @@ _OPERANDS: Final[dict[type, Callable[[Any], tuple[Node, ...]]]] = {
 class KernelBuilder:
     """Makes the nodes of one kernel, each distinct one once.
 
-    >>> from weft.shapes.expr import loop_index
+    >>> from weft.shapes.algebra.expr import loop_index
     >>> i0 = loop_index("i0", 16)
     >>> b = KernelBuilder(outer=(LoopVar(i0, 16),), inner=())
     >>> x = b.load("in0", "f32", i0)

@@ -18,8 +18,8 @@ from typing import Final
 
 from weft.codegen.loop_ir import IndexValue, Indirect, Kernel, Load, LoopVar, Reduce, stride
 from weft.codegen.values import estimate
-from weft.shapes.atoms import FloorDiv, Mod
-from weft.shapes.expr import Expr, IntExpr, loop_index, operands, subs
+from weft.shapes.algebra.atoms import FloorDiv, Mod
+from weft.shapes.algebra.expr import Expr, IntExpr, loop_index, operands, subs
 
 Loops = list[LoopVar]
 

@@ -26,7 +26,7 @@ from weft.codegen.loop_ir import Kernel, Load, Reduce, reduction_depths
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.schedule import Schedule, Step
 from weft.codegen.values import Buffer, ExternCall, Value, estimated_bytes
-from weft.shapes.expr import IntExpr
+from weft.shapes.algebra.expr import IntExpr
 
 
 @final

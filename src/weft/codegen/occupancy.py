@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from weft.codegen.domain import Domain
-from weft.shapes.expr import Expr, IntExpr, symbols
+from weft.shapes.algebra.expr import Expr, IntExpr, symbols
 
 ENOUGH_PROGRAMS: Final = 264
 """Two programs for each of an H200's 132 multiprocessors."""

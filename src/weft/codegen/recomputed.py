@@ -27,7 +27,7 @@ from typing import Final, final
 from weft.codegen.domain import refine
 from weft.codegen.groups import Group, Member, device_of, join, moved_to, singleton
 from weft.codegen.values import ExternCall
-from weft.shapes.expr import Expr, IntExpr, subs
+from weft.shapes.algebra.expr import Expr, IntExpr, subs
 
 MOST_OPERATORS: Final = {"cpu": 16, "cuda": 40}
 """Most operators of a recomputed formula; those of `scalar_ops.DEAR` count tenfold."""

@@ -46,8 +46,8 @@ from weft.codegen.values import (
     estimated_bytes,
 )
 from weft.config import config
-from weft.shapes.expr import Expr
-from weft.shapes.floats import SYMBOLIC_FLOATS, number_symbols
+from weft.shapes.algebra.expr import Expr
+from weft.shapes.algebra.floats import SYMBOLIC_FLOATS, number_symbols
 from weft.shapes.unbacked import Binding
 
 Step: TypeAlias = "Group | ExternCall"

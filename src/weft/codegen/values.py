@@ -27,8 +27,8 @@ from weft.codegen.dtypes import DType, compute_type, from_torch
 from weft.codegen.loop_ir import KernelBuilder, Node, Scalar
 from weft.errors import SourceLine
 from weft.runtime.writes import WRITERS
-from weft.shapes.expr import IntExpr, lower_bound, subs, symbols, upper_bound
-from weft.shapes.functions import with_functions
+from weft.shapes.algebra.expr import IntExpr, lower_bound, subs, symbols, upper_bound
+from weft.shapes.algebra.functions import with_functions
 from weft.shapes.unbacked import Binding
 
 

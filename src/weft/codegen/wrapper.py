@@ -30,9 +30,8 @@ from weft.codegen.memory import MemoryPlan, aliased_buffers, last_uses, step_wri
 from weft.codegen.schedule import Schedule
 from weft.codegen.values import Buffer, ExternCall, Shape, Value
 from weft.errors import InternalError
-from weft.shapes.asserts import Asserts
-from weft.shapes.expr import Expr, IntExpr, symbols
-from weft.shapes.floats import (
+from weft.shapes.algebra.expr import Expr, IntExpr, symbols
+from weft.shapes.algebra.floats import (
     SYMBOLIC_FLOATS,
     FloatSymbol,
     FloatValue,
@@ -40,7 +39,8 @@ from weft.shapes.floats import (
     symbol_name,
     text,
 )
-from weft.shapes.printing import python_text
+from weft.shapes.algebra.printing import python_text
+from weft.shapes.asserts import Asserts
 
 
 def write_calls(

@@ -19,10 +19,10 @@ from torch.fx import GraphModule, Node
 from weft._torch import FakeTensor, OpOverload
 from weft.passes.eliminate_dead_code import eliminate_dead_code
 from weft.registrar import registrar
-from weft.shapes.expr import IntExpr
-from weft.shapes.shape_rules import Unusual
+from weft.shapes.algebra.expr import IntExpr
+from weft.shapes.fakes.shape_rules import Unusual
+from weft.shapes.fakes.view_rules import viewed_strides
 from weft.shapes.symnode import certainly_equal, expr_of
-from weft.shapes.view_rules import viewed_strides
 
 aten = torch.ops.aten
 

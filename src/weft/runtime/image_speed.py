@@ -1,6 +1,6 @@
 """Which convolutions are faster on channels-last (NHWC) memory, and which as matrix products.
 
-Place in the pipeline: used by `aot/image_layout.py` and `codegen/lowering/convolution.py`.
+Place in the pipeline: used by `aot/rewrites/image_layout.py` and `codegen/lowering/convolution.py`.
 
 On CPUs ATen reorders row-major float32 images inside oneDNN; for 1 x 1 kernels oneDNN's product is
 up to four times as fast. On GPUs cuDNN's tensor core kernels are written for NHWC and convert other

@@ -3,8 +3,8 @@ gaps.
 
 Place in the pipeline: called by whatever runs an ATen graph, instead of the operators. ATen counts
 offsets from the start of the storage, which an input that starts inside its storage shares with
-other data. The functionaliser (`aot/record_special.py`) records the distance from the viewed
-value's own first element::
+other data. The functionaliser (`aot/tracing/record_special.py`) records the distance from the
+viewed value's own first element::
 
     CALLS[aten.as_strided.default](x, [2, 2], [4, 1], 3)    # x.flatten()[3], [4], [7], [8]
 """

@@ -1,16 +1,13 @@
 """Integers of unknown value: sizes that change between calls, and the indices of kernels.
 
-Place in the pipeline: low; capture, aot and codegen all use it. By role:
+Place in the pipeline: low; capture, aot and codegen all use it. Three parts, from below:
 
-- the language: `expr` (``Expr``), `atoms`, `polynomials`, `intervals`, `functions`, `relation`
-  (``Condition``), `rendering`, `printing`, `pickling`;
-- what is known and asked: `facts` (``Facts``), `solving`, `context` (``ShapeContext``),
-  `context_state`, `named`, `policy` (``DynamicPolicy``), `contents`, `guard` (``ShapeGuard``),
-  `asserts`, `unbacked`;
-- floats: `floats`, `float_domains`, `rounding`, `carried_floats`, `float_trials`, `number_calls`;
-- PyTorch's side: `symnode` (``SymNode``), `layout`, `graph_nodes`, `without_sympy`;
-- fake tensors: `fake` (``FakeContext``), `fake_mode` (``MemoFakeMode``), `make_fake`,
-  `shape_rules`, `view_rules`, `meta_corrections`, `data_dependent`, `wrappers`.
+- `algebra/`: expressions, comparisons, facts;
+- this folder: the symbols of one capture: `context` (``ShapeContext``), `context_state`, `guard`
+  (``ShapeGuard``), `asserts`, `unbacked`, `carried_floats`; what the user and earlier captures say
+  of them: `policy` (``DynamicPolicy``), `named`, `contents`; in PyTorch's eyes: `symnode`
+  (``SymNode``), `number_calls`, `graph_nodes`;
+- `fakes/`: fake tensors.
 """
 
-import weft.shapes.pickling  # noqa: F401  registers how expressions are copied
+import weft.shapes.algebra.pickling  # noqa: F401  registers how expressions are copied

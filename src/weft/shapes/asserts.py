@@ -16,7 +16,7 @@ from typing import final
 
 from torch.fx import Node
 
-from weft.shapes.floats import symbol_name
+from weft.shapes.algebra.floats import symbol_name
 from weft.shapes.guard import AnyCondition, ShapeGuard, python_text, symbols_of
 from weft.shapes.unbacked import Binding
 

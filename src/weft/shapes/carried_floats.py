@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, final
 
-from weft.shapes.floats import FloatExpr, FloatValue, apply
+from weft.shapes.algebra.floats import FloatExpr, FloatValue, apply
 
 Formula = Callable[[Any], Any]
 """A function of a number, or of the expression of one."""

@@ -21,10 +21,9 @@ import torch
 
 from weft.dims import Dim
 from weft.errors import SourceLine
-from weft.shapes.context_state import DataQuestions, FloatQuestions
-from weft.shapes.expr import Expr, IntExpr, subs, symbol, symbol_of
-from weft.shapes.facts import Facts
-from weft.shapes.floats import (
+from weft.shapes.algebra.expr import Expr, IntExpr, subs, symbol, symbol_of
+from weft.shapes.algebra.facts import Facts
+from weft.shapes.algebra.floats import (
     FloatRelation,
     FloatSymbol,
     FloatValue,
@@ -34,11 +33,9 @@ from weft.shapes.floats import (
     is_nonnegative,
     number_symbols,
 )
-from weft.shapes.guard import AnyCondition, ShapeGuard, opposite
-from weft.shapes.intervals import INF
-from weft.shapes.layout import Layout
-from weft.shapes.named import NamedSizes
-from weft.shapes.relation import (
+from weft.shapes.algebra.intervals import INF
+from weft.shapes.algebra.layout import Layout
+from weft.shapes.algebra.relation import (
     EQ,
     GE,
     Condition,
@@ -49,6 +46,9 @@ from weft.shapes.relation import (
     rewrite,
     substitute,
 )
+from weft.shapes.context_state import DataQuestions, FloatQuestions
+from weft.shapes.guard import AnyCondition, ShapeGuard, opposite
+from weft.shapes.named import NamedSizes
 from weft.shapes.symnode import SymNode, UndecidedValue, expr_of
 from weft.shapes.unbacked import Unbacked, is_difference
 

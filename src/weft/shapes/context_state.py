@@ -12,8 +12,8 @@ from typing import Any, final
 
 import torch
 
+from weft.shapes.algebra.floats import FloatValue
 from weft.shapes.carried_floats import CarriedFloats
-from weft.shapes.floats import FloatValue
 
 
 def _nothing_to_note() -> None:

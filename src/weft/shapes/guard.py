@@ -13,8 +13,8 @@ and a postfix program for the C evaluator: a tuple of instructions over a stack 
     "==" "!=" "<" "<=" ">" ">="         push 0 or 1
     "and" "or" "not"
 
-    >>> from weft.shapes.expr import symbol
-    >>> from weft.shapes.relation import ge
+    >>> from weft.shapes.algebra.expr import symbol
+    >>> from weft.shapes.algebra.relation import ge
     >>> n = symbol("n", 2)
     >>> postfix(ge(n, 1000), {n: 4})
     (('slot', 4), ('const', 1000), '>=')
@@ -26,12 +26,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.errors import SourceLine
-from weft.shapes.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
-from weft.shapes.expr import Expr, IntExpr, operands
-from weft.shapes.floats import FloatRelation, FloatSymbol, negation, number_symbols
-from weft.shapes.functions import has_functions
-from weft.shapes.relation import GE, Condition, Junction, Relation, condition_symbols, not_
-from weft.shapes.rendering import render
+from weft.shapes.algebra.atoms import Atom, FloorDiv, Max, Min, Mod, Symbol
+from weft.shapes.algebra.expr import Expr, IntExpr, operands
+from weft.shapes.algebra.floats import FloatRelation, FloatSymbol, negation, number_symbols
+from weft.shapes.algebra.functions import has_functions
+from weft.shapes.algebra.relation import GE, Condition, Junction, Relation, condition_symbols, not_
+from weft.shapes.algebra.rendering import render
 
 AnyCondition = Condition | FloatRelation
 Token = str | tuple[str, int]

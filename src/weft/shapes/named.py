@@ -14,8 +14,8 @@ from typing import final
 
 from weft.dims import Dim
 from weft.errors import DimensionError
-from weft.shapes.expr import Expr, mod
-from weft.shapes.relation import EQ, Condition, relation
+from weft.shapes.algebra.expr import Expr, mod
+from weft.shapes.algebra.relation import EQ, Condition, relation
 
 
 @final

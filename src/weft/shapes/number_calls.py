@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from weft.shapes.atoms import IntFunction
-from weft.shapes.expr import applied
-from weft.shapes.floats import OPERATIONS, Number, apply
+from weft.shapes.algebra.atoms import IntFunction
+from weft.shapes.algebra.expr import applied
+from weft.shapes.algebra.floats import OPERATIONS, Number, apply
 from weft.shapes.symnode import expr_of, float_of
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from weft.dims import Declarations, Dim, DimRange, Mark
+from weft.shapes.algebra.intervals import INF
 from weft.shapes.contents import Contents
-from weft.shapes.intervals import INF
 
 _MOST_DISAPPOINTMENTS: Final = 16
 _AMONG_CALLS: Final = 128

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 
 from weft.errors import SourceLine
-from weft.shapes import expr, floats, functions, layout, relation, rounding
-from weft.shapes.atoms import IntFunction
-from weft.shapes.expr import Expr, IntExpr
-from weft.shapes.floats import FloatRelation, FloatValue
+from weft.shapes.algebra import expr, floats, functions, layout, relation, rounding
+from weft.shapes.algebra.atoms import IntFunction
+from weft.shapes.algebra.expr import Expr, IntExpr
+from weft.shapes.algebra.floats import FloatRelation, FloatValue
 from weft.shapes.guard import AnyCondition
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from typing import Any, final
 import torch
 
 from weft.errors import SourceLine
-from weft.shapes.atoms import Symbol
-from weft.shapes.expr import Expr, IntExpr, subs, symbol, symbol_of, symbols
-from weft.shapes.floats import FloatSymbol, number_symbols, symbol_name
-from weft.shapes.relation import Junction, Relation, condition_symbols
+from weft.shapes.algebra.atoms import Symbol
+from weft.shapes.algebra.expr import Expr, IntExpr, subs, symbol, symbol_of, symbols
+from weft.shapes.algebra.floats import FloatSymbol, number_symbols, symbol_name
+from weft.shapes.algebra.relation import Junction, Relation, condition_symbols
 from weft.shapes.symnode import SymNode
 
 

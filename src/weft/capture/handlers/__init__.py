@@ -39,14 +39,9 @@ from weft.capture.handlers import (  # noqa: F401  (registers the rules)
     torch_library,
     warnings_library,
 )
-from weft.capture.values import (  # noqa: F401  (registers the rules)
-    deques,
-    getters,
-    namespaces,
-    random_generators,
-    tensor_subclasses,
-    tensor_wrappers,
-)
+from weft.capture.values.containers import deques, namespaces  # noqa: F401
+from weft.capture.values.objects import getters  # noqa: F401
+from weft.capture.values.tensors import random_generators, tensor_subclasses, tensor_wrappers  # noqa: F401
 
 if find_spec("numpy") is not None:
     import weft.capture.handlers.numpy_library  # noqa: F401

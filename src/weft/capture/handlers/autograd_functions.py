@@ -24,9 +24,9 @@ from weft.capture.polyfills.autograd_context import (
 from weft.capture.subgraphs import rehearsal
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean
-from weft.capture.values.functions import rule
-from weft.capture.values.sequences import TupleValue
-from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.containers.sequences import TupleValue
+from weft.capture.values.objects.functions import rule
+from weft.capture.values.tensors.tensor import TensorValue, run
 from weft.markers import is_allowed_in_graph
 
 if TYPE_CHECKING:

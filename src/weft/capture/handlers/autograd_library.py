@@ -19,13 +19,13 @@ from torch import fx
 
 from weft._torch import are_functorch_transforms_active
 from weft.capture.breaks import graph_break
-from weft.capture.gradients import as_parameter, spent
+from weft.capture.replacement.gradients import as_parameter, spent
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.classes import constructor
 from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant, is_none
-from weft.capture.values.functions import rule
-from weft.capture.values.sequences import ListValue
-from weft.capture.values.tensors import (
+from weft.capture.values.containers.sequences import ListValue
+from weft.capture.values.objects.classes import constructor
+from weft.capture.values.objects.functions import rule
+from weft.capture.values.tensors.tensor import (
     GETTERS,
     REBUILD,
     SETTERS,
@@ -37,7 +37,7 @@ from weft.capture.values.tensors import (
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
+    from weft.capture.replacement.emitter import Emitter
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 

@@ -13,7 +13,7 @@ import torch
 from weft.capture.polyfills.batch_norm import cumulative_forward
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import is_none
-from weft.capture.values.functions import inline, rule
+from weft.capture.values.objects.functions import inline, rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

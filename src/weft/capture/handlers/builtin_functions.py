@@ -21,12 +21,6 @@ from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.frame import check_held
 from weft.capture.values.attributes import require_special, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, NullValue, SymbolicValue
-from weft.capture.values.builtins import EXTERNAL_METHODS, OBJECT_METHODS, BuiltinValue
-from weft.capture.values.classes import (
-    make_instance,
-    no_arguments_for_init,
-    no_arguments_for_new,
-)
 from weft.capture.values.constant import (
     NESTED,
     NONE,
@@ -37,24 +31,30 @@ from weft.capture.values.constant import (
     is_none,
     python_object,
 )
-from weft.capture.values.exceptions import name_attribute, read_attribute
-from weft.capture.values.functions import BoundMethodValue, FunctionValue, rule
-from weft.capture.values.generators import next_or_stop
-from weft.capture.values.identities import RunTimeNumber
-from weft.capture.values.iterators import LazyIterator
-from weft.capture.values.mapping import DictValue
-from weft.capture.values.modules import PythonModuleValue
-from weft.capture.values.objects import ObjectValue, checked_text
-from weft.capture.values.sequences import ListValue, TupleValue, sort_values
-from weft.capture.values.symbolic_numbers import (
+from weft.capture.values.containers.identities import RunTimeNumber
+from weft.capture.values.containers.iterators import LazyIterator
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.sequences import ListValue, TupleValue, sort_values
+from weft.capture.values.containers.user_keys import has_real_hash
+from weft.capture.values.numbers.symbolic_numbers import (
     SymbolicNumberValue,
     check_divisor,
     extreme_number,
     operand,
 )
-from weft.capture.values.symbolic_texts import format_symbolic
-from weft.capture.values.tensors import TensorValue, run
-from weft.capture.values.user_keys import has_real_hash
+from weft.capture.values.numbers.symbolic_texts import format_symbolic
+from weft.capture.values.objects.builtins import EXTERNAL_METHODS, OBJECT_METHODS, BuiltinValue
+from weft.capture.values.objects.classes import (
+    make_instance,
+    no_arguments_for_init,
+    no_arguments_for_new,
+)
+from weft.capture.values.objects.exceptions import name_attribute, read_attribute
+from weft.capture.values.objects.functions import BoundMethodValue, FunctionValue, rule
+from weft.capture.values.objects.generators import next_or_stop
+from weft.capture.values.objects.instances import ObjectValue, checked_text
+from weft.capture.values.objects.modules import PythonModuleValue
+from weft.capture.values.tensors.tensor import TensorValue, run
 from weft.registrar import registrar
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from weft.capture.breaks import graph_break
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.classes import decides_on_subclasses
 from weft.capture.values.constant import boolean, evaluate, python_object
-from weft.capture.values.functions import rule
-from weft.capture.values.tensors import TensorValue, own_class
+from weft.capture.values.objects.classes import decides_on_subclasses
+from weft.capture.values.objects.functions import rule
+from weft.capture.values.tensors.tensor import TensorValue, own_class
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

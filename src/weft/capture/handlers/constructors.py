@@ -19,14 +19,9 @@ from weft.capture.breaks import graph_break
 from weft.capture.frame import check_held
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.builtins import EXTERNAL_METHODS
-from weft.capture.values.cell import CellValue
-from weft.capture.values.classes import ClassValue, SuperValue, constructor
 from weft.capture.values.constant import NONE, boolean, constant, evaluate, python_object
-from weft.capture.values.exceptions import ExceptionValue
-from weft.capture.values.functions import BoundMethodValue, FunctionValue, PartialValue, rule
-from weft.capture.values.iterators import LazyIterator
-from weft.capture.values.lazy_iterators import (
+from weft.capture.values.containers.iterators import LazyIterator
+from weft.capture.values.containers.lazy_iterators import (
     ChainIterator,
     CountIterator,
     CycleIterator,
@@ -39,11 +34,9 @@ from weft.capture.values.lazy_iterators import (
     StarmapIterator,
     ZipIterator,
 )
-from weft.capture.values.made_classes import type_of_three
-from weft.capture.values.mapping import DictValue, ProxyValue
-from weft.capture.values.named_tuples import NamedTupleValue
-from weft.capture.values.objects import ObjectValue, checked_text
-from weft.capture.values.sequences import (
+from weft.capture.values.containers.mapping import DictValue, ProxyValue
+from weft.capture.values.containers.named_tuples import NamedTupleValue
+from weft.capture.values.containers.sequences import (
     ListValue,
     RangeIterator,
     RangeValue,
@@ -53,11 +46,23 @@ from weft.capture.values.sequences import (
     TupleValue,
     make_slice,
 )
-from weft.capture.values.sets import SetValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.symbolic_ranges import symbolic_range
-from weft.capture.values.symbolic_texts import format_symbolic
-from weft.capture.values.tensors import TensorValue
+from weft.capture.values.containers.sets import SetValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.numbers.symbolic_ranges import symbolic_range
+from weft.capture.values.numbers.symbolic_texts import format_symbolic
+from weft.capture.values.objects.builtins import EXTERNAL_METHODS
+from weft.capture.values.objects.cell import CellValue
+from weft.capture.values.objects.classes import ClassValue, SuperValue, constructor
+from weft.capture.values.objects.exceptions import ExceptionValue
+from weft.capture.values.objects.functions import (
+    BoundMethodValue,
+    FunctionValue,
+    PartialValue,
+    rule,
+)
+from weft.capture.values.objects.instances import ObjectValue, checked_text
+from weft.capture.values.objects.made_classes import type_of_three
+from weft.capture.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

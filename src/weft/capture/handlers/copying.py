@@ -18,19 +18,19 @@ import torch
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.attributes import HEAP_TYPE, type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.builtins import BuiltinValue
-from weft.capture.values.classes import ClassValue, make_instance
 from weft.capture.values.constant import NONE, boolean, constant
-from weft.capture.values.copy_memo import Memo
-from weft.capture.values.functions import BoundMethodValue, FunctionValue, rule
-from weft.capture.values.mapping import DictValue
-from weft.capture.values.modules import ModuleValue
-from weft.capture.values.named_tuples import NamedTupleValue
-from weft.capture.values.objects import ObjectValue
-from weft.capture.values.sequences import ListValue, TupleValue
-from weft.capture.values.sets import SetValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.containers.copy_memo import Memo
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.named_tuples import NamedTupleValue
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.containers.sets import SetValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.objects.builtins import BuiltinValue
+from weft.capture.values.objects.classes import ClassValue, make_instance
+from weft.capture.values.objects.functions import BoundMethodValue, FunctionValue, rule
+from weft.capture.values.objects.instances import ObjectValue
+from weft.capture.values.objects.modules import ModuleValue
+from weft.capture.values.tensors.tensor import TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -27,22 +27,22 @@ from weft.capture.breaks import StartOver, graph_break
 from weft.capture.opcodes.control import CHECK_DATA
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant
-from weft.capture.values.data_numbers import Check, add_check
-from weft.capture.values.finite_tests import if_finite
-from weft.capture.values.functions import rule
-from weft.capture.values.size_tensors import has_one_element
-from weft.capture.values.symbolic_numbers import (
+from weft.capture.values.numbers.data_numbers import Check, add_check
+from weft.capture.values.numbers.symbolic_numbers import (
     DIVISORS,
     EXPECTED,
     TRUNCATED,
     SymbolicNumberValue,
     number_node,
 )
-from weft.capture.values.tensors import LIKELY_TRUTH, TENSOR_METHODS, TensorValue, run
+from weft.capture.values.objects.functions import rule
+from weft.capture.values.tensors.finite_tests import if_finite
+from weft.capture.values.tensors.size_tensors import has_one_element
+from weft.capture.values.tensors.tensor import LIKELY_TRUTH, TENSOR_METHODS, TensorValue, run
 from weft.runtime.data_checks import hold, hold_expected
-from weft.shapes.expr import subs, symbol_of
+from weft.shapes.algebra.expr import subs, symbol_of
+from weft.shapes.algebra.relation import Junction, Relation, condition_symbols, rewrite
 from weft.shapes.guard import opposite
-from weft.shapes.relation import Junction, Relation, condition_symbols, rewrite
 from weft.shapes.symnode import UndecidedValue, certainly_equal
 
 if TYPE_CHECKING:

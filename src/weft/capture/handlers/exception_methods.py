@@ -12,11 +12,11 @@ from weft.capture.breaks import graph_break
 from weft.capture.handlers.constructors import text_of
 from weft.capture.polyfills import exception_groups
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.builtins import EXTERNAL_METHODS
 from weft.capture.values.constant import NONE, constant
-from weft.capture.values.exceptions import ExceptionValue
-from weft.capture.values.functions import python_rule
-from weft.capture.values.sequences import ListValue
+from weft.capture.values.containers.sequences import ListValue
+from weft.capture.values.objects.builtins import EXTERNAL_METHODS
+from weft.capture.values.objects.exceptions import ExceptionValue
+from weft.capture.values.objects.functions import python_rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -26,9 +26,9 @@ from weft.capture.breaks import graph_break
 from weft.capture.polyfills import transforms
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, boolean, constant, python_object
-from weft.capture.values.functions import polyfill, rule
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.objects.functions import polyfill, rule
+from weft.capture.values.tensors.tensor import TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -31,9 +31,9 @@ from weft.capture.polyfills import attention, loops
 from weft.capture.subgraphs import Subgraph, capture_subgraph
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import FALSE, NONE, is_none
-from weft.capture.values.functions import FunctionValue, PartialValue, polyfill, rule
-from weft.capture.values.sequences import ListValue, TupleValue
-from weft.capture.values.tensors import TensorValue
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.objects.functions import FunctionValue, PartialValue, polyfill, rule
+from weft.capture.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.classes import constructor
 from weft.capture.values.constant import ConstantValue, evaluate, python_object
-from weft.capture.values.functions import FunctionValue, rule
+from weft.capture.values.objects.classes import constructor
+from weft.capture.values.objects.functions import FunctionValue, rule
 from weft.capture.values.registry import wraps
 
 if TYPE_CHECKING:

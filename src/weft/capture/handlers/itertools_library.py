@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from weft.capture.handlers.constructors import iterator_of, iterator_type
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.classes import constructor
 from weft.capture.values.constant import NONE, constant
-from weft.capture.values.functions import rule
-from weft.capture.values.iterators import LazyIterator
-from weft.capture.values.sequences import TupleValue
+from weft.capture.values.containers.iterators import LazyIterator
+from weft.capture.values.containers.sequences import TupleValue
+from weft.capture.values.objects.classes import constructor
+from weft.capture.values.objects.functions import rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -15,10 +15,10 @@ from weft.capture.breaks import graph_break
 from weft.capture.polyfills import library
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant, evaluate, is_none
-from weft.capture.values.functions import rule
-from weft.capture.values.sequences import ListValue, TupleValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue, operand
-from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue, operand
+from weft.capture.values.objects.functions import rule
+from weft.capture.values.tensors.tensor import TensorValue, run
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from weft.capture.breaks import graph_break
 from weft.capture.state import Mode
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE
-from weft.capture.values.functions import rule
+from weft.capture.values.objects.functions import rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

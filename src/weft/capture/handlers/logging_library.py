@@ -21,14 +21,14 @@ from weft.capture.breaks import graph_break
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.constant import NONE, constant, python_object
-from weft.capture.values.functions import rule
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.numbers.symbolic_texts import TextValue
+from weft.capture.values.objects.functions import rule
 from weft.capture.values.registry import wraps
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.symbolic_texts import TextValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
+    from weft.capture.replacement.emitter import Emitter
     from weft.capture.source import Source
 
 

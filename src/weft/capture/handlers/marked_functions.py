@@ -17,11 +17,11 @@ from weft._torch import call_scripted, compile_markers, counts_modules_for_dynam
 from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
-from weft.capture.values.classes import constructor
 from weft.capture.values.constant import NONE, constant, evaluate, python_object
-from weft.capture.values.functions import MARKED, Rule, rule
+from weft.capture.values.objects.classes import constructor
+from weft.capture.values.objects.functions import MARKED, Rule, rule
 from weft.capture.values.registry import wraps
-from weft.capture.values.tensors import run
+from weft.capture.values.tensors.tensor import run
 from weft.markers import DISABLED, is_allowed_in_graph, is_compiling
 from weft.stances import error_mode, set_error_mode, set_stance
 

@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 from weft.capture.polyfills import hooks
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.functions import polyfill, rule
-from weft.capture.values.identities import RunTimeNumber
+from weft.capture.values.containers.identities import RunTimeNumber
+from weft.capture.values.objects.functions import polyfill, rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -19,14 +19,14 @@ from weft.capture.breaks import graph_break
 from weft.capture.handlers.numpy_numbers import makes_array_of_size, of_numbers
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.builtins import wrap_builtin
-from weft.capture.values.classes import constructor
 from weft.capture.values.constant import ConstantValue, evaluate, python_object
-from weft.capture.values.functions import RULES, rule
-from weft.capture.values.numpy_arrays import ArrayValue, call_numpy
+from weft.capture.values.containers.sequences import ListValue, SliceValue, TupleValue
+from weft.capture.values.objects.builtins import wrap_builtin
+from weft.capture.values.objects.classes import constructor
+from weft.capture.values.objects.functions import RULES, rule
 from weft.capture.values.registry import wraps
-from weft.capture.values.sequences import ListValue, SliceValue, TupleValue
-from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.tensors.numpy_arrays import ArrayValue, call_numpy
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -22,9 +22,9 @@ import torch
 
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue, evaluate
-from weft.capture.values.sequences import ListValue, TupleValue
-from weft.capture.values.symbolic_numbers import NUMPY_KINDS, SymbolicNumberValue, operand
-from weft.shapes.floats import is_nonnegative
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.numbers.symbolic_numbers import NUMPY_KINDS, SymbolicNumberValue, operand
+from weft.shapes.algebra.floats import is_nonnegative
 from weft.shapes.symnode import float_of
 
 if TYPE_CHECKING:

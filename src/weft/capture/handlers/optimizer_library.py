@@ -25,9 +25,9 @@ from weft.capture.breaks import StartOver
 from weft.capture.polyfills import gradients, optimizers
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant
-from weft.capture.values.functions import inline, polyfill, rule
-from weft.capture.values.sequences import ListValue, TupleValue
-from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.objects.functions import inline, polyfill, rule
+from weft.capture.values.tensors.tensor import TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

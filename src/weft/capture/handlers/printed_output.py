@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.functions import rule
+from weft.capture.values.objects.functions import rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

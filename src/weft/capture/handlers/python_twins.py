@@ -20,9 +20,9 @@ from weft._torch import infer_size
 from weft.capture.polyfills import descriptors, library
 from weft.capture.polyfills.twins import twin
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
-from weft.capture.values.builtins import EXTERNAL_METHODS, SUBCLASS_METHODS
 from weft.capture.values.constant import PYTHON_FORMS
-from weft.capture.values.functions import polyfill, python_rule, rule
+from weft.capture.values.objects.builtins import EXTERNAL_METHODS, SUBCLASS_METHODS
+from weft.capture.values.objects.functions import polyfill, python_rule, rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

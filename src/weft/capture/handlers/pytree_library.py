@@ -16,15 +16,15 @@ from weft.capture.breaks import graph_break
 from weft.capture.source import Source
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
 from weft.capture.values.constant import NONE, constant, is_none, python_object
-from weft.capture.values.functions import rule
-from weft.capture.values.mapping import DictValue
-from weft.capture.values.named_tuples import NamedTupleValue
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.named_tuples import NamedTupleValue
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.objects.functions import rule
 from weft.capture.values.registry import wraps
-from weft.capture.values.sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
+    from weft.capture.replacement.emitter import Emitter
 
 
 @final

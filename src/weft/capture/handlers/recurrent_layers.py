@@ -16,8 +16,8 @@ from weft.capture.breaks import graph_break
 from weft.capture.polyfills import packed, recurrent
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import constant
-from weft.capture.values.functions import rule
-from weft.capture.values.tensors import TensorValue, run
+from weft.capture.values.objects.functions import rule
+from weft.capture.values.tensors.tensor import TensorValue, run
 from weft.runtime.cudnn_rnn import GRU, RNN_RELU, RNN_TANH
 from weft.shapes.symnode import certainly_equal
 

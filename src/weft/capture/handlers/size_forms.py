@@ -19,10 +19,10 @@ from weft._torch import are_functorch_transforms_active, nn_functions
 from weft.capture.polyfills import sizes
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, ConstantValue, constant, evaluate
-from weft.capture.values.functions import rule
-from weft.capture.values.sequences import ListValue, TupleValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.objects.functions import rule
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
 from weft.shapes.symnode import is_hinted
 
 if TYPE_CHECKING:

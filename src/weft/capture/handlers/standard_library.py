@@ -16,32 +16,36 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, final
 
 from weft.capture.breaks import ObservedException, SkipFrame, graph_break
-from weft.capture.identity_guards import WEAK
+from weft.capture.guards.identity_guards import WEAK
 from weft.capture.source import Source
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, OutsideObject, SymbolicValue
-from weft.capture.values.classes import ClassValue, constructor
 from weft.capture.values.constant import NONE, constant, evaluate, is_none, python_object
-from weft.capture.values.exceptions import new_exception, nothing_handled_outside, traceback_of
-from weft.capture.values.functions import (
+from weft.capture.values.containers.identities import RunTimeNumber
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.sequences import TupleValue
+from weft.capture.values.methods import MethodTable
+from weft.capture.values.objects.classes import ClassValue, constructor
+from weft.capture.values.objects.exceptions import (
+    new_exception,
+    nothing_handled_outside,
+    traceback_of,
+)
+from weft.capture.values.objects.functions import (
     MARKED,
     BoundMethodValue,
     Rule,
     inline,
     rule,
 )
-from weft.capture.values.identities import RunTimeNumber
-from weft.capture.values.mapping import DictValue
-from weft.capture.values.methods import MethodTable
-from weft.capture.values.objects import ObjectValue
+from weft.capture.values.objects.instances import ObjectValue
 from weft.capture.values.reachability import holds_itself, is_held
 from weft.capture.values.registry import wraps
-from weft.capture.values.sequences import TupleValue
 from weft.compiling import recursion_limit
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
+    from weft.capture.replacement.emitter import Emitter
 
 
 @final

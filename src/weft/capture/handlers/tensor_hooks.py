@@ -18,10 +18,10 @@ import torch
 from weft.capture.breaks import graph_break
 from weft.capture.subgraphs import rehearsal
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.builtins import BuiltinValue
 from weft.capture.values.constant import NONE, is_none, python_object
-from weft.capture.values.functions import FunctionValue
-from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.objects.builtins import BuiltinValue
+from weft.capture.values.objects.functions import FunctionValue
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

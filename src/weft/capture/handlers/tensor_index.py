@@ -20,9 +20,9 @@ from weft._torch import is_functorch_wrapped_tensor
 from weft.capture.breaks import graph_break
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, ConstantValue, constant, is_none
-from weft.capture.values.sequences import ListValue, SliceValue, TupleValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.containers.sequences import ListValue, SliceValue, TupleValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

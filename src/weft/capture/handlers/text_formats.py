@@ -17,9 +17,9 @@ from weft.capture.operations import PYTHON_OPERATIONS
 from weft.capture.polyfills import texts
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import PYTHON_FORMS, constant, evaluate, python_object
-from weft.capture.values.functions import rule
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.symbolic_texts import TextValue, WrittenPart, join_texts
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.numbers.symbolic_texts import TextValue, WrittenPart, join_texts
+from weft.capture.values.objects.functions import rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -42,7 +42,6 @@ from weft._torch import (
 from weft.capture.breaks import SkipFrame, graph_break
 from weft.capture.polyfills import contexts
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.classes import constructor
 from weft.capture.values.constant import (
     FALSE,
     NONE,
@@ -52,10 +51,11 @@ from weft.capture.values.constant import (
     evaluate,
     python_object,
 )
-from weft.capture.values.functions import rule, rule_of
-from weft.capture.values.sequences import ListValue, SizeValue, TupleValue
-from weft.capture.values.symbolic_numbers import SymbolicNumberValue
-from weft.capture.values.tensors import TENSOR_METHODS, TensorValue, run
+from weft.capture.values.containers.sequences import ListValue, SizeValue, TupleValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.objects.classes import constructor
+from weft.capture.values.objects.functions import rule, rule_of
+from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
 from weft.registrar import registrar
 
 if TYPE_CHECKING:

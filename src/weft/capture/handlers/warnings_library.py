@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, final
 
 from weft.capture.breaks import graph_break
 from weft.capture.frame import Frame, frame_places
-from weft.capture.ignored_warnings import filters_mutated
 from weft.capture.polyfills import library
-from weft.capture.tracebacks import Place, warn_at
+from weft.capture.replacement.ignored_warnings import filters_mutated
+from weft.capture.replacement.tracebacks import Place, warn_at
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE, constant, python_object
-from weft.capture.values.functions import rule
-from weft.capture.values.symbolic_texts import TextValue
+from weft.capture.values.numbers.symbolic_texts import TextValue
+from weft.capture.values.objects.functions import rule
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
+    from weft.capture.replacement.emitter import Emitter
 
 
 

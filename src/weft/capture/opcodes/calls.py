@@ -11,11 +11,11 @@ from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.handlers.builtin_functions import attribute_or_none
 from weft.capture.values.attributes import is_iterable
 from weft.capture.values.base import NULL, Args, Kwargs, SymbolicValue
-from weft.capture.values.exceptions import stop_iteration_error
-from weft.capture.values.functions import RULES, BoundMethodValue, FunctionValue
-from weft.capture.values.mapping import DictValue, is_mapping_object
-from weft.capture.values.modules import ModuleValue
-from weft.capture.values.sequences import TupleValue
+from weft.capture.values.containers.mapping import DictValue, is_mapping_object
+from weft.capture.values.containers.sequences import TupleValue
+from weft.capture.values.objects.exceptions import stop_iteration_error
+from weft.capture.values.objects.functions import RULES, BoundMethodValue, FunctionValue
+from weft.capture.values.objects.modules import ModuleValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

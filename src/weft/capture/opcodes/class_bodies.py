@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.opcodes.variables import load_deref, read_global
 from weft.capture.values.base import NULL, SymbolicValue
-from weft.capture.values.mapping import DictValue
+from weft.capture.values.containers.mapping import DictValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

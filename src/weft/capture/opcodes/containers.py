@@ -12,10 +12,10 @@ from weft.capture.handlers.builtin_functions import format_value
 from weft.capture.values.attributes import is_iterable
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import constant
-from weft.capture.values.mapping import DictValue, is_mapping_object
-from weft.capture.values.sequences import ListValue, TupleValue
-from weft.capture.values.sets import SetValue
-from weft.capture.values.symbolic_texts import TextValue, join_texts
+from weft.capture.values.containers.mapping import DictValue, is_mapping_object
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.containers.sets import SetValue
+from weft.capture.values.numbers.symbolic_texts import TextValue, join_texts
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -9,7 +9,7 @@ from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, check_held, opcode
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import is_none
-from weft.capture.values.outside_iterators import OutsideIterator
+from weft.capture.values.containers.outside_iterators import OutsideIterator
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

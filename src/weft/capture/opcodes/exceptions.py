@@ -9,14 +9,14 @@ from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.polyfills import exception_groups
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, HandledMarker, SymbolicValue
-from weft.capture.values.classes import ClassValue
 from weft.capture.values.constant import NONE, boolean, is_none
-from weft.capture.values.exceptions import (
+from weft.capture.values.objects.classes import ClassValue
+from weft.capture.values.objects.exceptions import (
     ExceptionValue,
     is_exception,
     traceback_of,
 )
-from weft.capture.values.objects import ObjectValue
+from weft.capture.values.objects.instances import ObjectValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

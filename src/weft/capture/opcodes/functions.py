@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.base import SymbolicValue
-from weft.capture.values.functions import FunctionValue
-from weft.capture.values.mapping import DictValue
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.objects.functions import FunctionValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

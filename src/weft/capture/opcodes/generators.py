@@ -10,7 +10,7 @@ from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.values.base import SymbolicValue
 from weft.capture.values.constant import NONE, is_none
-from weft.capture.values.generators import GeneratorValue, next_or_stop
+from weft.capture.values.objects.generators import GeneratorValue, next_or_stop
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

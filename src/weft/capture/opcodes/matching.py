@@ -8,11 +8,11 @@ from weft.capture.breaks import graph_break
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.handlers.builtin_functions import attribute_or_none
 from weft.capture.values.base import SymbolicValue
-from weft.capture.values.classes import ClassValue
 from weft.capture.values.constant import NONE, boolean, constant
-from weft.capture.values.mapping import DictValue
-from weft.capture.values.objects import new_object
-from weft.capture.values.sequences import TupleValue
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.sequences import TupleValue
+from weft.capture.values.objects.classes import ClassValue
+from weft.capture.values.objects.instances import new_object
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

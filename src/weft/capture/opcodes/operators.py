@@ -9,8 +9,8 @@ from weft.capture.bytecode.tables import TABLE
 from weft.capture.frame import Frame, Instruction, opcode
 from weft.capture.opcodes.control import truth_at
 from weft.capture.values.constant import boolean, constant
-from weft.capture.values.functions import RULES
-from weft.capture.values.sequences import make_slice
+from weft.capture.values.containers.sequences import make_slice
+from weft.capture.values.objects.functions import RULES
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.bytecode.tables import TABLE
-from weft.capture.continuation import is_continuation
 from weft.capture.frame import Frame, Instruction, is_watched, opcode, outside_object
+from weft.capture.replacement.continuation import is_continuation
 from weft.capture.values.base import NULL, LazyValue, SymbolicValue
-from weft.capture.values.cell import CellValue
 from weft.capture.values.constant import ConstantValue, constant, evaluate
-from weft.capture.values.exceptions import read_attribute
+from weft.capture.values.objects.cell import CellValue
+from weft.capture.values.objects.exceptions import read_attribute
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter

@@ -19,12 +19,12 @@ from weft.capture.bytecode.tables import TABLE
 from weft.capture.source import is_library
 from weft.capture.values.base import MISSING, SymbolicValue
 from weft.capture.values.constant import MEMBER_ATTRIBUTE, ConstantValue, constant
-from weft.capture.values.functions import BoundMethodValue
+from weft.capture.values.objects.functions import BoundMethodValue
 from weft.registrar import registrar
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
+    from weft.capture.replacement.emitter import Emitter
 
 
 _SLOT_TYPES = (types.MemberDescriptorType, types.GetSetDescriptorType)

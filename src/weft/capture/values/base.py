@@ -21,7 +21,7 @@ from weft.capture.source import Source
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
+    from weft.capture.replacement.emitter import Emitter
 
 Args = list["SymbolicValue"]
 Kwargs = dict[str, "SymbolicValue"]

@@ -22,7 +22,7 @@ from weft.shapes.symnode import UndecidedValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
+    from weft.capture.replacement.emitter import Emitter
 
 _LITERALS: Final = (int, float, str, bool, bytes, complex, type(None), type(Ellipsis))
 _LONG: Final = 1_000

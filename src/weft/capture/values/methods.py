@@ -16,7 +16,7 @@ from weft.capture.values.base import Args, Kwargs, SymbolicValue
 
 if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
-    from weft.capture.replacement import Emitter
+    from weft.capture.replacement.emitter import Emitter
 
 
 class MethodTable(SymbolicValue):

@@ -61,8 +61,8 @@ from weft.codegen.loop_ir import (
     stride,
 )
 from weft.runtime.compile_pool import ENTRY
-from weft.shapes.expr import IntExpr, symbol_of, symbols
-from weft.shapes.printing import c_text
+from weft.shapes.algebra.expr import IntExpr, symbol_of, symbols
+from weft.shapes.algebra.printing import c_text
 
 MOST_INLINED: Final = 4
 """An expensive function that is called more often is not inlined: each of hundreds of sines would

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from weft.codegen.loop_ir import Indirect, Kernel, LoopVar, Store
-from weft.shapes.expr import IntExpr, lower_bound, split_linear, upper_bound
+from weft.shapes.algebra.expr import IntExpr, lower_bound, split_linear, upper_bound
 
 
 def combining(kernel: Kernel) -> list[Store]:

@@ -31,8 +31,8 @@ from weft.codegen.loop_ir import (
     stride,
 )
 from weft.codegen.scalar_ops import COMPARISONS
-from weft.shapes.atoms import Atom, FloorDiv, Mod, Symbol
-from weft.shapes.expr import (
+from weft.shapes.algebra.atoms import Atom, FloorDiv, Mod, Symbol
+from weft.shapes.algebra.expr import (
     Expr,
     IntExpr,
     lower_bound,
@@ -41,8 +41,8 @@ from weft.shapes.expr import (
     symbols,
     upper_bound,
 )
-from weft.shapes.expr import operands as operands_of
-from weft.shapes.printing import c_text
+from weft.shapes.algebra.expr import operands as operands_of
+from weft.shapes.algebra.printing import c_text
 
 MOST_STEP: Final = 2**24
 """Elements between lanes, up to which their places fit in 32 bits."""

@@ -37,8 +37,8 @@ from weft.codegen.loop_ir import (
     stride,
 )
 from weft.codegen.scalar_ops import COMPARISONS
-from weft.shapes.expr import Expr, IntExpr, subs, symbols, upper_bound
-from weft.shapes.printing import fits_int32
+from weft.shapes.algebra.expr import Expr, IntExpr, subs, symbols, upper_bound
+from weft.shapes.algebra.printing import fits_int32
 
 ASSUMED_EXTENT: Final = 512
 """Trip count that the cost model assumes for loops of unknown size."""

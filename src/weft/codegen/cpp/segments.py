@@ -26,7 +26,7 @@ from weft.codegen.loop_ir import (
     Reduce,
     operands,
 )
-from weft.shapes.expr import (
+from weft.shapes.algebra.expr import (
     Expr,
     IntExpr,
     floor_div,

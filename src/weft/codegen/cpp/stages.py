@@ -15,7 +15,7 @@ from weft.codegen.cpp.segments import Segment, is_cut
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION
 from weft.codegen.dtypes import FLOAT_TYPES
 from weft.codegen.loop_ir import Const, Load, LoopVar, Node, Reduce, flat_position, stride
-from weft.shapes.expr import IntExpr, subs
+from weft.shapes.algebra.expr import IntExpr, subs
 
 
 class StageWriter(NodeWriter):

@@ -20,7 +20,7 @@ from typing import Final, final
 
 from weft.codegen.dtypes import ITEM_SIZE
 from weft.codegen.loop_ir import Kernel, Load, LoopVar, Store, stride
-from weft.shapes.expr import Expr, IntExpr
+from weft.shapes.algebra.expr import Expr, IntExpr
 
 TILE_BYTES: Final = 48 << 10
 """Space of all tiles of a kernel: they stay in the caches next to the core."""

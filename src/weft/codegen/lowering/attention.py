@@ -17,7 +17,7 @@ from weft.codegen.values import Value
 from weft.runtime.attention import attention_for
 from weft.runtime.cpp_build import toolchain
 from weft.runtime.gemm_speed import onednn_is_faster
-from weft.shapes.expr import IntExpr
+from weft.shapes.algebra.expr import IntExpr
 
 aten = torch.ops.aten
 

@@ -20,7 +20,7 @@ import torch
 from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, cost_of, lowering
 from weft.codegen.values import Emitter, Index, Value
-from weft.shapes.expr import IntExpr, maximum, minimum
+from weft.shapes.algebra.expr import IntExpr, maximum, minimum
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ only the layouts of buffers change::
 
 Outputs of the graph get eager's layout again. A graph that returns many of its activations (the
 forward half of training) is left alone, because each would be copied. In graphs with gradients,
-`aot/image_layout.py` decides.
+`aot/rewrites/image_layout.py` decides.
 
 On GPUs ATen adds the bias in a kernel of its own; here it is fused with what follows.
 """

@@ -19,7 +19,7 @@ from weft.codegen.lowering.registry import (
     number_value,
 )
 from weft.codegen.values import Emitter, Index, Value
-from weft.shapes.expr import Expr, IntExpr
+from weft.shapes.algebra.expr import Expr, IntExpr
 
 aten = torch.ops.aten
 

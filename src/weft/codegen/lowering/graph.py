@@ -52,10 +52,10 @@ from weft.codegen.values import (
     strided_index,
 )
 from weft.runtime.strided_views import laid_out
+from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbols
+from weft.shapes.algebra.facts import Facts
+from weft.shapes.algebra.floats import SYMBOLIC_FLOATS, FloatSymbol, FloatValue, number_symbols
 from weft.shapes.asserts import binds
-from weft.shapes.expr import Expr, IntExpr, symbol, symbols
-from weft.shapes.facts import Facts
-from weft.shapes.floats import SYMBOLIC_FLOATS, FloatSymbol, FloatValue, number_symbols
 from weft.shapes.guard import ShapeGuard
 from weft.shapes.symnode import expr_of, extents, factored_expr_of, float_of
 
@@ -367,7 +367,7 @@ class GraphLowering:
 
 
 def _is_lone_copy(node: Node) -> bool:
-    """Whether it is a copy into another layout that `aot/image_layout.py` wants in its own
+    """Whether it is a copy into another layout that `aot/rewrites/image_layout.py` wants in its own
     kernel."""
     return bool(node.meta.get("alone")) and node.target is torch.ops.aten.clone.default
 

@@ -19,7 +19,7 @@ from weft.codegen.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.views import Reshape, normalize_dim
 from weft.codegen.values import Emitter, Index, Lazy, Shape, Value
-from weft.shapes.expr import IntExpr, floor_div
+from weft.shapes.algebra.expr import IntExpr, floor_div
 
 aten = torch.ops.aten
 

@@ -33,8 +33,8 @@ from weft.codegen.lowering.registry import (
 )
 from weft.codegen.values import Emitter, Value
 from weft.config import config
-from weft.shapes.expr import Expr
-from weft.shapes.floats import SYMBOLIC_FLOATS
+from weft.shapes.algebra.expr import Expr
+from weft.shapes.algebra.floats import SYMBOLIC_FLOATS
 
 aten = torch.ops.aten
 

@@ -36,7 +36,7 @@ from weft.codegen.values import (
     Value,
     contiguous_strides,
 )
-from weft.shapes.expr import IntExpr
+from weft.shapes.algebra.expr import IntExpr
 
 aten = torch.ops.aten
 

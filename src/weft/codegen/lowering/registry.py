@@ -21,10 +21,10 @@ import torch
 from weft.codegen.dtypes import compute_type, from_torch
 from weft.codegen.loop_ir import Node, Scalar
 from weft.codegen.values import Buffer, Emitter, Index, Lazy, Origin, Shape, Strided, Value
-from weft.shapes.expr import Expr, IntExpr, is_nonnegative, maximum, minimum
-from weft.shapes.facts import Facts
-from weft.shapes.floats import SYMBOLIC_FLOATS
-from weft.shapes.relation import ge
+from weft.shapes.algebra.expr import Expr, IntExpr, is_nonnegative, maximum, minimum
+from weft.shapes.algebra.facts import Facts
+from weft.shapes.algebra.floats import SYMBOLIC_FLOATS
+from weft.shapes.algebra.relation import ge
 
 Lowering: TypeAlias = Callable[..., Any]
 """Returns a `Value`, or a list of them for operators with several results."""

@@ -25,7 +25,7 @@ from weft.codegen.domain import Domain
 from weft.codegen.loop_ir import Load, Op, Reduce
 from weft.codegen.scalar_ops import DEAR
 from weft.codegen.values import Emitter, Strided, Value, estimate
-from weft.shapes.expr import symbols
+from weft.shapes.algebra.expr import symbols
 from weft.shapes.symnode import expr_of
 
 aten = torch.ops.aten

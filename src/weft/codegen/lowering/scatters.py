@@ -32,7 +32,7 @@ from weft.codegen.values import (
     contiguous_strides,
     strided_index,
 )
-from weft.shapes.expr import IntExpr
+from weft.shapes.algebra.expr import IntExpr
 
 aten = torch.ops.aten
 

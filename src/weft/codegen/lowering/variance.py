@@ -36,7 +36,7 @@ from weft.codegen.lowering.registry import LoweringContext, lowering
 from weft.codegen.lowering.views import Permute, Reshape
 from weft.codegen.occupancy import OUTER_REDUCTION_COLUMNS, wanted_pieces
 from weft.codegen.values import Emitter, Shape, Strided, Value, contiguous_strides
-from weft.shapes.expr import Expr, IntExpr
+from weft.shapes.algebra.expr import Expr, IntExpr
 
 aten = torch.ops.aten
 

@@ -24,7 +24,7 @@ from weft.codegen.values import (
     Strides,
     Value,
 )
-from weft.shapes.expr import IntExpr, lower_bound
+from weft.shapes.algebra.expr import IntExpr, lower_bound
 
 aten = torch.ops.aten
 

@@ -57,8 +57,8 @@ from weft.codegen.triton.spelling import (
 )
 from weft.codegen.triton.split import identity_value
 from weft.codegen.triton.tiling import Axis, Tiling
-from weft.shapes.expr import Expr, subs, symbol
-from weft.shapes.printing import fits_int32, triton_text
+from weft.shapes.algebra.expr import Expr, subs, symbol
+from weft.shapes.algebra.printing import fits_int32, triton_text
 
 HEADER: Final = """\
 import triton

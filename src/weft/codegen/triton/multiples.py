@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, cast
 
 from weft.codegen.loop_ir import Kernel, index_exprs
-from weft.shapes.atoms import Monomial, Symbol
-from weft.shapes.expr import Expr, IntExpr, symbol, symbol_of
+from weft.shapes.algebra.atoms import Monomial, Symbol
+from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbol_of
 
 MOST: Final = 16
 """Elements of the widest load: no larger multiple helps."""

@@ -31,9 +31,9 @@ from weft.codegen.loop_ir import Indirect, Kernel, index_exprs, number_of_points
 from weft.codegen.triton.emit import number_names
 from weft.codegen.triton.split import choose_chunks, split_in
 from weft.codegen.triton.tiling import Measure, Tiling, choose_tiling, is_whole
-from weft.shapes.atoms import Atom, Symbol
-from weft.shapes.expr import Expr, IntExpr, maximum, operands, subs
-from weft.shapes.printing import python_text
+from weft.shapes.algebra.atoms import Atom, Symbol
+from weft.shapes.algebra.expr import Expr, IntExpr, maximum, operands, subs
+from weft.shapes.algebra.printing import python_text
 
 POWERS: Final = (16, 8, 4)
 """Sizes that are multiples of these keep rows aligned to wide loads."""

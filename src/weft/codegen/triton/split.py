@@ -37,7 +37,7 @@ from weft.codegen.loop_ir import (
 )
 from weft.codegen.occupancy import ENOUGH_PROGRAMS, SHORTEST_PIECE
 from weft.codegen.triton.tiling import Measure, Tiling
-from weft.shapes.expr import Expr, IntExpr, loop_index, subs
+from weft.shapes.algebra.expr import Expr, IntExpr, loop_index, subs
 
 WRITING: Final = 4
 """How many times more programs are needed to fill the GPU if each one computes and stores its whole

@@ -22,7 +22,7 @@ from weft.diagnostics import events
 from weft.runtime.cuda_kernel import load
 from weft.runtime.tensor_calls import empty
 from weft.runtime.triton_build import GpuBinary, TritonRequest, build
-from weft.shapes.printing import python_text
+from weft.shapes.algebra.printing import python_text
 
 
 @final

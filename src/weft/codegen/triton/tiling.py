@@ -24,7 +24,7 @@ from weft.codegen.dtypes import ITEM_SIZE
 from weft.codegen.loop_ir import Kernel, Load, LoopVar, Op, number_of_points, stride
 from weft.codegen.occupancy import LARGEST_TILE, OUTER_REDUCTION_COLUMNS, SECTOR
 from weft.codegen.scalar_ops import DEAR
-from weft.shapes.expr import Expr, symbols
+from weft.shapes.algebra.expr import Expr, symbols
 
 POINTWISE_BLOCK: Final = 1024
 TRANSPOSE_BLOCK: Final = 64

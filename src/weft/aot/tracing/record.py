@@ -1,0 +1,273 @@
+"""The recorder: a dispatch mode below autograd that records ATen operators, functionalised.
+
+Place in the pipeline: `trace.py` runs the captured graph on fake tensors inside it. The recorder
+never computes: it appends each operator to a graph (through the `Functionalizer`) and returns a
+fake tensor with the result's metadata. Autograd, autocast and composite operators act above it::
+
+    with Recorder(functionalizer):
+        y = torch.nn.functional.linear(x, w, b)      # records aten.t, aten.addmm
+
+Operators with special treatment have a handler in `HANDLERS`; others are recorded as their schema
+says (`operators.facts`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+import torch
+from torch.autograd.graph import increment_version
+from torch.fx import Node
+
+from weft._torch import DispatchMode, FakeTensor, OpOverload
+from weft.aot.evaluate import is_plain
+from weft.aot.operators import Kind, OpFacts, facts
+from weft.aot.tracing.functionalize import Functionalizer, require_fake
+from weft.aot.views import IDENTITIES, Unsupported, ViewStep
+from weft.shapes.fakes.wrappers import is_wrapper
+
+aten = torch.ops.aten
+
+Handler = Callable[["Recorder", OpOverload, Sequence[Any], dict[str, Any]], Any]
+HANDLERS: Final[dict[OpOverload, Handler]] = {}
+"""Handlers of operators with special treatment; filled by `record_special.py`."""
+
+
+@final
+class Recorder(DispatchMode):
+    """Records every ATen operator that runs inside it.
+
+    `lift(tensor)` is called for a real tensor; it returns the fake that stands for it.
+    """
+
+    def __init__(
+        self, functionalizer: Functionalizer, lift: Callable[[torch.Tensor], FakeTensor]
+    ) -> None:
+        super().__init__()
+        self.tensors = functionalizer
+        self.evaluator = functionalizer.evaluator
+        self.lift = lift
+        self.locate: Callable[[], None] | None = None
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Record one operator; the result is fake."""
+        kwargs = kwargs or {}
+        symbols = self.evaluator.mode.symbols
+        if symbols is not None and symbols.floats.carried:
+            args, kwargs = symbols.restored((args, kwargs))
+        if any(kind is not FakeTensor and is_wrapper(kind) for kind in types):
+            return NotImplemented  # the wrapper's class computes with its parts
+        if self.locate is not None:
+            self.locate()
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            return handler(self, func, args, kwargs)
+        known = facts(func)
+        return _BY_KIND[known.kind](self, known, args, kwargs)
+
+    # -- arguments and results ---------------------------------------------------------------------
+
+    def node(self, tensor: torch.Tensor) -> Node:
+        """The node with the current value of a tensor."""
+        return self.tensors.read(self.live(tensor))
+
+    def live(self, tensor: torch.Tensor) -> torch.Tensor:
+        """`tensor`, or the fake that stands for a real one."""
+        if self.tensors.knows(tensor):
+            return tensor
+        if isinstance(tensor, FakeTensor):
+            raise Unsupported("a fake tensor that no recorded operator made")
+        return self.lift(tensor)
+
+    def nodes(self, value: Any) -> Any:
+        """Arguments with tensors replaced by their nodes."""
+        if isinstance(value, torch.Tensor):
+            return self.node(value)
+        kind = type(value)
+        if kind is list or kind is tuple:
+            return kind(self.nodes(v) for v in value)
+        return value
+
+    def fresh(self, node: Node) -> Any:
+        """New fake tensors for the results of a functional operator's node, in its structure."""
+        value = node.meta["val"]
+        if isinstance(value, FakeTensor):
+            made = self.evaluator.like(value)
+            self.tensors.add_base(made, node)
+            return made
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._plain(item) for item in self.items(node))
+        return value
+
+    def items(self, node: Node) -> list[Any]:
+        """The results of a node with several: nodes for tensors, constants for others."""
+        return [
+            self.tensors.append_known(operator.getitem, (node, i), {}, item)
+            if isinstance(item, FakeTensor)
+            else _Constant(item)
+            for i, item in enumerate(node.meta["val"])
+        ]
+
+    def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> Node:
+        """Append an operator on nodes."""
+        return self.tensors.emit(op, *args, **kwargs)
+
+    # -- by kind -----------------------------------------------------------------------------------
+
+    def functional(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """New results, nothing written."""
+        node_args = tuple(self.nodes(a) for a in args)
+        node_kwargs = {k: self.nodes(v) for k, v in kwargs.items()}
+        node, _ = self.tensors.append(known.op, node_args, node_kwargs)
+        return self.fresh(node)
+
+    def view(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """One result that aliases the first argument."""
+        if isinstance(args[0], complex):  # derivatives conjugate Python numbers of the forward
+            args = (torch.scalar_tensor(args[0], dtype=torch.complex128, device="cpu"), *args[1:])
+        step = ViewStep(known.op, _positional(known.op, args[1:], kwargs))
+        return self.view_step(args[0], step)
+
+    def view_step(self, tensor: torch.Tensor, step: ViewStep) -> Any:
+        """The view `step` of a tensor."""
+        tensor = self.live(tensor)
+        viewed = self.tensors.alias(tensor)
+        node, result = self._view_node(self.node(tensor), step)
+        if not isinstance(result.value, FakeTensor):
+            raise Unsupported(f"{step.op} with several results")
+        if is_plain(result.value):
+            made = self.evaluator.alias(require_fake(tensor), result.value, result.offset)
+        else:  # conjugate and negative views have flags, too
+            made = self.evaluator.mode.dispatch(step.op, (FakeTensor,), (tensor, *step.args), {})
+        self.tensors.add_view(made, viewed, step, node)
+        return made
+
+    def _view_node(self, viewed: Node, step: ViewStep) -> tuple[Node, Any]:
+        return self.tensors.append(step.op, (viewed, *step.args), {})
+
+    def identity(self, tensor: torch.Tensor) -> Any:
+        """A new tensor object that aliases all of `tensor`; nothing is recorded."""
+        tensor = self.live(tensor)
+        node = self.node(tensor)
+        made = self.evaluator.alias(require_fake(tensor), node.meta["val"], 0)
+        self.tensors.add_view(made, self.tensors.alias(tensor), None, node)
+        return made
+
+    def mutation(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Record the functional variant and write its results to the mutated arguments."""
+        assert known.functional is not None
+        targets = [args[i] if i < len(args) else kwargs[name] for i, name in known.mutated]
+        if known.is_out:
+            self._resize_out(known, args, kwargs)
+            taken = {a.name for a in known.functional._schema.arguments}  # by a form of weft's own
+            names = {name for _, name in known.mutated} - taken
+            kwargs = {k: v for k, v in kwargs.items() if k not in names}
+        kwargs = {**known.defaults_from(len(args)), **kwargs}
+        node, _ = self.tensors.append(
+            known.functional,
+            tuple(self.nodes(a) for a in args),
+            {k: self.nodes(v) for k, v in kwargs.items()},
+        )
+        several = isinstance(node.meta["val"], (tuple, list))
+        results = self.items(node) if several else [node]
+        if known.functional._schema.returns and _returns_one_list(known.functional):
+            results = [results]
+        plain, new = results[: known.plain_returns], results[known.plain_returns :]
+        for target, value in zip(targets, new, strict=True):
+            self._write(target, value)
+        return self._result_of_write(known, [self._plain(p) for p in plain], targets)
+
+    def _plain(self, item: Any) -> Any:
+        return item.value if isinstance(item, _Constant) else self.fresh(item)
+
+    def _write(self, target: Any, value: Any) -> None:
+        if target is None:
+            return
+        if isinstance(target, torch.Tensor):
+            self.tensors.write(self.live(target), value)
+            return
+        for t, v in zip(target, value, strict=True):
+            self._write(t, v)
+        increment_version(target)  # an operator of lists leaves it to its kernel
+
+    def _result_of_write(self, known: OpFacts, plain: list[Any], targets: list[Any]) -> Any:
+        """What the mutating operator returns: new results and the arguments themselves."""
+        returns = known.op._schema.returns
+        fresh, written = iter(plain), iter(targets)
+        values = [next(fresh) if r.alias_info is None else next(written) for r in returns]
+        if not values:
+            return None
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _resize_out(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """Resize `out=` tensors to the result's sizes, as eager does."""
+        self.evaluator.mode.dispatch(known.op, (FakeTensor,), args, kwargs)
+
+    def metadata(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """`x.t_()`: the tensor itself becomes a view of its old self."""
+        assert known.functional is not None
+        live = self.live(args[0])
+        step = ViewStep(known.functional, _positional(known.op, args[1:], kwargs))
+        node, _ = self._view_node(self.node(live), step)
+        alias = self.tensors.alias(live)
+        self.evaluator.mode.dispatch(known.op, (FakeTensor,), (live, *args[1:]), kwargs)
+        self.tensors.add_view(live, alias, step, node)
+        return args[0]
+
+    def composite(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Decompose a composite operator, which inference mode does not do."""
+        with self:
+            return known.op.decompose(*args, **kwargs)
+
+    def opaque(self, known: OpFacts, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """An operator without a functional form."""
+        raise Unsupported(f"{known.op} has no functional form")
+
+
+@final
+class _Constant:
+    """A result that is not a tensor."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _returns_one_list(op: OpOverload) -> bool:
+    returns = op._schema.returns
+    return len(returns) == 1 and str(returns[0].type) == "List[Tensor]"
+
+
+def _positional(
+    op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """All arguments after the first by position, with defaults where others follow."""
+    if not kwargs:
+        return tuple(args)
+    rest = op._schema.arguments[1 + len(args) :]
+    return (*args, *(kwargs.get(a.name, a.default_value) for a in rest))
+
+
+_BY_KIND: Final[dict[Kind, Callable[..., Any]]] = {
+    Kind.FUNCTIONAL: Recorder.functional,
+    Kind.VIEW: Recorder.view,
+    Kind.MUTATION: Recorder.mutation,
+    Kind.METADATA: Recorder.metadata,
+    Kind.COMPOSITE: Recorder.composite,
+    Kind.OPAQUE: Recorder.opaque,
+}
+
+
+def _record_identity(
+    recorder: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    return recorder.identity(args[0])
+
+
+HANDLERS.update(dict.fromkeys(IDENTITIES, _record_identity))

@@ -1,0 +1,400 @@
+"""Operators that are not recorded as their schema says.
+
+Place in the pipeline: imported by `trace.py` for its entries in `record.HANDLERS`: writes that have
+a shorter functional form, views with several results, and operators that mutate without saying so
+(batch norm's running statistics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft._torch import FakeTensor, OpOverload
+from weft.aot.operators import facts
+from weft.aot.tracing.functionalize import Base, require_fake
+from weft.aot.tracing.record import HANDLERS, Recorder
+from weft.aot.tracing.recurrent import mkldnn_rnn_layer_keeping
+from weft.aot.views import Unsupported, ViewStep, span, stride_order
+from weft.registrar import registrar
+from weft.shapes.fakes.data_dependent import is_mask
+from weft.shapes.symnode import certainly_equal, is_row_major
+
+aten = torch.ops.aten
+
+_handles = registrar(HANDLERS)
+
+
+# -- writes ----------------------------------------------------------------------------------------
+
+
+@_handles(aten.copy_.default)
+def _copy(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """`x.copy_(y)`: the new value of x is y, converted and broadcast."""
+    live = rec.live(args[0])
+    rec.tensors.write(live, rec.node(args[1]))
+    return args[0]
+
+
+@_handles(aten.fill_.Scalar, aten.zero_.default)
+def _fill(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A constant; the old content is not read."""
+    live = rec.live(args[0])
+    value = args[1] if len(args) > 1 else kwargs.get("value", 0)
+    node = rec.emit(
+        aten.full.default, list(live.size()), value, dtype=live.dtype, device=live.device,
+        pin_memory=False,
+    )
+    rec.tensors.write(live, node)
+    return args[0]
+
+
+@_handles(aten.fill_.Tensor)
+def _fill_tensor(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return _copy(rec, op, args, kwargs)
+
+
+@_handles(aten.bernoulli_.float)
+def _bernoulli(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Drawn in memory order; the functional form draws row by row, whatever the layout.
+
+    On CPUs it is drawn as booleans, which are the same numbers: the mask of a dropout kept for the
+    backward has a quarter of eager's bytes.
+    """
+    live = rec.live(args[0])
+    order = stride_order(live.stride())
+    drawn = live
+    if order != sorted(order):
+        drawn = rec.view_step(live, ViewStep(aten.permute.default, (order,)))
+    if live.device.type != "cpu":
+        rec.mutation(facts(op), (drawn, *args[1:]), kwargs)
+        return args[0]
+    bits = rec.emit(aten.empty_like.default, rec.node(drawn), dtype=torch.bool)
+    p = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    bits = rec.emit(aten.bernoulli.p, bits, p, **{k: v for k, v in kwargs.items() if k != "p"})
+    rec.tensors.write(drawn, rec.emit(aten._to_copy.default, bits, dtype=live.dtype))
+    return args[0]
+
+
+@_handles(aten.resize_.default, aten.resize_as_.default)
+def _resize(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Nothing if the sizes stay; uninitialised memory is not supported."""
+    size = args[1].size() if op is aten.resize_as_.default else args[1]
+    if not certainly_equal(args[0].size(), size):
+        raise Unsupported("resize_ to other sizes")
+    return args[0]
+
+
+@_handles(aten.detach_.default)
+def _detach(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return args[0]
+
+
+@_handles(aten.set_.source_Tensor)
+def _set(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """`x.set_(y)`: x becomes an alias of y. For graph inputs that is a metadata mutation."""
+    live, source = rec.live(args[0]), rec.live(args[1])
+    rec.evaluator.mode.dispatch(op, (FakeTensor,), (live, source), {})
+    rec.tensors.rename(live, rec.tensors.alias(source))
+    return args[0]
+
+
+# -- constants -------------------------------------------------------------------------------------
+
+
+@_handles(aten.lift_fresh.default, aten.lift.default)
+def _lift_fresh(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A constant of the program: a new tensor each time, with the constant's value."""
+    tensor = args[0]
+    if not isinstance(tensor, FakeTensor) and tensor.dim() == 0 and _is_scalar(tensor):
+        node = rec.emit(
+            aten.full.default, [], tensor.item(), dtype=tensor.dtype, device=tensor.device,
+            pin_memory=False,
+        )
+    else:
+        node = rec.node(tensor)
+    return rec.fresh(node)
+
+
+@_handles(aten._to_copy.default)
+def _to_copy(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Of a tensor; `vmap` also converts the number in `x / 20`, which is passed as a number."""
+    if isinstance(args[0], torch.Tensor):
+        return rec.functional(facts(op), args, kwargs)
+    dtype = kwargs.get("dtype") or torch.tensor(args[0]).dtype
+    device = kwargs.get("device") or torch.device("cpu")
+    return rec.fresh(rec.emit(aten.full.default, [], args[0], dtype=dtype, device=device,
+                              pin_memory=False))
+
+
+def _is_scalar(tensor: torch.Tensor) -> bool:
+    plain = type(tensor) is torch.Tensor and not tensor.dtype.is_complex
+    return plain and tensor.device.type == "cpu"
+
+
+# -- views with several results --------------------------------------------------------------------
+
+
+@_handles(aten.split.Tensor, aten.unsafe_split.Tensor)
+def _split(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    total, step = args[0].size(dim), args[1]
+    if step == 0:
+        return [rec.identity(args[0])]
+    count = max(int((total + step - 1) // step), 1)
+    ends = [step * i for i in range(1, count)]
+    return [_slice(rec, args[0], dim, s, e) for s, e in zip([0, *ends], [*ends, total],
+    strict=True)]
+
+
+@_handles(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
+def _split_sizes(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+    parts, start = [], 0
+    for size in args[1]:
+        parts.append(_slice(rec, args[0], dim, start, start + size))
+        start = start + size
+    return parts
+
+
+def _slice(rec: Recorder, tensor: Any, dim: int, start: Any, end: Any) -> Any:
+    return rec.view_step(tensor, ViewStep(aten.slice.Tensor, (dim, start, end)))
+
+
+@_handles(aten.unbind.int)
+def _unbind(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    return [
+        rec.view_step(args[0], ViewStep(aten.select.int, (dim, i)))
+        for i in range(int(args[0].size(dim)))
+    ]
+
+
+@_handles(aten.as_strided.default)
+def _as_strided(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Recorded on the base's value in memory order; offsets count from its first element."""
+    live = rec.live(args[0])
+    base = rec.tensors.alias(live).base
+    size, stride = list(args[1]), list(args[2])
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    if offset is None:
+        offset = live.storage_offset()
+    if live.dtype != base.live.dtype:
+        raise Unsupported("as_strided on a tensor seen as another type")
+    _check_inside(base, size, stride, offset)
+    steps: tuple[ViewStep, ...] = (ViewStep(op, (size, stride, offset - base.start)),)
+    order = stride_order(base.live.stride())
+    if order != sorted(order):
+        steps = (ViewStep(aten.permute.default, (order,)), *steps)
+    node = base.node
+    for step in steps:
+        node = step.apply(rec.emit, node)
+    start = (offset - live.storage_offset()) * live.element_size()
+    made = rec.evaluator.alias(require_fake(live), node.meta["val"], start)
+    rec.tensors.add_base_view(made, base, steps, node)
+    return made
+
+
+@_handles(aten.as_strided_scatter.default)
+def _as_strided_scatter(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """`as_strided` as in `_as_strided`, with the part written in a copy of the tensor."""
+    live = rec.live(args[0])
+    x, source, size, stride = (rec.nodes(a) for a in args[:4])
+    offset = args[4] if len(args) > 4 else kwargs.get("storage_offset")
+    start = live.storage_offset()
+    offset = start if offset is None else offset
+    _check_reach(live, start, size, stride, offset)
+    return rec.fresh(rec.emit(op, x, source, size, stride, offset - start))
+
+
+def _check_inside(base: Base, size: list[Any], stride: list[Any], offset: Any) -> None:
+    """Check that the base's value has all elements that the view shows."""
+    live = base.live
+    order = stride_order(live.stride())
+    if not is_row_major(live.permute(order)):
+        raise Unsupported("as_strided on a tensor with gaps")
+    _check_reach(live, base.start, size, stride, offset)
+
+
+def _check_reach(live: Any, start: Any, size: list[Any], stride: list[Any], offset: Any) -> None:
+    """Whether a view stays between the first and the last element of `live`, which is at
+    `start`."""
+    if any(certainly_equal(n, 0) for n in size):
+        return
+    end = offset + span(size, stride)
+    if offset < start or end > start + span(live.size(), live.stride()):
+        raise Unsupported("as_strided shows memory outside of its tensor")
+
+
+# -- silent mutation -------------------------------------------------------------------------------
+
+
+@_handles(aten.native_batch_norm.default)
+def _batch_norm(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Training updates the running statistics, which neither schema nor versions say."""
+    x, weight, bias, mean, var, training, momentum, eps = args
+    if not training:
+        stats = tuple(rec.nodes(a) for a in (x, weight, bias, mean, var))
+        return rec.fresh(
+            rec.emit(aten._native_batch_norm_legit_no_training.default, *stats, momentum, eps)
+        )
+    if mean is None:
+        stats = tuple(rec.nodes(a) for a in (x, weight, bias))
+        return rec.fresh(
+            rec.emit(aten._native_batch_norm_legit.no_stats, *stats, True, momentum, eps)
+        )
+    node = rec.emit(
+        aten._native_batch_norm_legit_functional.default,
+        *(rec.nodes(a) for a in (x, weight, bias, mean, var)), training, momentum, eps,
+    )
+    out, save_mean, save_invstd, new_mean, new_var = rec.items(node)
+    rec.tensors.write(rec.live(mean), new_mean)
+    rec.tensors.write(rec.live(var), new_var)
+    return rec.fresh(out), rec.fresh(save_mean), rec.fresh(save_invstd)
+
+
+@_handles(aten.native_batch_norm_backward.default)
+def _batch_norm_backward(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """Training does not read the running statistics, so they need not be saved."""
+    nodes = [rec.nodes(a) for a in args]
+    if args[7]:
+        nodes[3] = nodes[4] = None
+    node, _ = rec.tensors.append(op, tuple(nodes), kwargs)
+    return rec.fresh(node)
+
+
+@_handles(aten.miopen_batch_norm.default)
+def _miopen_batch_norm(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """The same operator by a vendor's library; weft's kernels compute it, fused with others."""
+    return _batch_norm(rec, aten.native_batch_norm.default, args, kwargs)
+
+
+@_handles(aten.cudnn_batch_norm.default)
+def _cudnn_batch_norm(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    reserve = rec.emit(aten.empty.memory_format, [0], dtype=torch.uint8, device=args[0].device,
+                       pin_memory=False)
+    return *_batch_norm(rec, aten.native_batch_norm.default, args, kwargs), rec.fresh(reserve)
+
+
+@_handles(aten.cudnn_batch_norm_backward.default, aten.miopen_batch_norm_backward.default)
+def _vendor_batch_norm_backward(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """The backward of training, whose arguments have another order."""
+    x, gradient, weight, _, _, mean, inverse, eps = args[:8]
+    rest = (weight, None, None, mean, inverse, True, eps, [True, True, True])
+    native = aten.native_batch_norm_backward.default
+    return _batch_norm_backward(rec, native, (gradient, x, *rest), kwargs)
+
+
+BIAS_APART_ON = frozenset({"cuda"})
+"""Types of devices whose libraries sum a convolution's bias gradient in a kernel of its own."""
+
+
+@_handles(aten.convolution_backward.default)
+def _convolution_backward(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """The bias's gradient is a sum, which may be fused with the kernel that computes its
+    operand."""
+    gradient, mask = args[0], args[10]
+    if not mask[2] or gradient.device.type not in BIAS_APART_ON:
+        return rec.functional(facts(op), args, kwargs)
+    dims = [d for d in range(gradient.dim()) if d != 1]
+    bias = rec.fresh(rec.emit(aten.sum.dim_IntList, rec.node(gradient), dims))
+    if not any(mask[:2]):
+        return None, None, bias
+    nodes = tuple(rec.nodes(a) for a in args[:10])
+    node, _ = rec.tensors.append(op, (*nodes, [*mask[:2], False]), kwargs)
+    return *rec.fresh(node)[:2], bias
+
+
+@_handles(aten.mkldnn_rnn_layer.default)
+def _mkldnn_rnn(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """If gradients are needed, the form that keeps what its backward needs."""
+    wanted = mkldnn_rnn_layer_keeping if torch.is_grad_enabled() else op
+    return rec.fresh(rec.emit(wanted, *(rec.nodes(a) for a in args)))
+
+
+# -- results whose sizes depend on data ------------------------------------------------------------
+
+
+@_handles(aten.nonzero.default, aten._local_scalar_dense.default, aten.repeat_interleave.Tensor)
+def _once(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Equal values have equal symbols."""
+    if kwargs:
+        return rec.functional(facts(op), args, kwargs)
+    return rec.fresh(rec.tensors.once(op, *map(rec.nodes, args)))
+
+
+@_handles(aten.equal.default)
+def _equal(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The number that tells whether all items are equal."""
+    if not certainly_equal(args[0].size(), args[1].size()):
+        raise Unsupported(f"{op} of sizes that differ")
+    same = rec.emit(aten.all.default, rec.emit(aten.eq.Tensor, *map(rec.node, args)))
+    symbols = rec.evaluator.mode.symbols
+    assert symbols is not None
+    earlier, symbols.data.earlier_answers = symbols.data.earlier_answers, iter(())
+    answer = rec.fresh(rec.emit(aten._local_scalar_dense.default, same))
+    symbols.data.earlier_answers = earlier
+    return answer
+
+
+@_handles(aten.index.Tensor)
+def _index(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A mask becomes its positions, computed once for all that it selects from."""
+    if not any(map(is_mask, args[1])):
+        return rec.functional(facts(op), args, kwargs)
+    positions: list[Any] = []
+    for index in args[1]:
+        positions.extend(_columns(rec, index) if is_mask(index) else [rec.nodes(index)])
+    return rec.fresh(rec.emit(op, rec.node(args[0]), positions))
+
+
+def _columns(rec: Recorder, mask: torch.Tensor) -> list[Any]:
+    """The positions where a mask is true, a list for each dimension."""
+    found = rec.tensors.once(aten.nonzero.default, rec.node(mask))
+    return [rec.tensors.once(aten.select.int, found, 1, d) for d in range(mask.dim())]
+
+
+@_handles(aten.masked_select.default)
+def _masked_select(
+    rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    x, mask = args
+    if not mask.dim() or not certainly_equal(x.size(), mask.size()):
+        return rec.functional(facts(op), args, kwargs)
+    return rec.fresh(rec.emit(aten.index.Tensor, rec.node(x), _columns(rec, mask)))
+
+
+@_handles(torch.ops.prim.device.default)
+def _device(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """`x.device` of a fake tensor is an operator to a dispatch mode."""
+    return args[0].fake_device
+
+
+# -- questions about a tensor with symbolic sizes, asked by C++ as operators -----------------------
+
+
+@_handles(aten.size.default, aten.stride.default)
+def _extents(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The caller takes no symbolic ints: guards fix the sizes of this call."""
+    live = rec.live(args[0])
+    return tuple(int(n) for n in (live.size() if op is aten.size.default else live.stride()))
+
+
+@_handles(aten.storage_offset.default, aten.numel.default)
+def _number(rec: Recorder, op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    live = rec.live(args[0])
+    return int(live.numel() if op is aten.numel.default else live.storage_offset())

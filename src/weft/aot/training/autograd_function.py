@@ -1,0 +1,537 @@
+"""The `torch.autograd.Function` around a compiled forward and backward.
+
+Place in the pipeline: made once per compiled training graph. Its `apply` runs at every call, so
+whatever can be decided before is decided before::
+
+    function = make_function(spec)       # boxed: list of inputs -> values
+    values = function([x, w])            # values have one grad_fn, whose backward is compiled
+
+With `create_graph=True` the backward differentiates the captured graph instead, through autograd,
+so that gradients of gradients exist. The inputs that this needs besides the saved values are kept
+outside autograd's saved tensors, because eager would not save them: the program may write to them,
+and hooks do not see them. Only leaves are kept strongly, which costs nothing; others are held
+weakly, and if they are gone, that is an error and not a wrong number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from types import GeneratorType
+from typing import Any, final
+from weakref import ref
+
+import torch
+
+from weft._torch import (
+    are_functorch_transforms_active,
+    is_any_autocast_enabled,
+    is_legacy_batchedtensor,
+    on_register_hook,
+)
+from weft.aot.global_state import Boxed, RandomState, no_autocast
+from weft.aot.runtime_wrapper import bases
+from weft.aot.symbols import SymbolSource
+from weft.aot.training.backward_stages import (
+    Gradients,
+    in_stages,
+    join_stages,
+    link_tensor,
+    linked_call,
+    nodes_of,
+)
+from weft.aot.training.backwards import Backwards, Indices
+from weft.aot.training.cuts import Cuts
+from weft.aot.training.independent import Groups
+from weft.aot.training.layers import Inner, Layer, Watch, is_cut_now, layering, note_hook
+from weft.aot.training.requests import Requests
+from weft.aot.training.saved_values import drop
+from weft.aot.training.tangents import TangentLayout
+from weft.errors import WeftError
+from weft.runtime.generated_code import load
+
+
+class DoubleBackwardError(WeftError, RuntimeError):
+    """`create_graph=True` needs something that the compiled graph cannot give."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FunctionSpec:
+    """The description of a compiled forward and backward."""
+
+    forward: Boxed
+    backwards: Backwards
+    n_values: int
+    n_inputs: int
+    numbers: frozenset[int]  # values that are no tensors
+    views: tuple[int, ...]  # values that a view operator computes
+    saved_inputs: tuple[int, ...]
+    saved_values: tuple[int, ...]
+    layouts: dict[int, TangentLayout]  # of the differentiable values, by index
+    symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
+    gradient_inputs: tuple[int, ...]
+    detached_inputs: tuple[int, ...]  # they require gradients and get none
+    edges: Sequence[int]  # of the autograd node, one for each of the gradients
+    requests: Requests  # which of the gradients a backward is asked for
+    watched: int | None  # a leaf input: its `.grad` tells if gradients are accumulated
+    depends_on: tuple[Indices, ...]  # for each gradient, the values whose tangents it depends on
+    inner: Inner  # values that other values depend on
+    cut: Callable[[], Backwards]  # the backwards cut at inner values; their gradients come last
+    groups: Groups  # values with independent backwards; () if there is one group
+    extra_inputs: tuple[int, ...]  # leaves kept only for double backward
+    unread_leaves: frozenset[int]  # of these, those whose values no gradient depends on
+    weak_inputs: tuple[int, ...]  # held weakly, for double backward
+    unread_inputs: tuple[int, ...]  # whose values no gradient depends on: only their sizes matter
+    written_inputs: frozenset[int]  # inputs that the graph writes: their versions say nothing
+    random_devices: frozenset[torch.device]  # devices whose generators the forward uses
+    droppable: tuple[int, ...]  # saved tensors that the forward could compute again
+    redo: Callable[
+        [list[Any], dict[int, torch.Tensor], RandomState | None, Indices | None,
+         Cuts | None],
+        list[torch.Tensor | None],
+    ]
+
+
+def make_function(spec: FunctionSpec) -> Boxed:
+    """A boxed callable that computes the values, differentiably."""
+    call = _at_once(spec)
+    if spec.watched is not None:
+        call = _linking(spec, call, spec.watched)
+    return _with_layers(spec, call) if spec.inner.layers else call
+
+
+def _with_layers(spec: FunctionSpec, call: Boxed) -> Boxed:
+    """`call`, with nodes between values that depend on each other."""
+    add_layers = layering(spec.inner, partial(_contributions, spec))
+
+    def layered(inputs: list[Any]) -> Sequence[Any]:
+        values: Sequence[Any] = call(inputs)
+        if not are_functorch_transforms_active():
+            add_layers(values)
+        return values
+
+    return layered
+
+
+def _at_once(spec: FunctionSpec) -> Boxed:
+    """The callable with one autograd node."""
+    function = _function_class(spec)
+    general = function.apply
+    # `apply` without the part for torch.func, which takes a microsecond.
+    plain = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        for i in spec.detached_inputs:  # else the engine goes on there, into freed graphs
+            inputs[i] = inputs[i].detach()
+        apply = general if are_functorch_transforms_active() else plain
+        values: Sequence[Any] = apply(*inputs)
+        return values
+
+    return call
+
+
+def _linking(spec: FunctionSpec, at_once: Boxed, watched: int) -> Boxed:
+    """`at_once`, but with a node for each stage if gradients are added up anyway."""
+    function = _function_class(spec, linked=True)
+    first = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    stages = [[spec.gradient_inputs[k] for k in stage] for stage in spec.backwards.stages]
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        leaf = inputs[watched]
+        if not leaf.is_leaf or are_functorch_transforms_active():
+            return at_once(inputs)
+        if leaf.grad is None and not leaf._post_accumulate_grad_hooks:
+            return at_once(inputs)
+        return linked_call(first, stages, inputs)
+
+    return call
+
+
+def _function_class(
+    spec: FunctionSpec, *, linked: bool = False
+) -> type[torch.autograd.Function]:
+    """A subclass of `torch.autograd.Function` for one compiled graph.
+
+    linked: gradients of later stages belong to nodes behind it.
+    """
+
+    class CompiledFunction(torch.autograd.Function):
+        """Compiled forward and backward."""
+
+        forward = staticmethod(_forward(spec, linked))
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            given = _given(grads, spec.layouts)
+            if spec.inner.layers and is_cut_now(ctx):
+                given = None if given is None else given | ctx.watch.given
+                found = _last_gradients(spec, ctx, grads, given)
+            else:
+                found = _gradients(spec, ctx, grads, given, linked)
+            if linked:
+                ctx.pieces.begin(_by_stage(spec, found, given))
+                return (None, None, *ctx.pieces.next(), ctx.link)
+            if isinstance(found, GeneratorType):  # `Iterator` takes five times as long
+                with no_autocast():
+                    found = join_stages(spec.backwards.stages, found)
+            return _placed(spec, found, given)  # type: ignore[arg-type]
+
+    if spec.inner.layers:
+        on_register_hook(CompiledFunction, note_hook)
+    return CompiledFunction
+
+
+def _gradients(
+    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None, linked: bool
+) -> Gradients | Iterator[Gradients]:
+    """All gradients by position or, if linked, stage by stage as they are needed."""
+    if given is not None and not given:  # a run of the engine that ends at inner values
+        return [None] * len(spec.gradient_inputs)
+    batched = _are_batched(grads, spec.layouts)
+    saved = _saved(spec, ctx, given)
+    wanted = None if batched else _wanted(ctx, spec, linked)
+    if torch.is_grad_enabled() or batched:  # kernels do not batch
+        return _differentiably(spec, ctx, saved, grads, wanted)
+    return _computed(spec, ctx, saved, grads, given, wanted)
+
+
+def _contributions(
+    spec: FunctionSpec, watch: Watch, layer: Layer, tangents: Sequence[Any]
+) -> Sequence[Any]:
+    """The tangents of a layer's values and, if somebody sees the gradients of those that they read,
+    what they contribute to these. The gradients of inputs are then computed here too."""
+    ctx = watch.owner()
+    given = {k for k, tangent in zip(layer.own, tangents, strict=True) if tangent is not None}
+    if not given or not watch.decide(partial(_is_plain, ctx, spec)):
+        return [*tangents, *([None] * len(layer.reads))]
+    grads: list[Any] = [None] * spec.n_values
+    for i, k in enumerate(layer.own):
+        if k in given:
+            grads[k] = spec.layouts[k].fit_own(tangents, i)
+    watch.given |= given
+    first = len(spec.gradient_inputs)
+    read = [first + spec.inner.results.index(k) for k in layer.reads]
+    found = _cut_gradients(spec, ctx, _kept_saved(ctx), grads, read)
+    watch.gradients = _added(watch.gradients, found[:first])
+    return [*([None] * len(layer.own)), *(found[k] for k in read)]
+
+
+def _last_gradients(
+    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None
+) -> Gradients | Iterator[Gradients]:
+    """The gradients of inputs, after layers have computed their part."""
+    saved = _saved(spec, ctx, given)
+    found = _cut_gradients(spec, ctx, saved, grads, ())
+    return _added(ctx.watch.taken(), found[: len(spec.gradient_inputs)])
+
+
+def _added(left: Gradients, right: Gradients) -> Gradients:
+    """The sums of gradients, some of which are absent."""
+    if not left:
+        return right
+    return [b if a is None else a if b is None else a + b
+            for a, b in zip(left, right, strict=True)]
+
+
+def _cut_gradients(
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], read: Iterable[int]
+) -> Gradients:
+    """The gradients of inputs, and at the positions `read` of inner values, where gradients end at
+    inner values."""
+    wanted = _wanted(ctx, spec, hasattr(ctx, "pieces"))
+    inputs = range(len(spec.gradient_inputs)) if wanted is None else wanted
+    wanted = frozenset((*inputs, *read))
+    given = frozenset(k for k in spec.layouts if grads[k] is not None)
+    if not given:
+        return [None] * (len(spec.gradient_inputs) + len(spec.inner.results))
+    if torch.is_grad_enabled() or _are_batched(grads, spec.layouts):
+        return _differentiably(spec, ctx, saved, grads, wanted, is_cut=True)
+    return _computed(  # type: ignore[return-value]  # at once, not in stages
+        spec, ctx, saved, grads, given, wanted, is_cut=True
+    )
+
+
+def _computed(
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], given: Indices | None,
+    wanted: Indices | None, *, is_cut: bool = False,
+) -> Gradients | Iterator[Gradients]:
+    """The gradients by a compiled backward."""
+    if spec.droppable and hasattr(ctx, "dropped"):
+        saved = _recomputed(spec, ctx, saved)
+    run = (spec.cut() if is_cut else spec.backwards).of(given, wanted)
+    if given is not None and run.with_zeros and _mixes(spec, given):
+        with suppress(DoubleBackwardError):
+            return _differentiably(spec, ctx, saved, grads, wanted, is_cut=is_cut)
+    if not is_cut:
+        ctx.maybe_clear_saved_tensors()
+    if spec.symbols:
+        saved += ctx.symbols
+    saved += _tangents(spec, ctx, grads, run.given)
+    if isinstance(grads, list):  # a layer's: they die as the backward uses them
+        grads.clear()
+    if run.in_stages or not is_any_autocast_enabled():
+        return run.call(saved)
+    with no_autocast():
+        return run.call(saved)
+
+
+def _are_batched(grads: Sequence[Any], layouts: Iterable[int]) -> bool:
+    """Whether `torch.autograd.grad(is_grads_batched=True)` runs the backward, or torch.func."""
+    if are_functorch_transforms_active():
+        return True
+    for k in layouts:  # noqa: SIM110  at every backward: `any` takes three times as long
+        if grads[k] is not None and is_legacy_batchedtensor(grads[k]):
+            return True
+    return False
+
+
+def _by_stage(
+    spec: FunctionSpec, found: Gradients | Iterator[Gradients], given: Indices | None
+) -> Iterator[Gradients]:
+    """The gradients stage by stage; None if no given tangent reaches one."""
+    stages = spec.backwards.stages
+    pieces = found if isinstance(found, Iterator) else in_stages(stages, found)
+    if given is None:
+        return pieces
+
+    def reached(stage: Sequence[int], piece: Gradients) -> Gradients:
+        return [
+            g if spec.depends_on[k] & given else None for k, g in zip(stage, piece, strict=True)
+        ]
+
+    return map(reached, stages, pieces)
+
+
+def _forward(spec: FunctionSpec, linked: bool) -> Callable[..., Any]:
+    """The function's forward: generated source for this graph, because it runs at every call."""
+    scope: dict[str, Any] = {
+        "run": spec.forward, "spec": spec, "others": _others, "link_tensor": link_tensor,
+        "bases": bases,
+    }
+    scope.update(random_state=RandomState.of)
+    return load(_forward_text(spec, linked), "<weft autograd forward>", scope, "forward")
+
+
+def _forward_text(spec: FunctionSpec, linked: bool) -> str:
+    """Only what this graph needs: random state, saved values, sizes, weak references."""
+    saved = [f"inputs[{i}]" for i in spec.saved_inputs]
+    saved += [f"outputs[{k}]" for k in spec.saved_values]
+    kept = "".join(f"inputs[{i}], " for i in spec.extra_inputs)
+    values = [f"outputs[{k}]" for k in range(spec.n_values)]
+    numbers = spec.layouts.keys() | spec.numbers
+    plain = [values[k] for k in range(spec.n_values) if k not in numbers]
+    sizes = [f"{k}: {values[k]}.size()" for k, form in spec.layouts.items() if form.size is None]
+    read = (i for i in spec.extra_inputs if i not in spec.unread_leaves)
+    versions = [f"{i}: inputs[{i}]._version" for i in read]
+    symbols = [
+        s.text(f"{'outputs' if s.of_output else 'inputs'}[{s.input}]") for s in spec.symbols
+    ]
+    n_kept = len(spec.saved_inputs) + len(spec.extra_inputs)
+    lines = [
+        f"def forward(ctx, {'inputs, pieces, *edges' if linked else '*inputs'}):",
+        "ctx.pieces, ctx.link = pieces, link_tensor(edges[-1].device)" if linked else "",
+        "ctx.random = random_state(spec.random_devices)" if spec.random_devices else "",
+        "outputs = run(list(inputs))",
+        # autograd forbids writes to views that a function makes
+        f"outputs = bases(outputs, {spec.views})" if spec.views else "",
+        f"ctx.save_for_backward({', '.join(saved)})" if saved else "",
+        f"ctx.kept = ({kept})" if kept else "",
+        f"ctx.versions = {{{', '.join(versions)}}}" if kept else "",
+        f"ctx.symbols = [{', '.join(symbols)}]" if symbols else "",
+        f"ctx.sizes = {{{', '.join(sizes)}}}" if sizes else "",
+        "ctx.others = others(spec, inputs)" if n_kept < spec.n_inputs else "",
+        "ctx.set_materialize_grads(False)",
+        f"ctx.mark_non_differentiable({', '.join(plain)})" if plain else "",
+        f"return ({', '.join(values)},)",
+    ]
+    return "\n    ".join(line for line in lines if line)
+
+
+def _placed(
+    spec: FunctionSpec, gradients: Sequence[Any], given: Indices | None
+) -> tuple[Any, ...]:
+    """Gradients at the positions of their inputs; None if no given tangent reaches one (as in
+    eager).
+
+    `given`: the values that have a tangent, or None if all have.
+    """
+    result = [None] * spec.n_inputs
+    if given is None:
+        for i, gradient in zip(spec.gradient_inputs, gradients, strict=True):
+            result[i] = gradient
+        return tuple(result)
+    for i, gradient, values in zip(
+        spec.gradient_inputs, gradients, spec.depends_on, strict=True
+    ):
+        if values & given:
+            result[i] = gradient
+    return tuple(result)
+
+
+def _tangents(
+    spec: FunctionSpec, ctx: Any, grads: Sequence[Any], given: Indices | None
+) -> list[torch.Tensor]:
+    """The tangents of the values `given` (None: all), as the backward takes them."""
+    tangents = []
+    for k, layout in spec.layouts.items():
+        if grads[k] is not None:
+            tangents.append(layout.fit_own(grads, k))
+        elif given is None or k in given:
+            size = ctx.sizes[k] if layout.size is None else layout.size
+            tangents.append(layout.zeros(size))
+    return tangents
+
+
+def _wanted(ctx: Any, spec: FunctionSpec, linked: bool) -> Indices | None:
+    """The gradients that this backward should compute (`torch.autograd.grad` of some inputs); None:
+    all."""
+    return spec.requests.of(*_nodes_behind(ctx, spec, linked))
+
+
+def _nodes_behind(ctx: Any, spec: FunctionSpec, linked: bool) -> tuple[Any, Sequence[int]]:
+    """The autograd nodes that a compiled function leads to; of each gradient, the one it goes
+    to."""
+    if not linked:
+        return ctx.next_functions, spec.edges
+    return nodes_of(ctx.next_functions, spec.backwards.stages), range(len(spec.edges))
+
+
+def _is_plain(ctx: Any, spec: FunctionSpec) -> bool:
+    """Whether it is certain that a plain `backward()` runs, which returns no gradients."""
+    return spec.requests.is_plain(*_nodes_behind(ctx, spec, hasattr(ctx, "pieces")))
+
+
+def _given(grads: Sequence[Any], layouts: dict[int, TangentLayout]) -> Indices | None:
+    """The values that have a tangent; None if all have."""
+    for k in layouts:
+        if grads[k] is None:
+            return frozenset(k for k in layouts if grads[k] is not None)
+    return None
+
+
+def _saved(spec: FunctionSpec, ctx: Any, given: Indices | None) -> list[torch.Tensor]:
+    """The saved tensors, for a backward with tangents of the values `given` (None: all)."""
+    return _still_saved(ctx, spec.groups, given) if spec.groups else [*ctx.saved_tensors]
+
+
+def _still_saved(ctx: Any, groups: Groups, given: Indices | None) -> list[torch.Tensor]:
+    """The saved tensors, kept until all groups of values have had their backward.
+
+    The autograd engine frees them after the first one, unless the graph is retained; eager frees
+    only those of that group.
+    """
+    walked = {g for g in groups if given is None or g & given}
+    saved, done = getattr(ctx, "kept_saved", (None, set()))
+    try:
+        saved, done = ctx.saved_tensors, set()  # the graph was retained until now
+    except RuntimeError:
+        if saved is None or walked & done:
+            raise
+    done |= walked
+    ctx.kept_saved = (saved, done) if len(done) < len(groups) else (None, done)
+    return list(saved)
+
+
+def _kept_saved(ctx: Any) -> list[torch.Tensor]:
+    """The saved tensors while a layer's backward runs, which does not free them."""
+    try:
+        return [*ctx.saved_tensors]
+    except RuntimeError:
+        saved = getattr(ctx, "kept_saved", (None,))[0]
+        if saved is None:
+            raise
+        return [*saved]
+
+
+def _mixes(spec: FunctionSpec, given: Indices) -> bool:
+    """Whether a gradient is a sum over groups of values, some of which have no tangent.
+
+    Zeros instead of an absent tangent do not stay zeros behind an infinite derivative.
+    """
+    return bool(spec.groups) and any(v & given and v - given for v in spec.depends_on)
+
+
+def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
+    """Inputs that are not saved tensors: numbers, and weak references with versions."""
+    others = {i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
+    for i in spec.unread_inputs:
+        others[i] = _StandIn(inputs[i])
+    for i in spec.weak_inputs:
+        untracked = i in spec.written_inputs or inputs[i].is_inference()
+        version = None if untracked else inputs[i]._version
+        others[i] = (ref(inputs[i]), version)
+    return others
+
+
+def _differentiably(
+    spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], wanted: Indices | None,
+    *, is_cut: bool = False,
+) -> Gradients:
+    """The gradients computed through autograd, for the original inputs."""
+    inputs = _original_inputs(spec, ctx, saved)
+    by_value = {k: layout.fit(grads[k]) for k, layout in spec.layouts.items()
+                if grads[k] is not None}
+    random = ctx.random if spec.random_devices else None
+    if spec.droppable and torch.is_grad_enabled():
+        drop(saved, spec.droppable)
+        ctx.dropped = True
+    return spec.redo(inputs, by_value, random, wanted, ctx.watch.cuts() if is_cut else None)
+
+
+def _original_inputs(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:
+    """The arguments of the forward."""
+    inputs: list[Any] = [None] * spec.n_inputs
+    for i, tensor in zip(spec.saved_inputs, saved, strict=False):
+        inputs[i] = tensor
+    if spec.extra_inputs:
+        for i, tensor in zip(spec.extra_inputs, ctx.kept, strict=True):
+            if tensor._version != ctx.versions.get(i, tensor._version):
+                raise _lost("was modified in place")
+            inputs[i] = tensor
+    for i, other in getattr(ctx, "others", {}).items():
+        inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other
+    return inputs
+
+
+def _recomputed(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:
+    """All saved values, by running the forward again."""
+    random = ctx.random.replayed() if spec.random_devices else nullcontext()
+    with random:
+        outputs = spec.forward(_original_inputs(spec, ctx, saved))
+    return [*saved[: len(spec.saved_inputs)], *(outputs[k] for k in spec.saved_values)]
+
+
+@final
+class _StandIn:
+    """The metadata of an input whose value does not matter."""
+
+    __slots__ = ("device", "dtype", "requires_grad", "size", "stride")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.size, self.stride = tensor.size(), tensor.stride()
+        self.dtype, self.device = tensor.dtype, tensor.device
+        self.requires_grad = tensor.requires_grad
+
+    def made(self) -> torch.Tensor:
+        """A tensor with that metadata."""
+        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+        return made.zero_().requires_grad_(self.requires_grad)
+
+
+def _revived(held: tuple[Any, int | None] | _StandIn) -> torch.Tensor:
+    if isinstance(held, _StandIn):
+        return held.made()
+    tensor: torch.Tensor | None = held[0]()
+    if tensor is None or (held[1] is not None and tensor._version != held[1]):
+        raise _lost("no longer exists" if tensor is None else "was modified in place")
+    return tensor
+
+
+def _lost(state: str) -> DoubleBackwardError:
+    return DoubleBackwardError(
+        f"create_graph=True needs an input of the compiled graph that {state}",
+        do="keep a reference to the inputs of the compiled function until after the backward",
+    )

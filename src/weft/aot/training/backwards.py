@@ -1,0 +1,204 @@
+"""The compiled backwards of one training graph: one for each pattern of tangents that occurs.
+
+Place in the pipeline: made by `training.py`, used by `autograd_function.py` at every backward. A
+graph with one result has its backward compiled at once. Which of several results get a tangent is
+only known when the backward runs, so it is compiled then, for exactly these. The same holds for
+gradients that are not needed (`torch.autograd.grad(loss, x)` with parameters that require
+gradients, too)::
+
+    loss, logits = compiled(x)
+    loss.backward()          # compiles the backward without the tangent of `logits`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from inspect import isgeneratorfunction
+from typing import Any, final
+
+from torch.fx import Graph, Node
+
+from weft._torch import DisableAutocast, DisableTorchFunction
+from weft.aot import graph as aten_graph
+from weft.aot.global_state import Boxed
+from weft.aot.prepare import Compiler, finish
+from weft.aot.python_code import compile_calls
+from weft.aot.training.absent_tangents import remove_tangents
+from weft.aot.training.backward_stages import Stages
+from weft.compiling import compiling
+from weft.config import config
+from weft.diagnostics.failures import handle
+from weft.diagnostics.trace_files import traced
+from weft.passes.eliminate_dead_code import eliminate_dead_code
+from weft.shapes.graph_nodes import copied_graph
+
+Indices = frozenset[int]
+
+@final
+class Backward:
+    """A compiled backward: the values whose tangents it takes, and whether it uses zeros for
+    others.
+
+    in_stages: `call` returns an iterator of the gradients of each stage.
+    """
+
+    __slots__ = ("call", "given", "in_stages", "with_zeros")
+
+    def __init__(self, call: Boxed, given: Indices | None, with_zeros: bool) -> None:
+        self.call = call
+        self.in_stages = isgeneratorfunction(call)
+        self.given = given  # None: all
+        self.with_zeros = with_zeros
+
+
+@final
+class Backwards:
+    """The backward graph, and the backwards that have been compiled from it.
+
+    `tangents`: the values whose tangents are its last placeholders. `stages`: the stages in which
+    it returns its gradients. `narrows`: whether it may be compiled for some tangents and gradients
+    only. `patterns`: in at most so many ways; further ones get zeros for absent tangents.
+    """
+
+    def __init__(
+        self, graph: Graph, tangents: list[int], stages: Stages, compiler: Compiler, *,
+        narrows: bool = True, patterns: int = 8,
+    ) -> None:
+        self.graph = graph
+        self.stages = stages
+        self.tangents = tangents
+        self.compiler = compiler
+        self.narrows = narrows
+        self.patterns = patterns
+        self.settings = {**dict(config.cache_key()), "trace": config.trace}
+        self.compiled: dict[tuple[Indices | None, Indices | None], Backward] = {}
+        if len(tangents) == 1 or not narrows:
+            self.compiled[None, None] = self._compile(None, None, compiler)
+
+    def of(self, given: Indices | None, wanted: Indices | None) -> Backward:
+        """The backward for the tangents of the values `given` and the gradients `wanted`
+        (positions).
+
+        None: all.
+        """
+        found = self.compiled.get((given, wanted))
+        if found is None:
+            with compiling(), config.patch(self.settings), traced():
+                found = self.compiled.get((given, wanted))
+                found = found or self._compile_or_fall_back(given, wanted)
+        return found
+
+    def _compile_or_fall_back(self, given: Indices | None, wanted: Indices | None) -> Backward:
+        full = not self.narrows or len(self.compiled) >= self.patterns
+        if full and (given, wanted) != (None, None):
+            return self.of(None, None)
+        with DisableAutocast(), DisableTorchFunction():
+            try:
+                found = self._compile(given, wanted, self.compiler)
+            except Exception as error:  # noqa: BLE001  the documented boundary: ATen instead
+                handle(error, during="compiling a backward")
+                found = self._compile(given, wanted, compile_calls)
+        self.compiled[given, wanted] = found
+        return found
+
+    def _compile(
+        self, given: Indices | None, wanted: Indices | None, compiler: Compiler
+    ) -> Backward:
+        graph = copied_graph(self.graph)
+        tangents = tangent_nodes(graph, self.tangents)
+        absent = [n for k, n in tangents.items() if given is not None and k not in given]
+        with_zeros = remove_tangents(graph, absent)
+        if wanted is not None:
+            _keep_gradients(graph, wanted)
+        gm = aten_graph.make(graph)
+        eliminate_dead_code(gm)
+        for node in absent:
+            graph.erase_node(node)
+        sources = _gradient_sources(graph, [n for n in tangents.values() if n not in absent])
+        gm.meta["stages"] = _stages_of_outputs(sources, self.stages)
+        call = _with_sources(compiler(finish(gm)), sources, self.stages)
+        return Backward(call, given, not all(n._erased for n in with_zeros))
+
+
+def tangent_nodes(graph: Graph, tangents: Sequence[int]) -> dict[int, Node]:
+    """The placeholders of tangents, which are a backward graph's last ones, by value."""
+    found = [n for n in graph.nodes if n.op == "placeholder"]
+    return dict(zip(tangents, found[len(found) - len(tangents) :], strict=True))
+
+
+def _keep_gradients(graph: Graph, wanted: Indices) -> None:
+    output = graph.output_node()
+    results: Any = output.args[0]
+    output.args = (tuple(r if i in wanted else None for i, r in enumerate(results)),)
+
+
+# -- gradients that need no operator ---------------------------------------------------------------
+
+Source = tuple[str, int] | None
+
+
+def _gradient_sources(graph: Graph, tangents: list[Node]) -> list[Source]:
+    """The source of each gradient; the graph keeps only outputs that it computes."""
+    node = graph.output_node()
+    n_placeholders = sum(n.op == "placeholder" for n in graph.nodes)
+    first = n_placeholders - len(tangents)
+    outputs: dict[Node, int] = {}
+    sources: list[Source] = []
+    for gradient in node.args[0]:  # type: ignore[union-attr]
+        if not isinstance(gradient, Node):
+            sources.append(None)
+        elif gradient in tangents:
+            sources.append(("tangent", first + tangents.index(gradient)))
+        else:
+            sources.append(("output", outputs.setdefault(gradient, len(outputs))))
+    node.args = (tuple(outputs),)
+    return sources
+
+
+def _stages_of_outputs(sources: list[Source], stages: Stages) -> Stages:
+    """The outputs of each stage; () if there is one stage, or if one output is two gradients."""
+    outputs = [s[1] for s in sources if s is not None and s[0] == "output"]
+    found = tuple(
+        tuple(s[1] for k in stage if (s := sources[k]) is not None and s[0] == "output")
+        for stage in stages
+    )
+    several = sum(map(bool, found)) > 1
+    return found if several and len(set(outputs)) == len(outputs) else ()
+
+
+def _with_sources(backward: Boxed, sources: list[Source], stages: Stages) -> Boxed:
+    """`backward` with all gradients at their places."""
+    tangents = {s[1] for s in sources if s is not None and s[0] == "tangent"}
+    if getattr(backward, "in_stages", False):
+        return _staged(backward, sources, tangents, stages)
+    plain = [("output", i) for i in range(len(sources))]
+    if sources == plain:
+        return backward
+
+    def call(inputs: list[Any]) -> list[Any]:
+        kept = {i: inputs[i] for i in tangents}
+        outputs = backward(inputs)
+        return [
+            None if s is None else kept[s[1]] if s[0] == "tangent" else outputs[s[1]]
+            for s in sources
+        ]
+
+    return call
+
+
+def _staged(
+    backward: Boxed, sources: list[Source], tangents: set[int], stages: Stages
+) -> Boxed:
+    """`backward`, which yields its outputs with their numbers as they are computed, with gradients
+    at their places."""
+
+    def call(inputs: list[Any]) -> Any:
+        found: dict[Source, Any] = {("tangent", i): inputs[i] for i in tangents}
+        outputs: Any = backward(inputs)
+        for stage in stages:
+            for number, output in next(outputs):
+                found["output", number] = output
+                del output  # do not hold it while this generator waits
+            yield [found.pop(sources[k], None) for k in stage]
+
+    return call

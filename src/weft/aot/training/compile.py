@@ -1,0 +1,248 @@
+"""From a joint graph to a differentiable compiled callable.
+
+Place in the pipeline: the training branch of `pipeline.compile_aot`::
+
+    call = compile_joint(gm, tracer, traced, joint, compiler, lowered)
+    loss = call([x, target])[0];  loss.backward()
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import cache, partial
+from typing import Any, Final
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from weft._torch import OpOverload, tree_flatten
+from weft.aot import graph as aten_graph
+from weft.aot.global_state import Boxed, without_autocast
+from weft.aot.operators import draws_numbers
+from weft.aot.prepare import Compiler, finish, optimize
+from weft.aot.rewrites.expand import Lowered
+from weft.aot.rewrites.image_layout import use_channels_last
+from weft.aot.runtime_wrapper import wrap
+from weft.aot.tracing.trace import Traced, Tracer
+from weft.aot.training.autograd_function import FunctionSpec, make_function
+from weft.aot.training.backward_stages import Stages, stages_of
+from weft.aot.training.backwards import Backwards
+from weft.aot.training.double_backward import DoubleBackward
+from weft.aot.training.joint import JointGraph
+from weft.aot.training.layers import Inner, cut_at, inner_results, without_inner
+from weft.aot.training.partition import Partition, is_view, mark_copies, partition
+from weft.aot.training.requests import Requests
+from weft.aot.training.tangents import TangentLayout
+from weft.compiling import compiling
+from weft.diagnostics import events
+from weft.runtime.restoring import run_captured
+
+aten = torch.ops.aten
+
+_IGNORED: Final = {(aten._native_batch_norm_legit_functional.default, k): (3, 4) for k in (0, 1, 2)}
+"""(operator, result) -> arguments that the result does not depend on."""
+
+
+def compile_joint(
+    gm: GraphModule, tracer: Tracer, traced: Traced, joint: JointGraph, compiler: Compiler,
+    lowered: Lowered | None,
+) -> Boxed:
+    """Optimize, partition, compile both halves, and wrap them for autograd."""
+    leaves = _leaf_inputs(tracer)
+    mark_copies(joint.graph)
+    joint_gm = optimize(joint.graph, lowered)
+    if lowered is not None and "is_stage" not in gm.meta:
+        results: Any = joint_gm.graph.output_node().args[0]
+        use_channels_last(joint_gm, inner=[results[k] for k in joint.inner])
+    with events.stage("partition"):
+        parts = partition(joint, joint_gm.graph, traced.mutated, leaves)
+    events.record("perf", text=f"saved for backward: {parts.bytes_saved} bytes")
+    spec = _spec(tracer, traced, joint, joint_gm.graph, parts, leaves)
+    stale = _stale(joint, joint_gm.graph, traced)
+    redo = DoubleBackward(gm, traced, joint.gradient_inputs, joint.inner, stale)
+    forward = compiler(finish(aten_graph.make(parts.forward)))
+    of_data = any(s.of_output for s in parts.symbols)
+    kept = [i in leaves for i in joint.gradient_inputs]
+    alone = bool(joint.groups or traced.mutated or of_data)
+    backward = without_inner(parts.backward, joint.inner)
+    stages = (tuple(range(len(kept))),) if alone else stages_of(backward, kept)
+    backwards = Backwards(
+        backward, joint.tangent_values, stages, compiler, narrows=not of_data
+    )
+    inner = inner_results(parts.backward, joint.tangent_values, () if of_data else joint.inner)
+    function = make_function(
+        FunctionSpec(
+            forward=without_autocast(forward),
+            backwards=backwards,
+            inner=inner,
+            cut=cache(partial(_cut_backwards, backwards, parts.backward, inner)),
+            redo=redo,
+            random_devices=_random_devices(parts.forward),
+            watched=_watched(stages, joint.gradient_inputs, leaves),
+            **spec,
+        )
+    )
+    call = wrap(traced, function, run_captured(gm))
+    return call if torch.is_grad_enabled() else _with_gradients(call)
+
+
+def _cut_backwards(backwards: Backwards, graph: Graph, inner: Inner) -> Backwards:
+    """The backwards of `graph` that end at inner results: made when one is needed."""
+    with compiling():
+        cut = cut_at(graph, backwards.tangents, inner.results)
+    at_once = (tuple(range(len(cut.output_node().args[0]))),)  # type: ignore[arg-type]
+    patterns = backwards.patterns + 2 * len(inner.layers)
+    return Backwards(cut, backwards.tangents, at_once, backwards.compiler, patterns=patterns)
+
+
+def _watched(stages: Stages, inputs: list[int], leaves: set[int]) -> int | None:
+    """A leaf input whose `.grad` tells whether gradients are accumulated, if there are several
+    stages."""
+    return next((i for i in inputs if i in leaves), None) if len(stages) > 1 else None
+
+
+def _with_gradients(call: Boxed) -> Boxed:
+    """Enable gradients around a graph that is called without them and enables them itself."""
+
+    def enabled(inputs: list[Any]) -> Any:
+        with torch.enable_grad():
+            return call(inputs)
+
+    enabled.boxed = enabled.restores = True  # type: ignore[attr-defined]
+    return enabled
+
+
+def _leaf_inputs(tracer: Tracer) -> set[int]:
+    """Inputs that are alive in any case: parameters and other leaves."""
+    tensors = [*tracer.examples, *tracer.lifted]
+    return {
+        i for i, t in enumerate(tensors)
+        if isinstance(t, torch.Tensor) and t.is_leaf and t.requires_grad
+    }
+
+
+def _spec(
+    tracer: Tracer, traced: Traced, joint: JointGraph, joint_graph: Graph, parts: Partition,
+    leaves: set[int],
+) -> dict[str, Any]:
+    """The static fields of the `FunctionSpec`."""
+    values = [n.meta["val"] for n in joint.tangents]
+    layouts = {k: TangentLayout.of(v) for k, v in zip(joint.tangent_values, values, strict=True)}
+    tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
+    edges = [tensors.index(i) for i in joint.gradient_inputs]
+    unsaved = [i for i in tensors if i not in parts.saved_inputs]
+    of_data = any(s.of_output for s in parts.symbols)
+    unread = set() if of_data else _unread(joint, joint_graph)
+    detached = _without_gradients(tracer, joint) - set(traced.mutated)
+    kept = leaves | (detached - unread)
+    weak = [i for i in unsaved if i not in kept or i in traced.mutated]
+    numbered = enumerate(parts.saved_values, len(parts.saved_inputs))
+    own = tuple(i for i, k in numbered if k >= parts.n_values)
+    return {
+        "n_values": parts.n_values,
+        "numbers": frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
+        "views": _views(parts),
+        "n_inputs": len(tracer.primals),
+        "saved_inputs": tuple(parts.saved_inputs),
+        "saved_values": tuple(parts.saved_values),
+        "symbols": tuple(parts.symbols),
+        "layouts": layouts,
+        "gradient_inputs": tuple(joint.gradient_inputs),
+        "detached_inputs": tuple(sorted(detached)),
+        "edges": tuple(edges),
+        "requests": Requests(
+            next((k for k, i in enumerate(joint.gradient_inputs) if i in leaves), None)),
+        "groups": joint.groups,
+        "depends_on": _tangents_of_gradients(joint, joint_graph),
+        "extra_inputs": tuple(i for i in unsaved if i in kept and i not in traced.mutated),
+        "unread_leaves": frozenset(unread & leaves),
+        "written_inputs": frozenset(traced.mutated),
+        "weak_inputs": tuple(i for i in weak if i not in unread),
+        "unread_inputs": tuple(i for i in weak if i in unread),
+        "droppable": () if joint.groups or traced.mutated or not unread.issuperset(weak) else own,
+    }
+
+
+def _without_gradients(tracer: Tracer, joint: JointGraph) -> set[int]:
+    """Inputs that require gradients, which the graph gives none (it detaches them)."""
+    if not joint.gradient_inputs:  # the values require gradients all the same
+        return set()
+    return {i for i, p in enumerate(tracer.primals)
+            if p is not None and p.requires_grad and p.is_leaf} - set(joint.gradient_inputs)
+
+
+def _views(parts: Partition) -> tuple[int, ...]:
+    """The values of the forward that a view operator computes."""
+    results: Any = parts.forward.output_node().args[0]
+    values = enumerate(results[: parts.n_values])
+    return tuple(k for k, v in values if isinstance(v, Node) and is_view(v))
+
+
+def _unread(joint: JointGraph, graph: Graph) -> set[int]:
+    """Inputs whose values no gradient depends on."""
+    results: Any = graph.output_node().args[0]
+    read = _dependencies([g for g in results[joint.n_values :] if isinstance(g, Node)])
+    tangents = set(joint.tangents)
+    inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in tangents]
+    return {i for i, node in enumerate(inputs) if node not in read}
+
+
+def _tangents_of_gradients(joint: JointGraph, graph: Graph) -> tuple[frozenset[int], ...]:
+    """For each gradient, the values whose tangents it depends on."""
+    reach: dict[Node, frozenset[int]] = {
+        n: frozenset((k,)) for n, k in zip(joint.tangents, joint.tangent_values, strict=True)
+    }
+    none: frozenset[int] = frozenset()
+    for node in graph.nodes:
+        if node not in reach:
+            found = {reach.get(a, none) for a in node.all_input_nodes}
+            reach[node] = found.pop() if len(found) == 1 else none.union(*found)
+    results: Any = graph.output_node().args[0]
+    gradients = results[joint.n_values :][: len(joint.gradient_inputs)]
+    return tuple(reach.get(g, none) for g in gradients)
+
+
+# -- what double backward must know ----------------------------------------------------------------
+
+
+def _random_devices(graph: Graph) -> frozenset[torch.device]:
+    """The devices on which a graph draws random numbers."""
+    return frozenset(
+        tensor.device
+        for n in graph.nodes
+        if isinstance(n.target, OpOverload) and draws_numbers(n.target, n.args, n.kwargs)
+        for tensor in tree_flatten(n.meta["val"])[0]
+        if isinstance(tensor, torch.Tensor)
+    )
+
+
+def _stale(joint: JointGraph, graph: Graph, traced: Traced) -> set[int]:
+    """Overwritten inputs whose old value other outputs depend on."""
+    results: Any = graph.output_node().args[0]
+    others = results[len(traced.mutated) : joint.n_values]
+    used = _dependencies([v for v in others if isinstance(v, Node)])
+    tangents = set(joint.tangents)
+    inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in tangents]
+    return {i for i in traced.mutated if inputs[i] in used}
+
+
+def _dependencies(start: list[Node]) -> set[Node]:
+    found: set[Node] = set()
+    waiting = list(start)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(_inputs_that_matter(node))
+    return found
+
+
+def _inputs_that_matter(node: Node) -> list[Node]:
+    """The inputs of a node; for one result of several, those that it depends on."""
+    source = node.args[0] if node.args else None
+    if node.target is not operator.getitem or not isinstance(source, Node):
+        return node.all_input_nodes
+    ignored = _IGNORED.get((source.target, node.args[1]), ())  # type: ignore[arg-type]
+    if not ignored:
+        return node.all_input_nodes
+    return [a for i, a in enumerate(source.args) if isinstance(a, Node) and i not in ignored]

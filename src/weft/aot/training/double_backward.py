@@ -1,0 +1,147 @@
+"""Gradients of gradients: the captured graph runs again through autograd, with `create_graph=True`.
+
+Place in the pipeline: called by the compiled function's backward if it must be differentiable::
+
+    double = DoubleBackward(gm, traced, gradient_inputs, inner, stale)
+    double(inputs, {0: tangent}, None, None, None)   # one gradient (or None) per gradient input
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+
+from weft._torch import tree_flatten
+from weft.aot.global_state import AutocastState, RandomState
+from weft.aot.tracing.trace import Traced
+from weft.aot.training.autograd_function import DoubleBackwardError
+from weft.aot.training.backwards import Indices
+from weft.aot.training.cuts import Cuts, views
+
+
+@final
+class DoubleBackward:
+    """Runs the captured graph again and differentiates it."""
+
+    def __init__(self, gm: GraphModule, traced: Traced, gradient_inputs: Sequence[int],
+                 inner: Sequence[int], stale: set[int]) -> None:
+        self.gm = gm
+        self.mutated = traced.mutated
+        self.n_inputs = traced.n_inputs
+        self.gradient_inputs = gradient_inputs
+        self.inner = inner  # results that others depend on
+        self.stale = stale  # overwritten inputs whose old value the outputs need
+        self.autocast = AutocastState.current()
+        self.position = _positions(traced)
+
+    def __call__(
+        self, inputs: list[Any], tangents: dict[int, torch.Tensor], random: RandomState | None,
+        wanted: Indices | None, cuts: Cuts | None,
+    ) -> list[torch.Tensor | None]:
+        """The `wanted` gradients (None: all), differentiable if gradients are enabled.
+
+        `cuts`: gradients end at inner results, and those of the inner results follow.
+        """
+        create_graph = torch.is_grad_enabled()
+        count = len(self.gradient_inputs) + (0 if cuts is None else len(self.inner))
+        chosen = [k for k in range(count) if wanted is None or k in wanted]
+        gradients: list[torch.Tensor | None] = [None] * count
+        if not tangents or not chosen:
+            return gradients
+        self._check(tangents)
+        replay = nullcontext() if random is None else random.replayed()
+        with torch.enable_grad(), replay:
+            flat, ends = self._run(inputs, cuts)
+            values = [self._value(flat, k, tangent) for k, tangent in tangents.items()]
+            with nullcontext() if cuts is None else cuts:
+                found = torch.autograd.grad(
+                    values, [ends[k] for k in chosen], list(tangents.values()),
+                    create_graph=create_graph, allow_unused=True,
+                )
+        for k, gradient in zip(chosen, found, strict=True):
+            gradients[k] = gradient
+        return gradients
+
+    def _run(
+        self, inputs: list[Any], cuts: Cuts | None
+    ) -> tuple[list[Any], Sequence[torch.Tensor]]:
+        """The results of the captured graph, and what gradients are taken for."""
+        if cuts is not None and cuts.run is not None:
+            return cuts.run
+        given = list(inputs)
+        ends = (views if cuts is None else cuts.inputs)([inputs[i] for i in self.gradient_inputs])
+        for i, x in zip(self.gradient_inputs, ends, strict=True):
+            given[i] = x
+        for i in self.mutated:
+            given[i] = given[i].clone()
+        given = given[: self.n_inputs]
+        with self.autocast:
+            result = self.gm.forward(*given) if cuts is None else self.cut_graph(cuts, *given)
+        if cuts is None:
+            return tree_flatten(result)[0], ends
+        cuts.run = tree_flatten(result)[0], [*ends, *(cuts.tensors[k] for k in self.inner)]
+        return cuts.run
+
+    @cached_property
+    def cut_graph(self) -> GraphModule:
+        """The captured graph with a cut behind each inner result."""
+        results = tree_flatten(self.gm.graph.output_node().args[0])[0]
+        at = {results[self.position[k][0]]: k for k in self.inner}
+        last = {_last_write(node): node for node in at}
+        graph = Graph()
+        cuts, env, uncut = graph.placeholder("cuts"), dict[Node, Node](), dict[Node, Node]()
+        for node in self.gm.graph.nodes:
+            if node.op == "output":
+                graph.output(map_arg(node.args[0], lambda n: uncut.get(n) or env[n]))
+                continue
+            env[node] = graph.node_copy(node, env.__getitem__)
+            if result := last.get(node):
+                uncut[result] = env[result]
+                env[result] = graph.call_function(Cuts.add, (cuts, at[result], env[result]))
+        return GraphModule(self.gm, graph)
+
+    def _check(self, tangents: dict[int, torch.Tensor]) -> None:
+        """Refuse inputs with which the graph would not repeat the forward's computation."""
+        if self.stale:
+            raise _refused("an input that the compiled graph overwrote")
+        if any(k not in self.position for k in tangents):
+            raise _refused("outputs that share memory")
+
+    def _value(self, flat: list[Any], k: int, tangent: torch.Tensor) -> torch.Tensor:
+        """Value `k` of the forward: an output, or what an output is a view of."""
+        position, is_view = self.position[k]
+        found = flat[position]._base if is_view else flat[position]
+        if found is None or found.size() != tangent.size():
+            raise _refused("outputs that share memory")
+        return found  # type: ignore[no-any-return]
+
+
+def _last_write(node: Node) -> Node:
+    """The last operator that writes to the result of a node, or the node itself."""
+    writes = [n for n in node.graph.nodes if n in node.users and "effect" in n.meta]
+    return writes[-1] if writes else node
+
+
+def _refused(reason: str) -> DoubleBackwardError:
+    return DoubleBackwardError(
+        f"create_graph=True through this compiled graph would need {reason}",
+        do="exclude the function that needs gradients of gradients with weft.disable",
+    )
+
+
+def _positions(traced: Traced) -> dict[int, tuple[int, bool]]:
+    """For each value of the forward, the output of the captured graph that is that value, or (True)
+    a view of it."""
+    found: dict[int, tuple[int, bool]] = {}
+    for position, spec in enumerate(traced.outputs):
+        if spec.kind == "value" and not spec.steps:
+            found[spec.index] = position, False
+        elif spec.kind == "value" and not spec.detached:
+            found.setdefault(spec.index, (position, True))
+    return found

@@ -1,0 +1,157 @@
+"""Joint graph for training: the backward is recorded after the forward, in one graph.
+
+Place in the pipeline: after `trace`, if an output needs a gradient. The autograd graph that the
+fake forward built is run on fake tangents, still inside the recorder. Its operators become part of
+the same ATen graph, with `meta["phase"] == "backward"` and the source lines of the forward
+operators::
+
+    tracer, traced = trace(gm, inputs)
+    joint = trace_backward(tracer, traced)
+    joint.graph       # (inputs, lifted, tangents) -> (values..., gradients..., those of `inner`)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch.fx import Graph, Node
+
+from weft._torch import DisableAutocast, FakeTensor, current_autograd_node, engine_gradients
+from weft.aot.evaluate import Evaluator
+from weft.aot.tracing.trace import Traced, Tracer
+from weft.aot.training.independent import Groups, independent_groups
+from weft.aot.views import Unsupported, stride_order
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JointGraph:
+    """A graph of forward and backward, and the meaning of its outputs and extra inputs."""
+
+    graph: Graph
+    n_values: int  # outputs of the forward; gradients follow, then those of `inner`
+    tangents: list[Node]  # placeholders, one per differentiable value
+    tangent_values: list[int]  # index of the value that each tangent belongs to
+    gradient_inputs: list[int]  # index of the input that each gradient belongs to
+    groups: Groups  # values whose backwards may run one after the other
+    inner: list[int]  # values that the caller gets as they are and that others depend on
+
+
+def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
+    """Record the backward of `traced` and close its graph; None if nothing needs a gradient."""
+    primals = {  # (an input that is no leaf got its gradient by a write)
+        i: p for i, p in enumerate(tracer.primals)
+        if p is not None and p.requires_grad and p.is_leaf
+    }
+    if not traced.differentiable:
+        traced.runs_below_autograd = bool(primals) and torch.is_grad_enabled()
+        traced.close()
+        return None
+    if not primals:
+        raise Unsupported("a gradient of something that is made inside the graph")
+    groups = independent_groups(traced.differentiable)
+    placeholders, tangents = _add_tangents(tracer, traced)
+    visible = _visible(traced)
+    ends = [*primals.values(), *(traced.differentiable[k] for k in visible)]
+    gradients = _run_backward(tracer, traced, ends, tangents)
+    of_values = {k: tracer.recorder.node(g)
+                 for k, g in zip(visible, gradients[len(primals) :], strict=True) if g is not None}
+    inner = {k: node for k, node in of_values.items() if node not in placeholders}
+    if tracer.gm.meta.get("reaches_all"):
+        gradients = [_zeros(p, tracer) if g is None else g
+                     for p, g in zip(primals.values(), gradients, strict=False)]
+    wanted = [(i, g) for i, g in zip(primals, gradients, strict=False) if g is not None]
+    n_values = len(traced.values)
+    traced.values += [tracer.recorder.node(g) for _, g in wanted]
+    traced.values += inner.values()
+    traced.close()
+    return JointGraph(
+        traced.graph, n_values, placeholders, list(traced.differentiable),
+        [i for i, _ in wanted], groups, list(inner),
+    )
+
+
+def _visible(traced: Traced) -> list[int]:
+    """The differentiable values that the caller gets as they are, if there are several values."""
+    found = {spec.index for spec in traced.outputs
+             if spec.kind == "value" and not (spec.steps or spec.detached)}
+    several = len(traced.differentiable) > 1
+    return [k for k in traced.differentiable if several and k in found]
+
+
+def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torch.Tensor]]:
+    """A placeholder and a fake for each differentiable value, in its memory order, without gaps.
+
+    `TangentLayout` brings the tangents of a call into that form.
+    """
+    tensors, evaluator = tracer.tensors, tracer.evaluator
+    placeholders: list[Node] = []
+    fakes: list[torch.Tensor] = []
+    for index in traced.differentiable:
+        value = _dense(traced.values[index].meta["val"], evaluator)
+        with tracer.at_inputs():
+            node = tensors.placeholder(f"tangent_{index}", value)
+        node.meta["phase"] = "backward"
+        fake = evaluator.like(value)
+        tensors.add_base(fake, node)
+        tracer.last_placeholder = node
+        placeholders.append(node)
+        fakes.append(fake)
+    return placeholders, fakes
+
+
+def _dense(value: FakeTensor, evaluator: Evaluator) -> FakeTensor:
+    """Metadata of a tensor like `value` that has no gaps and no overlap."""
+    strides: list[Any] = [1] * value.dim()
+    step: Any = 1
+    for d in reversed(stride_order(value.stride())):
+        strides[d] = step
+        size = value.size(d)
+        step = step * (max(size, 1) if type(size) is int else size)
+    return evaluator.exemplar(value.size(), strides, value.dtype, value.device)
+
+
+def _run_backward(
+    tracer: Tracer, traced: Traced, ends: list[torch.Tensor], tangents: list[torch.Tensor]
+) -> list[torch.Tensor | None]:
+    """The recorded gradients of `ends`. Autocast is off, because programs leave it before the
+    backward."""
+    values = list(traced.differentiable.values())
+    tracer.tensors.phase = "backward"
+    tracer.recorder.locate = _Locator(tracer)
+    try:
+        with DisableAutocast(), tracer.recorder:
+            gradients = engine_gradients(values, tangents, ends)
+    except RuntimeError as error:  # eager would raise only when the backward runs
+        raise Unsupported(f"the backward fails: {error}") from error
+    return list(gradients)
+
+
+def _zeros(primal: torch.Tensor, tracer: Tracer) -> torch.Tensor:
+    """The gradient of a primal that the values do not depend on."""
+    with torch.no_grad(), tracer.recorder:
+        return torch.zeros_like(primal)
+
+
+@final
+class _Locator:
+    """Gives backward operators the source lines of their forward operators.
+
+    Autograd numbers its nodes in the order in which the forward makes them.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tensors = tracer.tensors
+        self.numbers = [number for number, _ in tracer.sequence]
+        self.stacks: list[Any] = [stack for _, stack in tracer.sequence]
+
+    def __call__(self) -> None:
+        node = current_autograd_node()
+        if node is None:
+            return
+        at = bisect_left(self.numbers, node._sequence_nr() + 1)
+        if at < len(self.stacks):
+            self.tensors.stack = self.stacks[at]

@@ -1,0 +1,96 @@
+"""How tangents reach a compiled backward: in the memory order that it expects, and owned by it.
+
+Place in the pipeline: used by `autograd_function.py` at every backward. The autograd engine holds
+the tangents until a backward returns. Eager's nodes need one for an operator or two; a compiled
+backward would keep the gradient of the logits, say, until the last parameter has its gradient. So a
+large tangent without other holders is emptied, and its memory is moved into a tensor of the
+backward's own, which frees it after its last use::
+
+    mine = layout.fit_own(grads, 0)     # grads[0] may have no elements now
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, final
+
+import torch
+
+from weft.aot.training.reference_counts import seen_in_backward
+from weft.aot.views import stride_order
+
+_LARGE: Final = 1 << 12
+"""The least bytes of a tangent whose references are counted, which takes three microseconds."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TangentLayout:
+    """The memory order of a tangent that the compiled backward expects; makes zeros in that
+    order."""
+
+    order: tuple[int, ...] | None  # dimensions from the outermost; None: row-major
+    back: tuple[int, ...]
+    size: tuple[int, ...] | None  # None: the sizes change between calls
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(value: torch.Tensor) -> TangentLayout:
+        """The layout of a forward value."""
+        order = stride_order(value.stride())
+        back = tuple(order.index(d) for d in range(value.dim()))
+        moved = None if order == sorted(order) else tuple(order)
+        size = tuple(value.shape) if all(type(n) is int for n in value.shape) else None
+        return TangentLayout(moved, back, size, value.dtype, value.device)
+
+    def zeros(self, size: Sequence[int]) -> torch.Tensor:
+        """Zeros for an absent tangent."""
+        sizes = [size[d] for d in self.order or self.back]
+        return torch.zeros(sizes, dtype=self.dtype, device=self.device).permute(self.back)
+
+    def fit(self, tangent: torch.Tensor) -> torch.Tensor:
+        """A tangent in that layout."""
+        if self.order is None:
+            return tangent.contiguous()
+        return tangent.permute(self.order).contiguous().permute(self.back)
+
+    def fit_own(self, grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
+        """The tangent `grads[k]` in that layout; taken from the engine if that is worth it."""
+        return self.fit(grads[k] if grads[k].nbytes < _LARGE else _take(grads, k))
+
+
+def _take(grads: Sequence[torch.Tensor], k: int) -> torch.Tensor:
+    """The tangent `grads[k]`, or a new tensor with its memory if only the engine holds it.
+
+    `grads` are the arguments of a `backward`, as they came.
+    """
+    if type(grads[k]) is not torch.Tensor or grads[k].requires_grad:
+        return grads[k]
+    if _holders(grads, k) not in _holders_of_ours():
+        return grads[k]
+    mine = grads[k].data
+    for tensor in (grads[k], grads[k]._base):
+        if tensor is not None:
+            tensor.data = tensor.new_empty(0)
+    return mine
+
+
+def _holders(grads: Sequence[torch.Tensor], k: int) -> tuple[int, ...]:
+    """The numbers of references to a tangent, in C++ and in Python, and whether it is a view."""
+    found = grads[k]._use_count(), sys.getrefcount(grads[k])  # type: ignore[attr-defined]
+    base = grads[k]._base
+    if base is None:
+        return found
+    return *found, base._use_count(), sys.getrefcount(base)  # type: ignore[attr-defined]
+
+
+@cache
+def _holders_of_ours() -> list[tuple[int, ...]]:
+    """The same for tangents that only the engine holds, measured in backwards."""
+    # A tensor with its own memory, and a view.
+    return [seen_in_backward(lambda ctx, grads: _holders(grads, 0), use)
+            for use in (torch.exp, torch.squeeze)]

@@ -1,0 +1,126 @@
+"""Why a frame was captured again: which guard of each earlier variant fails, and on what value.
+
+Place in the pipeline: beside the compiler, at misses only; nothing here runs on a hit.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from weft import _frame
+from weft.capture.guards.guard_changes import change_of
+from weft.capture.guards.guard_set import Guard, GuardSet
+from weft.capture.source import FrameState, Source
+from weft.capture.values.base import MISSING
+from weft.config import config
+from weft.diagnostics import events
+from weft.diagnostics.changes import Change, summary
+from weft.diagnostics.failures import users_level
+from weft.errors import RecompileLimitWarning
+
+
+@final
+class Variant:
+    """The guards of a compiled variant, kept to explain why they fail."""
+
+    def __init__(self, guards: list[Guard]) -> None:
+        self.guards = guards
+
+    @staticmethod
+    def attach(replacement: Any, guards: GuardSet) -> None:
+        """Keep the guards with the function that they guard."""
+        replacement.__weft_variant__ = Variant(guards.all)
+
+    def change(self, guard_id: Any, state: FrameState) -> Change:
+        """Why the guard of this number fails for a frame."""
+        if not isinstance(guard_id, int) or not 0 <= guard_id < len(self.guards):
+            return Change("", "", "a value that was read", "there", "gone", "",
+                          "keep what the program reads in place")
+        guard = self.guards[guard_id]
+        if guard.source is None:
+            return change_of(guard, None)
+        actual = read(guard.source, state)
+        return change_of(guard, actual, actual is not MISSING)
+
+
+def fitting_entry(state: FrameState) -> Any:
+    """The first entry of the frame's code whose guards hold for the frame, or None."""
+    for entry in _frame.entries(state.code):
+        same_globals = entry.globals is None or entry.globals is state.globals
+        if same_globals and entry.guards.check(*state[1:]) is not None:
+            return entry
+    return None
+
+
+def changes_since(entries: list[Any], state: FrameState) -> list[Change]:
+    """What the first failing guard of each earlier variant says; equal changes once."""
+    changes = []
+    for entry in entries:
+        variant = getattr(entry.fn, "__weft_variant__", None)
+        if variant is None:
+            continue
+        guard_id = entry.guards.explain(*state[1:])
+        if guard_id is not None:
+            changes.append(variant.change(guard_id, state))
+    return list(dict.fromkeys(changes))
+
+
+def recompile_reasons(entries: list[Any], state: FrameState) -> list[str]:
+    """What changed since the earlier variants, one sentence for each change."""
+    return summary(changes_since(entries, state))
+
+
+def note_recompile(code: types.CodeType, changes: list[Change]) -> None:
+    """Record that another variant is about to be compiled, and why."""
+    events.count("recompiles")
+    events.record("recompile", code=code, reason="; ".join(summary(changes)), stack=(),
+                  changes=changes)
+
+
+def stop_compiling(code: types.CodeType, changes: list[Change], limit: str, *, warn: bool) -> None:
+    """Compile no more variants of the code; `limit` is the name of the setting that says so."""
+    _frame.freeze(code)
+    reasons = summary(changes)
+    events.record("limit", code=code, reason="; ".join(reasons))
+    if not warn:
+        return
+    shown = "\n".join(f"  {reason}" for reason in reasons)
+    hints = "\n".join(f"  {hint}" for hint in dict.fromkeys(c.hint for c in changes))
+    warnings.warn(
+        f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno}) has reached "
+        f"weft.config.{limit} = {getattr(config, limit)} and runs eagerly for further variants; "
+        f"what kept changing:\n{shown}\ndo:\n{hints}\n  or raise weft.config.{limit}",
+        RecompileLimitWarning, stacklevel=users_level())
+
+
+Reader = Callable[[Any, Any], Any]
+
+_READERS: Final[dict[str, Reader]] = {
+    "attr": getattr,
+    "instance_dict": lambda value, _: value.__dict__,
+    "dict_item": dict.__getitem__,
+    "list_item": list.__getitem__,
+    "tuple_item": tuple.__getitem__,
+    "type": lambda value, _: type(value),
+    "call": lambda value, function: function(value),
+}
+
+
+def read(source: Source, state: FrameState) -> Any:
+    """The value of a source in a frame, or MISSING."""
+    kind, *operand = source.accessor
+    if source.base is None:
+        roots = {"local": state.locals, "cell_object": state.cells}
+        if kind == "alive":
+            return operand[0]()
+        return operand[0] if kind == "object" else roots[kind][operand[0]]
+    base = read(source.base, state)
+    if base is MISSING:
+        return MISSING
+    try:
+        return _READERS[kind](base, operand[0] if operand else None)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return MISSING

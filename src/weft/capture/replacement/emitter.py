@@ -1,0 +1,399 @@
+"""The replacement function: what runs instead of a captured frame (contract 2).
+
+Place in the pipeline: the end of capture. An `Emitter` turns values into Python expressions and
+collects the statements of `def replacement(v)`, where `v` is the list that the guards collected::
+
+    emit = Emitter(tx)
+    emit.line(f"return {emit.value(result)}")
+    replacement, text = emit.finish(graph_callable, inputs, code)
+
+Each object is rebuilt once, so identity and aliasing are preserved; objects from outside are read
+from `v`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import itertools
+import math
+import re
+import types
+from collections import deque, namedtuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Any, Final, final
+
+from torch import fx
+
+from weft._frame import RunEagerly
+from weft._torch import (
+    StopRecomputation,
+    pop_torch_function_mode,
+    push_torch_function_mode,
+)
+from weft.capture.breaks import graph_break
+from weft.capture.frame import frame_places
+from weft.capture.graph import GraphInput
+from weft.capture.replacement.continuation import original_position
+from weft.capture.replacement.device_modes import mode_changes
+from weft.capture.replacement.ignored_warnings import ignoring
+from weft.capture.replacement.reruns import has_checks, random_state_saver
+from weft.capture.replacement.tracebacks import Place, stand_for
+from weft.capture.replacement.user_lines import relocate_code
+from weft.capture.source import Source
+from weft.capture.values.base import LazyValue, SymbolicValue
+from weft.capture.values.tensors.random_generators import draw_lines
+from weft.errors import NumericsError
+from weft.stances import set_error_mode
+
+if TYPE_CHECKING:
+    from weft.capture.frame import Frame
+    from weft.capture.interpreter import Interpreter
+
+@final
+class Emitter:
+    """Writes the body of a replacement function."""
+
+    def __init__(self, tx: Interpreter) -> None:
+        self.tx = tx
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = {}
+        self.outputs: list[fx.Node] = []
+        self._names: dict[int, str] = {}
+        self._kept: list[Any] = []
+        self._constant_names: dict[int, str] = {}
+        self._temporaries = itertools.count()
+        self._depth = 0
+        self._unfilled: deque[Callable[[], None]] = deque()
+        self.places: dict[str, tuple[Place, ...]] = {}
+        """For a line, the frames of the program that tracebacks show instead of it."""
+        self.settled: set[int] = set()
+        """Ids of the values whose side effects are emitted."""
+        self.goes_on = False
+        """Whether continuations follow the graph."""
+        self.on_error: Callable[[Exception], None] | None = None
+        """Set if the frame runs eagerly when the graph raises; called if the eager run then does
+        not raise."""
+
+    # -- expressions ------------------------------------------------------------------------------
+
+    def value(self, value: SymbolicValue) -> str:
+        """An expression for the value's object."""
+        known = self._names.get(id(value))
+        if known is not None:
+            return known
+        if value.source is not None:
+            return self._outside(value)
+        self._depth += 1
+        try:
+            text = value.rebuild(self)
+        finally:
+            self._depth -= 1
+        self._kept.append(value)
+        text = self._names.setdefault(id(value), text)
+        if self._depth == 0:
+            self.fill()
+        return text
+
+    def has(self, value: SymbolicValue) -> bool:
+        """Whether the value's object appears in the replacement."""
+        return id(value) in self._names
+
+    def later(self, fill: Callable[[], None]) -> None:
+        """Fill a container after everything under construction has a name, so that cycles work."""
+        self._unfilled.append(fill)
+
+    def fill(self) -> None:
+        """Run what was passed to `later`."""
+        while self._unfilled:
+            self._unfilled.popleft()()
+
+    def hashed(self, value: SymbolicValue) -> str:
+        """An expression for the value's object with all its parts: it will be hashed."""
+        depth, self._depth = self._depth, 0
+        try:
+            text = self.value(value)
+            self.fill()
+        finally:
+            self._depth = depth
+        return text
+
+    def _outside(self, value: SymbolicValue) -> str:
+        source = value.source
+        assert source is not None
+        if source.is_fixed:
+            return self.constant(source.accessor[1])
+        if (value.__class__ is not LazyValue and value.is_constant and not value.has_parts
+                and not self.tx.guards.is_passed(source)):
+            return value.rebuild(self)
+        return f"v[{source.collect()}]"
+
+    def constant(self, obj: Any) -> str:
+        """The closure variable of the replacement that holds the object."""
+        made = self._made_inside(obj) if self.tx.classes.made else None
+        if made is not None:
+            return made
+        name = self._constant_names.get(id(obj))
+        if name is None:
+            name = f"c{len(self.constants)}"
+            label = getattr(obj, "__name__", None)
+            if isinstance(label, str) and label.isidentifier():
+                name = f"{name}_{label}"
+            self._constant_names[id(obj)] = name
+            self.constants[name] = obj
+        return name
+
+    def _made_inside(self, obj: Any) -> str | None:
+        """An expression for a class that the program made or for a member of such an enum, else
+        None."""
+        recipe = self.tx.classes.made.get(obj) if isinstance(obj, type) else None
+        if recipe is not None:
+            return self.value(recipe)
+        if isinstance(obj, enum.Enum) and type(obj) in self.tx.classes.made:
+            return f"{self.constant(type(obj))}[{obj.name!r}]"
+        if isinstance(obj, _PART_OF_CLASS):
+            for model in self.tx.classes.made:
+                for name, part in vars(model).items():
+                    if part is obj:
+                        return f"vars({self.constant(model)})[{name!r}]"
+        if type(obj) in self.tx.classes.made:
+            raise graph_break("unknown-value", "a constant of a class made inside")
+        return None
+
+    def filled(self, value: SymbolicValue) -> str:
+        """An expression for an object that already holds its items: an iterator only advances over
+        items that exist."""
+        text = self.value(value)
+        self.fill()
+        self.tx.effects.settle(value, self)
+        self.fill()
+        return text
+
+    def output(self, node: fx.Node) -> str:
+        """The variable of a graph output."""
+        if node not in self.outputs:
+            self.outputs.append(node)
+        return f"out{self.outputs.index(node)}"
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Indent the lines emitted inside, as the body of a compound statement."""
+        self.line(head)
+        first = len(self.lines)
+        yield
+        self.lines[first:] = [f"    {line}" for line in self.lines[first:]] or ["    pass"]
+
+    def temporary(self, text: str) -> str:
+        """Assign an expression to a new variable and return its name."""
+        name = f"t{next(self._temporaries)}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def stands_for(self, line: str, frame: Frame) -> None:
+        """Show the frame and its callers in tracebacks in place of the line."""
+        self.places[line] = frame_places(frame)
+
+    def bind(self, value: SymbolicValue, text: str) -> str:
+        """Name the object of a value before its parts are emitted, since they may refer to it."""
+        name = self.temporary(text)
+        self._names[id(value)] = name
+        self._kept.append(value)
+        return name
+
+    # -- the function -----------------------------------------------------------------------------
+
+    def finish(self, graph: Callable[..., Any] | None, inputs: list[GraphInput],
+               code: types.CodeType) -> tuple[Callable[[list[Any]], Any], str]:
+        """The replacement function of the code, and its source: first the graph call, then the
+        emitted lines."""
+        early = [] if graph is None or self._may_run_eagerly() else (
+            self.tx.effects.early_lines(self))
+        body = [*draw_lines(self), *early, *self._graph_call(graph, inputs), *self.lines]
+        if self.goes_on:
+            body = drop_dead_names(body)
+        text = "\n".join([
+            f"def make({', '.join(['graph', *self.constants])}):",
+            "    def replacement(v):",
+            *(f"        {line}" for line in body),
+            "    return replacement",
+        ])
+        return self._function(graph, text, original_position(code, 0)[0]), text
+
+    def _may_run_eagerly(self) -> bool:
+        """Whether the frame is expected to run from its start at times, after a check failed."""
+        return self.on_error is not None and has_checks(self.tx.builder.graph)
+
+    def _function(self, graph: Callable[..., Any] | None, text: str, user: types.CodeType
+                  ) -> Callable[[list[Any]], Any]:
+        """Compile the text into a function with the user's globals.
+
+        Builtins that it uses are passed in, because the user's globals may shadow them.
+        """
+        given = {name: _BUILTINS[name] for name in set(_WORD.findall(text)) & _BUILTINS.keys()}
+        head, rest = text.split("\n", 1)
+        namespace: dict[str, Any] = {}
+        exec(f"{head[:-2]}, {', '.join(given)}):\n{rest}", namespace)
+        made = namespace["make"](graph, *self.constants.values(), *given.values())
+        places = {number: self.places[line.strip()]
+                  for number, line in enumerate(text.splitlines(), 1)
+                  if line.strip() in self.places}
+        lines = {number: of_line[0].line for number, of_line in places.items() if of_line}
+        code = relocate_code(made.__code__, user, user.co_firstlineno, lines)
+        stand_for(code, {offset: places[line] for start, end, line in made.__code__.co_lines()
+                         if line in places for offset in range(start, end, 2)})
+        function: Any = types.FunctionType(
+            code, self.tx.root_globals, made.__name__, None, made.__closure__)
+        function.__weft_constants__ = self.constants  # also those that the text does not use
+        return function  # type: ignore[no-any-return]
+
+    def _graph_call(self, graph: Callable[..., Any] | None, inputs: list[GraphInput]) -> list[str]:
+        if graph is None:
+            return []
+        read = _read([item.source.collect() for item in inputs])
+        arguments = ", ".join(read)
+        done = self._release_inputs(inputs)
+        results = "".join(f"out{i}, " for i in range(len(self.outputs)))
+        before: list[str] = []
+        if getattr(graph, "boxed", False):
+            listed = _as_list(read)
+            before = [f"inputs = {listed}", *done] if done else []
+            arguments = "inputs" if done else listed
+            done = ["del inputs"] if done else []
+        call = f"{results}= graph({arguments})" if results else f"graph({arguments})"
+        lines = self._guarded_call(call)
+        if self.tx.ignored_warnings:
+            region = f"{self.constant(ignoring)}({self.constant(tuple(self.tx.ignored_warnings))})"
+            lines = [f"with {region}:", *(f"    {line}" for line in lines)]
+        return [*before, *lines, *done]
+
+    def _release_inputs(self, inputs: list[GraphInput]) -> list[str]:
+        """Statements that drop variables of the frame that only the graph reads: what follows may
+        run long, and eager would have freed them."""
+        if not self.goes_on:
+            return []
+        text = "\n".join(self.lines)
+        own = dict.fromkeys(item.source.collect() for item in inputs if _is_variable(item.source))
+        unused = [f"v[{slot}]" for slot in own if f"v[{slot}]" not in text]
+        return [f"{' = '.join(unused)} = None"] if unused and "*v[" not in text else []
+
+    def _guarded_call(self, call: str) -> list[str]:
+        """The call of the graph, in the `try` blocks that handle its errors."""
+        lines = [call]
+        if any(map(_changes_modes, self.tx.builder.graph.nodes)):
+            restore = self.constant(self.tx.state.restore)
+            lines = _guarded(lines, "BaseException", [f"{restore}()", "raise"])
+        if self.on_error is not None:
+            signal, report = self.constant(RunEagerly), self.constant(self.on_error)
+            # A checkpoint around it has all that it needs; or a check of numerics failed.
+            lines = _guarded(lines, self.constant((StopRecomputation, NumericsError)), ["raise"])
+            undo = ["restore_drawn()"] if self.tx.numbers.draws else []
+            kept = random_state_saver(self.tx.builder.graph)
+            if kept is not None:
+                lines.insert(0, f"random = {self.constant(kept)}()")
+                undo.append("random.restore()")
+            lines += _handler("Exception as error", [*undo, f"raise {signal}(error, {report})"])
+        return lines
+
+
+_WORD: Final = re.compile(r"\b[A-Za-z]\w*")
+_BUILTINS: Final = {"math": math} | {
+    name: value for name, value in vars(builtins).items()
+    if not (name.startswith("_") or iskeyword(name))}
+"""Names that the text of a replacement may use."""
+
+_PART_OF_CLASS: Final = (type(vars(namedtuple("_", "x"))["x"]),)
+"""Types whose instances belong to one class, such as a named tuple's field getters."""
+
+_SLICED: Final = 8
+"""The least number of adjacent slots that are read as one slice (a model's parameters)."""
+
+
+def _read(slots: list[int]) -> list[str]:
+    """Argument expressions that read some slots."""
+    texts: list[str] = []
+    for _, row in itertools.groupby(enumerate(slots), lambda pair: pair[1] - pair[0]):
+        run = [slot for _, slot in row]
+        whole = len(run) >= _SLICED
+        texts += [f"*v[{run[0]}:{run[-1] + 1}]"] if whole else [f"v[{slot}]" for slot in run]
+    return texts
+
+
+def _as_list(texts: list[str]) -> str:
+    """An expression for a new list of these arguments."""
+    only = texts[0] if len(texts) == 1 else ""
+    return only[1:] if only.startswith("*") else f"[{', '.join(texts)}]"
+
+
+_VARIABLE: Final = re.compile(r"(?<![\w.'\"])(?:t|out)\d+\b")
+
+
+def drop_dead_names(lines: list[str]) -> list[str]:
+    """Delete variables after their last use, if that use is not inside a block."""
+    last: dict[str, int] = {}
+    for index, line in enumerate(lines):
+        for name in _VARIABLE.findall(line):
+            last[name] = index
+    made = {name for line in lines if line[0] != " " for name in _VARIABLE.findall(_targets(line))}
+    dead: dict[int, list[str]] = {}
+    for name, index in last.items():
+        plain = lines[index][0] != " " and not lines[index].endswith(":")
+        if plain and (name in made or name.startswith("out")):
+            dead.setdefault(index, []).append(name)
+    result = []
+    for index, line in enumerate(lines):
+        result.append(line)
+        if index in dead and not line.startswith(("return", "raise", "del ")):
+            result.append(f"del {', '.join(dead[index])}")
+    return result
+
+
+def _targets(line: str) -> str:
+    """The left side of an assignment, or ""."""
+    return line.partition("=")[0] if re.match(r"(\w+, )*\w+,? ?= ", line) else ""
+
+
+def _guarded(lines: list[str], kind: str, handler: list[str]) -> list[str]:
+    return ["try:", *(f"    {line}" for line in lines), *_handler(kind, handler)]
+
+
+def _handler(kind: str, lines: list[str]) -> list[str]:
+    return [f"except {kind}:", *(f"    {line}" for line in lines)]
+
+
+def _is_variable(source: Source) -> bool:
+    """Whether, as far as can be told, only the frame holds the value: a variable, or an item of a
+    tuple in one."""
+    place: Source | None = source
+    while place is not None and place.accessor[0] == "tuple_item":
+        place = place.base
+    return place is not None and place.base is None and place.accessor[0] == "local"
+
+
+def _changes_modes(node: fx.Node) -> bool:
+    """Whether the node sets a global mode, which must be undone if a later node raises."""
+    return bool(node.meta.get("effect")) and not node.all_input_nodes
+
+
+def restore_modes(emit: Emitter, tx: Interpreter) -> None:
+    """Undo the program's mode changes at the end of the graph, and emit them after it."""
+    if tx.end.error_mode is not tx.state.error_mode:
+        emit.line(f"{emit.constant(set_error_mode)}({tx.end.error_mode})")
+    undo, redo = tx.end.changes
+    for function, args in undo:
+        node = tx.builder.call("call_function", function, args, {}, None, ())
+        node.meta["effect"] = True
+        tx.builder.n_calls -= 1
+    for function, args in redo:
+        emit.line(f"{emit.constant(function)}({', '.join(map(emit.constant, args))})")
+    left, entered = mode_changes(tx)
+    for _ in range(left):
+        emit.line(f"{emit.constant(pop_torch_function_mode)}()")
+    for mode in entered:
+        emit.line(f"{emit.constant(push_torch_function_mode)}({emit.value(mode)})")

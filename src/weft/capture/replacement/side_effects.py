@@ -1,0 +1,68 @@
+"""Side effects: which outside objects the program changed, in the order of their first change.
+
+Place in the pipeline: filled by the values of mutable objects, replayed by the replacement after
+the graph. Only the final state of each object is written back, so an object that was changed a
+hundred times is written once, and one that has its old state again not at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+if TYPE_CHECKING:
+    from weft.capture.replacement.emitter import Emitter
+    from weft.capture.values.base import SymbolicValue
+
+
+class Replayable(Protocol):
+    """The value of an outside object that can emit its changes."""
+
+    def replay(self, emit: Emitter) -> None: ...
+
+
+@final
+class SideEffects:
+    """The changes of one interpretation."""
+
+    def __init__(self) -> None:
+        self._touched: dict[int, Any] = {}
+        self.n_touches = 0
+        self._forgotten: list[Any] = []
+
+    def touch(self, value: Replayable) -> None:
+        """Record that the object behind `value` was changed."""
+        self.n_touches += 1
+        self._touched.setdefault(id(value), value)
+
+    def touched(self) -> list[Any]:
+        """The values of the changed objects."""
+        return list(self._touched.values())
+
+    def changed(self, value: object) -> bool:
+        """Whether the object behind `value` was changed."""
+        return id(value) in self._touched
+
+    def forget_gradient(self, tensor: Any) -> None:
+        """Record that the program drops a gradient from before the frame that nothing has read."""
+        self._forgotten.append(tensor)
+
+    def early_lines(self, emit: Emitter) -> list[str]:
+        """Statements before the graph: dropped gradients free memory for the new ones, as in
+        eager."""
+        return [f"{emit.value(tensor)}.grad = None" for tensor in self._forgotten]
+
+    def __len__(self) -> int:
+        return len(self._touched)
+
+    def replay(self, emit: Emitter) -> None:
+        """Emit the statements that make all changes visible."""
+        for value in list(self._touched.values()):
+            self.settle(value, emit)
+
+    def settle(self, value: SymbolicValue, emit: Emitter) -> None:
+        """Emit the changes of one object, unless that was done: early, if the next statement reads
+        it."""
+        changed = self._touched.get(id(value))
+        if changed is not None and id(value) not in emit.settled:
+            emit.settled.add(id(value))
+            changed.replay(emit)

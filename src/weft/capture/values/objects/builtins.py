@@ -1,0 +1,239 @@
+"""C functions: builtins, methods of C types, torch functions.
+
+Place in the pipeline: a value family. A C function either has a rule (`handlers/`), or is a graph
+operation, or is pure and run on constants; otherwise it breaks the graph.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+
+from weft._torch import (
+    cond_operator,
+    dynamo_substitute,
+    flex_attention_operator,
+    while_loop_operator,
+)
+from weft.capture.breaks import graph_break
+from weft.capture.source import Source
+from weft.capture.values.arities import fits
+from weft.capture.values.attributes import type_lookup
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import ConstantValue, constant, evaluate, python_object
+from weft.capture.values.numbers.math_functions import math_of_number
+from weft.capture.values.objects.functions import rule_of
+from weft.capture.values.registry import wraps
+from weft.capture.values.tensors.tensor import TensorValue, run
+from weft.capture.values.tensors.torch_names import is_graph_function, is_pure
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement.emitter import Emitter
+
+_SLOTS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_PLAIN_READS: Final = (object.__getattribute__, type.__getattribute__)
+_KINDS: Final = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+                 types.MethodWrapperType, types.ClassMethodDescriptorType,
+                 types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+@final
+class BuiltinValue(SymbolicValue):
+    """A function written in C, or a torch function that is treated like one."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Any, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.function = function
+
+    def python_type(self) -> type:
+        return type(self.function)
+
+    def real(self) -> Any:
+        return self.function
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        return self.function
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
+
+    def proxy(self, tx: Interpreter) -> Any:
+        return self.function
+
+    def fake(self, tx: Interpreter) -> Any:
+        return self.function
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        found = evaluate(tx, lambda: getattr(self.function, name))
+        if name == "__self__":
+            return tx.wrap_fixed(found, repr(self))
+        return tx.wrap_fixed(found, f"{self!r}.{name}")
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        if op not in ("eq", "ne") or not isinstance(other, BuiltinValue):
+            return None
+        return constant((self.function == other.function) is (op == "eq"))  # methods: of the same
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        args = [tx.force(arg) for arg in args]
+        own = rule_of(self.function)
+        if own is not None:
+            return self._by_rule(own, tx, args, kwargs)
+        if is_graph_function(self.function):
+            return run(tx, "call_function", self.function, args, kwargs)
+        name = self._read_by_descriptor(args)
+        if name is not None:
+            return args[0].getattr(tx, name)
+        owner = getattr(self.function, "__objclass__", None)
+        if owner is not None and args:
+            return self._method_of_type(tx, owner, args, kwargs)
+        bound = getattr(self.function, "__self__", None)
+        if bound is not None and not isinstance(bound, (types.ModuleType, type)) and not (
+                type(bound).__name__.startswith(("pybind11", "PyCapsule"))):
+            return self._method_of_object(tx, tx.wrap_fixed(bound, repr(self)), args, kwargs)
+        return self._on_constants(tx, args, kwargs)
+
+    def _read_by_descriptor(self, args: Args) -> str | None:
+        """The attribute that a call of a C descriptor's `__get__` reads, as `inspect` makes such
+        calls."""
+        descriptor = getattr(self.function, "__self__", None)
+        if (not isinstance(self.function, types.MethodWrapperType) or not args
+                or self.function.__name__ != "__get__" or not isinstance(descriptor, _SLOTS)):
+            return None
+        kind, name = args[0].python_type(), descriptor.__name__
+        plain = type_lookup(kind, "__getattribute__") in _PLAIN_READS
+        return name if plain and type_lookup(kind, name) is descriptor else None
+
+    def _method_of_object(self, tx: Interpreter, value: SymbolicValue, args: Args, kwargs: Kwargs
+                          ) -> SymbolicValue:
+        """A call of a bound method that was stored in a variable: `get = d.get; get(k)`."""
+        name = self.function.__name__
+        if type(value).method is not SymbolicValue.method:
+            return value.method(tx, name, args, kwargs)
+        found = None if isinstance(value, BuiltinValue) else value.getattr(tx, name)
+        if found is None or isinstance(found, BuiltinValue):  # that would recurse
+            raise graph_break("unknown-c-function", f"{name} of {value!r}")
+        return found.call(tx, args, kwargs)
+
+    def _method_of_type(self, tx: Interpreter, owner: type, args: Args, kwargs: Kwargs
+                        ) -> SymbolicValue:
+        """A call of a method through its class: `dict.get(d, k)`."""
+        name = self.function.__name__
+        target = args[0]
+        if owner is object and name in OBJECT_METHODS:
+            return OBJECT_METHODS[name](tx, args, kwargs)  # type: ignore[no-any-return]
+        if owner is dict and name in _CHANGES and issubclass(target.python_type(), OrderedDict):
+            raise graph_break("unknown-operation", f"dict.{name} of an OrderedDict")
+        contents = getattr(target, "contents", None)
+        if contents is not None and issubclass(contents.python_type(), owner):
+            python = method_of_subclass(tx, owner, name, target.python_type())
+            if python is not None:
+                return python.call(tx, args, kwargs)
+            if name == "__getitem__" and issubclass(owner, dict) and len(args) == 2:
+                return target.missing_key(tx, args[1])  # type: ignore[attr-defined, no-any-return]
+            return contents.method(tx, name, args[1:], kwargs)  # type: ignore[no-any-return]
+        if isinstance(target, ConstantValue) and type(target.value) is not owner:
+            return self._on_constants(tx, args, kwargs)
+        if isinstance(target, (TensorValue, ConstantValue)) or hasattr(target, f"m_{name}"):
+            return target.method(tx, name, args[1:], kwargs)
+        special = EXTERNAL_METHODS.get((owner, name))
+        if special is not None:
+            return special(tx, args, kwargs)  # type: ignore[no-any-return]
+        raise graph_break("unknown-c-function", f"{owner.__name__}.{name} on {target!r}")
+
+    def _by_rule(self, own: Any, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if not fits(self.function, len(args), kwargs):
+            raise graph_break("unknown-c-function", f"{self!r} with {len(args)} arguments")
+        try:
+            return own(tx, args, kwargs)  # type: ignore[no-any-return]
+        except (IndexError, TypeError, KeyError) as error:
+            detail = f"{self!r} with {len(args)} arguments: {error}"
+            raise graph_break("unknown-c-function", detail) from error
+
+    def _on_constants(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        number = math_of_number(tx, self.function, args, kwargs)
+        if number is not None:
+            return number
+        if not is_pure(self.function):
+            substitute = dynamo_substitute(self.function)
+            if substitute is not None:
+                return tx.wrap_fixed(substitute, repr(self)).call(tx, args, kwargs)
+            raise graph_break("unknown-c-function", f"a call of {self!r}")
+        objects = [python_object(tx, a) for a in args]
+        named = {k: python_object(tx, v) for k, v in kwargs.items()}
+        if any(o is MISSING for o in (*objects, *named.values())):
+            raise graph_break("unknown-c-function", f"{self!r} on values that are not constants")
+        if self.function.__name__ == "__new__" and objects[:1] != [self.function.__self__]:
+            raise graph_break("unknown-c-function", f"{self!r} of a class of the program")
+        return tx.wrap_new(evaluate(tx, lambda: self.function(*objects, **named)))
+
+    def rebuild(self, emit: Emitter) -> str:
+        return emit.constant(self.function)
+
+
+_OWNERS: Final = (list, dict, set, deque, torch.Tensor, torch.nn.Parameter)
+"""Types whose bound methods are wrapped as such."""
+
+_CHANGES: Final = frozenset({"__delitem__", "__setitem__", "clear", "pop", "popitem", "setdefault",
+                             "update"})
+"""Methods of dict that bypass an OrderedDict's order."""
+
+OBJECT_METHODS: dict[str, Any] = {}
+"""Methods of `object`: name -> rule(tx, [self, *args], kwargs)."""
+
+EXTERNAL_METHODS: dict[tuple[type, str], Any] = {}
+"""Methods of other C types: (type, name) -> rule(tx, [self, *args], kwargs)."""
+
+
+SUBCLASS_METHODS: dict[tuple[type, str], tuple[Any, tuple[str, ...]]] = {}
+"""C methods that call other methods of the object, which a subclass may override: (type, name) ->
+their Python form, and the names of these methods. C's method is called if the subclass overrides
+none of them; the Python form is always interpreted if no name is given."""
+
+
+def method_of_subclass(
+    tx: Interpreter, owner: type, name: str, cls: type
+) -> SymbolicValue | None:
+    """The Python form of `owner.name` for instances of a subclass whose methods it calls."""
+    python, asked = SUBCLASS_METHODS.get((owner, name), (None, ()))
+    if python is None or cls is owner:
+        return None
+    if asked and not any(isinstance(type_lookup(cls, a), types.FunctionType) for a in asked):
+        return None
+    return tx.wrap_fixed(python, name)
+
+
+@wraps(*_KINDS)
+def wrap_builtin(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    """A C function from outside, guarded by identity.
+
+    Bound methods are new objects each time (`items.append`): the owner and the method are guarded.
+    """
+    if source is not None and not source.is_fixed:
+        method = _bound_method(tx, obj, source)
+        if method is not None:
+            return method
+        tx.guards.add(source, "is", obj)
+    return BuiltinValue(obj, source)
+
+
+def _bound_method(tx: Interpreter, obj: Any, source: Source) -> SymbolicValue | None:
+    owner = getattr(obj, "__self__", None)
+    if type(owner) not in _OWNERS or getattr(owner, obj.__name__, None) != obj:
+        return None
+    tx.guards.add(source, "type_is", type(obj))
+    tx.guards.add(source.attribute("__name__"), "eq", obj.__name__)
+    tx.guards.add(source.attribute("__self__"), "type_is", type(owner))
+    return tx.wrap(owner, source.attribute("__self__")).getattr(tx, obj.__name__)
+
+
+@wraps(type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor), type(cond_operator),
+       type(while_loop_operator), type(flex_attention_operator))
+def _wrap_operator(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    return wrap_builtin(tx, obj, source)

@@ -1,0 +1,616 @@
+"""Instances of Python classes, made outside or inside.
+
+Place in the pipeline: the family of all objects without another one. Attributes are read one by one
+from the instance dictionary (a `DictValue`) and the class; an instance of a class derived from
+list, dict, ... has its items in `contents`. Changes are recorded and written back.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from weft import _frame
+from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.operations import dunder, plain_operator
+from weft.capture.source import Source
+from weft.capture.values.attributes import (
+    bind,
+    class_value,
+    guard_attribute,
+    is_data_descriptor,
+    is_iterable,
+    property_error,
+    refusal,
+    type_lookup,
+    written_attribute,
+)
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import (
+    NONE,
+    NOT_IMPLEMENTED,
+    boolean,
+    constant,
+    python_object,
+)
+from weft.capture.values.containers.iterators import LazyIterator
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.named_tuples import CLASS_ATTRIBUTE
+from weft.capture.values.containers.sequences import ListValue
+from weft.capture.values.containers.sets import SetValue
+from weft.capture.values.containers.user_keys import is_compared_by_code, user_key
+from weft.capture.values.registry import wraps
+from weft.capture.values.unknown import unknown
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement.emitter import Emitter
+
+_DELETED = constant("<deleted>")
+_LIBRARY = ("torch", "weft")
+
+
+def instance_dict(obj: Any) -> dict[str, Any] | None:
+    """The object's `__dict__`, read without running code of its class."""
+    try:
+        if issubclass(type(obj), threading.local):  # a dictionary for each thread
+            found = threading.local.__getattribute__(obj, "__dict__")
+        elif isinstance(type_lookup(type(obj), "__dict__"), types.GetSetDescriptorType):
+            found = object.__getattribute__(obj, "__dict__")
+        else:  # the class defines another one, or a slot
+            found = _frame.instance_dict(obj)
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_slot(attribute: Any) -> bool:
+    """Whether the descriptor belongs to `__slots__` of a Python class; those of C types may refuse
+    values."""
+    return (isinstance(attribute, types.MemberDescriptorType)
+            and "__slots__" in vars(attribute.__objclass__))
+
+
+def has_slot(obj: Any, name: str) -> bool:
+    """Whether a `__slots__` member is set, found without running code of the object's class."""
+    try:
+        object.__getattribute__(obj, name)
+    except AttributeError:
+        return False
+    return True
+
+
+class ObjectValue(SymbolicValue):
+    """An instance of `cls`."""
+
+    __slots__ = ("attributes", "cls", "contents", "namespace", "original", "slots",
+                 "slots_written", "weakly_held")
+
+    def __init__(self, cls: type, source: Source | None = None, original: Any = MISSING) -> None:
+        super().__init__(source)
+        self.cls = cls
+        self.original = original
+        self.attributes = self._make_dict()
+        self.namespace: SymbolicValue | None = None
+        """What the program set or read as `__dict__`; a dictionary may be its own."""
+        self.slots: dict[str, SymbolicValue] = {}
+        self.slots_written: dict[str, None] = {}
+        self.contents: SymbolicValue | None = None
+        self.weakly_held = False
+        """Whether the program made a weak reference to it, which must not die early."""
+
+    def _make_dict(self) -> DictValue:
+        namespace = instance_dict(self.original) if self.source is not None else None
+        if self.source is None or namespace is None:
+            return DictValue()
+        one_each = issubclass(self.cls, threading.local)  # a dictionary for each thread
+        place = self.source.attribute("__dict__") if one_each else self.source.instance_dict()
+        made = DictValue(place, namespace)
+        made.owner_type = self.cls
+        return made
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def real(self) -> Any:
+        return self.original
+
+    def __repr__(self) -> str:
+        return f"a {self.cls.__name__} object"
+
+    def dict_key(self, tx: Interpreter) -> Any:
+        hasher = type_lookup(self.cls, "__hash__")
+        if hasher is object.__hash__:
+            return self if self.original is MISSING else tx.identities.key(self, self.original)
+        if isinstance(hasher, types.FunctionType):
+            if self.original is not MISSING and _is_identity(self.cls, hasher):
+                return tx.identities.key(self, self.original)
+            return user_key(tx, self)
+        if hasher is None:
+            raise tx.error(TypeError, f"unhashable type: '{self.cls.__name__}'")
+        raise graph_break("unknown-operation", f"{self!r} as a dictionary key")
+
+    # -- attributes -------------------------------------------------------------------------------
+
+    def _defined(self, tx: Interpreter, name: str) -> Any:
+        """What the class defines under a name, guarded."""
+        found = type_lookup(self.cls, name)
+        guard_attribute(tx, self.cls, name, found)
+        return found
+
+    def _hook(self, tx: Interpreter, name: str) -> Any:
+        """A special method of attribute access that the program's class overrides, or None."""
+        hook = self._defined(tx, name)
+        if isinstance(hook, types.FunctionType) or hook is MISSING:
+            return hook
+        if isinstance(hook, types.WrapperDescriptorType) and hook.__name__ == name:
+            return MISSING
+        if isinstance(hook, (types.WrapperDescriptorType, types.MethodDescriptorType)):
+            return hook  # `__getattr__ = dict.get`
+        raise graph_break("unknown-operation", f"{name} of {self!r}")
+
+    def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
+        hook = self._hook(tx, "__getattribute__")
+        if hook is not MISSING:
+            return self._hooked_getattr(tx, hook, name)
+        return self.generic_getattr(tx, name)
+
+    def _hooked_getattr(self, tx: Interpreter, hook: Any, name: str) -> SymbolicValue:
+        function = tx.wrap_fixed(hook, hook.__qualname__)
+        try:
+            return function.call(tx, [self, constant(name)], {})
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), AttributeError):
+                raise
+            return self.missing_attribute(tx, name, error)
+
+    def generic_getattr(self, tx: Interpreter, name: str, fallback: bool = True) -> SymbolicValue:
+        """`object.__getattribute__`, then `__getattr__`."""
+        attribute = type_lookup(self.cls, name)
+        if attribute is not MISSING and is_data_descriptor(attribute) and hasattr(
+                type(attribute), "__get__"):
+            return self._bind(tx, name, attribute)
+        if name == "__dict__" and issubclass(self.cls, threading.local):  # no descriptor has it
+            return self.namespace or self.attributes
+        found = self.attributes.lookup(tx, name)
+        if found is not None:
+            return found
+        written = written_attribute(tx, self.cls, name)
+        if written is not None:
+            return written
+        if attribute is not MISSING:
+            return self._bind(tx, name, attribute)
+        guard_attribute(tx, self.cls, name, attribute)
+        error = self._missing(tx, name)
+        if not fallback:
+            raise error
+        return self.missing_attribute(tx, name, error)
+
+    def _bind(self, tx: Interpreter, name: str, attribute: Any) -> SymbolicValue:
+        if name == "__class__" and isinstance(attribute, types.GetSetDescriptorType):
+            return tx.wrap_fixed(self.cls, self.cls.__name__)
+        if name == "__dict__" and isinstance(attribute, _C_DESCRIPTORS):
+            return self._own_dict()
+        try:
+            return bind(tx, self, self.cls, name, attribute)
+        except ObservedException as error:
+            if not issubclass(error.value.python_type(), AttributeError) or not isinstance(
+                    type_lookup(self.cls, "__getattr__"), types.FunctionType):
+                raise
+            return self.missing_attribute(tx, name, error)
+
+    def _own_dict(self) -> SymbolicValue:
+        """What `__dict__` gives: of an object made inside, a dictionary that the replacement makes
+        and sets, since the program may keep it."""
+        made_inside = self.source is None and not issubclass(self.cls, threading.local)
+        if made_inside and self.namespace is None:
+            self.namespace = self.attributes
+        return self.namespace or self.attributes
+
+    def missing_attribute(self, tx: Interpreter, name: str, error: ObservedException
+                          ) -> SymbolicValue:
+        """The result of `__getattr__`; raises `error` if the class has none."""
+        hook = self._hook(tx, "__getattr__")
+        if hook is MISSING:
+            raise error
+        return tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name)], {})
+
+    def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
+        """A `__slots__` member, or a C-level attribute of an outside object."""
+        found = self.slots.get(name)
+        if found is _DELETED:
+            raise self._missing(tx, name)
+        if found is None:
+            if self.source is None or self.original is MISSING:
+                if name != "__weakref__":
+                    member = type_lookup(self.cls, name)
+                    raise self._error_of(tx, name, member.__get__)
+                if self.weakly_held:
+                    raise graph_break("unknown-operation", "the first of the weak references")
+                return NONE
+            try:
+                obj = object.__getattribute__(self.original, name)
+            except AttributeError as error:
+                tx.guards.add(self.source, "no_attr", name)
+                raise tx.error(AttributeError, *error.args) from None
+            except Exception as error:  # the error is raised again when the program reads it
+                raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}") from error
+            found = self.slots[name] = tx.wrap(obj, self.source.attribute(name))
+        return found
+
+    def _missing(self, tx: Interpreter, name: str) -> ObservedException:
+        return tx.error(AttributeError, f"'{self.cls.__name__}' object has no attribute '{name}'")
+
+    def setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        hook = self._hook(tx, "__setattr__")
+        if hook is not MISSING:
+            tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name), value], {})
+        else:
+            self.generic_setattr(tx, name, value)
+
+    def generic_setattr(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        """`object.__setattr__`."""
+        attribute = self._defined(tx, name)
+        if attribute is not MISSING and is_data_descriptor(attribute):
+            self._set_descriptor(tx, name, attribute, value)
+        elif not _has_dict(self.cls):
+            raise self._no_place(tx, name)
+        else:
+            self.attributes.store(tx, name, constant(name), value)
+
+    def use_namespace(self, value: SymbolicValue) -> None:
+        """Make another dictionary the object's `__dict__`."""
+        found = attributes_of(value)
+        if found is None:
+            raise graph_break("unknown-operation", f"{value!r} as attributes of {self!r}")
+        self.attributes, self.namespace = found, value
+
+    def _no_place(self, tx: Interpreter, name: str) -> ObservedException:
+        """The error of setting or deleting an attribute of an object without a dictionary."""
+        return self._error_of(tx, name, lambda it: object.__setattr__(it, name, None))
+
+    def _error_of(self, tx: Interpreter, name: str, use: Callable[[Any], Any]) -> ObservedException:
+        """The AttributeError of an object without contents, in the words of the Python version."""
+        try:
+            use(object.__new__(self.cls))
+        except AttributeError as error:
+            return tx.error(AttributeError, *error.args)
+        except TypeError:  # a C base class makes the instances
+            return self._missing(tx, name)
+        raise graph_break("unknown-operation", f"attribute {name!r} of {self!r}")
+
+    def _set_descriptor(self, tx: Interpreter, name: str, attribute: Any, value: SymbolicValue
+                        ) -> None:
+        if isinstance(attribute, property):
+            if attribute.fset is None:
+                raise property_error(tx, self.cls, lambda it: attribute.__set__(it, None))
+            tx.wrap_fixed(attribute.fset, name).call(tx, [self, value], {})
+        elif _is_slot(attribute):
+            self.set_slot(tx, name, value)
+        elif name == "__dict__" and self.source is None and attributes_of(value) is not None:
+            self.use_namespace(value)
+        else:
+            setter = type_lookup(type(attribute), "__set__")
+            if not isinstance(setter, types.FunctionType):
+                raise graph_break("unknown-operation", f"setting {name!r} of {self!r}")
+            descriptor = class_value(tx, self.cls, name, attribute)
+            tx.wrap_fixed(setter, name).call(tx, [descriptor, self, value], {})
+
+    def set_slot(self, tx: Interpreter, name: str, value: SymbolicValue) -> None:
+        """Write a `__slots__` member."""
+        self.slots[name] = value
+        self.slots_written[name] = None
+        if self.source is not None:
+            tx.effects.touch(self)
+
+    def _delete_slot(self, tx: Interpreter, name: str) -> None:
+        try:
+            self.slot_attribute(tx, name)
+        except ObservedException as error:
+            error.value.args = [constant(name)]
+            raise
+        self.set_slot(tx, name, _DELETED)
+
+    def delattr(self, tx: Interpreter, name: str) -> None:
+        hook = self._hook(tx, "__delattr__")
+        if hook is not MISSING:
+            tx.wrap_fixed(hook, hook.__qualname__).call(tx, [self, constant(name)], {})
+        else:
+            self.generic_delattr(tx, name)
+
+    def generic_delattr(self, tx: Interpreter, name: str) -> None:
+        """`object.__delattr__`."""
+        attribute = type_lookup(self.cls, name)
+        if _is_slot(attribute):
+            self._delete_slot(tx, name)
+        elif isinstance(attribute, property):
+            if attribute.fdel is None:
+                raise property_error(tx, self.cls, attribute.__delete__)
+            tx.wrap_fixed(attribute.fdel, name).call(tx, [self], {})
+        elif attribute is not MISSING and is_data_descriptor(attribute):
+            deleter = type_lookup(type(attribute), "__delete__")
+            if not isinstance(deleter, types.FunctionType):
+                raise graph_break("unknown-operation", f"deleting {name!r} of {self!r}")
+            descriptor = class_value(tx, self.cls, name, attribute)
+            tx.wrap_fixed(deleter, name).call(tx, [descriptor, self], {})
+        elif not _has_dict(self.cls):
+            raise self._no_place(tx, name)
+        elif self.attributes.remove(tx, name) is None:
+            raise self._missing(tx, name)
+
+    # -- protocols --------------------------------------------------------------------------------
+
+    def special(self, tx: Interpreter, name: str) -> SymbolicValue | None:
+        """The bound special method, looked up on the class, or None."""
+        attribute = type_lookup(self.cls, name)
+        if attribute is MISSING or attribute is None:
+            return None
+        return bind(tx, self, self.cls, name, attribute)
+
+    def _special(self, tx: Interpreter, name: str, *args: SymbolicValue) -> SymbolicValue:
+        method = self.special(tx, name)
+        if method is None:
+            raise tx.error(TypeError, refusal(self.cls.__name__, name))
+        return method.call(tx, list(args), {})
+
+    def call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        method = self.special(tx, "__call__")
+        if method is None:
+            raise tx.error(TypeError, f"'{self.cls.__name__}' object is not callable")
+        return method.call(tx, args, kwargs)
+
+    def truth(self, tx: Interpreter) -> bool:
+        if self._defined(tx, "__bool__") is not MISSING:
+            answer = tx.force(self._special(tx, "__bool__"))
+            if answer.python_type() is not bool:
+                kind = answer.python_type().__name__
+                raise tx.error(TypeError, f"__bool__ should return bool, returned {kind}")
+            return answer.truth(tx)
+        if self._defined(tx, "__len__") is not MISSING:
+            return self.length(tx) != 0
+        return True
+
+    def length(self, tx: Interpreter) -> int:
+        found = python_object(tx, self._special(tx, "__len__"))
+        if not isinstance(found, int) or found > sys.maxsize:
+            raise graph_break("unknown-operation", f"the length of {self!r}")
+        if found < 0:
+            raise tx.error(ValueError, "__len__() should return >= 0")
+        return found
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        return self._special(tx, "__getitem__", key)
+
+    def missing_key(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        """`dict.__getitem__` of an instance of a subclass of dict, for a missing key."""
+        contents = self.contents
+        assert isinstance(contents, DictValue)
+        hook = self._defined(tx, "__missing__")
+        if hook in (MISSING, defaultdict.__missing__) or contents.contains(tx, key):
+            return contents.getitem(tx, key)
+        return self._special(tx, "__missing__", key)
+
+    def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
+        self._special(tx, "__setitem__", key, value)
+
+    def delitem(self, tx: Interpreter, key: SymbolicValue) -> None:
+        self._special(tx, "__delitem__", key)
+
+    def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
+        if self._defined(tx, "__contains__") is not MISSING:
+            return self._special(tx, "__contains__", item).truth(tx)
+        if not is_iterable(tx, self):
+            raise tx.error(TypeError, refusal(self.cls.__name__, "__contains__"))
+        return super().contains(tx, item)
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        if self._defined(tx, "__iter__") is not MISSING:
+            made = tx.force(self._special(tx, "__iter__"))
+            if not hasattr(made.python_type(), "__next__"):
+                kind = made.python_type().__name__
+                raise tx.error(TypeError, f"iter() returned non-iterator of type '{kind}'")
+            return made
+        if type_lookup(self.cls, "__getitem__") is MISSING:
+            raise tx.error(TypeError, f"'{self.cls.__name__}' object is not iterable")
+        return LazyIterator(type(iter([])), lambda: self._index_until_error(tx))
+
+    def _index_until_error(self, tx: Interpreter) -> Any:
+        index = 0
+        while True:
+            try:
+                item = self.getitem(tx, constant(index))
+            except ObservedException as error:
+                if issubclass(error.value.python_type(), (IndexError, StopIteration)):
+                    return
+                raise
+            yield item
+            index += 1
+
+    def next_item(self, tx: Interpreter) -> SymbolicValue:
+        """`next(self)`; raises StopIteration at the end."""
+        if self._defined(tx, "__next__") is MISSING:
+            raise tx.error(TypeError, f"'{self.cls.__name__}' object is not an iterator")
+        return self._special(tx, "__next__")
+
+    def next(self, tx: Interpreter) -> SymbolicValue | None:
+        try:
+            return self.next_item(tx)
+        except ObservedException as error:
+            if issubclass(error.value.python_type(), StopIteration):
+                return None
+            raise
+
+    def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        names = [f"__{dunder(op)}__"]
+        if plain_operator(op) != op and not reflected:
+            names.append(f"__{dunder(plain_operator(op))}__")
+        if reflected:
+            names = [_REFLECTED.get(op) or f"__r{dunder(plain_operator(op))}__"]
+        for name in names:
+            attribute = self._defined(tx, name)
+            if attribute is MISSING or attribute in _DEFAULT_COMPARISONS:
+                continue
+            if self.contents is not None and name.startswith("__i") and isinstance(
+                    attribute, types.WrapperDescriptorType):
+                result = self.contents.binary(tx, op, other, False)
+                return self if result is self.contents else result
+            result = bind(tx, self, self.cls, name, attribute).call(tx, [other], {})
+            if result is not NOT_IMPLEMENTED and not (
+                    result.is_constant and result.constant() is NotImplemented):
+                return result
+        if op == "ne" and type_lookup(self.cls, "__ne__") is object.__ne__:
+            same = self.binary(tx, "eq", other, reflected)
+            return None if same is None else boolean(not same.truth(tx))
+        return None
+
+    def proxy(self, tx: Interpreter) -> Any:
+        if isinstance(self.contents, (DictValue, ListValue)):
+            return self.contents.proxy(tx)
+        return super().proxy(tx)
+
+    def fake(self, tx: Interpreter) -> Any:
+        if isinstance(self.contents, (DictValue, ListValue)):
+            return self.contents.fake(tx)
+        return super().fake(tx)
+
+    # -- replay and rebuilding --------------------------------------------------------------------
+
+    def replay(self, emit: Emitter) -> None:
+        self._write_slots(emit, emit.value(self))
+
+    def _write_slots(self, emit: Emitter, target: str) -> None:
+        setter, deleter = emit.constant(object.__setattr__), emit.constant(object.__delattr__)
+        for name in self.slots_written:
+            value = self.slots[name]
+            if value is not _DELETED:
+                emit.line(f"{setter}({target}, {name!r}, {emit.value(value)})")
+            elif has_slot(self.original, name):
+                emit.line(f"{deleter}({target}, {name!r})")
+
+    def rebuild(self, emit: Emitter) -> str:
+        base: Any = _c_base(self.cls)
+        maker = emit.constant(self.cls.__new__ if base is object and _is_c_made(self.cls)
+                              else base.__new__)
+        name = emit.bind(self, f"{maker}({emit.constant(self.cls)})")
+        emit.later(lambda: self._fill_all(emit, name, base))
+        return name
+
+    def _fill_all(self, emit: Emitter, name: str, base: type) -> None:
+        self._fill(emit, name, base)
+        namespace = f"{name}.__dict__"
+        if isinstance(type_lookup(self.cls, "__getattribute__"), types.FunctionType):
+            namespace = f"{emit.constant(object.__getattribute__)}({name}, '__dict__')"
+        if self.namespace is None:
+            self.attributes.fill(emit, f"{namespace}[{{}}] = {{}}")
+        else:
+            emit.line(f"{emit.constant(object.__setattr__)}({name}, '__dict__', "
+                      f"{emit.value(self.namespace)})")
+        self._write_slots(emit, name)
+
+    def _fill(self, emit: Emitter, name: str, base: type) -> None:
+        if isinstance(self.contents, DictValue):
+            setter = emit.constant(getattr(base, "__setitem__"))  # noqa: B009  of the class
+            self.contents.fill(emit, f"{setter}({name}, {{}}, {{}})")
+        elif isinstance(self.contents, (ListValue, SetValue)):
+            adder = emit.constant(list.extend if base is list else set.update)
+            items = (self.contents.items if isinstance(self.contents, ListValue)
+                     else self.contents.entries.values())
+            emit.line(f"{adder}({name}, [{', '.join(emit.value(i) for i in items)}])")
+
+
+def attributes_of(value: SymbolicValue) -> DictValue | None:
+    """The items of an object that is assigned to `__dict__`: a dictionary or an instance of a
+    subclass."""
+    found = value.contents if isinstance(value, ObjectValue) else value
+    return found if isinstance(found, DictValue) else None
+
+
+_DEFAULT_COMPARISONS = tuple(
+    vars(object)[f"__{op}__"] for op in ("eq", "ne", "lt", "le", "gt", "ge"))
+_REFLECTED = {"eq": "__eq__", "ne": "__ne__", "lt": "__gt__", "le": "__ge__", "gt": "__lt__",
+              "ge": "__le__"}
+
+
+def _has_dict(cls: type) -> bool:
+    return type_lookup(cls, "__dict__") is not MISSING or issubclass(cls, threading.local)
+
+
+_C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_CONTAINERS: tuple[type, ...] = (OrderedDict, defaultdict, dict, list, set)
+
+
+def _is_identity(cls: type, hasher: Any) -> bool:
+    """Whether a library class's hash and equality are those of `object`."""
+    home = str(hasher.__module__).partition(".")[0]
+    return home in _LIBRARY and type_lookup(cls, "__eq__") is object.__eq__
+
+
+def _is_c_made(cls: type) -> bool:
+    """Whether a C base other than the containers must create the instances."""
+    return isinstance(type_lookup(cls, "__new__"), types.BuiltinFunctionType)
+
+
+def _c_base(cls: type) -> type:
+    """The C type whose `__new__` creates instances of the class."""
+    return next((base for base in _CONTAINERS if issubclass(cls, base)), object)
+
+
+def checked_text(tx: Interpreter, name: str, value: SymbolicValue) -> SymbolicValue:
+    """The string that the special method `name` returned; raises TypeError if it is none."""
+    kind = tx.force(value).python_type()
+    if not issubclass(kind, str):
+        raise tx.error(TypeError, f"{name} returned non-string (type {kind.__name__})")
+    return value
+
+
+def new_object(cls: type) -> ObjectValue:
+    """`object.__new__(cls)`, or that of the class's container base."""
+    value = ObjectValue(cls)
+    base = _c_base(cls)
+    if base is list:
+        value.contents = ListValue([])
+    elif base is set:
+        value.contents = SetValue()
+    elif base is not object:
+        value.contents = DictValue(cls=base)
+    return value
+
+
+@wraps(object, subclasses=True)
+def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
+    """Any object without a family of its own."""
+    cls = type(obj)
+    names = instance_dict(obj) or {}
+    if (_c_base(cls) is set or issubclass(cls, (str, int, float, bytes))
+            or any(map(is_compared_by_code, set(map(type, names)) - {str}))):
+        return unknown(tx, obj, source)
+    if source is None:
+        source = tx.tree.object(obj, f"<{cls.__name__}>")
+    if not source.is_fixed:
+        tx.guards.add(source, "type_is", cls)
+    value = ObjectValue(cls, source, obj)
+    base = _c_base(cls)
+    if base is list:
+        from_list = tx.guards
+        from_list.add(source, "len", len(obj))
+        items = [tx.wrap(item, source.list_item(i)) for i, item in enumerate(list.__iter__(obj))]
+        value.contents = ListValue(items, source, obj)
+    elif base is not object:
+        contents = DictValue(source, obj, cls=base)
+        contents.unbound = True
+        value.contents = contents
+    return value
+
+
+def _class_attribute(tx: Interpreter, owner: SymbolicValue, cls: type, name: str) -> SymbolicValue:
+    attribute = type_lookup(cls, name)
+    if attribute is MISSING:
+        raise tx.error(AttributeError, f"'{cls.__name__}' object has no attribute '{name}'")
+    return bind(tx, owner, cls, name, attribute)
+
+
+CLASS_ATTRIBUTE.append(_class_attribute)

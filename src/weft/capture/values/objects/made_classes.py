@@ -1,0 +1,408 @@
+"""Classes made inside the captured code: `class` statements, `type(...)`, `namedtuple(...)`.
+
+Place in the pipeline: above `classes`. The class body is interpreted; then a real class, the
+*model*, is made of stand-ins for what the body defined: functions with empty cells, objects without
+contents. Attribute lookup works on the model as on any class, and the interpreter knows each
+stand-in (`tx.remember`) as the value that it stands for. If the class escapes, the replacement
+makes it again::
+
+    class Local:                          # model: type("Local", (), {"f": <stand-in>})
+        def f(self): return x             # replacement: t0 = type("Local", (), {"f": t1})
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import collections
+import dataclasses
+import enum
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+
+from weft.capture.breaks import ObservedException, graph_break
+from weft.capture.values.attributes import SET_MADE, type_lookup
+from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import constant, evaluate, python_object
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.containers.sets import SetValue
+from weft.capture.values.objects.cell import CellValue
+from weft.capture.values.objects.classes import ClassValue
+from weft.capture.values.objects.descriptors import DescriptorValue
+from weft.capture.values.objects.functions import FunctionValue, rule
+from weft.capture.values.objects.instances import ObjectValue
+
+if TYPE_CHECKING:
+    from weft.capture.frame import Program
+    from weft.capture.interpreter import Interpreter
+    from weft.capture.replacement.emitter import Emitter
+
+Namespace = dict[str, SymbolicValue]
+
+_METACLASSES: Final = (type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function))
+
+
+@final
+class MadeClass(SymbolicValue):
+    """The recipe that makes the class of a model again."""
+
+    __slots__ = ("bases", "late", "metaclass", "model", "name", "namespace")
+
+    def __init__(self, metaclass: type, name: str, bases: list[SymbolicValue],
+                 namespace: Namespace) -> None:
+        super().__init__()
+        self.metaclass = metaclass
+        self.name = name
+        self.bases = bases
+        self.namespace = namespace
+        self.late: list[str] = []
+        """Attributes that are set after the class is made: objects that are filled later, or whose
+        `__set_name__` is interpreted."""
+        self.model: Any = None
+
+    def rebuild(self, emit: Emitter) -> str:
+        bases = "".join(f"{emit.value(base)}, " for base in self.bases)
+        items = "".join(f"({name!r}, {_early(emit, name, value)}), "
+                        for name, value in self.namespace.items() if name not in self.late)
+        for value in self.namespace.values():
+            _write_marks(emit, value)
+        text = (f"{emit.constant(new_class)}({emit.constant(self.metaclass)}, {self.name!r}, "
+                f"({bases}), ({items}))")
+        name = emit.bind(self, text)
+        for late in self.late:
+            emit.line(f"setattr({name}, {late!r}, {emit.value(self.namespace[late])})")
+        return name
+
+    def python_type(self) -> type:
+        return self.metaclass
+
+
+def _early(emit: Emitter, name: str, value: SymbolicValue) -> str:
+    """The expression of a class attribute; `__slots__` must be complete when the class is made."""
+    slots = python_object(emit.tx, value) if name == "__slots__" else MISSING
+    return emit.value(value) if slots is MISSING else emit.constant(slots)
+
+
+def _write_marks(emit: Emitter, value: SymbolicValue) -> None:
+    """Emit constant attributes of functions that metaclasses read, such as
+    `__isabstractmethod__`."""
+    for part in value.parts if isinstance(value, DescriptorValue) else [value]:
+        if not isinstance(part, FunctionValue) or part.attributes is None:
+            continue
+        for key, item in part.attributes.pairs(emit.tx):
+            if item.is_constant:
+                emit.line(f"{emit.value(part)}.__dict__[{emit.value(key)}] = {emit.value(item)}")
+
+
+@final
+class ProcessedClass(SymbolicValue):
+    """A class that `function` (such as `dataclass`) made from constants or from another made
+    class."""
+
+    __slots__ = ("arguments", "function", "in_place", "named")
+
+    def __init__(self, function: Callable[..., Any], arguments: list[SymbolicValue],
+                 named: Kwargs, *, in_place: bool = False) -> None:
+        super().__init__()
+        self.in_place = in_place
+        """Whether the function changes and returns its first argument."""
+        self.function = function
+        self.arguments = arguments
+        self.named = named
+
+    def rebuild(self, emit: Emitter) -> str:
+        parts = [emit.value(argument) for argument in self.arguments]
+        parts += [f"{name}={emit.value(value)}" for name, value in self.named.items()]
+        text = f"{emit.constant(self.function)}({', '.join(parts)})"
+        if not self.in_place:
+            emit.fill()
+            return emit.bind(self, text)
+        name = emit.bind(self, parts[0])
+        emit.fill()
+        emit.line(text)
+        return name
+
+
+def new_class(metaclass: type, name: str, bases: tuple[type, ...],
+              items: tuple[tuple[str, Any], ...]) -> Any:
+    """Make a class as a `class` statement does."""
+    namespace: Any = metaclass.__prepare__(name, bases)
+    for key, value in items:
+        namespace[key] = value
+    return metaclass(name, bases, namespace)
+
+
+# -- making -------------------------------------------------------------------------------------
+
+
+@rule(builtins.__build_class__)
+def _build_class(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    body, name, *bases = args
+    if not isinstance(body, FunctionValue):
+        raise graph_break("unknown-operation", "a class whose body is no function")
+    metaclass = _metaclass(bases, kwargs)
+    frame = body.frame(tx, [], {})
+    if metaclass is enum.EnumMeta and _has_duplicates(frame.program):
+        raise graph_break("unknown-operation", "an enumeration that defines a name twice")
+    cell = tx.run(frame)
+    namespace = {key: tx.force(value) for key, value in frame.locals.items()}
+    if isinstance(namespace.get("__classcell__"), CellValue):
+        del namespace["__classcell__"]
+    made = make_class(tx, metaclass, name.constant(), bases, namespace)
+    if isinstance(cell, CellValue):
+        cell.write(tx, made)
+    return made
+
+
+def _has_duplicates(body: Program) -> bool:
+    """Whether the class body assigns one of its names more than once."""
+    stored = [ins.argval for ins in body.instructions if ins.name == "STORE_NAME"]
+    return len(stored) != len(set(stored))
+
+
+def _metaclass(bases: Args, kwargs: Kwargs) -> type:
+    """The most derived metaclass; breaks the graph if that runs code of the program."""
+    if not all(isinstance(base, ClassValue) for base in bases) or kwargs.keys() - {"metaclass"}:
+        raise graph_break("unknown-operation", "a class with these bases or arguments")
+    kinds = [type(base.constant()) for base in bases]
+    if "metaclass" in kwargs:
+        kinds.append(kwargs["metaclass"].constant())
+    if not all(isinstance(kind, type) and issubclass(kind, type) for kind in kinds):
+        raise graph_break("unknown-operation", "a class made by a function")
+    best: type = type
+    for kind in kinds:
+        best = kind if issubclass(kind, best) else best
+    if best not in _METACLASSES:
+        raise graph_break("unknown-operation", f"a class of metaclass {best.__name__}")
+    return best
+
+
+_ENUM_CODE: Final = frozenset({"__new__", "__init__", "_generate_next_value_", "_missing_"})
+
+
+def make_class(tx: Interpreter, metaclass: type, name: str, bases: Args, namespace: Namespace
+               ) -> ClassValue:
+    """`metaclass(name, bases, namespace)`: a model of the class now, the class in the replacement.
+
+    Some attributes are set on the model afterwards: objects that are filled later, and objects
+    with a `__set_name__`, which is interpreted.
+    """
+    classes = tuple(base.constant() for base in bases)
+    _check_bases(classes)
+    if metaclass is enum.EnumMeta:
+        _check_enumeration(classes, namespace)
+    recipe = MadeClass(metaclass, name, bases, namespace)
+    tx.classes.stand_ins = {}
+    stand_ins = {key: stand_in(tx, value) for key, value in namespace.items()}
+    named = [key for key, obj in stand_ins.items() if _has_set_name(obj)]
+    recipe.late = [*named, *(key for key, value in namespace.items()
+                            if isinstance(value, ObjectValue) and key not in named)]
+    _check_attributes(name, classes, stand_ins, recipe.late)
+    items = tuple((key, obj) for key, obj in stand_ins.items() if key not in recipe.late)
+    model = evaluate(tx, lambda: new_class(metaclass, name, classes, items))
+    made = register(tx, model, recipe)
+    for key in recipe.late:
+        type.__setattr__(model, key, stand_ins[key])
+    for key in named:
+        _call_set_name(tx, made, key, stand_ins[key], namespace[key])
+    return made
+
+
+def _check_bases(classes: tuple[type, ...]) -> None:
+    """Break the graph if a base wants to know of its subclasses."""
+    for base in classes:
+        own = type_lookup(base, "__init_subclass__")
+        if own is not vars(object)["__init_subclass__"]:
+            raise graph_break("unknown-operation", f"a subclass of {base.__name__}, which is told")
+
+
+def _check_enumeration(classes: tuple[type, ...], namespace: Namespace) -> None:
+    """Break the graph if making the enumeration would run code of the program."""
+    inherited = (
+        vars(base).get(name) for cls in classes for base in cls.__mro__
+        if base.__module__ != "enum" for name in _ENUM_CODE)
+    if _ENUM_CODE & namespace.keys() or any(isinstance(f, types.FunctionType) for f in inherited):
+        raise graph_break("unknown-operation", "an enumeration with code of its own")
+    if not all(value.is_constant or isinstance(value, (FunctionValue, DescriptorValue))
+               for value in namespace.values()):
+        raise graph_break("unknown-operation", "an enumeration of values that are no constants")
+
+
+def _check_attributes(
+    name: str, classes: tuple[type, ...], stand_ins: dict[str, Any], late: list[str]
+) -> None:
+    """Break the graph if setting attributes late would make another class."""
+    if any(isinstance(obj, dataclasses.Field) and _has_set_name(obj.default)
+           for obj in stand_ins.values()):
+        raise graph_break("unknown-operation", f"the class {name}, a field of which tells its name")
+    abstract = {n for base in classes for n in getattr(base, "__abstractmethods__", ())}
+    if not abstract.isdisjoint(late):
+        raise graph_break("unknown-operation", f"the class {name}, which has been abstract")
+
+
+def _call_set_name(
+    tx: Interpreter, made: ClassValue, key: str, obj: Any, value: SymbolicValue
+) -> None:
+    """Interpret the `__set_name__` of an attribute."""
+    function = tx.wrap_fixed(type_lookup(type(obj), "__set_name__"), "__set_name__")
+    try:
+        function.call(tx, [value, made, constant(key)], {})
+    except ObservedException as error:  # the error names the class
+        name = made.cls.__name__
+        raise graph_break("unknown-operation", f"the class {name}: {error}") from error
+
+
+def register(tx: Interpreter, model: Any, recipe: SymbolicValue) -> ClassValue:
+    """Let the model stand for what the recipe makes."""
+    tx.classes.made[model] = recipe
+    return ClassValue(model)
+
+
+def _has_set_name(obj: Any) -> bool:
+    teller = type_lookup(type(obj), "__set_name__")
+    return teller is not MISSING and not isinstance(teller, types.MethodDescriptorType) and (
+        not isinstance(obj, _TOLD_AS_IT_IS))
+
+
+_TOLD_AS_IT_IS: Final = (functools.cached_property, types.DynamicClassAttribute, dataclasses.Field)
+"""Types of objects whose `__set_name__` only stores the name."""
+
+
+_STRUCTURE: Final = frozenset({"__slots__", "__bases__", "__class__", "__name__", "__qualname__",
+                               "__dict__", "__abstractmethods__"})
+
+
+def set_attribute(tx: Interpreter, model: Any, name: str, value: SymbolicValue) -> None:
+    """`made.name = value`"""
+    recipe = tx.classes.made[model]
+    if not isinstance(recipe, MadeClass) or name in _STRUCTURE:
+        raise graph_break("unknown-operation", f"setting {name!r} of a class made by a function")
+    tx.classes.stand_ins = {}
+    obj = stand_in(tx, value)
+    evaluate(tx, lambda: type.__setattr__(model, name, obj))
+    recipe.namespace[name] = value
+    if name not in recipe.late:
+        recipe.late.append(name)
+
+
+SET_MADE.append(set_attribute)
+
+
+# -- stand-ins ------------------------------------------------------------------------------------
+
+
+def stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
+    """A real object for use in a model, which the interpreter knows as the value."""
+    value = tx.force(value)
+    if value.is_constant:
+        return value.constant()
+    real = value.real()
+    if real is not MISSING:
+        return real
+    if value in tx.classes.stand_ins:  # of the same class
+        return tx.classes.stand_ins[value]
+    make = next((make for kind, make in _STAND_INS if isinstance(value, kind)), None)
+    if make is None:
+        raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
+    made = tx.classes.stand_ins[value] = make(tx, value)
+    tx.remember(made, value)
+    return made
+
+
+def _function(tx: Interpreter, value: Any) -> Any:
+    cells = tuple(types.CellType() for _ in value.code.co_freevars)
+    made = types.FunctionType(value.code, value.globals, value.name.rpartition(".")[2], None, cells)
+    made.__qualname__ = value.name
+    if value.attributes is not None:
+        for key, item in value.attributes.pairs(tx):
+            if item.is_constant:
+                made.__dict__[key.constant()] = item.constant()
+            elif key.constant() == "__isabstractmethod__":  # the metaclass asks for its truth
+                raise graph_break("unknown-operation", f"{value!r}, which may be abstract")
+    return made
+
+
+def _descriptor(tx: Interpreter, value: Any) -> Any:
+    parts = [stand_in(tx, part) for part in value.parts]
+    return value.kind(*parts)
+
+
+def _object(tx: Interpreter, value: Any) -> Any:
+    if value.contents is not None or type_lookup(value.cls, "__new__") is not object.__new__:
+        raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
+    if type_lookup(value.cls, "__isabstractmethod__") is not MISSING:
+        raise graph_break("unknown-operation", f"{value!r}, which may be abstract, in a class")
+    made = object.__new__(value.cls)
+    for key, item in value.attributes.pairs(tx):
+        object.__setattr__(made, key.constant(), stand_in(tx, item))
+    for name, item in value.slots.items():
+        object.__setattr__(made, name, stand_in(tx, item))
+    return made
+
+
+_STAND_INS: Final[tuple[tuple[type, Callable[[Any, Any], Any]], ...]] = (
+    (FunctionValue, _function),
+    (DescriptorValue, _descriptor),
+    (ObjectValue, _object),
+    (ListValue, lambda tx, value: [stand_in(tx, item) for item in value.all(tx)]),
+    (TupleValue, lambda tx, value: tuple(stand_in(tx, item) for item in value.all(tx))),
+    (SetValue, lambda tx, value: {stand_in(tx, item) for item in value.entries.values()}),
+    (DictValue, lambda tx, value: {stand_in(tx, key): stand_in(tx, item)
+                                   for key, item in value.pairs(tx)}),
+)
+
+
+# -- functions that make classes ------------------------------------------------------------------
+
+
+def type_of_three(tx: Interpreter, args: Args) -> SymbolicValue:
+    """`type(name, bases, namespace)`"""
+    name, bases, namespace = args
+    if not isinstance(namespace, DictValue) or not issubclass(bases.python_type(), tuple):
+        raise graph_break("unknown-operation", "making a class")
+    items = {key.constant(): value for key, value in namespace.pairs(tx)}
+    if tx.frame is not None:
+        module = tx.frame.globals.lookup(tx, "__name__")
+        items.setdefault("__module__", module or constant(None))
+    parents = tx.unpack(bases)
+    return make_class(tx, _metaclass(parents, {}), name.constant(), parents, items)
+
+
+_process: Any = vars(dataclasses)["_process_class"]
+
+
+@rule(_process)
+def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """`@dataclass` on a class made inside: the real decorator is applied to the model."""
+    target, *options = args
+    recipe = tx.classes.made.get(target.constant()) if target.is_constant else None
+    chosen = [python_object(tx, option) for option in options]
+    named = {name: python_object(tx, option) for name, option in kwargs.items()}
+    if recipe is None or MISSING in (*chosen, *named.values()):
+        raise graph_break("unknown-operation", f"making {target!r} a dataclass")
+    made = evaluate(tx, lambda: _process(target.constant(), *chosen, **named))
+    for field in vars(made)["__dataclass_fields__"].values():
+        tx.unremember(field)  # the decorator has completed it: it does not change any more
+    in_place = made is target.constant()
+    return register(tx, made, ProcessedClass(_process, [recipe, *options], kwargs,
+                                             in_place=in_place))
+
+
+@rule(collections.namedtuple)
+def _namedtuple(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A new named tuple class, whose module is that of the current frame."""
+    objects = [python_object(tx, arg) for arg in args]
+    named = {name: python_object(tx, value) for name, value in kwargs.items()}
+    if MISSING in (*objects, *named.values()):
+        raise graph_break("unknown-operation", "a namedtuple of values that are no constants")
+    assert tx.frame is not None
+    module = constant(tx.frame.globals.original.get("__name__"))
+    kwargs = {"module": module, **kwargs}
+    named = {"module": module.constant(), **named}
+    made = evaluate(tx, lambda: collections.namedtuple(*objects, **named))
+    return register(tx, made, ProcessedClass(collections.namedtuple, args, kwargs))

@@ -1,0 +1,67 @@
+"""Tensors made of tensors: quantised weights, pairs, masked tensors.
+
+Place in the pipeline: wraps for the tensor family. A class with `__torch_dispatch__` that also
+defines `__tensor_flatten__` and `__tensor_unflatten__` computes with its inner tensors only. An
+operation on such a tensor is one graph node, as on others. While capturing it runs on a wrapper of
+fakes, so the class itself says what the result is; aot replaces the wrappers by their parts
+(`aot/wrappers.py`)::
+
+    y = x @ quantised.t()    # nodes: t, matmul; guards: the parts, what else it is made of
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.capture.guards.guard_set import tensor_guard
+from weft.capture.source import Source
+from weft.capture.values.base import SymbolicValue
+from weft.capture.values.tensors.tensor import OTHER_TENSORS, TensorValue
+from weft.capture.values.unknown import unknown
+from weft.shapes.fakes.wrappers import is_wrapper, parts, rebuilt
+
+if TYPE_CHECKING:
+    from weft.capture.interpreter import Interpreter
+
+
+def _wrap_wrapper(tx: Interpreter, obj: torch.Tensor, source: Source | None) -> SymbolicValue:
+    if source is None:
+        source = tx.tree.object(obj, type(obj).__name__)
+    if obj.is_nested or not _guard_parts(tx, obj, source):
+        return unknown(tx, obj, source)
+    fake = rebuilt(obj, tx.fakes.fake)
+    fake.requires_grad_(obj.requires_grad)
+    if getattr(obj, "_is_param", False):
+        fake._is_param = True
+    value = TensorValue(fake, None, source, obj)
+    if obj.requires_grad:
+        tx.autograd.leaves[id(fake)] = value
+    return value
+
+
+def _guard_parts(tx: Interpreter, obj: Any, source: Source) -> bool:
+    """Guard all parts of the tensor; False if one of them cannot be compared."""
+    if not isinstance(obj, torch.Tensor):
+        tx.guards.add(source, "is", obj)
+        return True
+    tx.guards.add(source, "tensor", *tensor_guard(obj))
+    if not is_wrapper(type(obj)):
+        return True
+    names, context = parts(obj)
+    same_context = partial(_has_context, context)
+    tx.guards.add(source, "py", same_context)
+    return same_context(obj) and all(
+        _guard_parts(tx, getattr(obj, name), source.attribute(name)) for name in names)
+
+
+def _has_context(context: Any, obj: torch.Tensor) -> bool:
+    try:
+        return bool(parts(obj)[1] == context)
+    except (RuntimeError, ValueError):  # of tensors in it
+        return False
+
+
+OTHER_TENSORS.append((is_wrapper, _wrap_wrapper))

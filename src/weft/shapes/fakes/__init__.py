@@ -1,0 +1,8 @@
+"""Fake tensors: operators on metadata alone.
+
+Place in the pipeline: the upper part of `shapes`; capture and aot run operators here. `fake`
+(``FakeContext``) and `make_fake` make fakes, `fake_mode` (``MemoFakeMode``) answers operators: by
+`data_dependent`, by formula (`shape_rules`, `view_rules`) or by PyTorch's meta kernels
+(`without_sympy`, `meta_corrections`). `float_trials` finds out what C++ does with floats,
+`wrappers` takes tensors made of tensors apart.
+"""

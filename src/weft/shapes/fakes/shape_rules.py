@@ -1,0 +1,695 @@
+"""Metadata of common operators' results by formula, without PyTorch's meta kernels.
+
+Place in the pipeline: what `MemoFakeMode` tries first for an operator that it has not seen on these
+sizes. Many of PyTorch's meta kernels are Python programs that take 0.2 to 1.5 ms, guard on symbolic
+sizes, and load sympy and more at their first use (half a second of a process's first compile). The
+formulas here cover the plain cases of elementwise operators, matrix products, convolutions, layer
+norm, embedding, reductions, copies and joins. Unusual cases (empty tensors, mixed devices, complex
+numbers, layouts that depend on an undecided comparison, sizes not known to be equal) are left to
+PyTorch::
+
+    infer(torch.ops.aten.add.Tensor, (x, y), {})   # [Result(sizes, strides, dtype, device)] or None
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+
+from weft._torch import FakeTensor, OpOverload
+from weft.shapes.algebra.expr import Expr, IntExpr, floor_div, lower_bound, symbol_of
+from weft.shapes.algebra.relation import Condition, eq, ge
+
+if TYPE_CHECKING:
+    from weft.shapes.context import ShapeContext
+
+aten = torch.ops.aten
+
+Sizes = tuple[IntExpr, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A tensor: sizes and strides as expressions; a ``view`` is one of the first argument, and
+    starts ``offset`` elements behind the start of its memory."""
+
+    sizes: Sizes
+    strides: Sizes
+    dtype: torch.dtype
+    device: torch.device
+    view: bool = False
+    offset: IntExpr = 0
+
+
+@final
+class Unusual(Exception):
+    """The formula does not cover this case."""
+
+
+Rule = Callable[[Sequence[Any], Mapping[str, Any]], list[Result]]
+RULES: Final[dict[OpOverload, Rule]] = {}
+
+
+_contexts: Final[list[ShapeContext | None]] = []
+"""Of the symbolic sizes in the call that is being answered."""
+
+
+def infer(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
+    context: ShapeContext | None = None,
+) -> list[Result] | None:
+    """The results' metadata, or None if PyTorch must compute it."""
+    rule = RULES.get(func)
+    if rule is None:
+        return None
+    _contexts.append(context)
+    try:
+        return rule(args, kwargs)
+    except Unusual:
+        return None
+    finally:
+        _contexts.pop()
+
+
+# ------------------------------------------------------------------------------ geometry
+
+
+def sizes_of(tensor: torch.Tensor) -> Sizes:
+    return values_of(tensor.size())
+
+
+def strides_of(tensor: torch.Tensor) -> Sizes:
+    return values_of(tensor.stride())
+
+
+def values_of(extents: Sequence[Any]) -> Sizes:
+    return tuple([n if type(n) is int else n.node.value for n in extents])
+
+
+def row_major(sizes: Sizes) -> Sizes:
+    strides: list[IntExpr] = []
+    step: IntExpr = 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+def same(a: IntExpr, b: IntExpr) -> bool:
+    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
+
+
+def _all_same(left: Sizes, right: Sizes) -> bool:
+    return len(left) == len(right) and all(map(same, left, right))
+
+
+def _is_row_major(sizes: Sizes, strides: Sizes) -> bool:
+    expected: IntExpr = 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if not same(size, 1):
+            if not same(stride, expected):
+                return False
+            expected = expected * size
+    return True
+
+
+def _is_dense(sizes: Sizes, strides: Sizes) -> bool:
+    """Whether the dimensions certainly leave no gaps in some order."""
+    rest = [pair for pair in zip(sizes, strides, strict=True) if not same(pair[0], 1)]
+    expected: IntExpr = 1
+    while rest:
+        size = next((n for n, step in rest if same(step, expected)), 1)
+        if not at_least(size, 2):
+            return False
+        rest.remove((size, expected))
+        expected = expected * size
+    return True
+
+
+def guarded(condition: Condition) -> bool:
+    """Whether the condition holds in this call, guarded as PyTorch's rule would unless it is known
+    to."""
+    if isinstance(condition, bool):
+        return condition
+    context = _contexts[-1]
+    answer = None if context is None else context.truth(condition)
+    if answer is None:
+        raise Unusual
+    return answer
+
+
+def at_least(value: IntExpr, least: int) -> bool:
+    """Whether this is known, without a guard."""
+    context = _contexts[-1]
+    return lower_bound(value) >= least or (
+        context is not None and context.decide(ge(value, least)) is True)
+
+
+def require(condition: bool) -> None:
+    if not condition:
+        raise Unusual
+
+
+def _gives_way(size: IntExpr, other: IntExpr) -> bool:
+    """Whether a size that depends on data must be 1 or the other size, or eager raises."""
+    unknown = isinstance(size, Expr) and any(symbol_of(s).kind == "unbacked" for s in size.symbols)
+    return unknown and lower_bound(size) < 2 and lower_bound(other) >= 2
+
+
+def _loose(tensors: Sequence[FakeTensor]) -> bool:
+    """Whether the metadata serves operators that look at real sizes (not kernels)."""
+    symbols = getattr(tensors[0].fake_mode, "symbols", None)
+    return symbols is not None and not symbols.data.assuming
+
+
+def _broadcast(shapes: Sequence[Sizes], loose: bool = False) -> Sizes:
+    rank = max(map(len, shapes))
+    result: list[IntExpr] = [1] * rank
+    for shape in shapes:
+        for d, size in enumerate(shape, start=rank - len(shape)):
+            if same(result[d], 1) or (loose and _gives_way(result[d], size)):
+                result[d] = size
+            else:
+                fits = same(size, 1) or same(size, result[d])
+                require(fits or (loose and _gives_way(size, result[d])))
+    return tuple(result)
+
+
+def nonempty(sizes: Sequence[IntExpr]) -> bool:
+    return not any(same(size, 0) for size in sizes)
+
+
+# ------------------------------------------------------------------------------ elementwise
+
+_REAL: Final = frozenset(
+    {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32}
+)
+
+
+def _tensors(args: Sequence[Any]) -> list[FakeTensor]:
+    found = [a for a in args if type(a) is FakeTensor]
+    require(bool(found))
+    device = found[0].fake_device
+    require(all(t.fake_device == device for t in found))
+    return found
+
+
+def _elementwise(args: Sequence[Any], dtype: torch.dtype) -> list[Result]:
+    """One result of the broadcast shape, laid out as TensorIterator does."""
+    tensors = _tensors(args)
+    shapes = [sizes_of(t) for t in tensors]
+    strides = [strides_of(t) for t in tensors]
+    sizes = _broadcast(shapes, _loose(tensors))
+    require(nonempty(sizes))
+    layout = _iterated_layout(sizes, list(zip(shapes, strides, strict=True)))
+    return [Result(sizes, layout, dtype, tensors[0].fake_device)]
+
+
+def _iterated_layout(sizes: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes:
+    """The strides of an elementwise result of operands with these sizes and strides."""
+    first = operands[0][1]
+    alike = all(_all_same(shape, sizes) for shape, _ in operands)
+    if alike and all(_is_row_major(*operand) for operand in operands):
+        return row_major(sizes)
+    if not alike and all(_all_same(strides, row_major(shape)) for shape, strides in operands):
+        return row_major(sizes)
+    # Which operands are dense depends on which sizes are 1.
+    require(all(same(n, 1) or at_least(n, 2) for n in sizes))
+    if alike and _is_dense(sizes, first) and all(_all_same(t, first) for _, t in operands):
+        require(len(sizes) < 4 or 1 not in sizes or _all_same(first, _channels_last(sizes)))
+        return first
+    return _nested(sizes, [_broadcast_strides(sizes, *operand) for operand in operands])
+
+
+def _broadcast_strides(sizes: Sizes, shape: Sizes, strides: Sizes) -> Sizes:
+    """The operand's strides for the result's dimensions: 0 where it is repeated."""
+    new = len(sizes) - len(shape)
+    require(all(same(n, size) or same(n, 1) for n, size in zip(shape, sizes[new:], strict=True)))
+    kept = [stride if same(n, size) else 0
+            for size, n, stride in zip(sizes[new:], shape, strides, strict=True)]
+    return (*[0] * new, *kept)
+
+
+def _nested(sizes: Sizes, operands: Sequence[Sizes]) -> Sizes:
+    """Dense strides in the order of the operands' strides, as TensorIterator sorts dimensions."""
+    order = list(reversed(range(len(sizes))))  # from the innermost dimension
+    for place in range(1, len(order)):
+        for before in reversed(range(place)):
+            comparison = _inner_of(sizes, operands, order[before], order[place])
+            if comparison < 0:
+                break
+            if comparison > 0:
+                order[before], order[place] = order[place], order[before]
+                place = before
+    strides: list[IntExpr] = [1] * len(sizes)
+    step: IntExpr = 1
+    for d in order:
+        strides[d] = step
+        step = step * sizes[d]
+    return tuple(strides)
+
+
+def _inner_of(sizes: Sizes, operands: Sequence[Sizes], inner: int, outer: int) -> int:
+    """-1 if the dimensions are in order, 1 if they must be exchanged, 0 if either would do."""
+    for strides in operands:
+        a, b = strides[inner], strides[outer]
+        if same(a, 0) or same(b, 0):
+            continue
+        if same(a, b):
+            if _is_larger(sizes[inner], sizes[outer]):
+                return 1
+        else:
+            return 1 if _is_larger(a, b) else -1
+    return 0
+
+
+def _is_larger(a: IntExpr, b: IntExpr) -> bool:
+    larger = at_least(a - b, 1)
+    require(larger or at_least(b - a, 0))
+    return larger
+
+
+def _promoted(args: Sequence[Any]) -> torch.dtype:
+    """The common type of the operands: tensors before 0-d tensors before numbers."""
+    tensors = [a for a in args if type(a) is FakeTensor]
+    require(all(t.dtype in _REAL for t in tensors))
+    ranked = tuple((t.dtype, t.dim() > 0) for t in tensors)
+    numbers = tuple(_number_type(a) for a in args if type(a) is not FakeTensor)
+    return _common_type(ranked, numbers, torch.get_default_dtype())
+
+
+def _number_type(value: Any) -> type:
+    kind = type(value)
+    known = {torch.SymInt: int, torch.SymFloat: float}.get(kind, kind)
+    require(known in (int, float))
+    return known
+
+
+@cache
+def _common_type(
+    tensors: tuple[tuple[torch.dtype, bool], ...], numbers: tuple[type, ...], default: torch.dtype
+) -> torch.dtype:
+    result = None
+    for group in (
+        [dtype for dtype, whole in tensors if whole],
+        [dtype for dtype, whole in tensors if not whole],
+    ):
+        if group:
+            here = group[0]
+            for dtype in group[1:]:
+                here = torch.promote_types(here, dtype)
+            result = here if result is None else _lower_priority(result, here)
+    assert result is not None
+    if float in numbers and not result.is_floating_point:
+        return default
+    return result
+
+
+def _lower_priority(high: torch.dtype, low: torch.dtype) -> torch.dtype:
+    """The dtype with a group of lower rank, which matters only if its kind (float over int) is
+    higher."""
+    return low if low.is_floating_point and not high.is_floating_point else high
+
+
+def _as_float(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+def _operands(count: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+    require(len(args) >= count and not kwargs)
+    return args[:count]
+
+
+def _unary(to_float: bool) -> Rule:
+    def rule(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+        operands = _operands(1, args, {})
+        dtype = _promoted(operands)
+        return _elementwise(operands, _as_float(dtype) if to_float else dtype)
+
+    return rule
+
+
+def _binary(to_float: bool = False) -> Rule:
+    def rule(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+        require(all(name == "alpha" and type(v) is int for name, v in kwargs.items()))
+        operands = _operands(2, args, {})
+        dtype = _promoted(operands)
+        return _elementwise(operands, _as_float(dtype) if to_float else dtype)
+
+    return rule
+
+
+def _comparison(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    operands = _operands(2, args, kwargs)
+    _promoted(operands)
+    return _elementwise(operands, torch.bool)
+
+
+def _where(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    operands = _operands(3, args, kwargs)
+    require(type(operands[0]) is FakeTensor and operands[0].dtype is torch.bool)
+    require(all(type(a) is FakeTensor for a in operands))
+    return _elementwise(operands, _promoted(operands[1:]))
+
+
+def _register(rule: Rule, overload: str, names: str) -> None:
+    for name in names.split():
+        RULES[getattr(getattr(aten, name), overload)] = rule
+
+
+_register(_unary(to_float=False), "default", "relu neg floor ceil trunc sign silu gelu")
+_register(_unary(to_float=False), "default", "hardswish leaky_relu elu hardtanh hardsigmoid mish")
+_register(
+    _unary(to_float=True), "default", "sigmoid tanh exp log log2 log10 log1p expm1 sqrt rsqrt"
+)
+_register(_unary(to_float=True), "default", "sin cos tan asin acos atan sinh cosh erf reciprocal")
+for _overload in ("Tensor", "Scalar"):
+    _register(_binary(), _overload, "add sub mul")
+    _register(_binary(to_float=True), _overload, "div")
+    _register(_comparison, _overload, "eq ne lt le gt ge")
+_register(_binary(), "default", "maximum minimum")
+RULES[aten.pow.Tensor_Scalar] = _binary()
+RULES[aten.where.self] = _where
+
+
+# ------------------------------------------------------------------------------ matrix products
+
+
+def _matrix(tensor: Any, rank: int) -> Sizes:
+    require(type(tensor) is FakeTensor and tensor.dtype.is_floating_point)
+    sizes = sizes_of(tensor)
+    require(len(sizes) == rank and nonempty(sizes))
+    return sizes
+
+
+def _product(a: Any, b: Any, batch: int) -> list[Result]:
+    left, right = _matrix(a, 2 + batch), _matrix(b, 2 + batch)
+    require(a.dtype == b.dtype and same(left[-1], right[-2]))
+    require(_all_same(left[:batch], right[:batch]))
+    sizes = (*left[:-1], right[-1])
+    return [Result(sizes, row_major(sizes), a.dtype, _tensors((a, b))[0].fake_device)]
+
+
+def _mm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    require(len(args) == 2 and not kwargs)
+    return _product(args[0], args[1], 0)
+
+
+def _bmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    require(len(args) == 2 and not kwargs)
+    return _product(args[0], args[1], 1)
+
+
+def _addmm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    require(len(args) == 3)
+    (result,) = _product(args[1], args[2], 0)
+    require(args[0].dtype == result.dtype and args[0].fake_device == result.device)
+    require(_all_same(_broadcast([sizes_of(args[0]), result.sizes]), result.sizes))
+    return [result]
+
+
+RULES[aten.mm.default] = _mm
+RULES[aten.bmm.default] = _bmm
+RULES[aten.addmm.default] = _addmm
+
+
+# ------------------------------------------------------------------------------ convolutions
+
+
+def _convolution(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(x, weight, bias, stride, padding, dilation, transposed, output padding, groups)` of
+    row-major operands."""
+    require(len(args) == 9 and not kwargs)
+    x, weight, bias, *window, transposed, extra, groups = args
+    tensors = _tensors([t for t in (x, weight, bias) if t is not None])
+    require(all(t.dtype == x.dtype and t.dtype.is_floating_point for t in tensors))
+    sizes, kernel = sizes_of(x), sizes_of(weight)
+    rank = len(sizes) - 2
+    require(all(type(n) is int for numbers in (*window, extra) for n in numbers))
+    require(rank >= 1 and len(kernel) == rank + 2 and nonempty(kernel))
+    require(all(_all_same(strides_of(t), row_major(sizes_of(t))) for t in (x, weight)))
+    channels = kernel[0] if transposed else kernel[1] * groups
+    require(same(sizes[1], channels) or guarded(eq(sizes[1], channels)))
+    channels = kernel[1] * groups if transposed else kernel[0]
+    pixels = _windows(sizes[2:], kernel[2:], window, extra if transposed else None)
+    result = (sizes[0], channels, *pixels)
+    require(all(guarded(ge(n, 1)) for n in (*sizes, *result)))
+    return [Result(result, row_major(result), x.dtype, x.fake_device)]
+
+
+def _windows(
+    sizes: Sizes, kernel: Sizes, window: Sequence[Sequence[int]], extra: Sequence[int] | None = None
+) -> Sizes:
+    """The places of a window, given by steps, paddings and dilations. With ``extra`` sizes, the
+    number of pixels that so many places came from."""
+    result: list[IntExpr] = []
+    for d, size in enumerate(sizes):
+        step, padding, dilation = (n[d % len(n)] for n in window)
+        reach = dilation * (kernel[d % len(kernel)] - 1) + 1
+        if extra is not None:
+            result.append((size - 1) * step - 2 * padding + reach + extra[d % len(extra)])
+        else:
+            result.append(floor_div(size + 2 * padding - reach, step) + 1)
+    return tuple(result)
+
+
+def _max_pool(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(x, kernel, steps, paddings, dilations)` of a row-major image: the maxima, their places."""
+    require(2 <= len(args) <= 5 and not kwargs)
+    x, kernel, *given = args
+    defaults: list[Sequence[int]] = [[], [0], [1]]
+    window = [*given, *defaults[len(given):]]
+    steps, paddings, dilations = window
+    require(all(type(n) is int for n in (*kernel, *steps, *paddings, *dilations)))
+    sizes = sizes_of(x)
+    require(len(sizes) == 4 and _all_same(strides_of(x), row_major(sizes)))
+    require(2 * max(paddings) <= min(kernel))
+    places = _windows(sizes[2:], tuple(kernel), (steps or kernel, paddings, dilations))
+    result = (*sizes[:2], *places)
+    require(all(guarded(ge(n, 1)) for n in (*sizes, *result)))
+    return [Result(result, row_major(result), dtype, x.fake_device)
+            for dtype in (x.dtype, torch.int64)]
+
+
+def _padded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`constant_pad_nd` of a row-major tensor."""
+    require(2 <= len(args) <= 3 and not kwargs)
+    x, pads = args[0], values_of(args[1])
+    sizes = list(sizes_of(x))
+    require(nonempty(sizes) and _all_same(strides_of(x), row_major(tuple(sizes))))
+    require(len(pads) % 2 == 0 and len(pads) <= 2 * len(sizes))
+    for i in range(0, len(pads), 2):
+        sizes[-1 - i // 2] = sizes[-1 - i // 2] + pads[i] + pads[i + 1]
+    require(all(at_least(n, 1) for n in sizes))
+    return [Result(tuple(sizes), row_major(tuple(sizes)), x.dtype, x.fake_device)]
+
+
+RULES[aten.convolution.default] = _convolution
+RULES[aten.max_pool2d_with_indices.default] = _max_pool
+RULES[aten.constant_pad_nd.default] = _padded
+
+
+# ------------------------------------------------------------------------------ other families
+
+
+def _layer_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    require(len(args) == 5 and not kwargs)
+    x, normalized, *parameters = args[:4]
+    tensors = _tensors([x, *parameters])
+    require(all(t.dtype == x.dtype for t in tensors) and x.dtype in (torch.float32, torch.float64))
+    sizes, count = sizes_of(x), len(normalized)
+    inner = values_of(normalized)
+    require(0 < count <= len(sizes) and _all_same(sizes[-count:], inner) and nonempty(sizes))
+    require(_is_row_major(sizes, strides_of(x)))
+    statistics = (*sizes[:-count], *[1] * count)
+    return [
+        Result(shape, row_major(shape), x.dtype, x.fake_device)
+        for shape in (sizes, statistics, statistics)
+    ]
+
+
+def _embedding(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    table, indices = args[0], args[1]
+    require(type(table) is FakeTensor and type(indices) is FakeTensor and not kwargs)
+    require(indices.dtype in (torch.int64, torch.int32) and table.dim() == 2)
+    require(table.fake_device == indices.fake_device)
+    sizes = (*sizes_of(indices), sizes_of(table)[1])
+    require(nonempty(sizes))
+    return [Result(sizes, row_major(sizes), table.dtype, table.fake_device)]
+
+
+def _reduction(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """A reduction over given dimensions of a row-major float tensor."""
+    require(2 <= len(args) <= 3 and not kwargs and type(args[0]) is FakeTensor)
+    x, dims = args[0], args[1]
+    keep = len(args) == 3 and args[2] is True
+    sizes = sizes_of(x)
+    require(x.dtype.is_floating_point and isinstance(dims, list | tuple) and len(dims) > 0)
+    require(nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
+    require(all(-len(sizes) <= d < len(sizes) for d in dims))
+    gone = {d % len(sizes) for d in dims}
+    require(len(gone) == len(dims))
+    kept = [1 if d in gone else n for d, n in enumerate(sizes) if keep or d not in gone]
+    return [Result(tuple(kept), row_major(tuple(kept)), x.dtype, x.fake_device)]
+
+
+def _extremes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """Not for empty tensors, which have no largest element."""
+    require(type(args[0]) is FakeTensor and all(at_least(n, 1) for n in sizes_of(args[0])))
+    return _reduction(args, kwargs)
+
+
+def _copy(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`clone` and conversions to another dtype, on the same device."""
+    x = args[0]
+    require(type(x) is FakeTensor and len(args) == 1)
+    require(kwargs.keys() <= {"dtype", "layout", "device", "memory_format", "non_blocking"})
+    require(kwargs.get("layout") in (None, torch.strided))
+    require(kwargs.get("device") in (None, x.fake_device))
+    sizes, strides = sizes_of(x), strides_of(x)
+    require(nonempty(sizes))
+    form = kwargs.get("memory_format")
+    require(form in (None, torch.preserve_format, torch.contiguous_format))
+    layout = row_major(sizes)
+    if form is not torch.contiguous_format:
+        require(_is_row_major(sizes, strides) or _is_dense(sizes, strides))
+        layout = strides
+    return [Result(sizes, layout, kwargs.get("dtype") or x.dtype, x.fake_device)]
+
+
+def _joined(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`cat`: of tensors of one rank and dtype that are not laid out as channels-last."""
+    pieces, shapes, d = _pieces(args, kwargs, 0)
+    rank = len(shapes[0])
+    require(all(len(s) == rank and nonempty(s) for s in shapes))
+    require(all(same(s[i], shapes[0][i]) for s in shapes for i in range(rank) if i != d))
+    size: IntExpr = 0
+    for shape in shapes:
+        size = size + shape[d]
+    return _row_major_result((*shapes[0][:d], size, *shapes[0][d + 1 :]), pieces)
+
+
+def _stacked(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    pieces, shapes, d = _pieces(args, kwargs, 1)
+    require(nonempty(shapes[0]) and all(_all_same(s, shapes[0]) for s in shapes))
+    return _row_major_result((*shapes[0][:d], len(pieces), *shapes[0][d:]), pieces)
+
+
+def _pieces(
+    args: Sequence[Any], kwargs: Mapping[str, Any], new: int
+) -> tuple[list[FakeTensor], list[Sizes], int]:
+    """Tensors, their sizes, and the dimension in a result with ``new`` more dimensions."""
+    require(1 <= len(args) <= 2 and not kwargs)
+    pieces, dim = args[0], args[1] if len(args) > 1 else 0
+    shapes = [sizes_of(piece) for piece in pieces]
+    rank = len(shapes[0]) + new if shapes else 0
+    require(type(dim) is int and -rank <= dim < rank)
+    return pieces, shapes, dim % rank
+
+
+def _row_major_result(sizes: Sizes, pieces: Sequence[FakeTensor]) -> list[Result]:
+    tensors = _tensors(pieces)
+    require(len(tensors) == len(pieces) and all(t.dtype == tensors[0].dtype for t in tensors))
+    if len(sizes) in (4, 5):  # else there is no channels-last form
+        layouts = [strides_of(t) for t in tensors]
+        require(any(len(steps) > 3 and at_least(steps[1] - steps[-1], 1) for steps in layouts))
+    return [Result(sizes, row_major(sizes), tensors[0].dtype, tensors[0].fake_device)]
+
+
+def _range(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`arange(end)`, `arange(start, end)`, `arange(start, end, step)` of ints."""
+    require(all(type(n) in (int, torch.SymInt) for n in args))
+    require(kwargs.get("layout") in (None, torch.strided))
+    numbers = values_of(args)
+    start, end = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
+    step = numbers[2] if len(numbers) == 3 else 1
+    require(isinstance(step, int) and step > 0 and at_least(end - start, 1))
+    require(kwargs.get("dtype") is None or kwargs["dtype"] in _REAL)
+    length = floor_div(end - start + (step - 1), step)
+    device = kwargs.get("device") or torch.device("cpu")
+    require(device.type == "cpu" or device.index is not None)
+    return [Result((length,), (1,), kwargs.get("dtype") or torch.int64, device)]
+
+
+RULES[aten.clone.default] = _copy
+RULES[aten._to_copy.default] = _copy
+RULES[aten.cat.default] = _joined
+RULES[aten.stack.default] = _stacked
+for _overload in ("default", "start", "start_step"):
+    RULES[getattr(aten.arange, _overload)] = _range
+RULES[aten.native_layer_norm.default] = _layer_norm
+RULES[aten.embedding.default] = _embedding
+RULES[aten.sum.dim_IntList] = _reduction
+RULES[aten.mean.dim] = _reduction
+RULES[aten.amax.default] = _extremes
+RULES[aten.amin.default] = _extremes
+
+
+# ------------------------------------------------------------------------------ resized images
+
+
+def _resized(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(image, sizes, ...)`: the sizes of its pixels."""
+    require(type(args[0]) is FakeTensor and not kwargs)
+    return _image(args[0], (*args[0].shape[:2], *args[1]))
+
+
+def _resized_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(gradient, sizes after, sizes before, ...)`: all sizes, those of batch and channels too."""
+    require(type(args[0]) is FakeTensor and not kwargs)
+    return _image(args[0], args[2])
+
+
+def _image(given: FakeTensor, wanted: Sequence[Any]) -> list[Result]:
+    """An image laid out as another one."""
+    sizes, before, strides = values_of(wanted), sizes_of(given), strides_of(given)
+    require(len(sizes) == len(before) >= 3)
+    require(all(guarded(ge(n, 1)) for n in (*before, *sizes)))
+    if _is_row_major(before, strides):
+        layout = row_major(sizes)
+    else:  # GPUs turn images of few channels
+        require(given.fake_device.type == "cpu" and len(sizes) > 3)
+        require(_all_same(strides, _channels_last(before)))
+        layout = _channels_last(sizes)
+    return [Result(sizes, layout, given.dtype, given.fake_device)]
+
+
+def _channels_last(sizes: Sizes) -> Sizes:
+    batch, *pixels = row_major((sizes[0], *sizes[2:], sizes[1]))[:-1]
+    return (batch, 1, *pixels)
+
+
+for _name in ("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+              "upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
+              "upsample_bicubic2d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+              "_upsample_nearest_exact3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
+    RULES[getattr(aten, _name).default] = _resized
+    RULES[getattr(aten, f"{_name}_backward").default] = _resized_gradient
+
+
+# ------------------------------------------------------------------------------ gradients
+
+
+def _shrunk_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(gradient, input, a number)`: elementwise."""
+    operands = _operands(2, args, {})
+    return _elementwise(operands, _promoted(operands))
+
+
+def _margin_gradient(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Result]:
+    """`(gradient, input, ...)`: the gradient of the input, row-major."""
+    x = args[1]
+    require(type(x) is FakeTensor and x.dtype in _REAL)
+    sizes = sizes_of(x)
+    require(nonempty(sizes) and _is_row_major(sizes, strides_of(x)))
+    return [Result(sizes, row_major(sizes), x.dtype, x.fake_device)]
+
+
+_register(_shrunk_gradient, "default", "hardshrink_backward softshrink_backward")
+_register(_margin_gradient, "default",
+          "multi_margin_loss_backward multilabel_margin_loss_backward")
