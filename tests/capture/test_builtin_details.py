@@ -565,6 +565,25 @@ def test_a_deque_that_changes_while_it_looks_for_what_to_remove() -> None:
     check(f, (X,), breaks=None)
 
 
+def test_a_list_extended_by_a_generator_that_reads_what_was_added() -> None:
+    def halves(items: Any) -> Any:
+        while len(items) < 4:
+            yield items[-1] / 2
+        raise ValueError("full")
+
+    def f(x: Any) -> Any:
+        first, second, third = [x], [x], deque([x], maxlen=3)
+        first.extend(first[-1] * n for n in range(2, 4))
+        refused(lambda: second.extend(halves(second)))
+        third.extend(third[0] + third[-1] for _ in range(4))
+        third.extendleft(third[0] - 1 for _ in range(2))
+        third.extend(third)
+        first += (len(first) for _ in range(2))
+        return first, second, third
+
+    check(f, (X,), graphs=1, breaks=0)
+
+
 def starred(a, /, b, *args, c=3, d, **kw):
     return a, b, args, c, d, kw
 

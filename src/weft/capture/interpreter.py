@@ -489,13 +489,18 @@ class Interpreter:
         return list(self.force(value).iterate(self))
 
     def to_list(self, value: SymbolicValue) -> list[SymbolicValue]:
-        """`list(value)`, which asks the class for a length hint and so may run its code."""
+        """`list(value)`."""
+        return list(self.each_of(value))
+
+    def each_of(self, value: SymbolicValue) -> Iterable[SymbolicValue]:
+        """The items that `list(value)` takes, one at a time. It asks the class for a length hint
+        and so may run its code."""
         value = self.force(value)
         if not gives_length(value):
-            return self.unpack(value)
+            return value.iterate(self)
         iterator = value.iter(self)
         self.call(self.wrap_fixed(operator.length_hint, "length_hint"), [value])
-        return list(drain(self, iterator))
+        return drain(self, iterator)
 
     def constants(self, values: Iterable[SymbolicValue]) -> list[Any] | None:
         """The Python objects of the values if all are constant, else None."""

@@ -51,9 +51,10 @@ class DequeValue(GrowingValue):
             self.items = self.items[extra:] if from_left else self.items[:-extra]
 
     def append(self, items: Iterable[SymbolicValue]) -> None:
-        super().append(items)
-        if not self.unread:
-            self._drop(from_left=True)
+        for item in items:
+            super().append([item])
+            if not self.unread:
+                self._drop(from_left=True)
 
     def like(self, items: Iterable[SymbolicValue]) -> SequenceValue:
         return DequeValue(items, self.maxlen)
@@ -144,13 +145,21 @@ class DequeValue(GrowingValue):
         return self.m_extendleft(tx, [_one(args)], kwargs)
 
     def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.append(tx.unpack(args[0]))
-        return self._note_change(tx)
+        for item in self._items_of(tx, args[0]):
+            self.append([item])
+            self._note_change(tx)
+        return NONE
 
     def m_extendleft(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.items[:0] = reversed(tx.unpack(args[0]))
-        self._drop(from_left=False)
-        return self._note_change(tx)
+        for item in self._items_of(tx, args[0]):
+            self.items.insert(0, item)
+            self._drop(from_left=False)
+            self._note_change(tx)
+        return NONE
+
+    def _items_of(self, tx: Interpreter, other: SymbolicValue) -> Iterable[SymbolicValue]:
+        """The items to add, one at a time, since a generator may look at those before."""
+        return tx.unpack(other) if other is self else tx.force(other).iterate(tx)
 
     def m_insert(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if len(self.items) == self.maxlen:

@@ -284,8 +284,9 @@ class GrowingValue(SequenceValue):
         self._read = None
 
     def append(self, items: Iterable[SymbolicValue]) -> None:
-        """Add items at the end."""
-        (self._items if self._read is None else self.added).extend(items)
+        """Add items at the end, each at once: a generator of them may look at those before."""
+        for item in items:
+            (self._items if self._read is None else self.added).append(item)
 
     def real(self) -> Any:
         return self.original
@@ -321,8 +322,7 @@ class ListValue(GrowingValue):
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
         if op == "iadd" and not reflected:
-            self.append(tx.to_list(other))
-            self.changed(tx)
+            self.m_extend(tx, [other], {})
             return self
         if op == "imul" and not reflected:
             self.items = evaluate(tx, lambda: self.items * other.constant())
@@ -350,8 +350,8 @@ class ListValue(GrowingValue):
         return NONE
 
     def m_extend(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        self.append(tx.to_list(args[0]))
         self.changed(tx)
+        self.append(tx.each_of(args[0]))
         return NONE
 
     def m_insert(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -415,8 +415,9 @@ class ListValue(GrowingValue):
     def m___init__(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         if kwargs or len(args) > 1:
             raise graph_break("unknown-operation", "arguments of list.__init__")
-        self.items = tx.to_list(args[0]) if args else []
+        self.items = []
         self.changed(tx)
+        self.append(tx.each_of(args[0]) if args else [])
         return NONE
 
 
@@ -426,9 +427,9 @@ class _SeenWhileSorting(list[SymbolicValue]):
 
     touched = False
 
-    def extend(self, items: Iterable[SymbolicValue]) -> None:
-        super().extend(items)
-        self.touched = self.touched or bool(self)
+    def append(self, item: SymbolicValue) -> None:
+        self.touched = True
+        super().append(item)
 
     def insert(self, index: SupportsIndex, item: SymbolicValue) -> None:
         self.touched = True
