@@ -328,7 +328,8 @@ class FrameCompiler:
             graph = without_modes(graph)
         replacement, text = emit.finish(graph, inputs, code)
         with events.stage("guards"):
-            tx.guard_aliases()
+            tx.identities.finish()
+            tx.outside.guard_aliases(tx.effects)
             add_shape_guards(tx)
             add_input_tests(tx)
             nodes, tree_checks, n_slots = tx.guards.lower(modes)

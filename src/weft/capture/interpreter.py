@@ -25,6 +25,7 @@ from weft.capture.frame import Frame
 from weft.capture.graph import GraphBuilder
 from weft.capture.guards.guard_set import GuardSet
 from weft.capture.guards.identity_guards import IdentityGuards
+from weft.capture.guards.outside_objects import OutsideObjects
 from weft.capture.interpreter_state import (
     AutogradState,
     ClassState,
@@ -40,7 +41,7 @@ from weft.capture.skips import is_standard_library
 from weft.capture.source import Source, SourceTree
 from weft.capture.state import GlobalState
 from weft.capture.values.attributes import gives_length
-from weft.capture.values.base import MISSING, LazyValue, SymbolicValue, drain
+from weft.capture.values.base import LazyValue, SymbolicValue, drain
 from weft.capture.values.constant import constant
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.numbers.data_numbers import note_checks
@@ -110,6 +111,7 @@ class Interpreter:
         self.guards = GuardSet(self.tree)
         self.guards.stack = self.stack
         self.identities = IdentityGuards(self.guards)
+        self.outside = OutsideObjects(self.guards)
         self.builder: Any = GraphBuilder()
         """Where calls are recorded: the graph, or the subgraph under construction."""
         self.effects = SideEffects()
@@ -128,9 +130,6 @@ class Interpreter:
         """Outside objects whose variables the root frame has deleted."""
         self.ignored_warnings: list[Any] = []
         """Warning filters of the program that ignore warnings (`ignored_warnings`)."""
-        self._wrapped: dict[int, tuple[Any, SymbolicValue]] = {}
-        """Objects from outside and the values that stand for them, by the objects' ids."""
-        self._forgotten: list[Any] = []
         self._raised_at: dict[int, tuple[SymbolicValue, int]] = {}
         # Where the interpretation is, and its limits.
         self.step = 0
@@ -329,14 +328,12 @@ class Interpreter:
 
     def wrap(self, obj: Any, source: Source | None) -> SymbolicValue:
         """The value of an object from outside the frame; adds the guards that it needs."""
-        key = id(obj)
-        known = self._wrapped.get(key)
+        known = self.outside.value_of(obj)
         if known is not None:
-            value = known[1]
-            if source is not None and source is not value.source:
-                self._guard_same(value, source)
-            return value
-        special = IDENTITY.get(key)
+            if source is not None and source is not known.source:
+                self.outside.guard_same(known, source)
+            return known
+        special = IDENTITY.get(id(obj))
         if special is not None:
             if source is not None:
                 self.guards.add(source, "is", obj)
@@ -344,24 +341,11 @@ class Interpreter:
         else:
             value = wrapper_of(type(obj))(self, obj, source)
         if not value.is_constant and not isinstance(value, SymbolicNumberValue):
-            self.remember(obj, value)
+            self.outside.remember(obj, value)
             namespace = getattr(value, "attributes", None)
             if namespace.__class__ is DictValue:
-                self._share(value, namespace)
+                self.outside.share_namespace(value, namespace)
         return value
-
-    def _share(self, owner: Any, namespace: DictValue) -> None:
-        """Make an object's `__dict__` one value, however the program reaches it (`vars(x)` in a
-        variable)."""
-        original = namespace.original
-        if original is None or namespace.source is None:
-            return
-        known = self._wrapped.get(id(original))
-        if known is None:
-            self.remember(original, namespace)
-        elif known[1] is not namespace:
-            owner.use_namespace(known[1])
-            self._guard_same(known[1], namespace.source)
 
     def wrap_symbolic_number(self, obj: Any, source: Source | None) -> SymbolicValue | None:
         """A symbolic value for an outside int or float that changes between calls, or None."""
@@ -370,10 +354,6 @@ class Interpreter:
     def line(self) -> SourceLine | None:
         """The current line of the program."""
         return None if self.frame is None else self.frame.where()
-
-    def remember(self, obj: Any, value: SymbolicValue) -> None:
-        """Let `value` stand for `obj` from now on."""
-        self._wrapped[id(obj)] = (obj, value)
 
     def hide_models(self) -> None:
         """Remove the models from the `__subclasses__` of the program's classes."""
@@ -385,7 +365,7 @@ class Interpreter:
         """Drop the references to the program's objects: the interpreter itself is freed much
         later."""
         self.hide_models()
-        self._wrapped.clear()
+        self.outside.clear()
         self._raised_at.clear()
         self.early_ends = EarlyEnds()
         self.deleted.clear()
@@ -406,29 +386,6 @@ class Interpreter:
         changed = [v.real() for v in self.effects.touched() if isinstance(v, SymbolicValue)]
         return any(value is obj for value in changed for obj in objects)
 
-    def is_known(self, obj: Any) -> bool:
-        """Whether the object was wrapped before."""
-        return id(obj) in self._wrapped
-
-    def unremember(self, obj: Any) -> None:
-        """Undo `remember`: the object stands for itself again."""
-        self._wrapped.pop(id(obj), None)
-        self._forgotten.append(obj)
-
-    def _guard_same(self, value: SymbolicValue, source: Source) -> None:
-        """Guard that `source` holds the object that `value` stands for, as it did in this call."""
-        obj = value.real()
-        if any(key[0] == "is" for key in source.checks):
-            return
-        if value.source is None or any(key[0] == "is" for key in value.source.checks):
-            if obj is not MISSING:
-                self.guards.add(source, "is", obj)
-            return
-        if value.source.is_fixed:
-            self.guards.add(source, "is", value.source.accessor[1])
-            return
-        self.guards.same(value.source, source)
-
     def wrap_new(self, obj: Any) -> SymbolicValue:
         """The value of an object that capture made itself: no source, no guards."""
         return wrapper_of(type(obj))(self, obj, None)
@@ -440,26 +397,14 @@ class Interpreter:
 
     def globals_of(self, namespace: dict[str, Any]) -> DictValue:
         """The dictionary value of a module's globals."""
-        known = self._wrapped.get(id(namespace))
+        known = self.outside.value_of(namespace)
         if known is not None:
-            return known[1]  # type: ignore[return-value]
+            return known  # type: ignore[return-value]
         name = namespace.get("__name__", "globals")
         value = DictValue(self.tree.object(namespace, f"{name}"), namespace)
         value.is_namespace = True
-        self.remember(namespace, value)
+        self.outside.remember(namespace, value)
         return value
-
-    def guard_aliases(self) -> None:
-        """Guard that no changed object is also one of the others that were read."""
-        self.identities.finish()
-        changed = [v for v in self.effects.touched() if v.source is not None]
-        for kind in {identity_kind(v) for v in changed} - {types.CellType}:
-            known = [v for _, v in self._wrapped.values()
-                     if v.source is not None and not v.is_constant and identity_kind(v) is kind]
-            sources = {owner_source(v): None for v in (*known, *changed)
-                       if identity_kind(v) is kind and not _is_own(owner_source(v))}
-            if any(not s.is_fixed for s in sources):
-                self.guards.distinct(list(sources))
 
     # -- operations -------------------------------------------------------------------------------
 
@@ -551,31 +496,3 @@ def resumable_step(frame: Frame) -> int:
             step = inner.caller.step
         inner = inner.caller
     return step
-
-
-def owner_source(value: SymbolicValue) -> Source:
-    """The value's source; for a `__dict__` the source of the object that owns it."""
-    source = value.source
-    assert source is not None
-    if source.accessor[0] == "instance_dict" and source.base is not None:
-        return source.base
-    return source
-
-
-def identity_kind(value: SymbolicValue) -> Any:
-    """What an object could be confused with: objects of its type.
-
-    A `__dict__` is confused with those of objects of its owner's type, since its source names the
-    owner.
-    """
-    assert value.source is not None
-    if value.source.accessor[0] == "instance_dict":
-        return getattr(value, "owner_type", dict)
-    return value.python_type()
-
-
-def _is_own(source: Source) -> bool:
-    """Whether only its owner refers to the object, as with nn.Module's `_parameters`."""
-    parent = source.base
-    return (parent is not None and parent.accessor[0] == "instance_dict"
-            and str(source.accessor[-1]).startswith("_"))

@@ -273,7 +273,7 @@ def _set_grad(tx: Interpreter, value: TensorValue, new: SymbolicValue) -> None:
         raise graph_break("operator-failed", f"{new!r} as a gradient")
     elif value.source is not None and "grad" not in value.written:
         old = value.original.grad
-        if old is None or not tx.is_known(old):
+        if old is None or tx.outside.value_of(old) is None:
             tx.effects.forget_gradient(value)
     value.write(tx, "grad", new)
 

@@ -291,7 +291,7 @@ def _wrap_number(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVa
     if obj == obj:
         return ConstantValue(obj)
     value = ConstantValue(obj, source)  # NaN equals nothing: which one it is may matter
-    tx.remember(obj, value)
+    tx.outside.remember(obj, value)
     return value
 
 

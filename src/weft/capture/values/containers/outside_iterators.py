@@ -223,7 +223,7 @@ def _claim(value: SymbolicValue) -> bool:
 
 @wraps(enumerate)
 def _wrap_enumerate(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
-    if source is None or source.is_fixed or tx.is_known(_parts(obj)[0]):
+    if source is None or source.is_fixed or tx.outside.value_of(_parts(obj)[0]) is not None:
         return unknown(tx, obj, source)
     tx.guards.add(source, "type_is", enumerate)
     (inner, inner_place), (count, count_place) = _part_sources(obj, source)

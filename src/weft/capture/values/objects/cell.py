@@ -34,16 +34,16 @@ class CellValue(SymbolicValue):
     @staticmethod
     def outside(tx: Interpreter, cell: Any, source: Source, name: str) -> CellValue:
         """The value of an existing cell."""
-        known = tx._wrapped.get(id(cell))
+        known = tx.outside.value_of(cell)
         if known is not None:
-            return known[1]  # type: ignore[return-value]
+            return known  # type: ignore[return-value]
         try:
             inner = source.child(("attr", "cell_contents"), "contents", name)
             contents: SymbolicValue | None = LazyValue(inner, cell.cell_contents)
         except ValueError:
             contents = None
         value = CellValue(contents, source, cell)
-        tx.remember(cell, value)
+        tx.outside.remember(cell, value)
         return value
 
     def real(self) -> Any:

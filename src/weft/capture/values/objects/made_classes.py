@@ -3,8 +3,8 @@
 Place in the pipeline: above `classes`. The class body is interpreted; then a real class, the
 *model*, is made of stand-ins for what the body defined: functions with empty cells, objects without
 contents. Attribute lookup works on the model as on any class, and the interpreter knows each
-stand-in (`tx.remember`) as the value that it stands for. If the class escapes, the replacement
-makes it again::
+stand-in (`tx.outside`) as the value that it stands for. If the class escapes, the replacement makes
+it again::
 
     class Local:                          # model: type("Local", (), {"f": <stand-in>})
         def f(self): return x             # replacement: t0 = type("Local", (), {"f": t1})
@@ -310,7 +310,7 @@ def stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     if make is None:
         raise graph_break("unknown-operation", f"{value!r} as an attribute of a class")
     made = tx.classes.stand_ins[value] = make(tx, value)
-    tx.remember(made, value)
+    tx.outside.remember(made, value)
     return made
 
 
@@ -387,7 +387,7 @@ def _dataclass(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         raise graph_break("unknown-operation", f"making {target!r} a dataclass")
     made = evaluate(tx, lambda: _process(target.constant(), *chosen, **named))
     for field in vars(made)["__dataclass_fields__"].values():
-        tx.unremember(field)  # the decorator has completed it: it does not change any more
+        tx.outside.forget(field)  # the decorator has completed it: it does not change any more
     in_place = made is target.constant()
     return register(tx, made, ProcessedClass(_process, [recipe, *options], kwargs,
                                              in_place=in_place))
