@@ -15,7 +15,7 @@ from typing import Final
 
 import torch
 
-from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
+from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.target import compile_kernels
 from weft.shapes.algebra.expr import loop_index
 

@@ -16,7 +16,7 @@ import torch
 
 from tools.kernel_comparison import Report, compared_kernels, main
 from weft.codegen import cpp
-from weft.codegen.loop_ir import Kernel
+from weft.codegen.ir.loop_ir import Kernel
 
 
 def run_on_cpu(kernel: Kernel, arguments: Sequence[Any]) -> None:

@@ -20,7 +20,7 @@ import torch
 import weft
 from benchmarks.small_models import NotBuildable, build, on_device
 from weft.codegen import targets
-from weft.codegen.loop_ir import Kernel
+from weft.codegen.ir.loop_ir import Kernel
 
 Call = Callable[..., None]
 OtherWay = Callable[[Kernel, Sequence[Any]], None]

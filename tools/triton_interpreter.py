@@ -31,10 +31,10 @@ from triton.runtime.interpreter import TensorHandle
 
 from tools.kernel_comparison import Report, compared_kernels, main
 from weft.aot.tracing import record_special
-from weft.codegen import recomputed, schedule
-from weft.codegen.dtypes import to_torch
-from weft.codegen.loop_ir import Kernel
+from weft.codegen.ir.dtypes import to_torch
+from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.lowering import variance
+from weft.codegen.scheduling import recomputed, schedule
 from weft.codegen.triton import prelude
 from weft.codegen.triton.emit import TritonSource
 from weft.codegen.triton.target import spell

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import weft
-from weft.codegen.call_sequence import plain_strides
+from weft.codegen.calls.call_sequence import plain_strides
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.codegen.compiling import check
-from weft.codegen import gemm_calls
+from weft.codegen.calls import gemm_calls
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tests.codegen.compiling import check, compiled
 from weft.codegen.domain import Domain, refine
-from weft.codegen.loop_ir import Load
+from weft.codegen.ir.loop_ir import Load
 from weft.config import config
 
 

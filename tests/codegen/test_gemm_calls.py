@@ -7,7 +7,7 @@ import torch
 import torch.fx
 
 from weft.backends.inductor import compile_fx
-from weft.codegen import gemm_calls
+from weft.codegen.calls import gemm_calls
 from weft.config import config
 from weft.diagnostics import events
 from weft.runtime.gemm_speed import onednn_is_faster, onednn_linear

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from weft.codegen.interpret import from_torch_tensor, run_kernel
-from weft.codegen.loop_ir import (
+from weft.codegen.ir.interpret import from_torch_tensor, run_kernel
+from weft.codegen.ir.loop_ir import (
     BufferArg,
     InvalidKernel,
     Kernel,

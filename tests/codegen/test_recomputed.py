@@ -10,9 +10,9 @@ import torch
 
 import weft
 from weft.codegen import compile as compile_steps
-from weft.codegen import schedule
 from weft.codegen.access import analyse
-from weft.codegen.groups import Group
+from weft.codegen.scheduling import schedule
+from weft.codegen.scheduling.groups import Group
 from weft.diagnostics import events
 
 

@@ -1,6 +1,6 @@
 """When steps run that depend on nothing but saved values."""
 
-from weft.codegen.step_order import StepOrder
+from weft.codegen.scheduling.step_order import StepOrder
 
 KB = 1 << 10
 

@@ -12,9 +12,9 @@ import torch
 
 from tests.codegen_cpp.checking import Buffers, builder, check, check_all, flat
 from weft.codegen.cpp import compile_kernels, source_of
-from weft.codegen.dtypes import to_torch
-from weft.codegen.loop_ir import Indirect, Kernel, KernelBuilder
-from weft.codegen.scalar_ops import REDUCTIONS
+from weft.codegen.ir.dtypes import to_torch
+from weft.codegen.ir.loop_ir import Indirect, Kernel, KernelBuilder
+from weft.codegen.ir.scalar_ops import REDUCTIONS
 from weft.config import config
 from weft.shapes.algebra.expr import IntExpr, symbol
 

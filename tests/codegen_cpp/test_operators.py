@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.codegen_cpp.checking import builder, check, flat
-from weft.codegen.dtypes import to_torch
-from weft.codegen.loop_ir import Kernel, Node
-from weft.codegen.scalar_ops import OPS, ScalarOp
+from weft.codegen.ir.dtypes import to_torch
+from weft.codegen.ir.loop_ir import Kernel, Node
+from weft.codegen.ir.scalar_ops import OPS, ScalarOp
 
 FLOATS = ("f32", "f64")
 INTS = ("i64", "i32", "i16", "i8", "u8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
+from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.shapes.algebra.expr import loop_index, symbol
 
 ROWS, COLUMNS = symbol("s0", 2), symbol("s1", 2)

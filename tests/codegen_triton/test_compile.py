@@ -11,7 +11,7 @@ import pytest
 
 import weft
 from tests.codegen_triton.kernels import repeat
-from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
+from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.emit import emit
 from weft.codegen.triton.sized import Forms
 from weft.codegen.triton.target import spell

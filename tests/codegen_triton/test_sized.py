@@ -8,7 +8,7 @@ import pytest
 
 from tests.codegen_triton.kernels import COLUMNS, ROWS, repeat
 from weft._cuda import reciprocal
-from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
+from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar
 from weft.codegen.triton.sized import WORTH_A_FORM, Form, Forms, SizedKernel
 from weft.codegen.triton.target import spell
 from weft.shapes.algebra.expr import loop_index, symbol

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.codegen.interpret import run_kernel
-from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar, verify
+from weft.codegen.ir.interpret import run_kernel
+from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar, verify
 from weft.codegen.triton.split import split_in, split_reduction
 from weft.codegen.triton.tiling import choose_tiling
 from weft.shapes.algebra.expr import loop_index, subs, symbol

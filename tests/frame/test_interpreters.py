@@ -32,7 +32,7 @@ def sources() -> list[str]:
     """The C files of weft._frame, as setup.py lists them."""
     text = (ROOT / "setup.py").read_text()
     body = text.split('"weft._frame"')[1].split("extension(")[0]
-    return [str(ROOT / name) for name in re.findall(r'"(csrc/\w+\.c)"', body)]
+    return [str(ROOT / name) for name in re.findall(r'"(csrc/[\w/]+\.c)"', body)]
 
 
 def build(library: Path, include: str, *flags: str) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from weft.codegen.dtypes import to_torch
-from weft.codegen.interpret import from_torch_tensor, run_kernel
-from weft.codegen.loop_ir import Kernel, KernelBuilder, LoopVar
-from weft.codegen.scalar_ops import OPS
+from weft.codegen.ir.dtypes import to_torch
+from weft.codegen.ir.interpret import from_torch_tensor, run_kernel
+from weft.codegen.ir.loop_ir import Kernel, KernelBuilder, LoopVar
+from weft.codegen.ir.scalar_ops import OPS
 from weft.shapes.algebra.expr import loop_index, symbol
 
 FLOATS = ["f32", "f64"]

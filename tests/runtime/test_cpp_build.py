@@ -15,7 +15,7 @@ import torch
 
 from tests.codegen_cpp.checking import builder, flat
 from weft.codegen.cpp import compile_kernels
-from weft.codegen.loop_ir import Kernel
+from weft.codegen.ir.loop_ir import Kernel
 from weft.config import config
 from weft.errors import CompilationFailed, CompilerNotFound
 from weft.runtime import compile_pool, cpp_build

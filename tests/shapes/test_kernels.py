@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 import weft
 from weft.codegen.cpp.segments import segments
-from weft.codegen.loop_ir import KernelBuilder, LoopVar, Op
+from weft.codegen.ir.loop_ir import KernelBuilder, LoopVar, Op
 from weft.shapes.algebra.expr import IntExpr, loop_index, symbol
 
 pytestmark = pytest.mark.usefixtures("fresh")

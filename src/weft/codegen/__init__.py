@@ -2,12 +2,11 @@
 
 Place in the pipeline: after the passes; `compile.compile_graph` lists the steps. By role:
 
-- the IR: `dtypes`, `scalar_ops`, `loop_ir`, `simplify`, `interpret` (NumPy, the oracle);
-- ATen → formulas: `values`, `lowering/`, `access`;
-- which formulas share a kernel: `domain`, `groups`, `schedule`, `recomputed`, `step_order`,
-  `occupancy`;
-- kernels: `kernels`, `loop_transforms`, `targets`, `cpp/`, `triton/`;
-- the call sequence: `memory`, `wrapper`, `call_sequence`, `library_calls`, `gemm_calls`.
+- ATen → formulas: `values`, `lowering/`;
+- what formulas read and write, and how often: `access`, `domain`, `occupancy`;
+- which of them share a kernel: `scheduling/`;
+- kernels: `kernels`, `loop_transforms` (in the loop IR: `ir/`), `targets`, `cpp/`, `triton/`;
+- the call sequence: `calls/`.
 """
 
 from weft.codegen.compile import Artifact, compile_graph

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import final
 
 from weft.codegen.domain import Domain
-from weft.codegen.loop_ir import Load, LoopVar, Node, Op, index_exprs
-from weft.codegen.scalar_ops import DEAR
+from weft.codegen.ir.loop_ir import Load, LoopVar, Node, Op, index_exprs
+from weft.codegen.ir.scalar_ops import DEAR
 from weft.codegen.values import Computed, Emitter, Shape
 from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbols
 

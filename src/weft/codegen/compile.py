@@ -18,14 +18,14 @@ import torch
 from torch.fx import GraphModule
 
 from weft.codegen import targets
-from weft.codegen.groups import Group, device_of
+from weft.codegen.calls.memory import plan_memory
+from weft.codegen.calls.wrapper import write_calls
+from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.kernels import build_kernel
-from weft.codegen.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
-from weft.codegen.memory import plan_memory
-from weft.codegen.schedule import Schedule, make_schedule
+from weft.codegen.scheduling.groups import Group, device_of
+from weft.codegen.scheduling.schedule import Schedule, make_schedule
 from weft.codegen.values import ExternCall
-from weft.codegen.wrapper import write_calls
 from weft.diagnostics import events
 from weft.runtime.generated_code import load
 from weft.shapes.algebra.expr import Expr, IntExpr, subs

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from weft.codegen.access import emitter_for, evaluate
-from weft.codegen.dtypes import compute_type
-from weft.codegen.groups import Group, device_of
-from weft.codegen.loop_ir import IndexValue, Kernel, Load, LoopVar, Node, Op, stride, verify
+from weft.codegen.ir.dtypes import compute_type
+from weft.codegen.ir.loop_ir import IndexValue, Kernel, Load, LoopVar, Node, Op, stride, verify
+from weft.codegen.ir.scalar_ops import COMPARISONS
 from weft.codegen.loop_transforms import divisions, simplify_loops
-from weft.codegen.scalar_ops import COMPARISONS
+from weft.codegen.scheduling.groups import Group, device_of
 from weft.codegen.values import Computed, Emitter
 from weft.config import config
 from weft.shapes.algebra.expr import Expr, IntExpr, loop_index, split_linear, subs

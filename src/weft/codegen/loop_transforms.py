@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import cmp_to_key
 from typing import Final
 
-from weft.codegen.loop_ir import IndexValue, Indirect, Kernel, Load, LoopVar, Reduce, stride
+from weft.codegen.ir.loop_ir import IndexValue, Indirect, Kernel, Load, LoopVar, Reduce, stride
 from weft.codegen.values import estimate
 from weft.shapes.algebra.atoms import FloorDiv, Mod
 from weft.shapes.algebra.expr import Expr, IntExpr, loop_index, operands, subs

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from weft.codegen.interpret import from_torch_tensor, run_kernel
-from weft.codegen.loop_ir import Kernel
+from weft.codegen.ir.interpret import from_torch_tensor, run_kernel
+from weft.codegen.ir.loop_ir import Kernel
 
 TARGETS = {"cpu": "weft.codegen.cpp", "cuda": "weft.codegen.triton"}
 COMBINES = frozenset({"cpu"})

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 import torch
 
-from weft.codegen.dtypes import DType, compute_type, from_torch
-from weft.codegen.loop_ir import KernelBuilder, Node, Scalar
+from weft.codegen.ir.dtypes import DType, compute_type, from_torch
+from weft.codegen.ir.loop_ir import KernelBuilder, Node, Scalar
 from weft.errors import SourceLine
 from weft.runtime.writes import WRITERS
 from weft.shapes.algebra.expr import IntExpr, lower_bound, subs, symbols, upper_bound

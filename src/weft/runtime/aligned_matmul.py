@@ -1,8 +1,8 @@
 """Half-precision matrix products on GPUs whose columns or depth are not a multiple of eight.
 
 Place in the pipeline: a call sequence calls `aligned_mm` or `depth_in_two` where
-`codegen/gemm_calls.py` found such a product (a language model's head over 50257 tokens, and the
-gradient of what goes into it).
+`codegen/calls/gemm_calls.py` found such a product (a language model's head over 50257 tokens, and
+the gradient of what goes into it).
 
 cuBLAS stores rows that do not start at a multiple of 16 bytes with slow kernels: four to eight
 times slower on an H200 (4096 x 768 by 768 x 50257 in bfloat16: 3.4 ms). Two ways around:

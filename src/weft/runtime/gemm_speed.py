@@ -1,8 +1,8 @@
 """Which matrix product of torch is faster on this machine: measured, and stored on disk.
 
-Place in the pipeline: used by `codegen/gemm_calls.py`. torch multiplies float32 matrices with MKL,
-which on processors of other makers uses half of the vector width; oneDNN, which torch includes too,
-does not::
+Place in the pipeline: used by `codegen/calls/gemm_calls.py`. torch multiplies float32 matrices with
+MKL, which on processors of other makers uses half of the vector width; oneDNN, which torch includes
+too, does not::
 
     onednn_is_faster()     # True on an AMD processor with AVX-512
 """

@@ -1,6 +1,6 @@
 """Callables that make, view and multiply tensors: the building blocks of generated call sequences.
 
-Place in the pipeline: requested by `codegen/call_sequence.py`. `torch.empty_strided` and
+Place in the pipeline: requested by `codegen/calls/call_sequence.py`. `torch.empty_strided` and
 `torch.as_strided` take a microsecond each, mostly to read their arguments; these callables have
 read them before (`csrc/tensor_calls.c`)::
 

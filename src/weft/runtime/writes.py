@@ -1,7 +1,7 @@
 """Functional writes, and operators that do the same in the tensor itself.
 
-Place in the pipeline: `codegen/memory.py` decides where a call may overwrite its first operand,
-because nothing reads it afterwards: a cache that grows by a row is not copied for it::
+Place in the pipeline: `codegen/calls/memory.py` decides where a call may overwrite its first
+operand, because nothing reads it afterwards: a cache that grows by a row is not copied for it::
 
     WRITERS[aten.index_copy.default](x, 0, positions, rows)      # x itself is written
     written_part(x, [("select", 0, 3)], "copy.", row)            # a copy of x, with x[3] = row

@@ -1,6 +1,6 @@
 """The C++/OpenMP target: loop IR kernels → C++ text → callables.
 
-Place in the pipeline: after `codegen/schedule.py`, beside `codegen/triton/`; uses `runtime/` to
+Place in the pipeline: after `codegen/scheduling/`, beside `codegen/triton/`; uses `runtime/` to
 compile.
 
 `plan.py` decides (vectorised loop, lanes, stages), `emit.py` prints, `spelling.py` holds the

@@ -47,7 +47,7 @@ from weft.codegen.cpp.plan import (
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION, headers_of
 from weft.codegen.cpp.stages import StageWriter
 from weft.codegen.cpp.tiles import Tile
-from weft.codegen.loop_ir import (
+from weft.codegen.ir.loop_ir import (
     Const,
     IndexValue,
     Indirect,

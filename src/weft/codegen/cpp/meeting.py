@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.codegen.loop_ir import Indirect, Kernel, LoopVar, Store
+from weft.codegen.ir.loop_ir import Indirect, Kernel, LoopVar, Store
 from weft.shapes.algebra.expr import IntExpr, lower_bound, split_linear, upper_bound
 
 

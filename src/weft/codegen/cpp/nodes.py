@@ -18,7 +18,7 @@ from weft.codegen.cpp.plan import BACKWARDS, SHUFFLED_STEPS, Plan
 from weft.codegen.cpp.segments import Segment
 from weft.codegen.cpp.spelling import C_TYPE, FUNCTION, literal
 from weft.codegen.cpp.tiles import Tile
-from weft.codegen.loop_ir import (
+from weft.codegen.ir.loop_ir import (
     Const,
     IndexValue,
     Indirect,
@@ -30,7 +30,7 @@ from weft.codegen.loop_ir import (
     Store,
     stride,
 )
-from weft.codegen.scalar_ops import COMPARISONS
+from weft.codegen.ir.scalar_ops import COMPARISONS
 from weft.shapes.algebra.atoms import Atom, FloorDiv, Mod, Symbol
 from weft.shapes.algebra.expr import (
     Expr,

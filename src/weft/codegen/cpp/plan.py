@@ -20,8 +20,8 @@ from typing import Final, final
 from weft.codegen.cpp.meeting import combining, is_apart, owners
 from weft.codegen.cpp.segments import Segment, segments, settled
 from weft.codegen.cpp.tiles import Tile, choose_tile, tile_cost
-from weft.codegen.dtypes import ITEM_SIZE
-from weft.codegen.loop_ir import (
+from weft.codegen.ir.dtypes import ITEM_SIZE
+from weft.codegen.ir.loop_ir import (
     Const,
     IndexValue,
     Indirect,
@@ -36,7 +36,7 @@ from weft.codegen.loop_ir import (
     reduction_depths,
     stride,
 )
-from weft.codegen.scalar_ops import COMPARISONS
+from weft.codegen.ir.scalar_ops import COMPARISONS
 from weft.shapes.algebra.expr import Expr, IntExpr, subs, symbols, upper_bound
 from weft.shapes.algebra.printing import fits_int32
 

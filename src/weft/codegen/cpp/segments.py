@@ -15,7 +15,7 @@ from functools import cmp_to_key
 from itertools import pairwise
 from typing import Final, final
 
-from weft.codegen.loop_ir import (
+from weft.codegen.ir.loop_ir import (
     Const,
     IndexValue,
     Kernel,

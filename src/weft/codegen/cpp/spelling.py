@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from weft.codegen.dtypes import FLOAT_TYPES, DType
-from weft.codegen.loop_ir import Op, Scalar
+from weft.codegen.ir.dtypes import FLOAT_TYPES, DType
+from weft.codegen.ir.loop_ir import Op, Scalar
 
 C_TYPE: Final[dict[DType, str]] = {
     "f64": "double", "f32": "float", "f16": "half", "bf16": "bfloat16", "i64": "int64_t",

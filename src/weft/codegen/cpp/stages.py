@@ -13,8 +13,8 @@ from weft.codegen.cpp.nodes import NodeWriter, name_of
 from weft.codegen.cpp.plan import STRIP_TRIPS, SWEPT_ROWS, Stage, position_type, trips
 from weft.codegen.cpp.segments import Segment, is_cut
 from weft.codegen.cpp.spelling import C_TYPE, REDUCTION
-from weft.codegen.dtypes import FLOAT_TYPES
-from weft.codegen.loop_ir import Const, Load, LoopVar, Node, Reduce, flat_position, stride
+from weft.codegen.ir.dtypes import FLOAT_TYPES
+from weft.codegen.ir.loop_ir import Const, Load, LoopVar, Node, Reduce, flat_position, stride
 from weft.shapes.algebra.expr import IntExpr, subs
 
 

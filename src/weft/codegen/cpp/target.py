@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from weft._cpu import Kernel as CompiledKernel
 from weft.codegen.cpp.emit import emit
-from weft.codegen.loop_ir import Kernel
+from weft.codegen.ir.loop_ir import Kernel
 from weft.diagnostics import events
 from weft.runtime.compile_pool import submit
 from weft.runtime.cpp_build import toolchain

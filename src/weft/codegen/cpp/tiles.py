@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
-from weft.codegen.dtypes import ITEM_SIZE
-from weft.codegen.loop_ir import Kernel, Load, LoopVar, Store, stride
+from weft.codegen.ir.dtypes import ITEM_SIZE
+from weft.codegen.ir.loop_ir import Kernel, Load, LoopVar, Store, stride
 from weft.shapes.algebra.expr import Expr, IntExpr
 
 TILE_BYTES: Final = 48 << 10

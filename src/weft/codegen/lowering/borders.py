@@ -17,7 +17,7 @@ from typing import Any, Final, final
 
 import torch
 
-from weft.codegen.loop_ir import Node
+from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, cost_of, lowering
 from weft.codegen.values import Emitter, Index, Value
 from weft.shapes.algebra.expr import IntExpr, maximum, minimum

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from weft.codegen.dtypes import compute_type, from_torch
-from weft.codegen.loop_ir import Node
+from weft.codegen.ir.dtypes import compute_type, from_torch
+from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.registry import (
     NUMBER_OPERATORS,
     LoweringContext,

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch.fx import Node
 
-from weft.codegen.gemm_calls import takes_epilogue
+from weft.codegen.calls.gemm_calls import takes_epilogue
 from weft.codegen.values import ExternCall, Origin, Strided, Value
 
 aten = torch.ops.aten

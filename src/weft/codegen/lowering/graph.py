@@ -22,7 +22,7 @@ from typing import Any, final
 import torch
 from torch.fx import GraphModule, Node
 
-from weft.codegen.dtypes import is_supported
+from weft.codegen.ir.dtypes import is_supported
 from weft.codegen.lowering.convolution import prefers_channels_last
 from weft.codegen.lowering.due_formulas import DueFormulas
 from weft.codegen.lowering.epilogues import absorbed

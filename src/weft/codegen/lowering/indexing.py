@@ -14,8 +14,8 @@ from typing import Any, final
 
 import torch
 
-from weft.codegen.dtypes import compute_type, from_torch
-from weft.codegen.loop_ir import Node
+from weft.codegen.ir.dtypes import compute_type, from_torch
+from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.views import Reshape, normalize_dim
 from weft.codegen.values import Emitter, Index, Lazy, Shape, Value

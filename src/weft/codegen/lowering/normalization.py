@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from weft.codegen.dtypes import compute_dtype
-from weft.codegen.loop_ir import Node
+from weft.codegen.ir.dtypes import compute_dtype
+from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.reductions import mean_value, reduce_value
 from weft.codegen.lowering.registry import (
     NUMBER_OPERATORS,

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import torch
 
-from weft.codegen.dtypes import FLOAT_TYPES, HALF_TYPES, from_torch, is_supported
-from weft.codegen.loop_ir import Node
+from weft.codegen.ir.dtypes import FLOAT_TYPES, HALF_TYPES, from_torch, is_supported
+from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.registry import (
     LOWERINGS,
     NUMBER_OPERATORS,

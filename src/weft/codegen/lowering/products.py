@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from weft.codegen.gemm_calls import needs_copy
+from weft.codegen.calls.gemm_calls import needs_copy
 from weft.codegen.lowering.extern import call_aten
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.values import Value, contiguous_strides

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import torch
 
-from weft.codegen.dtypes import compute_type, from_torch
-from weft.codegen.loop_ir import Node
+from weft.codegen.ir.dtypes import compute_type, from_torch
+from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.registry import (
     Body,
     LoweringContext,

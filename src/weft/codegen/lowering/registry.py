@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias, TypeVar, final
 
 import torch
 
-from weft.codegen.dtypes import compute_type, from_torch
-from weft.codegen.loop_ir import Node, Scalar
+from weft.codegen.ir.dtypes import compute_type, from_torch
+from weft.codegen.ir.loop_ir import Node, Scalar
 from weft.codegen.values import Buffer, Emitter, Index, Lazy, Origin, Shape, Strided, Value
 from weft.shapes.algebra.expr import Expr, IntExpr, is_nonnegative, maximum, minimum
 from weft.shapes.algebra.facts import Facts

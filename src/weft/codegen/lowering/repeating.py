@@ -22,8 +22,8 @@ from torch.fx import Node
 
 from weft.codegen.access import emitter_for
 from weft.codegen.domain import Domain
-from weft.codegen.loop_ir import Load, Op, Reduce
-from weft.codegen.scalar_ops import DEAR
+from weft.codegen.ir.loop_ir import Load, Op, Reduce
+from weft.codegen.ir.scalar_ops import DEAR
 from weft.codegen.values import Emitter, Strided, Value, estimate
 from weft.shapes.algebra.expr import symbols
 from weft.shapes.symnode import expr_of

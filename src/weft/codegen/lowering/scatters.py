@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from weft.codegen.dtypes import from_torch
-from weft.codegen.loop_ir import Node, Scalar
+from weft.codegen.ir.dtypes import from_torch
+from weft.codegen.ir.loop_ir import Node, Scalar
 from weft.codegen.lowering.indexing import Positions
 from weft.codegen.lowering.registry import LoweringContext, NotLowered, lowering
 from weft.codegen.lowering.views import normalize_dim

@@ -22,8 +22,8 @@ from typing import Any, final
 
 import torch
 
-from weft.codegen.dtypes import compute_dtype
-from weft.codegen.loop_ir import Node
+from weft.codegen.ir.dtypes import compute_dtype
+from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.reductions import (
     count_of,
     divide_by,

@@ -19,8 +19,8 @@ from typing import Any, Final, TypeAlias, final
 
 import torch
 
-from weft.codegen.dtypes import DType, to_torch
-from weft.codegen.loop_ir import Node
+from weft.codegen.ir.dtypes import DType, to_torch
+from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.convolution import channels_last_strides
 from weft.codegen.lowering.registry import (
     LoweringContext,

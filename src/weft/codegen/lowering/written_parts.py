@@ -2,7 +2,7 @@
 
 Place in the pipeline: on the ATen graph, before it is lowered. A functional graph returns the whole
 new value of a caller's tensor that the program writes; a kernel that computes all of it would cost
-more than the program's own write of a row. `codegen/memory.py` lets the call write in place.
+more than the program's own write of a row. `codegen/calls/memory.py` lets the call write in place.
 
     before:  y = select_scatter(cache, row, 1, 3)      # the new value of the input `cache`
     after:   y = written_part(cache, [("select", 1, 3)], "copy.", row)

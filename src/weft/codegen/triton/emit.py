@@ -29,8 +29,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
-from weft.codegen.dtypes import HALF_TYPES, DType, compute_type
-from weft.codegen.loop_ir import (
+from weft.codegen.ir.dtypes import HALF_TYPES, DType, compute_type
+from weft.codegen.ir.loop_ir import (
     Const,
     IndexValue,
     Indirect,

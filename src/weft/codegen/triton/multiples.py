@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, cast
 
-from weft.codegen.loop_ir import Kernel, index_exprs
+from weft.codegen.ir.loop_ir import Kernel, index_exprs
 from weft.shapes.algebra.atoms import Monomial, Symbol
 from weft.shapes.algebra.expr import Expr, IntExpr, symbol, symbol_of
 

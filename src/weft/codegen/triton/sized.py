@@ -27,7 +27,7 @@ from typing import Final, final
 import torch
 
 from weft import _cuda
-from weft.codegen.loop_ir import Indirect, Kernel, index_exprs, number_of_points
+from weft.codegen.ir.loop_ir import Indirect, Kernel, index_exprs, number_of_points
 from weft.codegen.triton.emit import number_names
 from weft.codegen.triton.split import choose_chunks, split_in
 from weft.codegen.triton.tiling import Measure, Tiling, choose_tiling, is_whole

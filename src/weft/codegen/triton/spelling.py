@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from weft.codegen.dtypes import INT_TYPES, DType
+from weft.codegen.ir.dtypes import INT_TYPES, DType
 
 TYPE: Final[dict[DType, str]] = {
     "f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16",

@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from weft.codegen.dtypes import DType
-from weft.codegen.loop_ir import (
+from weft.codegen.ir.dtypes import DType
+from weft.codegen.ir.loop_ir import (
     Const,
     IndexValue,
     Indirect,

@@ -12,8 +12,8 @@ from typing import Any, Final, final
 
 import torch
 
-from weft.codegen.dtypes import to_torch
-from weft.codegen.loop_ir import Kernel
+from weft.codegen.ir.dtypes import to_torch
+from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.triton.emit import TritonSource, emit
 from weft.codegen.triton.sized import Form, Forms, SizedKernel
 from weft.codegen.triton.split import Split, split_in, split_reduction

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from weft.codegen.dtypes import ITEM_SIZE
-from weft.codegen.loop_ir import Kernel, Load, LoopVar, Op, number_of_points, stride
+from weft.codegen.ir.dtypes import ITEM_SIZE
+from weft.codegen.ir.loop_ir import Kernel, Load, LoopVar, Op, number_of_points, stride
+from weft.codegen.ir.scalar_ops import DEAR
 from weft.codegen.occupancy import LARGEST_TILE, OUTER_REDUCTION_COLUMNS, SECTOR
-from weft.codegen.scalar_ops import DEAR
 from weft.shapes.algebra.expr import Expr, symbols
 
 POINTWISE_BLOCK: Final = 1024

@@ -4,7 +4,7 @@ Place in the pipeline: tests only. Each node is evaluated over the whole iterati
 as an array with one axis per loop variable (outer ones first), of size 1 where the node does not
 vary.
 
->>> from weft.codegen.loop_ir import KernelBuilder, LoopVar
+>>> from weft.codegen.ir.loop_ir import KernelBuilder, LoopVar
 >>> from weft.shapes.algebra.expr import loop_index
 >>> i0 = loop_index("i0", 3)
 >>> builder = KernelBuilder(outer=(LoopVar(i0, 3),), inner=())
@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from weft.codegen.loop_ir import (
+from weft.codegen.ir.loop_ir import (
     Const,
     IndexValue,
     Indirect,

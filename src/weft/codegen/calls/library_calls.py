@@ -15,8 +15,14 @@ from typing import Any, Final
 
 import torch
 
-from weft.codegen.call_sequence import CallSequence, form_of, is_whole, plain_strides, shape_text
-from weft.codegen.gemm_calls import spell_gemm
+from weft.codegen.calls.call_sequence import (
+    CallSequence,
+    form_of,
+    is_whole,
+    plain_strides,
+    shape_text,
+)
+from weft.codegen.calls.gemm_calls import spell_gemm
 from weft.codegen.values import Buffer, ExternCall, Value
 from weft.runtime import tensor_calls
 from weft.runtime.data_checks import assume

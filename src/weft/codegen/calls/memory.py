@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import final
 
-from weft.codegen.groups import Group
-from weft.codegen.loop_ir import Kernel, Load, Reduce, reduction_depths
+from weft.codegen.ir.loop_ir import Kernel, Load, Reduce, reduction_depths
 from weft.codegen.lowering import GraphLowering
-from weft.codegen.schedule import Schedule, Step
+from weft.codegen.scheduling.groups import Group
+from weft.codegen.scheduling.schedule import Schedule, Step
 from weft.codegen.values import Buffer, ExternCall, Value, estimated_bytes
 from weft.shapes.algebra.expr import IntExpr
 

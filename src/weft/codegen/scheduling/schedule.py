@@ -31,12 +31,12 @@ import torch
 from weft._torch import OpOverload
 from weft.codegen.access import Access, analyse
 from weft.codegen.domain import refine
-from weft.codegen.groups import Group, device_of, is_on_gpu, join, singleton
 from weft.codegen.lowering import GraphLowering
 from weft.codegen.lowering.due_formulas import is_due
 from weft.codegen.occupancy import leaves_gpu_idle, turns_inside_rows
-from weft.codegen.recomputed import Recomputation
-from weft.codegen.step_order import StepOrder
+from weft.codegen.scheduling.groups import Group, device_of, is_on_gpu, join, singleton
+from weft.codegen.scheduling.recomputed import Recomputation
+from weft.codegen.scheduling.step_order import StepOrder
 from weft.codegen.values import (
     Buffer,
     Computed,

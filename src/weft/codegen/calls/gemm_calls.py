@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from weft.codegen.call_sequence import CallSequence
+from weft.codegen.calls.call_sequence import CallSequence
 from weft.codegen.values import ExternCall, Shape, Strided, Value
 from weft.config import config
 from weft.runtime.aligned_matmul import ALIGNMENT, aligned_mm, depth_in_two, is_worth_pieces

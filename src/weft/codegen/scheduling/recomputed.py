@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from weft.codegen.domain import refine
-from weft.codegen.groups import Group, Member, device_of, join, moved_to, singleton
+from weft.codegen.scheduling.groups import Group, Member, device_of, join, moved_to, singleton
 from weft.codegen.values import ExternCall
 from weft.shapes.algebra.expr import Expr, IntExpr, subs
 

@@ -21,13 +21,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from weft.codegen.call_sequence import CallSequence
-from weft.codegen.groups import Group
-from weft.codegen.library_calls import spell, spell_call, spell_write
-from weft.codegen.loop_ir import Kernel
+from weft.codegen.calls.call_sequence import CallSequence
+from weft.codegen.calls.library_calls import spell, spell_call, spell_write
+from weft.codegen.calls.memory import MemoryPlan, aliased_buffers, last_uses, step_writes
+from weft.codegen.ir.loop_ir import Kernel
 from weft.codegen.lowering import GraphLowering
-from weft.codegen.memory import MemoryPlan, aliased_buffers, last_uses, step_writes
-from weft.codegen.schedule import Schedule
+from weft.codegen.scheduling.groups import Group
+from weft.codegen.scheduling.schedule import Schedule
 from weft.codegen.values import Buffer, ExternCall, Shape, Value
 from weft.errors import InternalError
 from weft.shapes.algebra.expr import Expr, IntExpr, symbols

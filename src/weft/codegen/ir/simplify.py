@@ -16,10 +16,10 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from weft.codegen.dtypes import INT_TYPES
+from weft.codegen.ir.dtypes import INT_TYPES
 
 if TYPE_CHECKING:
-    from weft.codegen.loop_ir import KernelBuilder, Node
+    from weft.codegen.ir.loop_ir import KernelBuilder, Node
 
 Rule = Callable[..., Any]
 

@@ -42,9 +42,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast, final
 
-from weft.codegen.dtypes import FLOAT_TYPES, INT_TYPES, ITEM_SIZE, DType, compute_type
-from weft.codegen.scalar_ops import COMBINING, OPS, REDUCTIONS
-from weft.codegen.simplify import literal, simplified
+from weft.codegen.ir.dtypes import FLOAT_TYPES, INT_TYPES, ITEM_SIZE, DType, compute_type
+from weft.codegen.ir.scalar_ops import COMBINING, OPS, REDUCTIONS
+from weft.codegen.ir.simplify import literal, simplified
 from weft.shapes.algebra.expr import Expr, IntExpr, is_nonnegative, symbol, symbols
 
 Scalar: TypeAlias = int | float | bool
