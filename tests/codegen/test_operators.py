@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.codegen.compiling import check, compiled
+from weft._torch import tree_flatten
 
 X, Y = torch.linspace(-3, 3, 60).view(3, 4, 5), torch.linspace(0.1, 2, 60).view(3, 4, 5)
 INTS = torch.arange(-30, 30).view(3, 4, 5)
@@ -160,6 +161,6 @@ def test_gradients_of_gelu_are_not_subnormal() -> None:
     """Eager's are zeros there; the matrix products behind them took several times as long."""
     x = torch.linspace(-15, -12, 1000)
     call, _ = compiled(lambda x: torch.ops.aten.gelu_backward(torch.ones_like(x), x), x)
-    (found,) = call([x])
+    found = tree_flatten(call([x]))[0][0]
     assert not ((found != 0) & (found.abs() < torch.finfo().tiny)).any()
     torch.testing.assert_close(found, torch.ops.aten.gelu_backward(torch.ones(1000), x))

@@ -338,24 +338,53 @@ def _replace_where(
     return cx.lazy(cx.shape, cx.dtype, formula, cost + 2, reads, cx.layouts[0])
 
 
-@lowering(aten.upsample_nearest2d.default, aten.upsample_nearest1d.default)
+@lowering(
+    aten.upsample_nearest1d.default, aten.upsample_nearest2d.default,
+    aten.upsample_nearest3d.default,
+)
 def upsample_nearest(cx: LoweringContext, x: Value, size: Any, *scales: Any) -> Value:
-    """Only for integer factors; a scale like 2.4 picks other rows than the sizes say."""
-    spatial = range(2, len(x.shape))
-    ratios: list[int] = []
-    for d in spatial:
-        out, size = cx.shape[d], x.shape[d]
-        ratio = floor_div(out, size)
-        if not isinstance(ratio, int) or not ratio or ratio * size != out:
-            raise NotLowered("upsampling by a fraction")
-        ratios.append(ratio)
-    if any(scale not in (None, ratio) for scale, ratio in zip(scales, ratios, strict=False)):
-        raise NotLowered("upsampling by a scale that is not that of the sizes")
+    spatial = x.shape[2:]
+    factors = whole_factors(spatial, cx.shape[2:], scales)
+    ratios = None if factors else _ratios(spatial, cx.shape[2:], scales)
 
     def formula(em: Emitter, index: Index) -> Node:
-        return x.at(em, [*index[:2], *(i // r for i, r in zip(index[2:], ratios, strict=True))])
+        if factors:
+            at = [i // k for i, k in zip(index[2:], factors, strict=True)]
+        else:
+            assert ratios is not None
+            at = [_scaled(em, *each) for each in zip(index[2:], ratios, spatial, strict=True)]
+        return x.at(em, [*index[:2], *at])
 
     return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x), cx.layouts[0])
+
+
+def whole_factors(small: Shape, large: Shape, scales: Sequence[float | None]) -> list[int]:
+    """The integers by which an image is enlarged; [] if a size or scale says something else."""
+    found: list[int] = []
+    for n, m, scale in zip_longest(small, large, scales):
+        factor = floor_div(m, n)
+        if not (isinstance(factor, int) and factor and factor * n == m and scale in (None, factor)):
+            return []
+        found.append(factor)
+    return found
+
+
+def _ratios(source: Shape, result: Shape, scales: Sequence[float | None]) -> list[float]:
+    """What ATen multiplies positions in results with: float32 numbers."""
+    found = []
+    for n, m, scale in zip_longest(source, result, scales):
+        if not (isinstance(n, int) and isinstance(m, int) and m):
+            raise NotLowered("upsampling of unknown sizes by a fraction")
+        ratio = torch.tensor(1 / scale) if scale else torch.tensor(float(n)) / m
+        found.append(ratio.item())
+    return found
+
+
+def _scaled(em: Emitter, position: IntExpr, ratio: float, size: IntExpr) -> IntExpr:
+    """The element of a row that is nearest to a result."""
+    product = em.op("mul", em.cast(em.index(position), "f32"), em.const(ratio, "f32"))
+    at = em.op("minimum", em.cast(product, "i64"), em.index(size - 1))
+    return em.indirect(at, size, wrap=False, check=False)
 
 
 @lowering(aten.roll.default)

@@ -22,6 +22,7 @@ import torch
 from weft.codegen.ir.dtypes import DType, to_torch
 from weft.codegen.ir.loop_ir import Node
 from weft.codegen.lowering.convolution import channels_last_strides
+from weft.codegen.lowering.indexing import whole_factors
 from weft.codegen.lowering.registry import (
     LoweringContext,
     NotLowered,
@@ -70,27 +71,51 @@ def _averages(
     cx: LoweringContext, x: Value, windows: Windows, divisor: int | None, with_padding: bool
 ) -> Value:
     fixed = divisor or windows.fixed_count(with_padding)
+    total = _total(cx, x, windows)
 
-    def divided(em: Emitter, total: Node, index: Index) -> Node:
+    def formula(em: Emitter, index: Index) -> Node:
+        value = total(em, index)
         if fixed:
-            return em.op("div", total, em.const(fixed, total.dtype))
-        return em.op("div", total, windows.count(em, index, total.dtype, with_padding))
+            return em.op("div", value, em.const(fixed, value.dtype))
+        return em.op("div", value, windows.count(em, index, value.dtype, with_padding))
+
+    return windows.value(cx, formula, 0)
+
+
+def _total(
+    cx: LoweringContext, x: Value, windows: Windows
+) -> Callable[[Emitter, Index], Node]:
+    """The formula of windows' sums."""
 
     def formula(em: Emitter, index: Index) -> Node:
         total = None
         for _, value, _ in windows.elements(em, x, index, 0):
             total = value if total is None else em.op("add", total, value)
         assert total is not None
-        return divided(em, total, index)
+        return total
 
     cx.share(x)
     if windows.is_small:
-        return windows.value(cx, formula, 0)
-    total = windows.collapsed(
+        return formula
+    return windows.collapsed(
         cx, "sum", x.scalar, lambda em, index, taps: windows.element(em, x, index, taps, 0)[0]
-    )
-    return cx.lazy(cx.shape, cx.dtype, lambda em, i: divided(em, total.at(em, i), i), 4, 1,
-                   cx.layouts[0])
+    ).at
+
+
+@lowering(
+    aten.upsample_nearest1d_backward.default, aten.upsample_nearest2d_backward.default,
+    aten.upsample_nearest3d_backward.default,
+)
+def upsample_nearest_backward(
+    cx: LoweringContext, gradient: Value, size: Any, source: Any, *scales: Any
+) -> Value:
+    """Each element adds the gradients of its copies."""
+    factors = tuple(whole_factors(cx.shape[2:], gradient.shape[2:], scales))
+    if not factors:
+        raise NotLowered("upsampling by a fraction, whose windows differ")
+    once, none = (1,) * len(factors), (0,) * len(factors)
+    windows = Windows(tuple(gradient.shape[2:]), factors, factors, none, once, False)
+    return windows.value(cx, _total(cx, gradient, windows), 0)
 
 
 @lowering(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
@@ -417,7 +442,7 @@ class Windows:
         area = math.prod(self.kernel) if self.is_small else 1
         made = cx.lazy(cx.shapes[result], cx.dtypes[result], formula, 4 * area, area,
                        cx.layouts[result])
-        if self.shared and result == 0:
+        if self.shared and self.is_small and result == 0:
             made.realize()  # a reader in another shape (cat of flattened ones) divides at each tap
         return made
 
