@@ -40,6 +40,9 @@ CASES: dict[str, Any] = {
     "extrema": (lambda x: (x.amax(1), x.amin(-1, keepdim=True), x.max(), x.min()), X),
     "max with index": (lambda x: x.max(1), X),
     "argmax": (lambda x: (x.argmax(), x.argmin(2)), X),
+    "first position of NaN and infinities": (
+        lambda x: (x.argmax(1), x.argmin(1), x.bool().int().argmax(1)),
+        torch.tensor([[1.0, torch.nan, torch.nan], [-torch.inf] * 3, [0, torch.inf, torch.inf]])),
     "norms of all orders": (
         lambda y: [torch.linalg.vector_norm(y, p, 1) for p in (0, 1, 3, 0.5, 2.5, -1, -2)], Y),
     "any all": (lambda x: ((x > 1).any(1), (x > -9).all()), X),

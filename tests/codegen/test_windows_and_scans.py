@@ -139,6 +139,19 @@ def test_borders_of_channels_last_images(mode: str) -> None:
     check(lambda x: F.pad(x, (2, 1, 1, 3), mode=mode) + 1, x)
 
 
+@pytest.mark.parametrize("scale", [2, 3.0, 1.5, 0.3])
+def test_nearest_upsampling(scale: float) -> None:
+    """Only the forward by whole factors had a kernel."""
+    for shape in ((2, 3, 10), (2, 3, 6, 7), (1, 2, 4, 4, 5)):
+        x = torch.randn(*shape, requires_grad=True)
+        found, expected = (f(lambda x: F.interpolate(x, scale_factor=scale))(x)
+                           for f in (weft.compile, lambda f: f))
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        weights = torch.randn_like(found)
+        torch.testing.assert_close(torch.autograd.grad(found, x, weights),
+                                   torch.autograd.grad(expected, x, weights))
+
+
 def test_positions_in_images_of_any_size() -> None:
     pool = weft.compile(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), dynamic=True)
     for size in (8, 11):

@@ -397,9 +397,17 @@ def roll(cx: LoweringContext, x: Value, shifts: Any, dims: Any = ()) -> Value:
     if len(moves) != len(dims) or not all(isinstance(x.shape[d], int) for d in moves):
         raise NotLowered("roll along one dimension twice, or of unknown size")
     offsets = {d: -s % x.shape[d] for d, s in moves.items()}
+    last = len(x.shape) - 1
+    turn = x.shape[last] - offsets.pop(last, 0)  # where the last dimension's first element lies
 
     def formula(em: Emitter, index: Index) -> Node:
         at = [(i + offsets[d]) % x.shape[d] if d in offsets else i for d, i in enumerate(index)]
-        return x.at(em, at)
+        if turn == x.shape[last]:
+            return x.at(em, at)
+        before = em.op("lt", em.index(index[last]), em.index(turn))
+        with em.masked(before, 0):
+            end = x.at(em, [*at[:last], at[last] + x.shape[last] - turn])
+        with em.masked(em.op("not_", before), 0):
+            return em.op("where", before, end, x.at(em, [*at[:last], at[last] - turn]))
 
     return cx.lazy(cx.shape, cx.dtype, formula, *_cost(x), cx.layouts[0])

@@ -98,6 +98,8 @@ template <class T, class I, int L, int P> struct Best {
   Vec<T, L, P> value;
   Vec<I, L, P> position;
 };
+template <bool First, class A, class B> struct Choice { typedef A type; };
+template <class A, class B> struct Choice<false, A, B> { typedef B type; };
 template <bool Greatest> struct Arg {
   template <class T, class I, int L, int P> static INLINE Best<T, I, L, P> begin() {
     typedef Lane<T> E;
@@ -123,19 +125,12 @@ template <bool Greatest> struct Arg {
     auto none = begin<T, I, L, P>();
     return combine(acc, Best<T, I, L, P>{keep(x, none.value, n), keep(position, none.position, n)});
   }
+  // The first position of the lanes' extreme value (NaN if there is one).
   template <class T, class I, int L, int P> static INLINE Scalar<int64_t> fold(Best<T, I, L, P> a) {
-    Best<T, I, L, 1> x;
-    x.value.p[0] = a.value.p[0], x.position.p[0] = a.position.p[0];
-    UNROLL for (int k = 1; k < P; ++k) {
-      Best<T, I, L, 1> y;
-      y.value.p[0] = a.value.p[k], y.position.p[0] = a.position.p[k];
-      x = combine(x, y);
-    }
-    Best<T, I, 1, 1> t[L];
-    UNROLL for (int i = 0; i < L; ++i) t[i].value.p[0] = lane(x.value, i), t[i].position.p[0] = lane(x.position, i);
-    UNROLL for (int w = L / 2; w; w /= 2)
-      UNROLL for (int i = 0; i < w; ++i) t[i] = combine(t[i], t[i + w]);
-    return cast<int64_t>(t[0].position);
+    typedef typename Choice<Greatest, Max, Min>::type Extreme;
+    auto chosen = eq(a.value, splat<L, P>(fold_lanes<Extreme>(a.value)));
+    if constexpr (is_float<T>) chosen = or_(chosen, isnan(a.value));
+    return cast<int64_t>(fold_lanes<Min>(where(chosen, a.position, splat_lane<L, P, I>(greatest<I>()))));
   }
   template <class T, class I, int L, int P> static INLINE Vec<int64_t, L, P> positions(Best<T, I, L, P> a) {
     return cast<int64_t>(a.position);
