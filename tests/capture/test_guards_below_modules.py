@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import weft
 from weft import _frame
@@ -235,3 +236,30 @@ def test_objects_that_take_the_place_and_the_address_of_others(guarded: Any) -> 
         assert holds() == bool(i % 3)
     block.factors[1], block.options = 2.5, {"scale": 2.0}
     assert holds()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_hooks_of_all_modules(inside):
+    seen = []
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+
+    def register():
+        return register_module_forward_hook(lambda module, *_: seen.append(type(module).__name__))
+
+    def f(x):
+        handle = register() if inside else None
+        y = model(x)
+        if handle is not None:
+            handle.remove()
+        return y
+
+    compiled = weft.compile(f, backend="eager")
+    compiled(torch.ones(1, 2))
+    seen.clear()
+    handle = None if inside else register()
+    try:
+        compiled(torch.ones(1, 2))
+    finally:
+        if handle is not None:
+            handle.remove()
+    assert seen == ["Linear", "ReLU", "Sequential"]

@@ -82,10 +82,10 @@ class ModuleValue(ObjectValue):
         return self.getattr(tx, "forward").call(tx, args, kwargs)
 
     def _has_hooks(self, tx: Interpreter) -> bool:
-        if any(getattr(torch_module, name) for name in _GLOBAL_HOOKS):
-            return True
-        own = [self.store(tx, name) for name in _HOOKS]
-        return any(hooks is not None and hooks.length(tx) for hooks in own)
+        library = tx.globals_of(vars(torch_module))
+        hooks = (*(library.lookup(tx, name) for name in _GLOBAL_HOOKS),
+                 *(self.attributes.lookup(tx, name) for name in _HOOKS))
+        return any(isinstance(one, DictValue) and one.length(tx) for one in hooks)
 
     def _full_call(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         tx.direct_call = False
