@@ -181,6 +181,18 @@ def test_dual_levels():
     check(f, (X,), graphs=1)
 
 
+def test_a_backend_that_fails_within_a_level_leaves_it():
+    import torch.autograd.forward_ad as forward_ad
+
+    def f(x):
+        with forward_ad.dual_level():  # products with numbers have no fakes there
+            dual = forward_ad.make_dual(x, torch.ones_like(x))
+            return forward_ad.unpack_dual(dual * 2).tangent
+
+    compiled = weft.compile(f, backend="aot_eager")
+    assert torch.equal(compiled(X), f(X))
+
+
 def test_break_within_a_dual_level_leaves_no_level():
     import torch.autograd.forward_ad as forward_ad
 

@@ -7,6 +7,7 @@ in `.grad`, and whether results have a gradient must be the same. All are one gr
 from __future__ import annotations
 
 import copy
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -653,3 +654,23 @@ def test_old_gradients_lived_beside_the_new_ones(read):
         compiled(torch.full((3,), 2.0))
         assert torch.equal(weight.grad, torch.full((3,), 2.0))
     assert [one is None for one in alive] == [not read] * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_anomaly_mode_looks_at_real_gradients_only(backend):
+    weft.reset()
+    weight = torch.zeros(2, requires_grad=True)
+
+    def f(x):
+        (weight * x).sqrt().sum().backward()
+        return weight.grad
+
+    compiled = weft.compile(f, backend=backend)
+    assert compiled(torch.zeros(2)).isnan().all()
+    assert weft.stats()["graph_breaks"] == 0
+    with torch.autograd.set_detect_anomaly(True):
+        with warnings.catch_warnings(), pytest.raises(RuntimeError, match="nan values"):
+            warnings.simplefilter("ignore")
+            compiled(torch.zeros(2))
+        weight.data.fill_(1.0)
+        compiled(torch.ones(2))

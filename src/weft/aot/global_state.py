@@ -8,12 +8,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, final
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from typing import Any, Final, final
 
 import torch
 
-from weft._torch import DisableAutocast, is_any_autocast_enabled
+from weft._torch import DisableAutocast, exit_dual_level, functorch, is_any_autocast_enabled
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 _DEVICES = ("cpu", "cuda")
@@ -60,6 +66,17 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 @contextmanager
+def without_anomaly_mode() -> Iterator[None]:
+    """Turn anomaly mode off inside the block: it looks for NaN in gradients, which fakes lack."""
+    before = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    torch.set_anomaly_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_anomaly_enabled(*before)
+
+
+@contextmanager
 def preserve_modes() -> Iterator[None]:
     """Restore gradient mode and autocast at the end of the block."""
     before = AutocastState.current()
@@ -70,6 +87,35 @@ def preserve_modes() -> Iterator[None]:
             for device, (enabled, dtype) in before.settings.items():
                 torch.set_autocast_enabled(device, enabled)
                 torch.set_autocast_dtype(device, dtype)
+
+
+_LEAVE: Final = {
+    functorch.TransformType.Vmap: functorch._vmap_decrement_nesting,
+    functorch.TransformType.Grad: functorch._grad_decrement_nesting,
+    functorch.TransformType.Jvp: functorch._jvp_decrement_nesting,
+    functorch.TransformType.Functionalize: functorch._func_decrement_nesting,
+}
+"""Functions that leave the innermost level of torch.func, by its kind."""
+
+
+def leave_levels(depth: int) -> None:
+    """Leave the levels of torch.func above `depth`."""
+    while functorch.get_dynamic_layer_stack_depth() > depth:
+        _LEAVE[functorch.peek_interpreter_stack().key()]()
+
+
+@contextmanager
+def preserve_levels() -> Iterator[None]:
+    """Leave the levels of torch.func and torch.autograd.forward_ad entered in the block, if it
+    raises."""
+    depth = functorch.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    except BaseException:
+        leave_levels(depth)
+        with suppress(RuntimeError):  # that level is not active
+            exit_dual_level(level=0)
+        raise
 
 
 def no_autocast() -> AbstractContextManager[Any]:

@@ -24,6 +24,7 @@ from weft._torch import (
     top_saved_tensors_default_hooks,
     torch_function_modes,
 )
+from weft.aot.global_state import leave_levels
 from weft.stances import error_mode, set_error_mode
 
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -53,15 +54,6 @@ _MODES: Final = (
           Mode(torch.get_autocast_dtype, torch.set_autocast_dtype, (device,)))),
     Mode(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
 )
-
-
-_LEAVE: Final = {
-    functorch.TransformType.Vmap: functorch._vmap_decrement_nesting,
-    functorch.TransformType.Grad: functorch._grad_decrement_nesting,
-    functorch.TransformType.Jvp: functorch._jvp_decrement_nesting,
-    functorch.TransformType.Functionalize: functorch._func_decrement_nesting,
-}
-"""Functions that leave the innermost level, by its kind."""
 
 
 def _autocast_nesting() -> int:
@@ -143,8 +135,7 @@ class GlobalState:
             self.leave_inference()
         while self.dual_levels:
             exit_dual_level(level=self.dual_levels.pop())
-        while functorch.get_dynamic_layer_stack_depth() > self.levels:
-            _LEAVE[functorch.peek_interpreter_stack().key()]()
+        leave_levels(self.levels)
         for function, args in self.changes()[0]:
             function(*args)
 

@@ -31,7 +31,7 @@ from weft._torch import (
 from weft.aot.control_flow import check_node
 from weft.aot.data_dependent import bound_names, with_positions
 from weft.aot.evaluate import Evaluator
-from weft.aot.global_state import default_dtype
+from weft.aot.global_state import default_dtype, preserve_levels
 from weft.aot.symbols import names_in, symbolic_leaves
 from weft.aot.tracing import record_special  # noqa: F401  (registers its rules)
 from weft.aot.tracing.attention import FUNCTIONS
@@ -207,7 +207,8 @@ class Tracer:
         """Run the captured graph inside the recorder; leaves its outputs in `result`."""
         grad_mode = torch.is_grad_enabled()
         try:
-            with default_dtype(torch.get_default_dtype()), self._fake_state(), self.recorder:
+            with (default_dtype(torch.get_default_dtype()), self._fake_state(), preserve_levels(),
+                  self.recorder):
                 self._run_nodes(count_autograd=grad_mode)
         except RuntimeError as error:
             if "data is not allocated" in str(error):  # C++ code that reads values

@@ -21,6 +21,7 @@ from torch.fx import Graph, Node
 
 from weft._torch import DisableAutocast, FakeTensor, current_autograd_node, engine_gradients
 from weft.aot.evaluate import Evaluator
+from weft.aot.global_state import without_anomaly_mode
 from weft.aot.tracing.trace import Traced, Tracer
 from weft.aot.training.independent import Groups, independent_groups
 from weft.aot.views import Unsupported, stride_order
@@ -123,7 +124,7 @@ def _run_backward(
     tracer.tensors.phase = "backward"
     tracer.recorder.locate = _Locator(tracer)
     try:
-        with DisableAutocast(), tracer.recorder:
+        with DisableAutocast(), without_anomaly_mode(), tracer.recorder:
             gradients = engine_gradients(values, tangents, ends)
     except RuntimeError as error:  # eager would raise only when the backward runs
         raise Unsupported(f"the backward fails: {error}") from error

@@ -19,6 +19,7 @@ from torch import fx
 
 from weft._torch import are_functorch_transforms_active
 from weft.capture.breaks import graph_break
+from weft.capture.handlers.library_flags import check_anomaly_mode
 from weft.capture.replacement.gradients import as_parameter, spent
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import FALSE, NONE, TRUE, boolean, constant, is_none
@@ -82,6 +83,7 @@ def _backward(
     """Record the gradients of the leaves as one node, then what happens to the leaves."""
     if are_functorch_transforms_active():
         raise graph_break("unknown-operation", "backward under a transform")
+    check_anomaly_mode(tx)
     nodes = _autograd_nodes(outputs)
     wanted = [_plain_leaf(tx, leaf) for leaf in _as_list(tx, inputs)] or _leaves(tx, outputs, nodes)
     leaves = tx.autograd.leaves.values()
@@ -187,6 +189,7 @@ def _in_own_memory(tx: Interpreter, leaf: TensorValue, gradient: TensorValue,
 def _autograd_grad(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
     given = dict(zip(names, args, strict=False)) | kwargs
+    check_anomaly_mode(tx)
     outputs = _as_list(tx, given["outputs"])
     for value in _as_list(tx, given["inputs"]):
         if isinstance(value, TensorValue) and value.source is not None:

@@ -2,7 +2,8 @@
 
 Place in the pipeline: see `handlers/__init__`. A setting that is read is guarded. Setting one that
 only chooses between kernels, or that allows less precision, is a node of the graph and takes effect
-while capturing. Setting one that demands more precision ends the graph.
+while capturing. Setting one that demands more precision ends the graph, as does anomaly mode where
+autograd runs: it looks for NaN in each gradient.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import operator
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
 
 from weft._torch import kernel_choices, precision_settings
 from weft.capture.breaks import graph_break
@@ -45,14 +48,18 @@ def _constants(tx: Interpreter, args: Args, kwargs: Kwargs) -> tuple[Any, ...]:
     return tuple(objects)
 
 
-def _setting(read: Callable[..., Any], write: Callable[..., Any], *, chooses: bool) -> None:
-    """The rules of a setting; `chooses` if results are the same with every value of it."""
-
+def _reading(read: Callable[..., Any], write: Callable[..., Any]) -> None:
     @rule(read)
     def reading(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         mode = Mode(read, write, _constants(tx, args, kwargs))
         _note(tx, mode)
         return tx.wrap_new(mode.now())
+
+
+def _setting(read: Callable[..., Any], write: Callable[..., Any], *, chooses: bool) -> None:
+    """The rules of a setting; `chooses` if results are the same with every value of it."""
+
+    _reading(read, write)
 
     @rule(write)
     def writing(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
@@ -74,3 +81,18 @@ for _pair in kernel_choices:
     _setting(*_pair, chooses=True)
 for _pair in precision_settings:
     _setting(*_pair, chooses=False)
+
+
+# -- anomaly mode ---------------------------------------------------------------------------------
+
+_ANOMALY: Final = Mode(torch.is_anomaly_enabled, torch.set_anomaly_enabled)
+
+_reading(_ANOMALY.read, _ANOMALY.write)
+_reading(torch.is_anomaly_check_nan_enabled, _ANOMALY.write)
+
+
+def check_anomaly_mode(tx: Interpreter) -> None:
+    """Break the graph before autograd runs in anomaly mode."""
+    _note(tx, _ANOMALY)
+    if _ANOMALY.now():
+        raise graph_break("state", "autograd in anomaly mode, which looks at each gradient's data")

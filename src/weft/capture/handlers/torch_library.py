@@ -99,7 +99,7 @@ for _name in ("is_inference_mode_enabled", "get_default_dtype",
               "is_autocast_enabled", "is_autocast_cache_enabled", "get_autocast_dtype",
               "get_autocast_gpu_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled",
               "are_deterministic_algorithms_enabled", "promote_types", "can_cast",
-              "is_anomaly_enabled", "is_anomaly_check_nan_enabled", "get_num_threads"):
+              "get_num_threads"):
     if hasattr(torch, _name):
         _state(getattr(torch, _name))
 
