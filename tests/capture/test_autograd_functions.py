@@ -246,3 +246,68 @@ def test_a_function_class_made_inside():
     x = torch.ones(3, requires_grad=True)
     compiled(x, 4).sum().backward()
     torch.testing.assert_close(x.grad, torch.full((3,), 4.0))
+
+
+class Curve:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def value(self, x):
+        return x.sin() * self.scale
+
+    def slope(self, x):
+        return x.cos() * self.scale
+
+
+class Along(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, value, slope, kind=Curve):
+        ctx.slope = slope
+        ctx.save_for_backward(x)
+        return value(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * ctx.slope(x), None, None, None
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_arguments_that_a_graph_cannot_show(backend):
+    curves = [Curve(torch.tensor(2.0)), Curve(3)]
+
+    def f(x, curve):
+        y = Along.apply(x, curve.value, curve.slope) + Along.apply(x, torch.exp, torch.exp, Curve)
+        return y + Along.apply(x, lambda t: t * 2, lambda t: torch.full_like(t, 2))
+
+    weft.reset()
+    compiled = weft.compile(f, backend=backend)
+    for curve in (*curves, *curves):
+        x = torch.ones(2, requires_grad=True)
+        expected, actual = f(x, curve), compiled(x, curve)
+        torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y in (actual, expected)))
+    assert weft.stats()["graph_breaks"] == 0
+    assert weft.stats()["graphs"] == 2
+
+
+FACTOR = 1
+
+
+class ByFactor(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * FACTOR
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def test_a_global_variable_changed_before_a_function_reads_it():
+    def f(x):
+        global FACTOR
+        FACTOR = 5
+        return ByFactor.apply(x)
+
+    check(f, (torch.ones(2, requires_grad=True),), breaks=None)

@@ -10,12 +10,15 @@ this is left out. If no gradient can be needed, the forward is inlined like any 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+import types
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import fx
 
 from weft._torch import are_functorch_transforms_active
 from weft.capture.breaks import graph_break
+from weft.capture.handlers.held_objects import held_object
 from weft.capture.polyfills.autograd_context import (
     Context,
     apply_without_gradients,
@@ -24,7 +27,9 @@ from weft.capture.polyfills.autograd_context import (
 from weft.capture.subgraphs import rehearsal
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import boolean
-from weft.capture.values.containers.sequences import TupleValue
+from weft.capture.values.containers.mapping import DictValue
+from weft.capture.values.containers.sequences import ListValue, TupleValue
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.functions import rule
 from weft.capture.values.tensors.tensor import TensorValue, run
 from weft.markers import is_allowed_in_graph
@@ -47,17 +52,61 @@ def _apply(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
             return forward.call(tx, [args[0], needs, *inputs], {})
         if made:  # its functions' variables only exist in this interpretation
             raise graph_break("unknown-operation", f"gradients of {cls.__name__}, made inside")
-        with rehearsal(tx, cls.__name__, inputs):
+        _check_variables(tx, cls)
+        with rehearsal(tx, cls.__name__, [i for i in inputs if _is_shown(tx, i)]):
             _rehearse(tx, cls, inputs, needs)
-    return run(tx, "call_function", _applier(cls), args[1:], kwargs)
+    given, held = _split(tx, cls, args[1:])
+    applier = _holding(cls, held) if held else _applier(cls)
+    return run(tx, "call_function", applier, given, kwargs)
+
+
+def _check_variables(tx: Interpreter, cls: type) -> None:
+    """Break the graph if the frame changed variables of the class's module: the node's code would
+    see their old values."""
+    functions = [getattr(cls, name) for name in ("forward", "setup_context", "backward")]
+    if any(tx.effects.changed(tx.globals_of(function.__globals__))
+           for function in functions if isinstance(function, types.FunctionType)):
+        raise graph_break("unknown-operation", f"{cls.__name__} after a change of global variables")
+
+
+def _split(tx: Interpreter, cls: type, args: Args) -> tuple[list[SymbolicValue], dict[int, Any]]:
+    """Arguments that a graph can show, and by position those that the node's function holds."""
+    held = {index: held_object(tx, value, cls.__name__)
+            for index, value in enumerate(args) if not _is_shown(tx, value)}
+    given = [value for index, value in enumerate(args) if index not in held]
+    if held and any(value.python_type() is torch.nn.Parameter for value in given):
+        # of an object that has the same parameters: their gradients belong together
+        raise graph_break("unknown-operation", f"{cls.__name__} of an object and parameters")
+    return given, held
+
+
+def _is_shown(tx: Interpreter, value: SymbolicValue) -> bool:
+    value = tx.force(value)
+    if isinstance(value, (ListValue, TupleValue)):
+        return all(_is_shown(tx, item) for item in value.all(tx))
+    if isinstance(value, DictValue):
+        return all(_is_shown(tx, item) for item in value.values(tx))
+    return isinstance(value, (TensorValue, SymbolicNumberValue)) or (
+        value.is_constant and isinstance(value.constant(), _SHOWN))
+
+
+_SHOWN: Final = (*fx.node.base_types, types.NoneType, types.EllipsisType, slice, range)
 
 
 @functools.cache
 def _applier(cls: type[torch.autograd.Function]) -> Any:
-    """A function that applies the class and has a name of its own, which the graph shows."""
+    return _holding(cls, {})
+
+
+def _holding(cls: type[torch.autograd.Function], held: dict[int, Any]) -> Any:
+    """A function that applies the class, with arguments of its own at some positions, and has a
+    name of its own, which the graph shows."""
 
     def apply(*args: Any, **kwargs: Any) -> Any:
-        return cls.apply(*args, **kwargs)
+        given = [*args]
+        for index, value in held.items():
+            given.insert(index, value)
+        return cls.apply(*given, **kwargs)
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.runs_unseen_code = True  # type: ignore[attr-defined]

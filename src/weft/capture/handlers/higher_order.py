@@ -5,8 +5,6 @@ Place in the pipeline: see `handlers/__init__`; the functions are captured by `s
 
 from __future__ import annotations
 
-import functools
-import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +25,12 @@ from weft._torch import (
 )
 from weft.capture.breaks import graph_break
 from weft.capture.graph import version_of
+from weft.capture.handlers.held_objects import held_object
 from weft.capture.polyfills import attention, loops
 from weft.capture.subgraphs import Subgraph, capture_subgraph
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import FALSE, NONE, is_none
-from weft.capture.values.containers.sequences import ListValue, TupleValue
-from weft.capture.values.objects.functions import FunctionValue, PartialValue, polyfill, rule
+from weft.capture.values.objects.functions import polyfill, rule
 from weft.capture.values.tensors.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -86,7 +84,7 @@ def _versions(tx: Interpreter) -> dict[fx.Node, int]:
 
 def _setting(tx: Interpreter, value: SymbolicValue) -> Any:
     """A setting as an argument of the node; if it is no constant, as part of the module."""
-    found = _object(tx, value)
+    found = held_object(tx, value, "checkpoint")
     if not callable(found):
         return found
     node = tx.builder.graph.create_node("get_attr", tx.builder.add_module(_Held(found)), (), {})
@@ -104,34 +102,6 @@ class _Held(torch.nn.Module):
     def forward(self, *args: Any) -> Any:
         """Return the function's result."""
         return self.function(*args)
-
-
-def _object(tx: Interpreter, value: SymbolicValue | None) -> Any:
-    """A setting of checkpoint as a Python object: constants, functions, partials, lists."""
-    value = NONE if value is None else tx.force(value)
-    if value.is_constant:
-        return value.constant()
-    found = value.real()
-    if found is not MISSING:
-        return found
-    if isinstance(value, FunctionValue) and value.attributes is None:
-        return _function(tx, value)
-    if isinstance(value, PartialValue):
-        named = {k: _object(tx, v) for k, v in value.keywords.items()}
-        args = [_object(tx, arg) for arg in value.args]
-        return functools.partial(_object(tx, value.function), *args, **named)
-    if isinstance(value, ListValue | TupleValue):
-        return value.python_type()(_object(tx, item) for item in value.items)
-    raise graph_break("checkpoint", f"one with {value!r}")
-
-
-def _function(tx: Interpreter, value: FunctionValue) -> types.FunctionType:
-    """A real function for one that the frame made, with its variables' current values."""
-    cells = tuple(types.CellType(_object(tx, cell.read(tx))) for cell in value.closure)
-    defaults = tuple(_object(tx, default) for default in value.defaults)
-    made = types.FunctionType(value.code, value.globals, value.name, defaults, cells)
-    made.__kwdefaults__ = {k: _object(tx, v) for k, v in value.kwdefaults.items()}
-    return made
 
 
 @rule(torch.cond, cond_operator)
