@@ -8,6 +8,7 @@ when the root frame has ended.
 from __future__ import annotations
 
 import types
+import weakref
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -50,6 +51,9 @@ class DataState:
     """How many turns `for` loops have made."""
     relied_on: set[Source] = field(default_factory=set)
     """Tensors whose contents are guarded (`values/known_data.py`)."""
+    memories: weakref.WeakValueDictionary[int, Any] = field(
+        default_factory=weakref.WeakValueDictionary)
+    """The memory of NumPy arrays made while capturing, by id (`values/tensors/known_arrays.py`)."""
     input_tests: dict[Any, InputTest] = field(default_factory=dict)
     """Conditions of branches on the inputs' data, by graph node."""
     from_inputs: dict[Any, bool] = field(default_factory=dict)

@@ -20,13 +20,14 @@ import torch
 
 from weft._torch import torch_numpy
 
-#: Functions on numbers whose operands NumPy first brings to one type.
-_PROMOTING_OPERATORS: Final = frozenset(
-    {
-        "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor",
-        "lt", "le", "eq", "ne", "gt", "ge", "matmul",
-    }
-)
+_UFUNCS: Final = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "true_divide",
+    "floordiv": "floor_divide", "mod": "remainder", "pow": "power", "and_": "bitwise_and",
+    "or_": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift", "rshift": "right_shift",
+    "lt": "less", "le": "less_equal", "eq": "equal", "ne": "not_equal", "gt": "greater",
+    "ge": "greater_equal", "matmul": "matmul",
+}
+"""NumPy's functions of the names that operators have in `operator`."""
 
 
 def tensor_of(array: Any) -> torch.Tensor | None:
@@ -60,8 +61,17 @@ _OTHER_NAMES: Final = {
 }
 
 
+OWN: Final[dict[str, Callable[..., Any]]] = {}
+"""Operations that PyTorch's emulation lacks or does in another way (`numpy_operations`)."""
+
+_WORSE: Final = frozenset({"corrcoef", "cov", "pad"})
+"""Functions whose form in Python serves better than PyTorch's emulation."""
+
+
 def exists(path: str) -> bool:
     """Whether there is an operation of this name."""
+    if path in _WORSE:
+        return False
     try:
         _resolve(path)
     except AttributeError:
@@ -70,6 +80,8 @@ def exists(path: str) -> bool:
 
 
 def _resolve(path: str) -> Callable[..., Any]:
+    if path in OWN:
+        return OWN[path]
     family, _, name = path.rpartition(".")
     home: Any = torch_numpy()
     if family == "operator":
@@ -84,8 +96,11 @@ def _resolve(path: str) -> Callable[..., Any]:
 def numpy_function(path: str) -> Callable[..., Any]:
     """NumPy's own function of this name."""
     family, _, name = path.rpartition(".")
-    homes = {"": numpy, "operator": operator, "method": numpy.ndarray}
-    home = homes[family] if family in homes else getattr(numpy, family)
+    if family == "method":
+        return lambda array, *args, **kwargs: getattr(array, name)(*args, **kwargs)
+    home: Any = operator if family == "operator" else numpy
+    for step in [] if family == "operator" else path.split(".")[:-1]:
+        home = getattr(home, step)
     return getattr(home, name)  # type: ignore[no-any-return]
 
 
@@ -93,13 +108,18 @@ def numpy_function(path: str) -> Callable[..., Any]:
 def operation(path: str) -> Callable[..., Any]:
     """The function on tensors; the same object for the same path."""
     function = _resolve(path)
-    promotes = _promotes(path)
+    ufunc = ufunc_of(path)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if promotes:
-            args = _promote(args)
-        arrays = [_to_arrays(arg) for arg in args]
-        return _to_tensors(function(*arrays, **{k: _to_arrays(v) for k, v in kwargs.items()}))
+        types: tuple[Any, ...] = ()
+        if ufunc is not None and "dtype" not in kwargs:
+            args, types = _in_loop_types(ufunc, args)
+        if path in OWN:
+            result = function(*args, **kwargs)
+        else:
+            arrays = [to_arrays(arg) for arg in args]
+            result = to_tensors(function(*arrays, **{k: to_arrays(v) for k, v in kwargs.items()}))
+        return result.to(types[0]) if types and isinstance(result, torch.Tensor) else result
 
     call.__name__ = call.__qualname__ = f"numpy_{path.replace('.', '_')}"
     call.__module__ = __name__
@@ -107,40 +127,67 @@ def operation(path: str) -> Callable[..., Any]:
     return call
 
 
-def _promotes(path: str) -> bool:
+def ufunc_of(path: str) -> numpy.ufunc | None:
+    """The element-wise function of NumPy that an operation is."""
     family, _, name = path.rpartition(".")
-    if family == "operator":
-        return name in _PROMOTING_OPERATORS
-    function = getattr(numpy, name, None) if not family else None
-    return isinstance(function, numpy.ufunc) and function.nin > 1
+    found = getattr(numpy, _UFUNCS.get(name, "") if family == "operator" else name, None)
+    return found if family in ("", "operator") and isinstance(found, numpy.ufunc) else None
 
 
-def _promote(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The first two operands in NumPy's common type; torch gives 0-dimensional ones less weight."""
-    operands = [a for a in args[:2] if isinstance(a, torch.Tensor)]
-    if len(operands) < 2 or operands[0].dtype == operands[1].dtype:
-        return args
-    wanted = torch_dtype(numpy.result_type(*(numpy_dtype(t.dtype) for t in operands)))
-    if wanted is None:
-        return args
-    return (*(t.to(wanted) for t in operands), *args[2:])
+def _in_loop_types(ufunc: numpy.ufunc, args: tuple[Any, ...]
+                   ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The operands in the types that NumPy computes in, and the types of the results."""
+    kinds = tuple(arg.dtype if isinstance(arg, torch.Tensor) else type(arg)
+                  for arg in args[:ufunc.nin])
+    wanted = _loop_types(ufunc, kinds)
+    given = [arg.to(_WIDER.get(dtype, dtype)) if isinstance(arg, torch.Tensor) else arg
+             for arg, dtype in zip(args, wanted[:ufunc.nin], strict=False)]
+    return (*given, *args[len(given):]), wanted[ufunc.nin:]
 
 
-def _to_arrays(value: Any) -> Any:
+_WIDER: Final = {torch.float16: torch.float32}
+"""Types that NumPy computes with in another."""
+
+
+@functools.cache
+def _loop_types(ufunc: numpy.ufunc, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The types of a function's operands and results, or none if capture and NumPy do not know
+    them."""
+    given: Any = tuple(numpy_dtype(kind) if isinstance(kind, torch.dtype) else _WEAK.get(kind)
+                  for kind in kinds)
+    if len(given) != ufunc.nin or None in given:
+        return ()
+    try:
+        found = ufunc.resolve_dtypes((*given, *(None,) * ufunc.nout))
+    except TypeError:
+        return ()
+    types = tuple(map(torch_dtype, found))
+    return () if None in types else types
+
+
+_WEAK: Final = {int: int, float: float, complex: complex, bool: numpy.dtype(bool),
+                torch.SymInt: int, torch.SymFloat: float}
+"""Types of numbers that adapt to the arrays' types (bool does not)."""
+
+
+def to_arrays(value: Any) -> Any:
+    """The value with the emulation's arrays instead of tensors."""
     if isinstance(value, torch.Tensor):
         return torch_numpy().ndarray(value)
     if isinstance(value, (list, tuple)):
-        return type(value)([_to_arrays(item) for item in value])
+        return type(value)([to_arrays(item) for item in value])
     if isinstance(value, slice):
-        return slice(*(_to_arrays(part) for part in (value.start, value.stop, value.step)))
+        return slice(*(to_arrays(part) for part in (value.start, value.stop, value.step)))
     return value
 
 
-def _to_tensors(value: Any) -> Any:
+def to_tensors(value: Any) -> Any:
+    """The value with tensors instead of the emulation's arrays."""
     if isinstance(value, torch_numpy().ndarray):
         return value.tensor
     if isinstance(value, tuple):
-        return tuple(_to_tensors(item) for item in value)
+        return tuple(to_tensors(item) for item in value)
     if isinstance(value, list):
-        return [_to_tensors(item) for item in value]
+        return [to_tensors(item) for item in value]
     return value
+

@@ -19,6 +19,7 @@ from typing import Any, Final, final
 import numpy
 import torch
 
+import weft.capture.numpy_operations  # noqa: F401  registers them
 from weft.capture.numpy_calls import numpy_function, operation, torch_dtype
 
 _LARGEST: Final = 1 << 18
@@ -28,10 +29,17 @@ _SMALLER: Final = 16
 
 _NUMBERS: Final = {
     "f": (0.6, -1.7, 2.4, -0.3, 1.1, 3.2, -2.8), "c": (0.6 + 1j, -1.7, 2.4 - 2j, -0.3j, 1.1, 3.2j),
-    "i": (3, -1, 2, 0, 6, -4, 1), "u": (200, 250, 2, 0, 5, 140, 1), "b": (1, 0, 0, 1, 1),
+    "i": (3, -1, 2, 0, 7, -4, 1), "u": (200, 251, 2, 0, 5, 140, 1), "b": (1, 0, 0, 1, 1),
 }
 """The numbers that arrays are filled with, by the kind of their dtype: some are negative, fractions
 or equal."""
+_CASTS: Final = frozenset({
+    "array", "asarray", "astype", "copyto", "method.astype", "method.fill", "operator.setitem",
+})
+"""Operations that convert numbers: what becomes of a NaN that becomes an integer is not defined."""
+_SAMPLES: Final = (_NUMBERS, {
+    **_NUMBERS, "f": (0.6, -1.7, math.nan, 2.4, 0.0, 1.0, math.inf, -math.inf, -0.0, 1.0, 3.0),
+})
 
 
 @final
@@ -43,6 +51,7 @@ class Blank:
     strides: tuple[int, ...]
     dtype: numpy.dtype[Any]
     scalar: bool = False
+    writeable: bool = True
 
     def filled(self, numbers: tuple[Any, ...]) -> Any:
         """The array with these numbers, repeated, in its memory."""
@@ -52,6 +61,8 @@ class Blank:
         memory = numpy.resize(numpy.array(numbers).astype(self.dtype), size)
         steps = [step * memory.itemsize for step in self.strides]
         made = numpy.lib.stride_tricks.as_strided(memory, self.shape, steps)
+        if not self.writeable:
+            made.setflags(write=False)
         return made[()] if self.scalar else made
 
     def within(self, most: int) -> Blank:
@@ -59,8 +70,10 @@ class Blank:
         if math.prod(self.shape) <= most:
             return self
         shape = tuple(min(n, _SMALLER) for n in self.shape)
-        steps = [math.prod(shape[at + 1:]) for at in range(len(shape))]
-        return Blank(shape, tuple(steps), self.dtype, self.scalar)
+        steps, size = [0] * len(shape), 1
+        for at in sorted(range(len(shape)), key=lambda at: (self.strides[at], -at)):
+            steps[at], size = size, size * shape[at]
+        return Blank(shape, tuple(steps), self.dtype, self.scalar, self.writeable)
 
 
 @final
@@ -72,6 +85,8 @@ class Tried:
     """NumPy's result, with a `Blank` for each array and NumPy scalar in it."""
     shares_memory: bool
     """Whether the result is a view of an argument."""
+    argument: int
+    """The position of the argument that is the result, or -1."""
     agrees: bool
     """Whether PyTorch's emulation of NumPy gives the same result."""
 
@@ -93,46 +108,69 @@ def _frozen(value: Any) -> Any:
         return tuple((name, _frozen(item)) for name, item in value.items())
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_frozen, value))
+    if isinstance(value, numpy.ndarray):
+        return (value.dtype, value.shape, value.strides, value.tobytes())
     return value if isinstance(value, Blank) else (type(value), repr(value))
 
 
 def _try_out(path: str, args: list[Any], kwargs: dict[str, Any]) -> Tried | None:
     with numpy.errstate(all="ignore"), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        given = _fill((args, kwargs), lambda blank: blank.within(_LARGEST).filled((1,)))
-        try:
-            result = numpy_function(path)(*given[0], **given[1])
-        except TypeError:  # whatever the numbers are
-            return Tried(None, False, False)
-        except Exception:  # noqa: BLE001  whatever it is: nothing was learned
+        given, result = _first_result(path, args, kwargs)
+        if isinstance(result, numpy.linalg.LinAlgError):  # of these numbers: nothing was learned
             return None
+        if isinstance(result, Exception):  # it comes again where the program runs
+            return Tried(None, False, -1, False)
         shares = any(numpy.may_share_memory(one, other)
                      for one in _arrays(result) for other in _arrays(given))
-        return Tried(_blanks(result), shares, _agrees(path, args, kwargs))
+        argument = next((at for at, one in enumerate(given[0]) if one is result), -1) if (
+            isinstance(result, numpy.ndarray)) else -1
+        return Tried(_blanks(result), shares, argument,
+                     all(_agrees(path, args, kwargs, sample)
+                         for sample in (_SAMPLES[:1] if path in _CASTS else _SAMPLES)))
 
 
-def _agrees(path: str, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def _first_result(path: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Arguments full of ones (or else identity matrices), and what the function returns or
+    raises."""
+    given = _fill((args, kwargs), lambda blank: blank.within(_LARGEST).filled((1,)))
+    result = _outcome(numpy_function(path), *given)
+    if isinstance(result, numpy.linalg.LinAlgError):
+        given = _fill((args, kwargs), lambda blank: blank.within(_LARGEST).filled(
+            (1, *[0] * (blank.shape or (0,))[-1])))
+        result = _outcome(numpy_function(path), *given)
+    return given, result
+
+
+def _agrees(path: str, args: list[Any], kwargs: dict[str, Any], sample: dict[str, Any]) -> bool:
     """Whether the emulation computes what NumPy computes, as far as a sample shows."""
 
     def varied(blank: Blank) -> Any:
-        return blank.within(_LARGEST_COMPARED).filled(_NUMBERS.get(blank.dtype.kind, (1,)))
+        return blank.within(_LARGEST_COMPARED).filled(sample.get(blank.dtype.kind, (1,)))
 
     given, copies = _fill((args, kwargs), varied), _fill((args, kwargs), varied)
-    try:
-        wanted = numpy_function(path)(*given[0], **given[1])
-    except Exception:  # noqa: BLE001  these numbers are none that the function takes
-        return True
     operands, named = _as_operands(copies)
-    try:
-        found = operation(path)(*operands, **named)
-    except Exception:  # noqa: BLE001  whatever it is, NumPy does not raise it
-        return False
+    wanted = _outcome(numpy_function(path), *given)
+    found = _outcome(operation(path), operands, named)
+    if isinstance(wanted, Exception) or isinstance(found, Exception):
+        return isinstance(wanted, Exception) and isinstance(found, Exception)
     return _same(wanted, found) and _same(given, (operands, named))
 
 
+def _outcome(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What the call returns or raises: not all functions take all numbers."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001  whatever it is, the two are compared
+        return error
+
+
 def _blanks(result: Any) -> Any:
-    if isinstance(result, (numpy.ndarray, numpy.generic)):
-        return Blank(result.shape, (), result.dtype, isinstance(result, numpy.generic))
+    if isinstance(result, numpy.generic):
+        return Blank((), (), result.dtype, scalar=True)
+    if isinstance(result, numpy.ndarray):
+        steps = tuple(step // (result.itemsize or 1) for step in result.strides)
+        return Blank(result.shape, steps, result.dtype, writeable=result.flags.writeable)
     if isinstance(result, (list, tuple)):
         return [*map(_blanks, result)] if isinstance(result, list) else (*map(_blanks, result),)
     return result
@@ -141,6 +179,8 @@ def _blanks(result: Any) -> Any:
 def _fill(value: Any, fill: Callable[[Blank], Any]) -> Any:
     if isinstance(value, Blank):
         return fill(value)
+    if isinstance(value, numpy.ndarray):
+        return value.copy("K")
     if type(value) in (list, tuple):
         return type(value)(_fill(item, fill) for item in value)
     if type(value) is dict:
@@ -157,6 +197,9 @@ def _as_operands(value: Any) -> Any:
     if isinstance(value, numpy.dtype) or (isinstance(value, type)
                                           and issubclass(value, (numpy.generic, int, float))):
         return torch_dtype(value)
+    if isinstance(value, slice):
+        bounds = (value.start, value.stop, value.step)
+        return slice(*(b.item() if isinstance(b, numpy.integer) else b for b in bounds))
     if type(value) in (list, tuple):
         return type(value)(map(_as_operands, value))
     if type(value) is dict:
@@ -180,12 +223,17 @@ def _same(wanted: Any, found: Any) -> bool:
         if not isinstance(wanted, (numpy.ndarray, numpy.generic)):
             return False
         numbers = found.resolve_conj().resolve_neg().numpy().astype(wanted.dtype)
-        loose = 1e-2 if wanted.dtype.itemsize == 2 else 1e-4
+        if wanted.dtype.kind in "fc" and not (found.is_floating_point() or found.is_complex()):
+            return False  # rounded, for other numbers
+        real = wanted.real.dtype
+        loose = 64 * float(numpy.finfo(real).eps) if real.kind == "f" else 0.0
         return numbers.shape == wanted.shape and numpy.allclose(
             wanted, numbers, rtol=loose, atol=loose, equal_nan=True)
     if isinstance(wanted, (list, tuple)) and isinstance(found, (list, tuple)):
         return len(wanted) == len(found) and all(map(_same, wanted, found))
     if isinstance(wanted, dict) and isinstance(found, dict):
         return all(_same(wanted[name], found[name]) for name in wanted)
-    kinds = (numpy.ndarray, numpy.generic, numpy.dtype, list, tuple)
-    return not isinstance(wanted, kinds) or found is torch_dtype(wanted)
+    kinds = (numpy.ndarray, numpy.generic, list, tuple)
+    if isinstance(wanted, (type, numpy.dtype, slice)):
+        return True
+    return not isinstance(wanted, kinds) and bool(wanted == found or wanted != wanted)

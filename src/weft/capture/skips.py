@@ -13,6 +13,7 @@ import types
 from pathlib import Path
 from typing import Any, Final
 
+import numpy
 import torch
 
 from weft.capture.source import FrameState
@@ -20,6 +21,7 @@ from weft.capture.source import FrameState
 _STANDARD: Final = f"{sysconfig.get_paths()['stdlib']}{os.sep}"
 _TESTS: Final = f"{_STANDARD}test{os.sep}"
 _SITE: Final = f"{sysconfig.get_paths()['purelib']}{os.sep}"
+_NUMPY: Final = f"{Path(numpy.__file__).parent}{os.sep}"
 _TORCH: Final = f"{Path(torch.__file__).parent}{os.sep}"
 _WEFT: Final = f"{Path(__file__).parent.parent}{os.sep}"
 _CAPTURED: Final = (str(Path(_TORCH, "nn", "modules")), str(Path(_TORCH, "optim")))
@@ -39,9 +41,10 @@ def are_builtins_replaced() -> bool:
 
 
 def is_standard_library(code: types.CodeType) -> bool:
-    """Whether the code belongs to Python's standard library, except its tests."""
+    """Whether the code belongs to Python's standard library, except its tests, or to NumPy."""
     file = code.co_filename
-    return file.startswith(_STANDARD) and not file.startswith((_SITE, _TESTS))
+    return file.startswith(_NUMPY) or (
+        file.startswith(_STANDARD) and not file.startswith((_SITE, _TESTS)))
 
 
 def may_hold_tensors(state: FrameState) -> bool:
@@ -113,5 +116,5 @@ def is_skipped_code(code: types.CodeType) -> bool:
     if file.startswith(_CAPTURED):
         return file.endswith("_functions.py")  # forwards of autograd functions
     if file.startswith(_SITE):
-        return file.startswith((_TORCH, _WEFT)) or f"{os.sep}torch{os.sep}" in file
+        return file.startswith((_NUMPY, _TORCH, _WEFT)) or f"{os.sep}torch{os.sep}" in file
     return file.startswith((_STANDARD, _TORCH, _WEFT))

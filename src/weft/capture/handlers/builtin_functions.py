@@ -54,6 +54,7 @@ from weft.capture.values.objects.functions import BoundMethodValue, FunctionValu
 from weft.capture.values.objects.generators import next_or_stop
 from weft.capture.values.objects.instances import ObjectValue, checked_text
 from weft.capture.values.objects.modules import PythonModuleValue
+from weft.capture.values.tensors.numpy_arrays import ArrayValue
 from weft.capture.values.tensors.tensor import TensorValue, run
 from weft.registrar import registrar
 
@@ -444,6 +445,9 @@ def _format(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
 
 def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> SymbolicValue:
     """`format(value, spec)`."""
+    if isinstance(value, ArrayValue) and value.scalar and (
+            value.dtype.itemsize == 8 or python_object(tx, spec)):
+        value = value.as_number(tx)
     text = format_symbolic(tx, format, value, spec.constant()) if spec.is_constant else None
     if text is not None:
         return text

@@ -14,13 +14,16 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy
 import torch
 
 from weft._torch import kernel_choices, precision_settings
 from weft.capture.breaks import graph_break
+from weft.capture.polyfills import contexts
 from weft.capture.state import Mode
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import NONE
+from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import rule
 
 if TYPE_CHECKING:
@@ -75,6 +78,32 @@ def _setting(read: Callable[..., Any], write: Callable[..., Any], *, chooses: bo
             warnings.simplefilter("ignore")
             write(*where, value)
         return NONE
+
+
+@rule(contexts.numpy_errors)
+def _numpy_errors(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    _note(tx, _NUMPY_ERRORS)
+    return tx.wrap_new(_NUMPY_ERRORS.now())
+
+
+@rule(contexts.set_numpy_errors)
+def _set_numpy_errors(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    (actions,) = _constants(tx, args, kwargs)
+    if not {"ignore", "warn"}.issuperset(dict(actions).values()):
+        raise graph_break("state", "errors of floating-point numbers that raise or call")
+    _note(tx, _NUMPY_ERRORS)
+    contexts.set_numpy_errors(actions)  # graphs neither warn nor raise
+    return NONE
+
+
+_NUMPY_ERRORS = Mode(contexts.numpy_errors, contexts.set_numpy_errors)
+
+
+@constructor(numpy.errstate)
+def _errstate(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    if args or "call" in kwargs:
+        raise graph_break("state", "errors of floating-point numbers that call")
+    return tx.wrap_fixed(contexts.NumpyErrors, "errstate").call(tx, args, kwargs)
 
 
 for _pair in kernel_choices:

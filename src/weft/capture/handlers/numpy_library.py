@@ -5,6 +5,7 @@ Place in the pipeline: see `handlers/__init__`. `numpy_calls.exists` says which 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
@@ -15,16 +16,17 @@ import torch
 import weft.capture.handlers.tensor_index
 import weft.capture.handlers.torch_library  # noqa: F401  their rules are extended here
 from weft.capture import numpy_calls
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.handlers.numpy_numbers import makes_array_of_size, of_numbers
 from weft.capture.source import Source
-from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import ConstantValue, evaluate, python_object
+from weft.capture.values.base import Args, Kwargs, SymbolicValue
+from weft.capture.values.constant import ConstantValue
 from weft.capture.values.containers.sequences import ListValue, SliceValue, TupleValue
-from weft.capture.values.objects.builtins import wrap_builtin
+from weft.capture.values.objects.builtins import EXTERNAL_METHODS, wrap_builtin
 from weft.capture.values.objects.classes import constructor
 from weft.capture.values.objects.functions import RULES, rule
 from weft.capture.values.registry import wraps
+from weft.capture.values.tensors.known_arrays import evaluated
 from weft.capture.values.tensors.numpy_arrays import ArrayValue, call_numpy
 from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run
 
@@ -32,10 +34,11 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 _FUNCTIONS: Final = (numpy.ufunc, type(numpy.sum), BuiltinFunctionType, FunctionType)
-_NOT_PURE: Final = frozenset(
-    {"copyto", "fill_diagonal", "load", "loadtxt", "place", "put", "put_along_axis", "putmask",
-     "save", "savetxt", "savez", "savez_compressed", "seterr", "set_printoptions", "show_config"}
-)
+_NOT_PURE: Final = frozenset({
+    "fromfile", "genfromtxt", "geterr", "geterrcall", "load", "loadtxt", "memmap", "save",
+    "savetxt", "savez", "savez_compressed", "set_printoptions", "setbufsize", "seterr",
+    "seterrcall", "show_config", "show_runtime",
+})
 
 
 def _public_functions() -> Iterator[tuple[str, Any]]:
@@ -43,9 +46,11 @@ def _public_functions() -> Iterator[tuple[str, Any]]:
 
     Only loaded modules: NumPy imports its other modules when they are first named.
     """
-    for prefix, space in (("", numpy), ("linalg.", numpy.linalg)):
+    inner = sys.modules["numpy._core.multiarray"]  # NumPy's own Python calls these
+    for prefix, space in (("", numpy), ("linalg.", numpy.linalg), ("", inner)):
         for name, function in sorted(vars(space).items()):
-            if not name.startswith("_") and isinstance(function, _FUNCTIONS):
+            if not name.startswith("_") and isinstance(function, _FUNCTIONS) and (
+                    space is not inner or hasattr(numpy, name)):
                 yield prefix + name, function
 
 
@@ -62,10 +67,16 @@ def _register(paths: list[str], function: Any) -> None:
                 return symbolic
             if makes_array_of_size(tx, function, args):
                 return call_numpy(tx, path, args, kwargs)
-            found = _evaluate(tx, function, args, kwargs)
+            found = evaluated(tx, function, args, kwargs)
             if found is not None:
                 return found
-        return call_numpy(tx, path, args, kwargs)
+        try:
+            return call_numpy(tx, path, args, kwargs)
+        except GraphBreak as reason:
+            python = getattr(function, "_implementation", None)
+            if reason.kind.id != "unknown-c-function" or not isinstance(python, FunctionType):
+                raise
+        return tx.wrap_fixed(python, path).call(tx, args, kwargs)
 
     RULES.setdefault(id(function), (function, handler))
 
@@ -76,19 +87,6 @@ def _has_arrays(values: Any) -> bool:
         for v in values
         if not isinstance(getattr(v, "items", ()), type(_has_arrays))
     )
-
-
-def _evaluate(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue | None:
-    """The result on constants if it is a constant too; arrays are left to the graph."""
-    objects = [python_object(tx, arg) for arg in args]
-    named = {name: python_object(tx, value) for name, value in kwargs.items()}
-    if any(o is MISSING for o in (*objects, *named.values())):
-        return None
-    result = evaluate(tx, lambda: function(*objects, **named))
-    parts = result if isinstance(result, tuple) else (result,)
-    if any(isinstance(part, (numpy.ndarray, list)) for part in parts):
-        return None
-    return tx.wrap_new(result)
 
 
 _NAMES: Final[dict[int, tuple[Any, list[str]]]] = {}
@@ -107,17 +105,31 @@ def _wrap_function(tx: Interpreter, obj: Any, source: Source | None) -> Symbolic
     return wrap_builtin(tx, obj, source)
 
 
+def _method_of_function(name: str) -> None:
+    def method(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        path = f"{args[0].real().__name__}.{name}"
+        if path.count(".") > 1 or getattr(numpy, path.split(".")[0], None) is not args[0].real():
+            raise graph_break("unknown-c-function", path)
+        return call_numpy(tx, path, args[1:], kwargs)
+
+    EXTERNAL_METHODS[numpy.ufunc, name] = method
+
+
+for _name in ("accumulate", "at", "outer", "reduce", "reduceat"):
+    _method_of_function(_name)
+
+
 _SCALARS: Final = {kind for kind in vars(numpy).values() if isinstance(kind, type)}
 
 
 @constructor(*(kind for kind in _SCALARS if issubclass(kind, numpy.generic)))
 def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     """`numpy.float32(x)`."""
-    if _has_arrays(args) and len(args) == 1 and not kwargs:
+    found = of_numbers(tx, cls, args, kwargs) or evaluated(tx, cls, args, kwargs)
+    if found is None and _has_arrays(args) and len(args) == 1 and not kwargs:
         made = call_numpy(tx, "asarray", [args[0], ConstantValue(numpy.dtype(cls))], {})
         assert isinstance(made, ArrayValue)
-        return ArrayValue(made.tensor, scalar=made.tensor.example.dim() == 0)
-    found = of_numbers(tx, cls, args, kwargs) or _evaluate(tx, cls, args, kwargs)
+        return ArrayValue(made.shared(tx), scalar=made.example.dim() == 0)
     if found is None:
         raise graph_break("unknown-operation", f"making a numpy.{cls.__name__}")
     return found
@@ -125,7 +137,7 @@ def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
 
 @constructor(numpy.dtype)
 def _dtype(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    found = _evaluate(tx, cls, args, kwargs)
+    found = evaluated(tx, cls, args, kwargs)
     if found is None:
         raise graph_break("unknown-operation", "making a numpy.dtype")
     return found
@@ -134,7 +146,7 @@ def _dtype(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
 @rule(torch.from_numpy)
 def _from_numpy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if len(args) == 1 and isinstance(args[0], ArrayValue) and not args[0].scalar:
-        return args[0].tensor
+        return args[0].shared(tx)
     raise graph_break("unknown-c-function", "torch.from_numpy of this value")
 
 
@@ -157,7 +169,7 @@ def _with_tensors(
     """The value, or the sequence or slice, with the chosen arrays replaced by tensors."""
     value = tx.force(value)
     if isinstance(value, ArrayValue):
-        return value.tensor if chosen(value) else value
+        return value.read(tx) if chosen(value) else value
     if not isinstance(value, (ListValue, TupleValue, SliceValue)):
         return value
     items = value.parts if isinstance(value, SliceValue) else value.all(tx)
@@ -189,11 +201,12 @@ _indexed_by_arrays("__setitem__")
 
 
 def _sharing(tx: Interpreter, array: ArrayValue, kwargs: Kwargs) -> SymbolicValue:
-    return run(tx, "call_method", "to", [array.tensor], kwargs) if kwargs else array.tensor
+    tensor = array.shared(tx)
+    return run(tx, "call_method", "to", [tensor], kwargs) if kwargs else tensor
 
 
 def _copying(tx: Interpreter, array: ArrayValue, kwargs: Kwargs) -> SymbolicValue:
-    copy = run(tx, "call_method", "clone", [array.tensor], {})
+    copy = run(tx, "call_method", "clone", [array.read(tx)], {})
     requires = kwargs.pop("requires_grad", None)
     copy = run(tx, "call_method", "to", [copy], kwargs) if kwargs else copy
     if requires is not None and requires.truth(tx):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+import numpy
+
 
 class NullContext:
     """Does nothing; takes any arguments; also a decorator."""
@@ -59,6 +61,34 @@ class InferenceRegion(NullContext):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
         switch_inference(None)
+
+
+def numpy_errors() -> tuple[tuple[str, str], ...]:
+    """What NumPy does with floating-point errors, by kind."""
+    return tuple(sorted((kind, str(action)) for kind, action in numpy.geterr().items()))
+
+
+def set_numpy_errors(actions: tuple[tuple[str, str], ...]) -> None:
+    """Has a rule: sets what NumPy does."""
+    numpy.seterr(**dict(actions))  # type: ignore[arg-type]
+
+
+class NumpyErrors(NullContext):
+    """`numpy.errstate`."""
+
+    def __init__(self, *, all: str | None = None, **actions: str | None) -> None:
+        kinds = ("divide", "invalid", "over", "under")
+        self.actions = {kind: actions.get(kind) or all for kind in kinds}
+
+    def __enter__(self) -> NumpyErrors:
+        self.before = numpy_errors()
+        set_numpy_errors(tuple((kind, self.actions[kind] or action)
+                               for kind, action in self.before))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        set_numpy_errors(self.before)
 
 
 def addcdiv_(tensor: Any, first: Any, second: Any, value: Any) -> Any:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from weft.capture.interpreter import Interpreter
 
 _MOST_NODES: Final = 2_000
+_NUMPY_CALLS: Final = "weft.capture.numpy_calls"
 _MOST_ELEMENTS: Final = 1 << 22
 """Limits: nodes that are run to compute a value, and the size of their results."""
 
@@ -159,7 +160,7 @@ def can_run(node: fx.Node) -> bool:
             _elements(example) > _MOST_ELEMENTS or is_functorch_wrapped_tensor(example)):
         return False  # (wrapped: by a level of the capture)
     home = getattr(node.target, "__module__", None) or ""
-    plain = not home or home.startswith(("torch", "_operator", "builtins", "math"))
+    plain = not home or home.startswith(("torch", "_operator", "builtins", "math", _NUMPY_CALLS))
     known = node.op == "call_method" or (plain and node.op == "call_function")
     return known and not draws(node)
 

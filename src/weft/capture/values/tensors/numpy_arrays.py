@@ -3,19 +3,24 @@
 Place in the pipeline: a value family over the tensor family. An outside array becomes the tensor
 that shares its memory (so that writes to it are seen). Methods, operators and functions become
 nodes of `numpy_calls`, and results become arrays again. Result types, and which results are
-scalars, are found by running NumPy itself while capturing.
+scalars, are found by running NumPy itself while capturing. Arrays that follow from constants are
+no tensors as long as they need not be (`known_arrays`).
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy
 import torch
+from torch import fx
 
 from weft.capture import numpy_calls
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.graph import version_of
 from weft.capture.numpy_models import Blank, Tried, try_out
 from weft.capture.operations import plain_operator
@@ -26,6 +31,7 @@ from weft.capture.values.constant import (
     ConstantValue,
     constant,
     evaluate,
+    is_none,
     python_object,
 )
 from weft.capture.values.containers.sequences import ListValue, SliceValue, TupleValue
@@ -33,6 +39,13 @@ from weft.capture.values.methods import BoundBuiltin
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.objects.classes import ClassValue
 from weft.capture.values.registry import wraps
+from weft.capture.values.tensors.known_arrays import (
+    Memory,
+    contents,
+    evaluated,
+    memory_of,
+    rebuilt,
+)
 from weft.capture.values.tensors.tensor import TENSOR_METHODS, TensorValue, run, shape_value
 from weft.shapes.symnode import is_hinted
 
@@ -45,13 +58,15 @@ _METHODS: Final = frozenset(
         "all", "any", "argmax", "argmin", "argsort", "astype", "clip", "conj", "conjugate", "copy",
         "cumprod", "cumsum", "diagonal", "dot", "fill", "flatten", "max", "mean", "min", "nonzero",
         "prod", "ravel", "repeat", "reshape", "round", "searchsorted", "squeeze", "std", "sum",
-        "swapaxes", "take", "trace", "transpose", "var",
+        "sort", "swapaxes", "take", "trace", "transpose", "var",
     }
 )
 _ATTRIBUTES: Final[dict[str, Any]] = {
     "dtype": lambda t: numpy_calls.numpy_dtype(t.dtype),
     "ndim": lambda t: t.dim(),
     "itemsize": lambda t: t.element_size(),
+    "nbytes": lambda t: t.numel() * t.element_size(),
+    "strides": lambda t: tuple(step * t.element_size() for step in t.stride()),
 }
 
 
@@ -59,21 +74,86 @@ _ATTRIBUTES: Final[dict[str, Any]] = {
 class ArrayValue(SymbolicValue):
     """An ndarray or, if `scalar`, a NumPy scalar whose value depends on data."""
 
-    __slots__ = ("original", "scalar", "tensor")
+    __slots__ = ("__weakref__", "_known", "_memory", "_present", "_tensor", "original", "readonly",
+                 "scalar")
 
     def __init__(
-        self, tensor: TensorValue, *, scalar: bool = False, source: Source | None = None,
-        original: Any = MISSING,
+        self, tensor: TensorValue | None, *, scalar: bool = False, source: Source | None = None,
+        original: Any = MISSING, readonly: bool = False,
     ) -> None:
         super().__init__(source)
-        self.tensor = tensor
+        self.readonly = readonly
+        self._tensor = tensor
         self.scalar = scalar
         self.original = original
+        self._memory: Memory | None = None
+        self._known: Any = None
+        self._present: tuple[bytes, TensorValue] | None = None
+
+    @classmethod
+    def of_known(cls, array: numpy.ndarray[Any, Any], memory: Memory) -> ArrayValue:
+        """An array made while capturing."""
+        made = cls(None)
+        made._known, made._memory = array, memory
+        memory.views.add(made)
+        if memory.shared is not None:
+            raise graph_break("unknown-operation", "a view of memory that a tensor shares")
+        return made
+
+    @property
+    def known(self) -> Any:
+        """The array itself if capture made it and knows its contents, else None."""
+        return self._known
+
+    def set_tensor(self, tensor: TensorValue | None) -> None:
+        """From now on the graph has the array, as this tensor."""
+        self._tensor, self._known, self._present = tensor, None, None
+
+    def shared(self, tx: Interpreter) -> TensorValue:
+        """The tensor that shares the array's memory."""
+        if self._known is not None:
+            assert self._memory is not None
+            self._memory.share(tx)
+        if self._tensor is None:
+            raise graph_break("unknown-operation", "an array that shares memory as no tensor can")
+        return self._tensor
+
+    def read(self, tx: Interpreter) -> TensorValue:
+        """A tensor with the array's present contents, to be read only."""
+        if self._known is None:
+            return self.shared(tx)
+        now = self._known.tobytes()
+        if self._present is None or self._present[0] != now:
+            self._present = now, contents(tx, self._known)
+        return self._present[1]
+
+    def copied(self, tx: Interpreter) -> Any:
+        """The array if its contents are known; of one from outside, a copy."""
+        if self._known is not None:
+            return self._known
+        data = None if self._tensor is None else self._tensor.known_data(tx)
+        if data is None or data.is_conj() or data.is_neg():
+            return MISSING
+        return data.numpy()[()] if self.scalar else data.numpy()
+
+    @property
+    def dtype(self) -> Any:
+        if self._known is not None:
+            return self._known.dtype
+        return numpy_calls.numpy_dtype(self.example.dtype)
+
+    def shape(self) -> Any:
+        return self.example.shape if self._known is None else self._known.shape
+
+    @property
+    def example(self) -> torch.Tensor:
+        """The fake tensor that stands for an array of unknown contents."""
+        if self._tensor is None:
+            raise graph_break("unknown-operation", "an array that shares memory as no tensor can")
+        return self._tensor.example
 
     def python_type(self) -> type:
-        if not self.scalar:
-            return numpy.ndarray
-        kind: type = numpy_calls.numpy_dtype(self.tensor.example.dtype).type
+        kind: type = self.dtype.type if self.scalar else numpy.ndarray
         return kind
 
     def real(self) -> Any:
@@ -89,12 +169,16 @@ class ArrayValue(SymbolicValue):
 
     # -- in the graph -----------------------------------------------------------------------------
 
+    def as_number(self, tx: Interpreter) -> SymbolicValue:
+        """The Python number in an array of one element."""
+        return run(tx, "call_method", "item", [self.shared(tx)], {})
+
     def _number(self, tx: Interpreter) -> SymbolicValue:
         """What torch functions take instead of a NumPy scalar; they refuse or convert arrays
         themselves."""
         if not self.scalar:
             raise graph_break("unknown-operation", f"{self!r} as an argument of a torch function")
-        return run(tx, "call_method", "item", [self.tensor], {})
+        return self.as_number(tx)
 
     def proxy(self, tx: Interpreter) -> Any:
         return self._number(tx).proxy(tx)
@@ -103,28 +187,41 @@ class ArrayValue(SymbolicValue):
         return self._number(tx).fake(tx)
 
     def rebuild(self, emit: Emitter) -> str:
-        text = emit.value(self.tensor)
-        if self.tensor.example.is_complex():
+        if self._known is not None:
+            assert self._memory is not None
+            return rebuilt(emit, self._memory, self._known, self)
+        text = emit.value(self.shared(emit.tx))
+        if self.example.is_complex():
             text += ".resolve_conj()"
         text += ".numpy()"
-        return emit.bind(self, f"{text}[()]" if self.scalar else text)
+        name = emit.bind(self, f"{text}[()]" if self.scalar else text)
+        if self.readonly:
+            emit.line(f"{name}.setflags(write=False)")
+        return name
 
     # -- attributes -------------------------------------------------------------------------------
 
     def getattr(self, tx: Interpreter, name: str) -> SymbolicValue:
-        example = self.tensor.example
-        if name == "shape":
-            return TupleValue(shape_value(tx, example.shape).items)
-        if name in _ATTRIBUTES:
-            return tx.wrap_new(_ATTRIBUTES[name](example))
-        if name == "size":
-            return tx.wrap_new(example.numel())
-        if name in ("T", "real", "imag"):
-            return call_numpy(tx, "transpose" if name == "T" else name, [self], {})
         if name == "__class__":
             return tx.wrap_fixed(self.python_type(), "ndarray")
+        if name == "flat":
+            return FlatValue(self)
+        if self._known is not None:
+            found = evaluate(tx, lambda: getattr(self._known, name))
+            return BoundBuiltin(self, name) if callable(found) else tx.wrap_new(found)
+        if name == "shape":
+            return TupleValue(shape_value(tx, self.example.shape).items)
+        if name in _ATTRIBUTES:
+            return tx.wrap_new(_ATTRIBUTES[name](self.example))
+        if name == "size":
+            return tx.wrap_new(self.example.numel())
+        if name in ("T", "real", "imag"):
+            return call_numpy(tx, "transpose" if name == "T" else name, [self], {})
+        model = _stand_in(tx, self)
+        if name == "flags" and isinstance(model, Blank):
+            return ConstantValue(model.filled((1,)).flags)
         special = name.startswith("__") and type_lookup(numpy.ndarray, name) is not MISSING
-        if name in _METHODS or special or (self.scalar and name in _CONVERSIONS):
+        if name in _METHODS or special or name in ("item", "tolist"):
             return BoundBuiltin(self, name)
         if hasattr(self.python_type(), name):
             raise graph_break("unknown-operation", f"attribute {name!r} of an array")
@@ -132,28 +229,49 @@ class ArrayValue(SymbolicValue):
         raise tx.error(AttributeError, f"'{kind}' object has no attribute '{name}'")
 
     def method(self, tx: Interpreter, name: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+        if name in _OTHER_EFFECTS:
+            raise graph_break("unknown-c-function", f"{name}() of an array")
+        if self.copied(tx) is not MISSING:
+            call = operator.methodcaller
+            found = evaluated(tx, lambda one, *more, **named: call(name, *more, **named)(one),
+                              [self, *args], kwargs)
+            if found is not None:
+                return found
         if name in _METHODS:
             return call_numpy(tx, f"method.{name}", [self, *args], kwargs)
         if name in _UNARY:
             return call_numpy(tx, f"operator.{name.strip('_')}", [self], {})
         if name.startswith("__") and name.strip("_") in _DUNDERS:
             return tx.binary(_DUNDERS[name.strip("_")], self, args[0])
-        if self.scalar and name in _CONVERSIONS and not args and not kwargs:
-            number, wanted = self._number(tx), _CONVERSIONS[name]
-            return number if wanted is None else tx.call_python(wanted, number)
-        raise graph_break("data-dependent-value", f"{name}() of an array")
+        if name in ("item", "tolist") and not args and not kwargs:
+            return self.shared(tx).method(tx, name, [], {})
+        if name == "item" and not kwargs:
+            key = args[0] if len(args) == 1 and args[0].python_type() is tuple else TupleValue(args)
+            return self.getitem(tx, key).method(tx, "item", [], {})
+        if (self.scalar or _is_one(self.example)) and name in _CONVERSIONS and not args:
+            return tx.call_python(_CONVERSIONS[name], self.as_number(tx))
+        raise self._unknown(tx, "data-dependent-value", f"{name}() of an array")
+
+    def _unknown(self, tx: Interpreter, kind: str, detail: str) -> GraphBreak:
+        """The break where the array's contents are needed."""
+        return graph_break(kind, detail, self.shared(tx).proxy(tx))
 
     # -- operations -------------------------------------------------------------------------------
 
     def truth(self, tx: Interpreter) -> bool:
-        if self.scalar:
-            return self.tensor.truth(tx)
+        known = self.copied(tx)
+        if known is not MISSING:
+            return evaluate(tx, lambda: bool(known))  # type: ignore[no-any-return]
+        if self.scalar or _is_one(self.example):
+            return self.shared(tx).truth(tx)
         raise graph_break("data-dependent-branch", "a branch on an array")
 
     def length(self, tx: Interpreter) -> int:
-        if self.tensor.example.dim() == 0:
+        if self._known is not None:
+            return evaluate(tx, lambda: len(self._known))  # type: ignore[no-any-return]
+        if self.example.dim() == 0:
             raise tx.error(TypeError, "len() of unsized object")
-        return self.tensor.length(tx)
+        return self.shared(tx).length(tx)
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
         return call_numpy(tx, "operator.getitem", [self, key], {})
@@ -164,13 +282,23 @@ class ArrayValue(SymbolicValue):
         call_numpy(tx, "operator.setitem", [self, key, value], {})
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
-        raise graph_break("data-dependent-value", "`in` on an array")
+        found = evaluated(tx, operator.contains, [self, item], {})
+        if found is None:
+            raise self._unknown(tx, "data-dependent-value", "`in` on an array")
+        return found.truth(tx)
 
     def iter(self, tx: Interpreter) -> SymbolicValue:
+        if self._known is not None and self._known.ndim == 0:
+            raise tx.error(TypeError, "iteration over a 0-d array")
         rows = [self.getitem(tx, constant(i)) for i in range(self.length(tx))]
         return ListValue(rows).iter(tx)
 
     def binary(self, tx: Interpreter, op: str, other: SymbolicValue, reflected: bool) -> Any:
+        left, right = (other, self) if reflected else (self, other)
+        op = plain_operator(op) if reflected or self.scalar else op
+        found = evaluated(tx, getattr(operator, op), [left, right], {})
+        if found is not None:
+            return found
         if isinstance(other, SymbolicNumberValue):  # rather than an artifact for each size
             raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
         if isinstance(other, TensorValue):
@@ -179,18 +307,53 @@ class ArrayValue(SymbolicValue):
             return tx.binary(op, left, right)
         if not isinstance(other, (ArrayValue, ListValue, TupleValue)) and not _is_number(other):
             raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
-        in_place = plain_operator(op) != op and not reflected and not self.scalar
-        left, right = (other, self) if reflected else (self, other)
-        if in_place:
-            call_numpy(tx, f"operator.{op}", [left, right], {})
-            return self
-        return call_numpy(tx, f"operator.{plain_operator(op)}", [left, right], {})
+        result = call_numpy(tx, f"operator.{op}", [left, right], {})
+        return result if plain_operator(op) == op else self
 
 
-_CONVERSIONS: Final = {
-    "item": None, "tolist": None, "__index__": None, "__float__": float, "__int__": int,
+@final
+class FlatValue(SymbolicValue):
+    """`array.flat`."""
+
+    __slots__ = ("array",)
+    kind = numpy.flatiter
+
+    def __init__(self, array: ArrayValue) -> None:
+        super().__init__()
+        self.array = array
+
+    def _row(self, tx: Interpreter) -> SymbolicValue:
+        return self.array.method(tx, "ravel", [], {})
+
+    def iter(self, tx: Interpreter) -> SymbolicValue:
+        return self._row(tx).iter(tx)
+
+    def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        return self._row(tx).getitem(tx, key).method(tx, "copy", [], {})
+
+    def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
+        known = self.array.known
+        contiguous = known.flags.c_contiguous if known is not None else (
+            self.array.example.is_contiguous())
+        if not contiguous:
+            raise graph_break("unknown-operation", "item assignment to a flat iterator")
+        self._row(tx).setitem(tx, key, value)
+
+
+def _is_one(example: torch.Tensor) -> bool:
+    return all(type(n) is int and n == 1 for n in example.shape)
+
+
+_OTHER_EFFECTS: Final = frozenset({
+    "__dlpack__", "__reduce__", "__reduce_ex__", "__setstate__", "dump", "resize", "setflags",
+    "tofile",
+})
+"""Methods with effects outside, or that count references."""
+
+_CONVERSIONS: Final[dict[str, Any]] = {
+    "__index__": operator.index, "__float__": float, "__int__": int,
 }
-"""Methods that convert scalars, and the type of the plain number (None: its own)."""
+"""Methods that convert scalars, and the functions that call them."""
 
 _UNARY: Final = ("__neg__", "__pos__", "__invert__", "__abs__")
 _DUNDERS: Final = {
@@ -211,34 +374,160 @@ _CONVERT: Final = ("array", "asarray", "ascontiguousarray", "concatenate", "dot"
                    "vstack", "operator.getitem", "operator.setitem")
 """Functions that make arrays from tensors. Others call the tensors' methods, or return tensors."""
 
+
 def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    """Record a NumPy operation on arrays and constants as a node of the graph."""
-    if "out" in kwargs or "where" in kwargs or not numpy_calls.exists(path):
+    """Evaluate a NumPy operation, or record it as a node of the graph."""
+    args = [tx.force(arg) for arg in args]
+    kwargs = {name: tx.force(value) for name, value in kwargs.items()}
+    if not any(isinstance(value, SymbolicNumberValue) for value in (*args, *kwargs.values())):
+        found = evaluated(tx, numpy_calls.numpy_function(path), args, kwargs)
+        if found is not None:
+            return found
+    ufunc = numpy_calls.ufunc_of(path)
+    if ufunc is not None and len(args) == ufunc.nin + 1:
+        kwargs["out"] = args.pop()
+    if "out" in kwargs and not is_none(kwargs["out"]):
+        return _call_into(tx, path, args, kwargs)
+    if path in _OF_TYPES and (tried := _try_numpy(tx, path, args, kwargs)) is not None:
+        return tx.wrap_new(tried.result)
+    if path in ("array", "asarray") and isinstance(args[0], (ListValue, TupleValue)):
+        return _array_of_items(tx, path, args, kwargs)
+    if ("where" in kwargs and path not in numpy_calls.OWN) or not numpy_calls.exists(path):
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
     if path not in _CONVERT and any(
-            isinstance(tx.force(value), TensorValue) for value in (*args, *kwargs.values())):
+            isinstance(value, TensorValue) for value in (*args, *kwargs.values())):
         raise graph_break("unknown-operation", f"numpy.{path} of a tensor")
+    if _writes(path) and isinstance(args[0], ArrayValue) and args[0].readonly:
+        what = "assignment destination" if "set" in path or "fill" in path else "output array"
+        raise tx.error(ValueError, f"{what} is read-only")
     tried = _try_numpy(tx, path, args, kwargs)
     if tried is not None and not tried.agrees:
         raise graph_break("unknown-c-function", f"numpy.{path}, of which PyTorch's version differs")
-    given, args = args, [_operand(tx, arg) for arg in args]
-    kwargs = {name: _operand(tx, value) for name, value in kwargs.items()}
-    result = run(tx, "call_function", numpy_calls.operation(path), args, kwargs)
+    itself = args[tried.argument] if tried is not None and tried.argument >= 0 else None
+    if isinstance(itself, ArrayValue) and not _writes(path):
+        return itself
+    if _writes(path) and isinstance(args[0], ArrayValue):
+        args[0].shared(tx)
+    operands = [_operand(tx, arg) for arg in args]
+    named = {name: _operand(tx, value) for name, value in kwargs.items()}
+    if _writes(path):
+        operands[1:] = [_apart(tx, one, operands[0]) for one in operands[1:]]
+    result = run(tx, "call_function", numpy_calls.operation(path), operands, named)
+    constants = [a for a in args if isinstance(a, ArrayValue) and a.known is not None]
+    if constants and _storages(_tensors(result)) & _storages(
+            array.read(tx).example for array in constants):
+        for array in constants:
+            array.shared(tx)
+        return call_numpy(tx, path, args, kwargs)
     if tried is not None and tried.shares_memory:
-        _note_copy(tx, args, result)
-    same = _returned_argument(given, result)
+        _note_copy(tx, operands, result)
+    if tried is not None and not tried.shares_memory and not _writes(path):
+        result = _apart(tx, result, *operands)
+    same = _returned_argument(args, result)
     if same is not None:
         return same
     return _conform(tx, result, MISSING if tried is None else tried.result)
 
 
+def _writes(path: str) -> bool:
+    """Whether the operation writes to its first argument."""
+    family, _, name = path.rpartition(".")
+    return path in ("operator.setitem", "method.fill", "method.sort", "copyto") or name == "at" or (
+        family == "operator" and plain_operator(name) != name)
+
+
+_OF_TYPES: Final = frozenset({
+    "can_cast", "common_type", "iscomplexobj", "isrealobj", "isscalar", "iterable", "result_type",
+})
+"""Functions whose results depend on types only."""
+
+
+def _call_into(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """A call with `out`, as a call and a copy."""
+    out, where = kwargs.pop("out"), kwargs.pop("where", None)
+    if isinstance(out, TupleValue) and len(out.items) == 1:
+        out = tx.force(out.items[0])
+    casting = kwargs.pop("casting", constant("same_kind")).constant()
+    made = call_numpy(tx, path, args, kwargs)
+    if not isinstance(made, ArrayValue) or not isinstance(out, ArrayValue) or out.scalar:
+        raise graph_break("unknown-c-function", f"numpy.{path} in this form")
+    same = made.dtype == out.dtype or (
+        numpy_calls.ufunc_of(path) is not None
+        and numpy.can_cast(made.dtype, out.dtype, casting))
+    if not same:
+        raise graph_break("unknown-c-function", f"numpy.{path} with an `out` of another type")
+    if where is not None:
+        made = call_numpy(tx, "where", [where, made, out], {})
+        assert isinstance(made, ArrayValue)
+    if not made.scalar and len(made.example.shape) != len(out.shape()):
+        raise graph_break("unknown-c-function", f"numpy.{path} with an `out` of another shape")
+    out.setitem(tx, constant(Ellipsis), made)
+    return out
+
+
+def _array_of_items(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    """An array of numbers and arrays, some of them unknown, in a list."""
+    tried = _try_numpy(tx, path, [_like(tx, args[0]), *args[1:]], kwargs)
+    model = None if tried is None else tried.result
+    dtype = numpy_calls.torch_dtype(model.dtype) if isinstance(model, Blank) else None
+    if model is None or dtype is None:
+        raise graph_break("unknown-c-function", f"numpy.{path} of these items")
+    made = _stacked(tx, args[0], dtype)
+    if not isinstance(made, TensorValue) or made.example.dim() != len(model.shape):
+        raise graph_break("unknown-c-function", f"numpy.{path} in this form")
+    return ArrayValue(made)
+
+
+def _like(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    """The value with ones for numbers that depend on data."""
+    value = tx.force(value)
+    if isinstance(value, (ListValue, TupleValue)):
+        return ListValue([_like(tx, item) for item in value.items])
+    unknown = isinstance(value, SymbolicNumberValue) and value.in_this_call() is MISSING
+    return constant(value.python_type()(1)) if unknown else value
+
+
+def _stacked(tx: Interpreter, value: SymbolicValue, dtype: torch.dtype) -> SymbolicValue:
+    value = tx.force(value)
+    if isinstance(value, (ListValue, TupleValue)):
+        parts = [_stacked(tx, item, dtype) for item in value.items]
+        return run(tx, "call_function", torch.stack, [ListValue(parts)], {})
+    options: Kwargs = {"dtype": constant(dtype)}
+    if isinstance(value, (ArrayValue, TensorValue)):
+        return run(tx, "call_method", "to", [_operand(tx, value)], options)
+    options["device"] = constant(torch.device("cpu"))
+    plain = value.constant() if value.is_constant else None
+    number = constant(plain.item()) if isinstance(plain, numpy.generic) else value
+    return run(tx, "call_function", torch.full, [TupleValue([]), number], options)
+
+
+def _apart(tx: Interpreter, value: SymbolicValue, *others: SymbolicValue) -> SymbolicValue:
+    """The tensors in a value, copied if they share memory with the others."""
+    taken = _storages(one.example for one in others if isinstance(one, TensorValue))
+    if isinstance(value, TensorValue) and _storages([value.example]) & taken:
+        return run(tx, "call_method", "clone", [value], {})
+    if isinstance(value, (TupleValue, ListValue)) and any(map(_is_tensor, value.items)):
+        return type(value)([_apart(tx, item, *others) for item in value.items])
+    return value
+
+
+def _is_tensor(value: SymbolicValue) -> bool:
+    return isinstance(value, TensorValue)
+
+
+def _tensors(result: SymbolicValue) -> list[torch.Tensor]:
+    """The fakes in an operation's result."""
+    results = result.items if isinstance(result, (TupleValue, ListValue)) else [result]
+    return [one.example for one in results if isinstance(one, TensorValue)]
+
+
 def _returned_argument(args: Args, result: SymbolicValue) -> SymbolicValue | None:
     """The argument that the operation returns itself, such as `asarray` and in-place operations
     do."""
-    arrays = [a for a in args if isinstance(a, ArrayValue) and not a.scalar]
+    arrays = [a for a in args if isinstance(a, ArrayValue) and not a.scalar and a.known is None]
     if not isinstance(result, TensorValue):
         return None
-    return next((a for a in arrays if a.tensor.example is result.example), None)
+    return next((a for a in arrays if a.example is result.example), None)
 
 
 def _try_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried | None:
@@ -252,15 +541,18 @@ def _try_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Tried 
 
 def _stand_in(tx: Interpreter, value: SymbolicValue) -> Any:
     value = tx.force(value)
+    if isinstance(value, ArrayValue) and value.known is not None:
+        return value.known.copy("K")
     if isinstance(value, (ArrayValue, TensorValue)):
-        example = value.tensor.example if isinstance(value, ArrayValue) else value.example
+        example = value.example
         sizes = (*example.shape, *example.stride())
         if any(type(n) is not int and not is_hinted(n) for n in sizes):
             return MISSING
         known = tuple(n if type(n) is int else int(n.node.hint) for n in sizes)
         dtype = numpy_calls.numpy_dtype(example.dtype)
-        scalar = isinstance(value, ArrayValue) and value.scalar
-        return Blank(known[:example.dim()], known[example.dim():], dtype, scalar)
+        scalar, readonly = (value.scalar, value.readonly) if isinstance(value, ArrayValue) else (
+            False, False)
+        return Blank(known[:example.dim()], known[example.dim():], dtype, scalar, not readonly)
     if isinstance(value, (TupleValue, ListValue)):
         items = [_stand_in(tx, item) for item in value.items]
         return MISSING if any(item is MISSING for item in items) else value.build(items)
@@ -281,10 +573,25 @@ class CopiedView:
     def _now(self) -> list[int]:
         return [version_of(one) for one in (*self._taken, *self._made)]
 
+    def _differs(self, nodes: Iterable[fx.Node]) -> bool:
+        """Whether the copy is written to, or used after a write to what it is a copy of."""
+        taken, made, stale = _storages(self._taken), _storages(self._made), False
+        for node in itertools.dropwhile(
+                lambda node: not _storages([node.meta.get("example_value")]) & made, nodes):
+            given = [_storages([one.meta.get("example_value")]) for one in node.all_input_nodes]
+            read = any(one & made for one in given)
+            if node.meta.get("effect"):
+                stale = stale or any(one & taken for one in given[:1])
+                if given and given[0] & made:
+                    return True
+            elif read and stale:
+                return True
+        return False
+
     def shows(self, tx: Interpreter, emit: Emitter) -> bool:
         """Whether the difference can be noticed: one of the two was written to, or both outlive the
         graph."""
-        if self._now() != self._versions:
+        if self._now() != self._versions and self._differs(tx.builder.graph.nodes):
             return True
         left = _storages(node.meta.get("example_value") for node in emit.outputs)
         before = _storages(one.node.meta.get("example_value") for one in tx.builder.inputs)
@@ -298,8 +605,7 @@ def _storages(values: Iterable[Any]) -> set[int]:
 
 def _note_copy(tx: Interpreter, args: Args, result: SymbolicValue) -> None:
     taken = [a.example for a in args if isinstance(a, TensorValue)]
-    results = result.items if isinstance(result, (TupleValue, ListValue)) else [result]
-    made = [one.example for one in results if isinstance(one, TensorValue)]
+    made = _tensors(result)
     if not _storages(made) <= _storages(taken):
         tx.early_ends.copied_views.append(CopiedView(tx.breaking_step(), taken, made))
 
@@ -314,13 +620,43 @@ def _conform(tx: Interpreter, value: SymbolicValue, model: Any) -> SymbolicValue
             if wanted is not value.example.dtype:
                 value = run(tx, "call_method", "to", [value, constant(wanted)], {})
                 assert isinstance(value, TensorValue)
-            return ArrayValue(value, scalar=model.scalar)
+            return ArrayValue(_laid_out(tx, value, model), scalar=model.scalar,
+                              readonly=not model.writeable)
         return ArrayValue(value, scalar=value.example.dim() == 0)
     if isinstance(value, (TupleValue, ListValue)):
         models = list(model) if isinstance(model, (tuple, list)) else [MISSING] * len(value.items)
         items = [_conform(tx, v, m) for v, m in zip(value.items, models, strict=True)]
         return ListValue(items) if isinstance(model, list) else TupleValue(items)
     return value
+
+
+def _laid_out(tx: Interpreter, tensor: TensorValue, model: Blank) -> TensorValue:
+    """The tensor with its dimensions in the same order in memory as NumPy's."""
+    sizes = tensor.example.shape
+    real = [at for at, n in enumerate(model.shape) if n != 1 and not _is_fixed(sizes[at], 1)]
+    order = sorted(real, key=lambda at: -model.strides[at])
+    steps = [model.strides[at] for at in order]
+    rest = [model.shape[at] for at in order[1:]]
+    dense = [math.prod(rest[at:]) for at in range(len(order))]
+    if steps != dense or 0 in model.shape or _in_order(tensor.example.stride(), order):
+        return tensor
+    places = order + [at for at in range(len(sizes)) if at not in order]
+    back = [places.index(at) for at in range(len(sizes))]
+    for name, given in (("permute", places), ("contiguous", []), ("permute", back)):
+        made = run(tx, "call_method", name, [tensor, *map(constant, given)], {})
+        assert isinstance(made, TensorValue)
+        tensor = made
+    return tensor
+
+
+def _is_fixed(size: Any, number: int) -> bool:
+    return type(size) is int and size == number
+
+
+def _in_order(strides: tuple[Any, ...], order: list[int]) -> bool:
+    steps = [strides[at] for at in order]
+    hints = [step if type(step) is int else step.node.hint for step in steps]
+    return hints == sorted(hints, reverse=True)
 
 
 def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
@@ -331,7 +667,7 @@ def _operand(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
     if isinstance(value, SliceValue):
         return SliceValue([_slice_bound(tx, tx.force(part)) for part in value.parts])
     if isinstance(value, ArrayValue):
-        return value.tensor
+        return value.read(tx)
     if isinstance(value, TensorValue):
         if value.example.requires_grad or value.example.device.type != "cpu":
             raise graph_break("unknown-operation", "a NumPy function of a tensor that is no array")
@@ -366,7 +702,7 @@ def _slice_bound(tx: Interpreter, part: SymbolicValue) -> SymbolicValue:
 @wraps(numpy.ndarray)
 def _wrap_array(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicValue:
     if source is None:
-        source = tx.tree.object(obj, "array")
+        return ArrayValue.of_known(obj, memory_of(tx, obj))
     tensor = numpy_calls.tensor_of(obj)
     if tensor is None:
         raise graph_break("unknown-value", f"an array of {obj.dtype} that no tensor can stand for")

@@ -1,0 +1,163 @@
+"""NumPy in captured code: arrays that follow from constants, and what PyTorch does otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from tests.capture.harness import check
+from tests.capture.test_numpy import equal
+
+# -- arrays that follow from constants ------------------------------------------------------------
+
+
+def test_arrays_of_constants_are_evaluated() -> None:
+    def mel_bank(x):
+        points = np.floor(np.linspace(0.0, 9.0, 6)).astype(int)
+        bank = np.zeros((4, 10))
+        for m in range(1, 5):
+            for k in range(points[m - 1], points[m]):
+                bank[m - 1, k] = (k - points[m - 1]) / (points[m] - points[m - 1])
+        rows = [f"{row.sum():.1f}" for row in bank if row.any()]
+        names = np.array(["a", "b"])[bank[1:3, 3].astype(int)]
+        return x @ torch.from_numpy(bank).float(), bank, rows, names, 3 in points, points.tolist()
+
+    check(mel_bank, (torch.ones(4),), graphs=1, breaks=0)
+
+
+def test_arrays_of_constants_are_new_in_each_call() -> None:
+    def f(x):
+        table = np.arange(6.0).reshape(2, 3)
+        row, back = table[1], table[:, ::-1]
+        row += 1
+        return table, row, back, np.broadcast_to(row, (2, 3)), x + 1
+
+    compiled = check(f, (torch.ones(2),), graphs=1, breaks=0)
+    one, other = compiled(torch.ones(2)), compiled(torch.ones(2))
+    one[1][:] = 9
+    assert (one[0][1] == 9).all() and (one[2][1] == 9).all() and not one[3].flags.writeable
+    assert other[0][1, 0] == 4
+
+
+def test_unknown_numbers_written_to_an_array_of_constants() -> None:
+    def f(x):
+        out = np.zeros((3, 2))
+        last, scale = out[2], np.array([1.0, 10.0])
+        for i in range(3):
+            out[i] = x[i] * scale
+        scale[0] = 5
+        return out, last, out.sum() + scale, np.array([x.min(), 1.0, float(x[0])])
+
+    compiled = check(f, (np.arange(3.0),), graphs=1, breaks=0)
+    out, last, *_ = compiled(np.arange(3.0))
+    last[:] = -1
+    assert (out[2] == -1).all()
+
+
+def test_a_tensor_over_an_array_of_constants_shares_its_memory() -> None:
+    def f(x):
+        array = np.arange(3.0)
+        tensor = torch.from_numpy(array)
+        tensor += x
+        array[0] = 7
+        return tensor * 1, array
+
+    check(f, (torch.ones(3),), graphs=1, breaks=0)
+
+
+def test_numpy_warns_and_raises_in_each_call() -> None:
+    def warns(x):
+        return x + 1, np.log(np.zeros(2))
+
+    compiled = weft.compile(warns, backend="eager")
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match="divide by zero"):
+            compiled(torch.ones(2))
+
+    def raises(x):
+        with np.errstate(divide="ignore"):
+            quiet = np.log(np.zeros(2))
+        return x + 1, quiet, np.zeros(3)[int(x.shape[0]) + 3]
+
+    check(raises, (torch.ones(2),), breaks=0)
+
+
+# -- what PyTorch does otherwise ------------------------------------------------------------------
+
+ROWS = np.array([[1.5, np.nan, -2.0], [0.0, 4.0, np.inf]])
+INTS = np.array([[3, -4, 0], [7, 1, 2]])
+
+LIKE_NUMPY: dict[str, Callable[..., Any]] = {
+    "loop_types": lambda x, n: (n / 3, n / n[:, :1], np.arctan2(n, 2), np.hypot(n, n), np.cbrt(n),
+                                n.astype(np.int8) // 2, np.float32(1) / n[n != 0].astype(np.int16)),
+    "zero_divisors": lambda x, n: (5 // n, 5 % n, np.fmod(7, n), n // n, x // n),
+    "nan": lambda x, n: (np.sign(x), np.median(x, axis=0), np.nanmean(x, axis=1), np.nansum(x),
+                         np.nanmax(x, axis=0), np.nanstd(x[:, ::2], axis=0), np.percentile(x, 30)),
+    "order": lambda x, n: (x.T.copy("K"), np.concatenate([x.T, x.T]), x.T.cumsum(0), n.T.argsort(1),
+                           np.stack([n.T, n.T])),
+    "ufunc_methods": lambda x, n: (np.add.reduce(n), np.maximum.reduce([n, n + 1]),
+                                   np.add.accumulate(n), np.subtract.outer(n[0], n[1]),
+                                   np.add.reduce(x, axis=1, where=~np.isnan(x))),
+    "out_and_where": lambda x, n: (np.divide(1, n, where=n != 0, out=np.zeros(n.shape)),
+                                   np.clip(n, 0, 2, out=n.copy()), np.sum(n, initial=10),
+                                   np.max(x, where=~np.isnan(x), initial=-1)),
+    "python_forms": lambda x, n: (np.pad(n, 1), np.pad(n, (1, 2), mode="edge"), np.cov(n),
+                                  np.isin(n, [1, 2]), np.interp(n, [0.0, 1, 2], [3.0, 5, 4]),
+                                  np.trapezoid(n), np.digitize(n, [0, 2]), np.unwrap(n * 1.0)),
+    "numbers": lambda x, n: (n.sum().item() + 1, n[0].tolist(), f"{n.mean()} {n.sum():d}", n.nbytes,
+                             n.strides, n.flags.c_contiguous, np.result_type(n, 1.5)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", LIKE_NUMPY)
+def test_results_are_numpys(name: str) -> None:
+    function = LIKE_NUMPY[name]
+    weft.reset()
+    actual = weft.compile(function, backend="eager")(ROWS.copy(), INTS.copy())
+    for one, other in zip(function(ROWS.copy(), INTS.copy()), actual, strict=True):
+        assert equal(one, other) and type(one) is type(other), (one, other)
+        if isinstance(one, np.ndarray):
+            assert one.strides == other.strides and one.flags.writeable == other.flags.writeable
+    assert weft.stats()["graph_breaks"] == 0
+
+
+def test_memory_is_shared_as_numpy_shares_it() -> None:
+    def copies(a):
+        parts = a.flatten(), a.astype(a.dtype), +a, np.round(a), np.abs(a), a[1]
+        for part in parts[:-1]:
+            part += 1
+        a[0], a[2] = a[2], a[0]
+        a[1:] = a[:-1]
+        return parts
+
+    def read_only(a):
+        try:
+            np.broadcast_to(a, (2, 4))[0] = 1
+        except ValueError as error:
+            return str(error), np.diagonal(a.reshape(2, 2))
+
+    for f in (copies, read_only):
+        check(f, (np.arange(4),), breaks=0)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_errors_that_depend_on_data_are_numpys() -> None:
+    check(lambda a: a ** a, (np.array([2, -1]),), (np.array([2, 1]),), breaks=None)
+
+
+def test_errstate_goes_on_after_a_break() -> None:
+    def f(a):
+        with np.errstate(divide="ignore"):
+            b = a + 1
+            print("between")
+            return b, np.log(a), np.geterr()["divide"]
+
+    compiled = weft.compile(f, backend="eager")
+    for _ in range(2):
+        assert compiled(np.zeros(2))[2] == "ignore" and np.geterr()["divide"] == "warn"
