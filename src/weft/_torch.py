@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
@@ -244,16 +245,27 @@ def when_backward_ends(call: Callable[[], None]) -> None:
 def on_register_hook(
     function: type[torch.autograd.Function], call: Callable[[Any, torch.Tensor], None]
 ) -> None:
-    """aot: `call(ctx, tensor)` whenever the first hook is registered on a result of `function`."""
+    """aot: `call(ctx, tensor)` whenever the first hook is registered on a result of `function`.
+
+    The hooks are called for gradients only, not if a backward of other results passes by.
+    """
 
     node: Any = function._backward_cls
     of_autograd = node._register_hook_dict
 
-    def register(ctx: Any, tensor: torch.Tensor) -> None:
+    def register(ctx: Any, tensor: Any) -> None:
+        tensor._backward_hooks = _GradientHooks()
         of_autograd(ctx, tensor)
         call(ctx, tensor)
 
     node._register_hook_dict = register
+
+
+class _GradientHooks(OrderedDict[int, Callable[[Any], Any]]):
+    """Hooks of a tensor that are not called without a gradient."""
+
+    def __setitem__(self, key: int, hook: Callable[[Any], Any]) -> None:
+        super().__setitem__(key, lambda grad: None if grad is None else hook(grad))
 
 
 def _setting_pairs(*names: str) -> list[tuple[Callable[..., Any], Callable[..., Any]]]:

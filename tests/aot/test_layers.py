@@ -20,6 +20,13 @@ def chain(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tens
     return h, o, s, (s * o).sum() + h.mean()
 
 
+def views(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = torch.tanh(x @ w)
+    o = h[:2]
+    s = o[0]
+    return h, o, s, (s * s.exp()).sum() + (o @ v).sin().sum() + h.mean()
+
+
 def retained(h, o, s, loss, *inputs):
     for result in (h, o, s):
         result.retain_grad()
@@ -98,14 +105,17 @@ def seen(call: Use, use: Use) -> tuple[object, ...]:
     return found, [i.grad for i in inputs]
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_gradients_of_results_that_others_depend_on(backend: str) -> None:
-    """`torch.autograd.grad` raised, hooks saw the direct part: results of one node are siblings."""
-    compiled = weft.compile(chain, backend=backend, fullgraph=True)
+@pytest.mark.parametrize(
+    ("program", "backend"), [(chain, "aot_eager"), (chain, "inductor"), (views, "aot_eager")]
+)
+def test_gradients_of_results_that_others_depend_on(program: Use, backend: str) -> None:
+    """`torch.autograd.grad` raised, hooks saw the direct part: results of one node are siblings,
+    and the loss did not depend on the views that the wrapper made."""
+    compiled = weft.compile(program, backend=backend, fullgraph=True)
     uses = [retained, hooked, backward_of_what_a_hook_sees, asked_for, asked_for_one, penalized,
             differentiated_twice, differentiated_by_a_saved_result, hooked_inputs, batched]
     for use in uses + [plain] * (backend == "aot_eager"):
-        torch.testing.assert_close(seen(compiled, use), seen(chain, use), msg=use.__name__)
+        torch.testing.assert_close(seen(compiled, use), seen(program, use), msg=use.__name__)
 
 
 def test_variables_that_live_across_a_graph_break() -> None:
@@ -117,6 +127,27 @@ def test_variables_that_live_across_a_graph_break() -> None:
 
     x = torch.linspace(0, 1, 3, requires_grad=True)
     torch.testing.assert_close(weft.compile(f, backend="aot_eager")(x), f(x))
+
+
+def test_hooks_of_results_that_a_backward_passes_by_are_not_called() -> None:
+    compiled = weft.compile(lambda x: (x.exp(), x.sin()), backend="aot_eager", fullgraph=True)
+    x = torch.ones(3, requires_grad=True)
+    y, z = compiled(x)
+    y.register_hook(lambda g: g * 2)  # raised: it got None
+    z.sum().backward(retain_graph=True)
+    torch.testing.assert_close(x.grad, x.detach().cos())
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().cos() + 2 * x.detach().exp())
+
+
+def test_a_view_that_is_returned_twice_is_one_object() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.t()
+        return y, y, x.sin()
+
+    compiled = weft.compile(f, backend="aot_eager", fullgraph=True)
+    first, second, _ = compiled(torch.ones(2, 3, requires_grad=True))
+    assert first is second
 
 
 def test_random_numbers_of_a_gradient_with_respect_to_a_result_are_those_of_the_forward() -> None:

@@ -25,6 +25,7 @@ from weft._torch import forbid_writes_to_view, foreach_copy_, tree_unflatten
 from weft.aot.global_state import Boxed
 from weft.aot.symbols import SYMBOLIC, input_symbols, names_in, size_text, symbolic_leaves
 from weft.aot.tracing.trace import OutputSpec, Traced
+from weft.aot.training.layers import Layers, watch_results, watched
 from weft.aot.views import ViewStep
 from weft.runtime.data_checks import AssumptionError
 from weft.runtime.generated_code import load
@@ -32,15 +33,16 @@ from weft.runtime.strided_views import CALLS
 
 
 def wrap(
-    traced: Traced, artifact: Boxed, captured: Callable[..., Any], hidden: Collection[int] = ()
+    traced: Traced, artifact: Boxed, captured: Callable[..., Any], hidden: Collection[int] = (),
+    layers: Layers | None = None,
 ) -> Boxed:
     """A boxed callable that runs `artifact` and has all effects that eager has.
 
     `captured` runs instead if a written input shares memory with another one: then a write is
     visible elsewhere too, which the functional graph does not know. `artifact` may write to the
-    inputs `hidden` without changing their versions.
+    inputs `hidden` without changing their versions. `layers`: autograd nodes between the results.
     """
-    return _Source(traced, artifact, captured, hidden).compiled()
+    return _Source(traced, artifact, captured, hidden, layers).compiled()
 
 
 def store(targets: list[torch.Tensor], values: list[torch.Tensor]) -> None:
@@ -77,9 +79,11 @@ class _Source:
 
     def __init__(
         self, traced: Traced, artifact: Boxed, captured: Callable[..., Any],
-        hidden: Collection[int],
+        hidden: Collection[int], layers: Layers | None,
     ) -> None:
         self.traced = traced
+        self.layers = layers
+        self.made: set[int] = set()  # results that have a name
         self.hidden = hidden
         self.scope: dict[str, Any] = {
             "artifact": artifact,
@@ -92,6 +96,8 @@ class _Source:
             "increment_version": increment_version,
             "bases": bases,
             "forbid_writes": forbid_writes_to_view,
+            "watched": watched,
+            "watch_results": watch_results,
             "math": math,
             "AssumptionError": AssumptionError,
         }
@@ -116,6 +122,7 @@ class _Source:
                 *self._hide(),
                 *self._symbols(),
                 *self._run(),
+                *self._add_layers(),
                 *self._mutate(),
                 *self._return(),
             ]
@@ -134,6 +141,26 @@ class _Source:
         if viewed and not self.traced.differentiable:  # the others' are bases already
             lines.append(f"outputs = bases(outputs, {viewed})")
         return lines + [f"{name} = outputs[{k}]" for name, k in self.traced.numbers.items()]
+
+    def _add_layers(self) -> list[str]:
+        """Autograd nodes of results that depend on others, and the views that these read."""
+        if self.layers is None or not self.layers.steps:
+            return []
+        inner = self.layers.inner
+        lines = [f"watch = watched(outputs[{inner.top}])"]
+        for n, (layer, enter) in enumerate(self.layers.steps):
+            self.scope[f"enter{n}"] = enter
+            read = self._named(layer.reads, lines)
+            lines.append(f"enter{n}(watch, {self._named(layer.own, lines)}, {read})")
+        results = self._named(inner.results, lines)
+        return [*lines, f"watch_results(watch, {inner.results}, {results})"]
+
+    def _named(self, results: Sequence[int], lines: list[str]) -> str:
+        """A tuple of results (numbered as in `JointGraph.inner`); `lines` make the views."""
+        for k in results:
+            if k < 0:
+                lines += self._result(~k)
+        return f"({''.join(f'outputs[{k}], ' if k >= 0 else f'result{~k}, ' for k in results)})"
 
     def _viewed_results(self) -> tuple[int, ...]:
         """The values that the caller gets and that other results are views of."""
@@ -204,15 +231,11 @@ class _Source:
         lines: list[str] = []
         items = []
         for k, output in enumerate(self.traced.outputs):
-            item = self._output(k, output)
-            if output.mode == "no_grad" or (output.mode and not torch.is_grad_enabled()):
-                lines.append(f"with {output.mode}(): result{k} = {item}")  # as the graph did
-                item = f"result{k}"
-            if output.forbids_writes is not None:
-                self.scope[f"why{k}"] = output.forbids_writes
-                lines += [f"result{k} = {item}", f"forbid_writes(result{k}, why{k})"]
-                item = f"result{k}"
-            items.append(item)
+            if output.mode or output.forbids_writes is not None:
+                lines += self._result(k)
+                items.append(f"result{k}")
+            else:
+                items.append(self._output(k, output))
         flat = f"({', '.join(items)}{',' if len(items) == 1 else ''})"
         spec = self.traced.spec
         if spec.type is tuple and all(c.is_leaf() for c in spec.children()):
@@ -222,6 +245,20 @@ class _Source:
         self.scope["unflatten"], self.scope["spec"] = tree_unflatten, spec
         return [*lines, f"return unflatten({flat}, spec)"]
 
+    def _result(self, k: int) -> list[str]:
+        """Make a view, `result{k}`, unless it exists."""
+        if k in self.made:
+            return []
+        self.made.add(k)
+        output = self.traced.outputs[k]
+        lines = [f"result{k} = {self._output(k, output)}"]
+        if output.mode == "no_grad" or (output.mode and not torch.is_grad_enabled()):
+            lines = [f"with {output.mode}(): {lines[0]}"]  # as the graph did
+        if output.forbids_writes is not None:
+            self.scope[f"why{k}"] = output.forbids_writes
+            lines.append(f"forbid_writes(result{k}, why{k})")
+        return lines if output.of is None else self._result(output.of) + lines
+
     def _output(self, k: int, spec: OutputSpec) -> str:
         if spec.kind == "constant" and isinstance(spec.value, SYMBOLIC):
             return size_text(spec.value)
@@ -229,6 +266,7 @@ class _Source:
             self.scope[f"constant{k}"] = spec.value
             return f"constant{k}"
         text = f"in{spec.index}" if spec.kind == "input" else f"outputs[{spec.index}]"
+        text = text if spec.of is None else f"result{spec.of}"
         for j, step in enumerate(spec.steps):
             text = self._view(f"view{k}_{j}", step, text)
         return f"{text}.detach()" if spec.detached else text

@@ -15,7 +15,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
@@ -51,9 +51,9 @@ class OutputSpec:
     """How one output of the captured function is made from the ATen graph's inputs and outputs.
 
     kind "value": graph output `index`; "input": the input object `index` itself; "constant":
-    `value`. `steps` are views of that, made under the gradient mode `mode` if it matters;
-    `detached`: autograd does not know of them; `forbids_writes`: why autograd forbids writes to
-    the view, if `chunk` or the like made it, or (with gradients) `no_grad`.
+    `value`. `steps` are views of that, or of output `of`, made under the gradient mode `mode` if it
+    matters; `detached`: autograd does not know of them; `forbids_writes`: why autograd forbids
+    writes to the view, if `chunk` or the like made it, or (with gradients) `no_grad`.
     """
 
     kind: str
@@ -63,6 +63,7 @@ class OutputSpec:
     detached: bool = False
     mode: str = ""
     forbids_writes: Any = None
+    of: int | None = None
 
 
 @final
@@ -80,7 +81,7 @@ class Traced:
     spec: Any = None  # pytree structure of the outputs
     values: list[Any] = field(default_factory=list)  # what the graph returns: nodes
     differentiable: dict[int, torch.Tensor] = field(default_factory=dict)  # by index in values
-
+    views: dict[int, torch.Tensor] = field(default_factory=dict)  # made by the wrapper, by output
     numbers: dict[str, int] = field(default_factory=dict)  # symbol -> value that is its number
     assumes: bool = False  # the graph tests conditions on data
     runs_below_autograd: bool = False  # gradients are on, but no value has one
@@ -332,7 +333,29 @@ class _Outputs:
         """One spec per output; appends to the graph's outputs."""
         self.flat = [self._live(x) for x in flat]
         self.shared = self._shared_bases()
-        return [self._spec(x) for x in self.flat]
+        specs = [self._spec(x) for x in self.flat]
+        first = {id(x): k for k, x in reversed(list(enumerate(self.flat)))}
+        self.traced.views = {
+            k: self.flat[k] for k in sorted(first.values()) if specs[k].mode == "enable_grad"
+        }
+        return [
+            self._from_view(specs, k) if k in self.traced.views
+            else replace(spec, of=first[id(x)], steps=()) if first[id(x)] in self.traced.views
+            else spec
+            for k, (x, spec) in enumerate(zip(self.flat, specs, strict=True))
+        ]
+
+    def _from_view(self, specs: list[OutputSpec], k: int) -> OutputSpec:
+        """View `k` as a view of another one, if its gradient goes through that."""
+        spec, output = specs[k], self.flat[k]
+        n, of = 0, None
+        for i, view in self.traced.views.items():
+            steps = specs[i].steps
+            same = specs[i].index == spec.index and specs[i].kind == spec.kind
+            same = same and i != k and steps == spec.steps[: len(steps)]
+            if same and n <= len(steps) and _is_behind(view, output):
+                n, of = len(steps), i
+        return spec if of is None else replace(spec, of=of, steps=spec.steps[n:] or (_ALIAS,))
 
     def _live(self, output: Any) -> Any:
         if not isinstance(output, torch.Tensor):
@@ -439,6 +462,16 @@ def _comes_from(output: torch.Tensor, owner: torch.Tensor) -> bool:
             return True
         seen.add(node)
         waiting.extend(after for after, _ in node.next_functions)
+    return False
+
+
+def _is_behind(view: torch.Tensor, of: torch.Tensor) -> bool:
+    """Whether gradients of a view reach another view of the same memory."""
+    node, nr = of.grad_fn, of.output_nr
+    while len(node.next_functions) == 1:  # type: ignore[union-attr]
+        node, nr = node.next_functions[0]  # type: ignore[union-attr]
+        if node is view.grad_fn and nr == view.output_nr:
+            return True
     return False
 
 

@@ -45,7 +45,7 @@ from weft.aot.training.backward_stages import (
 from weft.aot.training.backwards import Backwards, Indices
 from weft.aot.training.cuts import Cuts
 from weft.aot.training.independent import Groups
-from weft.aot.training.layers import Inner, Layer, Watch, is_cut_now, layering, note_hook
+from weft.aot.training.layers import Inner, Layer, Layers, Watch, is_cut_now, layering, note_hook
 from weft.aot.training.requests import Requests
 from weft.aot.training.saved_values import drop
 from weft.aot.training.tangents import TangentLayout
@@ -98,22 +98,12 @@ class FunctionSpec:
 def make_function(spec: FunctionSpec) -> Boxed:
     """A boxed callable that computes the values, differentiably."""
     call = _at_once(spec)
-    if spec.watched is not None:
-        call = _linking(spec, call, spec.watched)
-    return _with_layers(spec, call) if spec.inner.layers else call
+    return call if spec.watched is None else _linking(spec, call, spec.watched)
 
 
-def _with_layers(spec: FunctionSpec, call: Boxed) -> Boxed:
-    """`call`, with nodes between values that depend on each other."""
-    add_layers = layering(spec.inner, partial(_contributions, spec))
-
-    def layered(inputs: list[Any]) -> Sequence[Any]:
-        values: Sequence[Any] = call(inputs)
-        if not are_functorch_transforms_active():
-            add_layers(values)
-        return values
-
-    return layered
+def make_layers(spec: FunctionSpec) -> Layers:
+    """The further autograd nodes, between values that depend on each other."""
+    return layering(spec.inner, partial(_contributions, spec))
 
 
 def _at_once(spec: FunctionSpec) -> Boxed:
@@ -166,7 +156,7 @@ def _function_class(
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             given = _given(grads, spec.layouts)
-            if spec.inner.layers and is_cut_now(ctx):
+            if spec.inner.layers and is_cut_now(ctx, partial(_is_plain, ctx, spec)):
                 given = None if given is None else given | ctx.watch.given
                 found = _last_gradients(spec, ctx, grads, given)
             else:
@@ -179,7 +169,7 @@ def _function_class(
                     found = join_stages(spec.backwards.stages, found)
             return _placed(spec, found, given)  # type: ignore[arg-type]
 
-    if spec.inner.layers:
+    if len(spec.layouts) > 1:
         on_register_hook(CompiledFunction, note_hook)
     return CompiledFunction
 
@@ -212,11 +202,12 @@ def _contributions(
         if k in given:
             grads[k] = spec.layouts[k].fit_own(tangents, i)
     watch.given |= given
-    first = len(spec.gradient_inputs)
-    read = [first + spec.inner.results.index(k) for k in layer.reads]
-    found = _cut_gradients(spec, ctx, _kept_saved(ctx), grads, read)
+    inner, first = spec.inner, len(spec.gradient_inputs)
+    at = [inner.results.index(k) for k in layer.reads]
+    read = [None if inner.readers[i].isdisjoint(given) else first + i for i in at]
+    found = _cut_gradients(spec, ctx, _kept_saved(ctx), grads, [k for k in read if k is not None])
     watch.gradients = _added(watch.gradients, found[:first])
-    return [*([None] * len(layer.own)), *(found[k] for k in read)]
+    return [*([None] * len(layer.own)), *(None if k is None else found[k] for k in read)]
 
 
 def _last_gradients(

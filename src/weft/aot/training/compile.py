@@ -24,7 +24,7 @@ from weft.aot.rewrites.expand import Lowered
 from weft.aot.rewrites.image_layout import use_channels_last
 from weft.aot.runtime_wrapper import wrap
 from weft.aot.tracing.trace import Traced, Tracer
-from weft.aot.training.autograd_function import FunctionSpec, make_function
+from weft.aot.training.autograd_function import FunctionSpec, make_function, make_layers
 from weft.aot.training.backward_stages import Stages, stages_of
 from weft.aot.training.backwards import Backwards
 from weft.aot.training.double_backward import DoubleBackward
@@ -64,34 +64,43 @@ def compile_joint(
     of_data = any(s.of_output for s in parts.symbols)
     kept = [i in leaves for i in joint.gradient_inputs]
     alone = bool(joint.groups or traced.mutated or of_data)
-    backward = without_inner(parts.backward, joint.inner)
+    backward = without_inner(parts.backward, joint.tangent_values, joint.inner)
     stages = (tuple(range(len(kept))),) if alone else stages_of(backward, kept)
     backwards = Backwards(
-        backward, joint.tangent_values, stages, compiler, narrows=not of_data
+        backward, _values(joint), stages, compiler, narrows=not of_data
     )
-    inner = inner_results(parts.backward, joint.tangent_values, () if of_data else joint.inner)
-    function = make_function(
-        FunctionSpec(
-            forward=without_autocast(forward),
-            backwards=backwards,
-            inner=inner,
-            cut=cache(partial(_cut_backwards, backwards, parts.backward, inner)),
-            redo=redo,
-            random_devices=_random_devices(parts.forward),
-            watched=_watched(stages, joint.gradient_inputs, leaves),
-            **spec,
-        )
+    inner = Inner() if of_data else _inner_results(traced, joint, parts.backward)
+    function = FunctionSpec(
+        forward=without_autocast(forward),
+        backwards=backwards,
+        inner=inner,
+        cut=cache(partial(_cut_backwards, backwards, parts.backward, joint)),
+        redo=redo,
+        random_devices=_random_devices(parts.forward),
+        watched=_watched(stages, joint.gradient_inputs, leaves),
+        **spec,
     )
-    call = wrap(traced, function, run_captured(gm))
+    call = wrap(traced, make_function(function), run_captured(gm), layers=make_layers(function))
     return call if torch.is_grad_enabled() else _with_gradients(call)
 
 
-def _cut_backwards(backwards: Backwards, graph: Graph, inner: Inner) -> Backwards:
+def _values(joint: JointGraph) -> list[int]:
+    """The differentiable values."""
+    return [k for k in joint.tangent_values if k >= 0]
+
+
+def _inner_results(traced: Traced, joint: JointGraph, backward: Graph) -> Inner:
+    outputs = traced.outputs
+    views = {k: outputs[~k].index for k in joint.inner if k < 0 and outputs[~k].kind == "value"}
+    return inner_results(backward, joint.tangent_values, joint.inner, views)
+
+
+def _cut_backwards(backwards: Backwards, graph: Graph, joint: JointGraph) -> Backwards:
     """The backwards of `graph` that end at inner results: made when one is needed."""
     with compiling():
-        cut = cut_at(graph, backwards.tangents, inner.results)
+        cut = cut_at(graph, joint.tangent_values, joint.inner)
     at_once = (tuple(range(len(cut.output_node().args[0]))),)  # type: ignore[arg-type]
-    patterns = backwards.patterns + 2 * len(inner.layers)
+    patterns = backwards.patterns + 2 * len(backwards.tangents)
     return Backwards(cut, backwards.tangents, at_once, backwards.compiler, patterns=patterns)
 
 
@@ -127,7 +136,7 @@ def _spec(
 ) -> dict[str, Any]:
     """The static fields of the `FunctionSpec`."""
     values = [n.meta["val"] for n in joint.tangents]
-    layouts = {k: TangentLayout.of(v) for k, v in zip(joint.tangent_values, values, strict=True)}
+    layouts = {k: TangentLayout.of(v) for k, v in zip(_values(joint), values, strict=False)}
     tensors = [i for i, p in enumerate(tracer.primals) if p is not None]
     edges = [tensors.index(i) for i in joint.gradient_inputs]
     unsaved = [i for i in tensors if i not in parts.saved_inputs]

@@ -92,7 +92,7 @@ class DoubleBackward:
     def cut_graph(self) -> GraphModule:
         """The captured graph with a cut behind each inner result."""
         results = tree_flatten(self.gm.graph.output_node().args[0])[0]
-        at = {results[self.position[k][0]]: k for k in self.inner}
+        at = {results[~k if k < 0 else self.position[k][0]]: k for k in self.inner}
         last = {_last_write(node): node for node in at}
         graph = Graph()
         cuts, env, uncut = graph.placeholder("cuts"), dict[Node, Node](), dict[Node, Node]()

@@ -13,6 +13,7 @@ operators::
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -34,11 +35,13 @@ class JointGraph:
 
     graph: Graph
     n_values: int  # outputs of the forward; gradients follow, then those of `inner`
-    tangents: list[Node]  # placeholders, one per differentiable value
-    tangent_values: list[int]  # index of the value that each tangent belongs to
+    tangents: list[Node]  # placeholders, one per differentiable value, then those of views
+    tangent_values: list[int]  # what each tangent belongs to: a value, or `~k` as in `inner`
     gradient_inputs: list[int]  # index of the input that each gradient belongs to
     groups: Groups  # values whose backwards may run one after the other
-    inner: list[int]  # values that the caller gets as they are and that others depend on
+    inner: list[int]
+    """What the caller gets and values depend on: values, by index, or `~k` for output k, a view of
+    a value or an input that the wrapper makes. (Tangents of views come with those of values.)"""
 
 
 def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
@@ -54,10 +57,12 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     if not primals:
         raise Unsupported("a gradient of something that is made inside the graph")
     groups = independent_groups(traced.differentiable)
-    placeholders, tangents = _add_tangents(tracer, traced)
-    visible = _visible(traced)
-    ends = [*primals.values(), *(traced.differentiable[k] for k in visible)]
-    gradients = _run_backward(tracer, traced, ends, tangents)
+    viewed = _read_views(traced)
+    visible = {**_visible(traced), **viewed}
+    values = {**traced.differentiable, **viewed}
+    placeholders, tangents = _add_tangents(tracer, traced, values)
+    ends = [*primals.values(), *visible.values()]
+    gradients = _run_backward(tracer, list(values.values()), ends, tangents)
     of_values = {k: tracer.recorder.node(g)
                  for k, g in zip(visible, gradients[len(primals) :], strict=True) if g is not None}
     inner = {k: node for k, node in of_values.items() if node not in placeholders}
@@ -70,20 +75,46 @@ def trace_backward(tracer: Tracer, traced: Traced) -> JointGraph | None:
     traced.values += inner.values()
     traced.close()
     return JointGraph(
-        traced.graph, n_values, placeholders, list(traced.differentiable),
+        traced.graph, n_values, placeholders, list(values),
         [i for i, _ in wanted], groups, list(inner),
     )
 
 
-def _visible(traced: Traced) -> list[int]:
+def _visible(traced: Traced) -> dict[int, torch.Tensor]:
     """The differentiable values that the caller gets as they are, if there are several values."""
     found = {spec.index for spec in traced.outputs
              if spec.kind == "value" and not (spec.steps or spec.detached)}
     several = len(traced.differentiable) > 1
-    return [k for k in traced.differentiable if several and k in found]
+    return {k: x for k, x in traced.differentiable.items() if several and k in found}
 
 
-def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torch.Tensor]]:
+def _read_views(traced: Traced) -> dict[int, torch.Tensor]:
+    """The views made by the wrapper that differentiable values depend on, as `~output`."""
+    if not traced.views:
+        return {}
+    reached = _reached(x.grad_fn for x in traced.differentiable.values())
+    return {
+        ~k: x for k, x in traced.views.items()
+        if x.grad_fn in reached and not (
+            traced.outputs[k].kind == "input" and traced.outputs[k].index in traced.mutated)
+    }
+
+
+def _reached(nodes: Iterable[Any]) -> set[Any]:
+    """Autograd nodes and all those behind them."""
+    reached: set[Any] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in reached:
+            reached.add(node)
+            waiting.extend(n for n, _ in node.next_functions)
+    return reached
+
+
+def _add_tangents(
+    tracer: Tracer, traced: Traced, values: Mapping[int, torch.Tensor]
+) -> tuple[list[Node], list[torch.Tensor]]:
     """A placeholder and a fake for each differentiable value, in its memory order, without gaps.
 
     `TangentLayout` brings the tangents of a call into that form.
@@ -91,10 +122,11 @@ def _add_tangents(tracer: Tracer, traced: Traced) -> tuple[list[Node], list[torc
     tensors, evaluator = tracer.tensors, tracer.evaluator
     placeholders: list[Node] = []
     fakes: list[torch.Tensor] = []
-    for index in traced.differentiable:
-        value = _dense(traced.values[index].meta["val"], evaluator)
+    for k, live in values.items():
+        shape: Any = live if k < 0 else traced.values[k].meta["val"]
+        value = _dense(shape, evaluator)
         with tracer.at_inputs():
-            node = tensors.placeholder(f"tangent_{index}", value)
+            node = tensors.placeholder(f"tangent_{k}" if k >= 0 else f"tangent_view_{~k}", value)
         node.meta["phase"] = "backward"
         fake = evaluator.like(value)
         tensors.add_base(fake, node)
@@ -116,11 +148,11 @@ def _dense(value: FakeTensor, evaluator: Evaluator) -> FakeTensor:
 
 
 def _run_backward(
-    tracer: Tracer, traced: Traced, ends: list[torch.Tensor], tangents: list[torch.Tensor]
+    tracer: Tracer, values: list[torch.Tensor], ends: list[torch.Tensor],
+    tangents: list[torch.Tensor],
 ) -> list[torch.Tensor | None]:
     """The recorded gradients of `ends`. Autocast is off, because programs leave it before the
     backward."""
-    values = list(traced.differentiable.values())
     tracer.tensors.phase = "backward"
     tracer.recorder.locate = _Locator(tracer)
     try:

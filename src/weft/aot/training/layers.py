@@ -15,7 +15,7 @@ rest: both by the same backward graph, cut at the gradient of `h` (`cut_at`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 from weakref import ref
@@ -24,6 +24,7 @@ import torch
 from torch.fx import Graph, Node
 
 from weft._torch import (
+    are_functorch_transforms_active,
     current_graph_task,
     is_executed,
     on_register_hook,
@@ -37,12 +38,14 @@ from weft.shapes.graph_nodes import copied_graph
 
 Contributions = Callable[["Watch", "Layer", Sequence[Any]], Sequence[torch.Tensor | None]]
 """(watch, layer, tangents of its results) -> tangents, and gradients of the results they read."""
+Enter = Callable[["Watch | None", tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], None]
+"""(watch, results of a layer, results they read): the first get the layer's autograd node."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Results (by index) that depend on others only, and these."""
+    """Results that depend on others, and these (numbered as in `JointGraph.inner`)."""
 
     own: tuple[int, ...]
     reads: tuple[int, ...]
@@ -54,37 +57,43 @@ class Inner:
     """The results of a graph that other results depend on; empty for most graphs.
 
     `results`: their gradients follow those of the inputs in the backward graph, in this order.
-    `top`: a result that depends on no other.
+    `readers`: what depends on them directly. `top`: a result that depends on no other.
     """
 
     results: tuple[int, ...] = ()
+    readers: tuple[Indices, ...] = ()
     layers: tuple[Layer, ...] = ()
     top: int = -1
 
 
-def inner_results(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Inner:
+def inner_results(
+    graph: Graph, tangents: Sequence[int], results: Sequence[int], views: Mapping[int, int]
+) -> Inner:
     """The layers of the results of a graph.
 
     `graph`: its backward, which returns the gradients of inner `results` last. `tangents`: the
-    results whose tangents are its last placeholders.
+    results whose tangents are its last placeholders. `views`: of which values results are views.
     """
     if not results:
         return Inner()
     readers = _readers(graph, tangents, results)
     level = dict.fromkeys(tangents, 0)
     for k in reversed(readers):  # what depends on others has its gradient before them
+        level[k] = level[views.get(k, k)]
         for reader in readers[k]:
             level[reader] = max(level[reader], level[k] + 1)
     layers = []
-    for n in range(1, max(level.values()) + 1):
-        own = [k for k in tangents if level[k] == n]
+    values = [k for k in tangents if k >= 0]
+    for n in range(1, max(level[k] for k in values) + 1):
+        own = [k for k in values if level[k] == n]
         read = [k for k in results if not readers[k].isdisjoint(own)]
         layers.append(Layer(tuple(own), tuple(read)))
-    return Inner(tuple(results), tuple(layers), min(level, key=level.__getitem__))
+    top = min(values, key=level.__getitem__)
+    return Inner(tuple(results), tuple(readers[k] for k in results), tuple(layers), top)
 
 
 def _readers(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> dict[int, Indices]:
-    """The results that directly depend on each inner one, in the order of their gradients."""
+    """The values that directly depend on each inner result, in the order of their gradients."""
     at = dict(zip(_gradients(graph)[-len(results) :], results, strict=True))
     reach: dict[Node, Indices] = {
         n: frozenset((k,)) for k, n in tangent_nodes(graph, tangents).items()
@@ -95,7 +104,7 @@ def _readers(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> d
         if node.op == "call_function":
             reach[node] = none.union(*(reach.get(a, none) for a in node.all_input_nodes))
         if node in at:
-            readers[at[node]] = reach[node] - {at[node]}
+            readers[at[node]] = frozenset(k for k in reach[node] if 0 <= k != at[node])
             reach[node] = frozenset((at[node],))
     return readers
 
@@ -104,18 +113,26 @@ def _gradients(graph: Graph) -> list[Any]:
     return list(graph.output_node().args[0])  # type: ignore[arg-type]
 
 
-def without_inner(graph: Graph, results: Sequence[int]) -> Graph:
-    """A backward graph that returns the gradients of inputs only."""
-    if not results:
+def without_inner(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Graph:
+    """A backward graph that returns the gradients of inputs only, for tangents of values."""
+    if not results and min(tangents) >= 0:
         return graph
     graph = copied_graph(graph)
-    graph.output_node().args = (tuple(_gradients(graph)[: -len(results)]),)
+    gradients = _gradients(graph)
+    graph.output_node().args = (tuple(gradients[: len(gradients) - len(results)]),)
+    _remove(graph, [n for k, n in tangent_nodes(graph, tangents).items() if k < 0])
     return graph
 
 
+def _remove(graph: Graph, tangents: Sequence[Node]) -> None:
+    remove_tangents(graph, tangents)
+    for node in tangents:
+        graph.erase_node(node)
+
+
 def cut_at(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Graph:
-    """A backward graph in which the tangents of inner results are their whole gradients, and which
-    returns what other results contribute to these.
+    """A backward graph in which the tangents of inner results are their whole gradients (with those
+    of views of them), and which returns what other results contribute to these.
 
     `graph` returns the gradients of the inner `results` last; `tangents` as in `inner_results`::
 
@@ -137,9 +154,7 @@ def cut_at(graph: Graph, tangents: Sequence[int], results: Sequence[int]) -> Gra
         gradient.replace_all_uses_with(tangent[k])
     outer = gradients[: -len(results)]
     output.args = ((*(tangent[inner[g]] if g in inner else g for g in outer), *inner),)
-    remove_tangents(graph, direct)
-    for node in direct:
-        graph.erase_node(node)
+    _remove(graph, [*direct, *(n for k, n in tangent.items() if k < 0)])
     return graph
 
 
@@ -149,14 +164,18 @@ class Watch:
 
     __slots__ = ("_cuts", "_decided", "_hooks", "_results", "given", "gradients", "owner")
 
-    def __init__(self, owner: Any, results: dict[int, torch.Tensor]) -> None:
+    def __init__(self, owner: Any) -> None:
         self.owner = ref(owner)  # the compiled function's autograd node
-        self._results = {k: (ref(result), result._version) for k, result in results.items()}
+        self._results: dict[int, tuple[ref[torch.Tensor], int]] = {}
         self._cuts: Cuts | None = None
         self._hooks: list[Any] = []
         self._decided = -1, False  # in which run of the engine
         self.given: Indices = frozenset()  # results whose tangents layers have used
         self.gradients: Sequence[torch.Tensor | None] = ()  # of inputs, as far as layers know
+
+    def add(self, result: int, tensor: torch.Tensor) -> None:
+        """Watch an inner result."""
+        self._results[result] = ref(tensor), tensor._version
 
     def add_hooks(self, tensor: torch.Tensor) -> None:
         """The program registers a hook on a result."""
@@ -178,7 +197,7 @@ class Watch:
         if any(self._hooks):
             return True
         alive = [t for result, _ in self._results.values() if (t := result()) is not None]
-        if any(tensor.retains_grad for tensor in alive):
+        if any(tensor.retains_grad or tensor._backward_hooks for tensor in alive):
             return True
         if torch.is_grad_enabled():  # gradients may be differentiated with respect to them
             return bool(alive)
@@ -218,26 +237,59 @@ def note_hook(ctx: Any, tensor: torch.Tensor) -> None:
         watch.add_hooks(tensor)
 
 
-def is_cut_now(ctx: Any) -> bool:
+def is_cut_now(ctx: Any, is_plain: Callable[[], bool]) -> bool:
     """Whether this backward through a compiled function ends at inner results."""
     watch: Watch | None = getattr(ctx, "watch", None)
-    return watch is not None and watch.has_cut()
+    if watch is None:
+        return False
+    return watch.decide(is_plain) if torch.is_grad_enabled() else watch.has_cut()
 
 
-def layering(inner: Inner, contributions: Contributions) -> Callable[[Sequence[Any]], None]:
-    """A function that gives the results of a call that depend on others their autograd nodes."""
-    steps = [(_function(layer, contributions), layer.own, layer.reads) for layer in inner.layers]
+def watched(value: torch.Tensor) -> Watch | None:
+    """The watch of a call, one of whose values this is; None within transforms of torch.func."""
+    if are_functorch_transforms_active():
+        return None
+    owner: Any = value.grad_fn
+    watch = owner.watch = Watch(owner)
+    return watch
 
-    def add_layers(values: Sequence[Any]) -> None:
-        owner = values[inner.top].grad_fn
-        watch = owner.watch = Watch(owner, {k: values[k] for k in inner.results})
-        for enter, own, reads in steps:
-            tensors: tuple[torch.Tensor, ...] = tuple([values[k] for k in own])
-            versions = tuple([tensor._version for tensor in tensors])
-            enter(watch, *tensors, *[values[k] for k in reads])
-            set_versions(tensors, versions)  # `mark_dirty` counted a write
 
-    return add_layers
+def watch_results(
+    watch: Watch | None, results: Sequence[int], tensors: Sequence[torch.Tensor]
+) -> None:
+    """Watch inner results, when they have their nodes."""
+    if watch is not None:
+        for k, tensor in zip(results, tensors, strict=True):
+            watch.add(k, tensor)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What the runtime wrapper calls to give values that depend on other results their nodes."""
+
+    inner: Inner
+    steps: Sequence[tuple[Layer, Enter]]
+
+
+def layering(inner: Inner, contributions: Contributions) -> Layers:
+    """The layers' nodes of a call, one after the other."""
+    return Layers(inner, [(layer, _entering(layer, contributions)) for layer in inner.layers])
+
+
+def _entering(layer: Layer, contributions: Contributions) -> Enter:
+    apply = _function(layer, contributions)
+
+    def enter(
+        watch: Watch | None, own: tuple[torch.Tensor, ...], read: tuple[torch.Tensor, ...]
+    ) -> None:
+        if watch is None:
+            return
+        versions = tuple([tensor._version for tensor in own])
+        apply(watch, *own, *read)
+        set_versions(own, versions)  # `mark_dirty` counted a write
+
+    return enter
 
 
 def _function(layer: Layer, contributions: Contributions) -> Callable[..., Any]:
