@@ -493,3 +493,18 @@ def test_operations_of_an_enumeration_are_its_own() -> None:
     compiled = weft.compile(program, backend="eager")
     for n in (2, 4, 6, 8):
         assert type(compiled(torch.ones(1), n)[1]) is Flags
+
+
+@pytest.mark.parametrize("change", [
+    lambda x, y: x.resize_(y.shape).copy_(y), lambda x, y: x.squeeze_().add_(1)])
+def test_an_input_whose_symbolic_sizes_the_graph_changes(change):
+    def f(x, y):
+        change(x, y)
+        return x * 2
+
+    compiled = weft.compile(f, backend="aot_eager", dynamic=True)
+    for n in (3, 4):
+        x, y = torch.ones(1, n - 1), torch.randn(n)
+        expected, actual = x.clone(), x.clone()
+        assert torch.equal(compiled(actual, y), f(expected, y))
+        assert torch.equal(actual, expected)

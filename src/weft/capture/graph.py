@@ -80,6 +80,8 @@ class GraphBuilder:
         self._last_placeholder = node
         node.meta["example_value"] = fake
         node.meta["version"] = version_of(fake)
+        if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
+            node.meta["layout"] = fake.size(), fake.stride()  # before the graph changes them
         self.inputs.append(GraphInput(source, node, example))
         return node
 

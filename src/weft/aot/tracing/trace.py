@@ -40,9 +40,10 @@ from weft.aot.tracing.record import Recorder
 from weft.aot.views import Unsupported, ViewStep, may_overlap, restride
 from weft.shapes.fakes.fake import FakeContext, connected_non_leaf, is_leaf
 from weft.shapes.fakes.without_sympy import python_kernels
-from weft.shapes.symnode import certainly_equal, extents
+from weft.shapes.symnode import certainly_equal
 
 aten = torch.ops.aten
+Layout = tuple[Sequence[Any], Sequence[Any]]
 
 
 @final
@@ -129,7 +130,8 @@ class Tracer:
         for node, example in zip(nodes, self.examples, strict=True):
             value = node.meta.get("example_value")
             if isinstance(example, torch.Tensor):
-                self._add_tensor(node.name, self._fake_input(example, value))
+                layout = node.meta.get("layout") or _layout(value)
+                self._add_tensor(node.name, self._fake_input(example, layout))
             else:
                 value = example if value is None else value
                 self.last_placeholder = self.tensors.placeholder(node.name, value)
@@ -159,9 +161,9 @@ class Tracer:
             for table, name, tensor, _ in self.state:
                 table[name] = tensor
 
-    def _fake_input(self, example: torch.Tensor, value: Any) -> FakeTensor:
-        if value is not None and any(type(n) is not int for n in extents(value)):
-            return self.context.fake(example, sizes=value.size(), strides=value.stride())
+    def _fake_input(self, example: torch.Tensor, layout: Layout | None) -> FakeTensor:
+        if layout is not None and any(type(n) is not int for part in layout for n in part):
+            return self.context.fake(example, sizes=layout[0], strides=layout[1])
         return self.context.fake(example)
 
     def _add_tensor(self, name: str, fake: FakeTensor) -> Any:
@@ -481,6 +483,13 @@ def _names_in_specs(specs: Sequence[OutputSpec]) -> Iterator[str]:
         for value in (spec.value, *(step.args for step in spec.steps)):
             for number in symbolic_leaves(value):
                 yield from names_in(number)
+
+
+def _layout(value: torch.Tensor | None) -> Layout | None:
+    """The sizes and strides of the fake that stands for an input."""
+    if value is None or value.layout is not torch.strided:
+        return None
+    return value.size(), value.stride()
 
 
 def trace(gm: GraphModule, example_inputs: Sequence[Any]) -> tuple[Tracer, Traced]:
