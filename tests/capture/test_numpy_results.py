@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -161,3 +162,49 @@ def test_errstate_goes_on_after_a_break() -> None:
     compiled = weft.compile(f, backend="eager")
     for _ in range(2):
         assert compiled(np.zeros(2))[2] == "ignore" and np.geterr()["divide"] == "warn"
+
+
+def test_seeding_numpy_happens_in_each_call() -> None:
+    def f(x):
+        np.random.seed(3)
+        return x + 1, np.random.rand(2)
+
+    compiled = weft.compile(f, backend="eager")
+    for _ in range(2):
+        np.random.seed(0)
+        assert np.array_equal(compiled(torch.ones(2))[1], f(torch.ones(2))[1])
+
+
+def test_symbolic_numbers_and_arrays() -> None:
+    def f(x, at):
+        table = np.arange(12.0).reshape(4, 3)
+        rows = table[at], table[at, 1], np.sqrt(table[at, 0]) * x.shape[0], np.clip(at, 0, 2)
+        table[at] = x.numpy() * x.shape[0]
+        return rows, table, np.array([x.mean().item(), 1.0]) * x.shape[0]
+
+    calls = [(torch.arange(3.0), at) for at in (1, 2, 3)]
+    check(f, *calls, graphs=2, breaks=0)
+
+
+def test_the_order_of_equal_items_is_numpys() -> None:
+    rows = np.tile(np.array([3.0, 1.0, 2.0, 1.0]), 20)
+
+    def f(x, a):
+        return np.argsort(a), np.argsort(a, kind="stable"), np.partition(a, 7), a.argsort()[::-1]
+
+    for backend in ("eager", "inductor"):
+        weft.reset()
+        compiled = weft.compile(f, backend=backend)(torch.ones(1), rows)
+        for one, other in zip(f(None, rows), compiled, strict=True):
+            assert np.array_equal(one, other)
+
+
+def test_copies_and_structured_arrays() -> None:
+    def f(x, a):
+        table = np.zeros(2, dtype=[("a", "f8"), ("b", "i4")])
+        table["a"] = a[:2]
+        deep = copy.deepcopy({"a": a, "b": [a]})
+        deep["a"][0] = 9
+        return table["a"], copy.copy(a) + x.shape[0], deep, np.delete(a, 1), np.block([a, a])
+
+    check(f, (torch.ones(2), np.arange(3.0)), breaks=None)

@@ -140,9 +140,16 @@ def _in_loop_types(ufunc: numpy.ufunc, args: tuple[Any, ...]
     kinds = tuple(arg.dtype if isinstance(arg, torch.Tensor) else type(arg)
                   for arg in args[:ufunc.nin])
     wanted = _loop_types(ufunc, kinds)
-    given = [arg.to(_WIDER.get(dtype, dtype)) if isinstance(arg, torch.Tensor) else arg
+    given = [_in_type(arg, _WIDER.get(dtype, dtype))
              for arg, dtype in zip(args, wanted[:ufunc.nin], strict=False)]
     return (*given, *args[len(given):]), wanted[ufunc.nin:]
+
+
+def _in_type(operand: Any, dtype: torch.dtype) -> Any:
+    if isinstance(operand, torch.Tensor):
+        return operand.to(dtype)
+    symbolic: bool = isinstance(operand, (torch.SymInt, torch.SymFloat))
+    return torch.full((), operand, dtype=dtype) if symbolic else operand
 
 
 _WIDER: Final = {torch.float16: torch.float32}
@@ -174,6 +181,9 @@ def to_arrays(value: Any) -> Any:
     """The value with the emulation's arrays instead of tensors."""
     if isinstance(value, torch.Tensor):
         return torch_numpy().ndarray(value)
+    if isinstance(value, torch.SymFloat):
+        number: Any = value
+        return torch_numpy().ndarray(torch.full((), number, dtype=torch.float64))
     if isinstance(value, (list, tuple)):
         return type(value)([to_arrays(item) for item in value])
     if isinstance(value, slice):

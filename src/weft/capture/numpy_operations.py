@@ -12,8 +12,9 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+import numpy
 import torch
 
 from weft.capture.numpy_calls import OWN, operation, to_arrays, to_tensors
@@ -111,8 +112,46 @@ def _nanvar(array: torch.Tensor, axis: Any = None, dtype: Any = None, out: None 
     return torch.where(count > 0, operation("sum")(off * off, **named) / count, math.nan)
 
 
+def _by_numpy(name: str, array: torch.Tensor, kth: list[int], dim: int) -> torch.Tensor:
+    more = [kth] if kth else []
+    found = getattr(numpy, name)(array.resolve_conj().numpy(), *more, axis=dim)
+    return torch.from_numpy(numpy.ascontiguousarray(found))
+
+
+def _like(dtype: torch.dtype | None, array: torch.Tensor, kth: list[int], dim: int) -> torch.Tensor:
+    return array.new_empty(array.shape, dtype=array.dtype if dtype is None else dtype)
+
+
 def _sort(array: torch.Tensor, axis: int = -1, kind: str | None = None) -> None:
     array.copy_(torch.sort(array, axis).values)
+
+
+# NumPy's own order of equal items, which is not that of the input.
+
+_LIBRARY: Final = torch.library.Library("weft", "FRAGMENT")
+for _name, _dtype in (("argsort", torch.int64), ("argpartition", torch.int64), ("partition", None)):
+    _LIBRARY.define(f"numpy_{_name}(Tensor array, int[] kth, int dim) -> Tensor")
+    _LIBRARY.impl(f"numpy_{_name}", functools.partial(_by_numpy, _name), "CPU")
+    _LIBRARY.impl(f"numpy_{_name}", functools.partial(_like, _dtype), "Meta")
+
+
+def _argsort(array: torch.Tensor, axis: int | None = -1, kind: str | None = None,
+             order: None = None, *, stable: bool | None = None) -> torch.Tensor:
+    array, dim = (array.flatten(), 0) if axis is None else (array, axis)
+    if stable or kind in ("stable", "mergesort"):
+        return torch.argsort(array, dim=dim, stable=True)
+    return torch.ops.weft.numpy_argsort(array, [], dim)  # type: ignore[no-any-return]
+
+
+def _partition(name: str) -> Callable[..., torch.Tensor]:
+    def partition(array: torch.Tensor, kth: Any, axis: int | None = -1, kind: str = "introselect",
+                  order: None = None) -> torch.Tensor:
+        array, dim = (array.flatten(), 0) if axis is None else (array, axis)
+        places = list(kth) if isinstance(kth, (list, tuple)) else [kth]
+        return getattr(torch.ops.weft, f"numpy_{name}")(  # type: ignore[no-any-return]
+            array, places, dim)
+
+    return partition
 
 
 def _median(array: torch.Tensor, axis: int | None = None, out: None = None,
@@ -225,12 +264,15 @@ def _interp(x: torch.Tensor, xp: Any, fp: Any) -> torch.Tensor:
     right = right.clamp(max=len(xp) - 1)
     slope = (fp[right] - fp[left]) / (xp[right] - xp[left])
     between = slope * (x - xp[left]) + fp[left]
+    between = torch.where(between.isnan(), slope * (x - xp[right]) + fp[right], between)
+    between = torch.where(between.isnan() & (fp[left] == fp[right]), fp[left], between)
     return torch.where(x >= xp[-1], fp[-1], torch.where(x <= xp[0], fp[0], between))
 
 
 OWN.update({
     "add.at": _add_at,
     "allclose": lambda *args, **kwargs: operation("isclose")(*args, **kwargs).all(),
+    "argpartition": _partition("argpartition"),
     "array": _array,
     "asanyarray": functools.partial(_array, copy=None),
     "cbrt": _cbrt,
@@ -249,10 +291,12 @@ OWN.update({
     "nansum": _nan_reduction("sum", 0),
     "nanvar": _nanvar,
     "operator.getitem": _getitem,
+    "partition": _partition("partition"),
     "percentile": _percentile,
     "quantile": _quantile,
     "sign": _sign,
     "unravel_index": _unravel_index,
+    **dict.fromkeys(("argsort", "method.argsort"), _argsort),
     **dict.fromkeys(("floor_divide", "operator.floordiv"), _of_integers(torch.floor_divide)),
     **dict.fromkeys(("mod", "operator.mod", "remainder"), _of_integers(torch.remainder)),
     **{f"{ufunc}.accumulate": _cumulative(function) for ufunc, function in (

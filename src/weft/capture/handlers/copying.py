@@ -30,6 +30,7 @@ from weft.capture.values.objects.classes import ClassValue, make_instance
 from weft.capture.values.objects.functions import BoundMethodValue, FunctionValue, rule
 from weft.capture.values.objects.instances import ObjectValue
 from weft.capture.values.objects.modules import ModuleValue
+from weft.capture.values.tensors.numpy_arrays import ArrayValue
 from weft.capture.values.tensors.tensor import TensorValue, run
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def _copy(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return _copy_object(tx, value, lambda part: part)
     if isinstance(value, TensorValue):
         return _copy_tensor(tx, value)
+    if isinstance(value, ArrayValue):
+        return _copy_array(tx, value)
     if hasattr(value, "m_copy"):
         return value.m_copy(tx, [], {})  # type: ignore[no-any-return]
     raise graph_break("unknown-operation", f"copy of {value!r}")
@@ -70,6 +73,10 @@ def _copy_tensor(tx: Interpreter, value: TensorValue) -> SymbolicValue:
     if not plain or value.example.requires_grad or getattr(value.original, "__dict__", None):
         raise graph_break("unknown-operation", f"copy of {value!r}")
     return run(tx, "call_method", "detach", [value], {})
+
+
+def _copy_array(tx: Interpreter, value: ArrayValue, memo: Memo | None = None) -> SymbolicValue:
+    return value if value.scalar else value.method(tx, "copy", [constant("K")], {})
 
 
 @rule(copy.deepcopy)
@@ -159,6 +166,7 @@ def _deep_tensor(tx: Interpreter, value: Any, memo: Memo) -> SymbolicValue:
 _COPIERS: Final[tuple[tuple[type, Callable[[Any, Any, Memo], SymbolicValue]], ...]] = (
     (ListValue, _deep_list), (TupleValue, _deep_tuple), (DictValue, _deep_dict),
     (SetValue, _deep_set), (ObjectValue, _deep_object), (TensorValue, _deep_tensor),
+    (ArrayValue, _copy_array),
 )
 
 

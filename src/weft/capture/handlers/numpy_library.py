@@ -18,6 +18,7 @@ import weft.capture.handlers.torch_library  # noqa: F401  their rules are extend
 from weft.capture import numpy_calls
 from weft.capture.breaks import GraphBreak, graph_break
 from weft.capture.handlers.numpy_numbers import makes_array_of_size, of_numbers
+from weft.capture.polyfills import numpy_forms
 from weft.capture.source import Source
 from weft.capture.values.base import Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import ConstantValue
@@ -41,16 +42,21 @@ _NOT_PURE: Final = frozenset({
 })
 
 
+_INNER: Final = ("_monotonicity", "c_einsum", "normalize_axis_index")
+"""Functions without a public name that NumPy's own Python calls."""
+
+
 def _public_functions() -> Iterator[tuple[str, Any]]:
     """The functions of numpy and numpy.linalg, under the names of `numpy_calls`.
 
     Only loaded modules: NumPy imports its other modules when they are first named.
     """
-    inner = sys.modules["numpy._core.multiarray"]  # NumPy's own Python calls these
+    inner = sys.modules["numpy._core._multiarray_umath"]  # NumPy's own Python calls these
     for prefix, space in (("", numpy), ("linalg.", numpy.linalg), ("", inner)):
         for name, function in sorted(vars(space).items()):
-            if not name.startswith("_") and isinstance(function, _FUNCTIONS) and (
-                    space is not inner or hasattr(numpy, name)):
+            public = not name.startswith("_") and hasattr(space if space is not inner else numpy,
+                                                          name)
+            if isinstance(function, _FUNCTIONS) and (public or name in _INNER):
                 yield prefix + name, function
 
 
@@ -61,6 +67,8 @@ def _register(paths: list[str], function: Any) -> None:
         path = next(filter(numpy_calls.exists, paths), paths[0])
         if path in _NOT_PURE:
             raise graph_break("unknown-c-function", f"numpy.{path}")
+        if path in _INNER:
+            return _evaluated(tx, function, args, kwargs)
         if not _has_arrays([*args, *kwargs.values()]):
             symbolic = of_numbers(tx, function, args, kwargs)
             if symbolic is not None:
@@ -79,6 +87,13 @@ def _register(paths: list[str], function: Any) -> None:
         return tx.wrap_fixed(python, path).call(tx, args, kwargs)
 
     RULES.setdefault(id(function), (function, handler))
+
+
+def _evaluated(tx: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    found = evaluated(tx, function, args, kwargs)
+    if found is None:
+        raise graph_break("unknown-c-function", f"{function.__name__} of unknown arrays")
+    return found
 
 
 def _has_arrays(values: Any) -> bool:
@@ -133,6 +148,14 @@ def _scalar(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicV
     if found is None:
         raise graph_break("unknown-operation", f"making a numpy.{cls.__name__}")
     return found
+
+
+_CONVERTER = vars(sys.modules["numpy._core._multiarray_umath"])["_array_converter"]
+
+
+@constructor(_CONVERTER)
+def _converter(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
+    return tx.wrap_fixed(numpy_forms.ArrayConverter, "array_converter").call(tx, args, kwargs)
 
 
 @constructor(numpy.dtype)

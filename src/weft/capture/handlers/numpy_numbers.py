@@ -88,6 +88,11 @@ def _of_two_ints(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], An
     return compute
 
 
+def _between(number: Any, low: Any, high: Any) -> Any:
+    above = _of_two_ints(torch.sym_max)(number, low)
+    return None if above is None else _of_two_ints(torch.sym_min)(above, high)
+
+
 _FUNCTIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     numpy.sqrt: _root,
     numpy.floor: _rounding(math.floor),
@@ -101,6 +106,7 @@ _FUNCTIONS: Final[Mapping[Any, Callable[..., Any]]] = {
     numpy.min: _fold(torch.sym_min),
     numpy.maximum: _of_two_ints(torch.sym_max),
     numpy.minimum: _of_two_ints(torch.sym_min),
+    numpy.clip: _between,
     numpy.add: _of_two_ints(operator.add),
     numpy.subtract: _of_two_ints(operator.sub),
     numpy.multiply: _of_two_ints(operator.mul),

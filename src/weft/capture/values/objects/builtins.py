@@ -27,7 +27,6 @@ from weft.capture.values.constant import ConstantValue, constant, evaluate, pyth
 from weft.capture.values.numbers.math_functions import math_of_number
 from weft.capture.values.objects.functions import rule_of
 from weft.capture.values.registry import wraps
-from weft.capture.values.tensors.known_arrays import evaluated
 from weft.capture.values.tensors.tensor import TensorValue, run
 from weft.capture.values.tensors.torch_names import is_graph_function, is_pure
 
@@ -164,8 +163,6 @@ class BuiltinValue(SymbolicValue):
         number = math_of_number(tx, self.function, args, kwargs)
         if number is not None:
             return number
-        if str(self.function.__module__).startswith("numpy."):
-            return self._on_arrays(tx, args, kwargs)
         if not is_pure(self.function):
             substitute = dynamo_substitute(self.function)
             if substitute is not None:
@@ -178,12 +175,6 @@ class BuiltinValue(SymbolicValue):
         if self.function.__name__ == "__new__" and objects[:1] != [self.function.__self__]:
             raise graph_break("unknown-c-function", f"{self!r} of a class of the program")
         return tx.wrap_new(evaluate(tx, lambda: self.function(*objects, **named)))
-
-    def _on_arrays(self, tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-        found = evaluated(tx, self.function, args, kwargs)
-        if found is None:
-            raise graph_break("unknown-c-function", f"{self!r} on unknown arrays")
-        return found
 
     def rebuild(self, emit: Emitter) -> str:
         return emit.constant(self.function)

@@ -274,11 +274,29 @@ class ArrayValue(SymbolicValue):
         return self.shared(tx).length(tx)
 
     def getitem(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        if _is_symbolic(tx, key):
+            return self._select(tx, key)
         return call_numpy(tx, "operator.getitem", [self, key], {})
+
+    def _select(self, tx: Interpreter, key: SymbolicValue) -> SymbolicValue:
+        """`self[key]` where the key has numbers that differ between calls."""
+        items = key.items if isinstance(key, TupleValue) else [key]
+        scalar = len(items) == len(self.shape()) and not any(
+            isinstance(tx.force(item), SliceValue) for item in items)
+        tensor = self.read(tx) if scalar else self.shared(tx)
+        found = tensor.getitem(tx, key)
+        if not isinstance(found, TensorValue) or scalar is not (found.example.dim() == 0):
+            raise graph_break("unknown-operation", f"indexing {self!r} by {key!r}")
+        made = run(tx, "call_method", "clone", [found], {}) if scalar else found
+        assert isinstance(made, TensorValue)
+        return ArrayValue(made, scalar=scalar, readonly=self.readonly and not scalar)
 
     def setitem(self, tx: Interpreter, key: SymbolicValue, value: SymbolicValue) -> None:
         if self.scalar:
             raise tx.error(TypeError, "NumPy scalars cannot be changed")
+        if _is_symbolic(tx, key) and not self.readonly:
+            self.shared(tx).setitem(tx, key, _operand(tx, value))
+            return
         call_numpy(tx, "operator.setitem", [self, key, value], {})
 
     def contains(self, tx: Interpreter, item: SymbolicValue) -> bool:
@@ -299,13 +317,12 @@ class ArrayValue(SymbolicValue):
         found = evaluated(tx, getattr(operator, op), [left, right], {})
         if found is not None:
             return found
-        if isinstance(other, SymbolicNumberValue):  # rather than an artifact for each size
-            raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
         if isinstance(other, TensorValue):
             number = self._number(tx)
             left, right = (other, number) if reflected else (number, other)
             return tx.binary(op, left, right)
-        if not isinstance(other, (ArrayValue, ListValue, TupleValue)) and not _is_number(other):
+        known = (ArrayValue, ListValue, TupleValue, SymbolicNumberValue)
+        if not isinstance(other, known) and not _is_number(other):
             raise graph_break("unknown-operation", f"{op} of an array and {other!r}")
         result = call_numpy(tx, f"operator.{op}", [left, right], {})
         return result if plain_operator(op) == op else self
@@ -338,6 +355,13 @@ class FlatValue(SymbolicValue):
         if not contiguous:
             raise graph_break("unknown-operation", "item assignment to a flat iterator")
         self._row(tx).setitem(tx, key, value)
+
+
+def _is_symbolic(tx: Interpreter, key: SymbolicValue) -> bool:
+    """Whether a basic index has a symbolic int."""
+    items = [tx.force(item) for item in key.items] if isinstance(key, TupleValue) else [key]
+    return any(isinstance(item, SymbolicNumberValue) for item in items) and all(
+        isinstance(item, (SymbolicNumberValue, ConstantValue, SliceValue)) for item in items)
 
 
 def _is_one(example: torch.Tensor) -> bool:
@@ -383,6 +407,9 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
         found = evaluated(tx, numpy_calls.numpy_function(path), args, kwargs)
         if found is not None:
             return found
+    if path in ("array", "asarray") and isinstance(args[0], (ListValue, TupleValue)):
+        return _array_of_items(tx, path, args, kwargs)
+    args = [_as_array(tx, arg) for arg in args]
     ufunc = numpy_calls.ufunc_of(path)
     if ufunc is not None and len(args) == ufunc.nin + 1:
         kwargs["out"] = args.pop()
@@ -390,8 +417,6 @@ def call_numpy(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> Symbol
         return _call_into(tx, path, args, kwargs)
     if path in _OF_TYPES and (tried := _try_numpy(tx, path, args, kwargs)) is not None:
         return tx.wrap_new(tried.result)
-    if path in ("array", "asarray") and isinstance(args[0], (ListValue, TupleValue)):
-        return _array_of_items(tx, path, args, kwargs)
     if ("where" in kwargs and path not in numpy_calls.OWN) or not numpy_calls.exists(path):
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
     if path not in _CONVERT and any(
@@ -476,6 +501,23 @@ def _array_of_items(tx: Interpreter, path: str, args: Args, kwargs: Kwargs) -> S
     if not isinstance(made, TensorValue) or made.example.dim() != len(model.shape):
         raise graph_break("unknown-c-function", f"numpy.{path} in this form")
     return ArrayValue(made)
+
+
+def _as_array(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
+    """A list of numbers, some of which only data gives, as an array."""
+    if not isinstance(value, (ListValue, TupleValue)):
+        return value
+    items = [tx.force(item) for item in value.items]
+    data = any(_is_datum(item) for item in items)
+    if not data or not all(_is_datum(item) or _is_number(item) for item in items):
+        return value
+    return _array_of_items(tx, "array", [value], {})
+
+
+def _is_datum(value: SymbolicValue) -> bool:
+    """Whether it is a float, or a NumPy scalar, of unknown value."""
+    return (isinstance(value, ArrayValue) and value.scalar) or (
+        isinstance(value, SymbolicNumberValue) and value.python_type() is float)
 
 
 def _like(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
