@@ -17,7 +17,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
 import torch
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from weft.shapes.context import ShapeContext
 
 
-
 class UndecidedValue(RuntimeError):
     """A branch depends on a value that is only known when the program runs; breaks the graph."""
 
@@ -45,6 +44,50 @@ class UndecidedValue(RuntimeError):
 
 class SizesAskedError(RuntimeError):
     """C++ asked a tensor with symbolic sizes for plain ones."""
+
+
+# ------------------------------------------------------------------------ families of methods
+
+Binary: TypeAlias = Callable[["SymNode", "SymNode"], "SymNode"]
+
+
+def _arithmetic(operation: Callable[[IntExpr, IntExpr], IntExpr]) -> Binary:
+    """An operation on ints, whose results are cached (operators ask for the same few products and
+    sums), and on floats."""
+
+    def method(self: SymNode, other: SymNode) -> SymNode:
+        if self.pytype is not int:
+            return self._float(operation.__name__, other)
+        results = self.shape_env.results
+        key = (operation, self, other)
+        node = results.get(key)
+        if node is None:
+            node = results[key] = self.shape_env.int_node(operation(self.value, other.value))
+        return node
+
+    return method
+
+
+def _bits(function: IntFunction) -> Binary:
+    return lambda self, other: self.shape_env.int_node(
+        expr.applied(function, self.value, other.value))
+
+
+def _comparison(op: str) -> Binary:
+    return lambda self, other: self._compare(op, other)
+
+
+def _layout(
+    question: layout.Layout
+) -> Callable[[SymNode, Sequence[SymNode], Sequence[SymNode]], SymNode]:
+    """A question about a tensor of these sizes and strides."""
+
+    def method(self: SymNode, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
+        size_values = tuple([node.value for node in sizes])
+        stride_values = tuple([node.value for node in strides])
+        return self.shape_env.layout_node(question, size_values, stride_values)
+
+    return method
 
 
 @final
@@ -187,20 +230,9 @@ class SymNode:
 
     # -------------------------------------------------------------------- arithmetic
 
-    def add(self, other: SymNode) -> SymNode:
-        if self.pytype is int:
-            return self._int(operator.add, other)
-        return self._float("add", other)
-
-    def sub(self, other: SymNode) -> SymNode:
-        if self.pytype is int:
-            return self._int(operator.sub, other)
-        return self._float("sub", other)
-
-    def mul(self, other: SymNode) -> SymNode:
-        if self.pytype is int:
-            return self._int(operator.mul, other)
-        return self._float("mul", other)
+    add = _arithmetic(operator.add)
+    sub = _arithmetic(operator.sub)
+    mul = _arithmetic(operator.mul)
 
     def mod(self, other: SymNode) -> SymNode:
         if self.pytype is int:
@@ -285,34 +317,15 @@ class SymNode:
 
     int_truediv = truediv = float_truediv
 
-    def _int(self, operation: Callable[[IntExpr, IntExpr], IntExpr], other: SymNode) -> SymNode:
-        """The result of an operation on ints, cached: operators ask for the same few products and
-        sums."""
-        results = self.shape_env.results
-        key = (operation, self, other)
-        node = results.get(key)
-        if node is None:
-            node = results[key] = self.shape_env.int_node(operation(self.value, other.value))
-        return node
-
     def _float(self, op: str, *others: SymNode) -> SymNode:
         values = (self.value, *(other.value for other in others))
         return self.shape_env.float_node(floats.apply(op, *values))
 
     # -------------------------------------------------------------------- bits
 
-    def bitwise_and(self, other: SymNode) -> SymNode:
-        return self._apply(functions.BIT_AND, other)
-
-    def bitwise_or(self, other: SymNode) -> SymNode:
-        return self._apply(functions.BIT_OR, other)
-
-    def bitwise_xor(self, other: SymNode) -> SymNode:
-        return self._apply(functions.BIT_XOR, other)
-
-    def _apply(self, function: IntFunction, *others: SymNode) -> SymNode:
-        values = (self.value, *(other.value for other in others))
-        return self.shape_env.int_node(expr.applied(function, *values))
+    bitwise_and = _bits(functions.BIT_AND)
+    bitwise_or = _bits(functions.BIT_OR)
+    bitwise_xor = _bits(functions.BIT_XOR)
 
     def lshift(self, other: SymNode) -> SymNode:
         return self.shape_env.int_node(self.value * self._power_of_two(other))
@@ -397,23 +410,12 @@ class SymNode:
 
     # -------------------------------------------------------------------- comparisons
 
-    def eq(self, other: SymNode) -> SymNode:
-        return self._compare("eq", other)
-
-    def ne(self, other: SymNode) -> SymNode:
-        return self._compare("ne", other)
-
-    def lt(self, other: SymNode) -> SymNode:
-        return self._compare("lt", other)
-
-    def le(self, other: SymNode) -> SymNode:
-        return self._compare("le", other)
-
-    def gt(self, other: SymNode) -> SymNode:
-        return self._compare("gt", other)
-
-    def ge(self, other: SymNode) -> SymNode:
-        return self._compare("ge", other)
+    eq = _comparison("eq")
+    ne = _comparison("ne")
+    lt = _comparison("lt")
+    le = _comparison("le")
+    gt = _comparison("gt")
+    ge = _comparison("ge")
 
     def _compare(self, op: str, other: SymNode) -> SymNode:
         left, right = self.value, other.value
@@ -454,47 +456,18 @@ class SymNode:
 
     # -------------------------------------------------------------------- layouts
 
-    def is_contiguous(self, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
-        return self._layout(layout.is_contiguous, sizes, strides)
-
-    def is_channels_last_contiguous_2d(
-        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
-    ) -> SymNode:
-        return self._layout(layout.is_channels_last_contiguous_2d, sizes, strides)
-
-    def is_channels_last_contiguous_3d(
-        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
-    ) -> SymNode:
-        return self._layout(layout.is_channels_last_contiguous_3d, sizes, strides)
-
-    def is_channels_last_strides_2d(
-        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
-    ) -> SymNode:
-        return self._layout(layout.is_channels_last_strides_2d, sizes, strides)
-
-    def is_channels_last_strides_3d(
-        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
-    ) -> SymNode:
-        return self._layout(layout.is_channels_last_strides_3d, sizes, strides)
-
-    def is_non_overlapping_and_dense(
-        self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
-    ) -> SymNode:
-        return self._layout(layout.is_non_overlapping_and_dense, sizes, strides)
+    is_contiguous = _layout(layout.is_contiguous)
+    is_channels_last_contiguous_2d = _layout(layout.is_channels_last_contiguous_2d)
+    is_channels_last_contiguous_3d = _layout(layout.is_channels_last_contiguous_3d)
+    is_channels_last_strides_2d = _layout(layout.is_channels_last_strides_2d)
+    is_channels_last_strides_3d = _layout(layout.is_channels_last_strides_3d)
+    is_non_overlapping_and_dense = _layout(layout.is_non_overlapping_and_dense)
 
     def is_non_overlapping_and_dense_indicator(
         self, sizes: Sequence[SymNode], strides: Sequence[SymNode]
     ) -> SymNode:
         dense = self.is_non_overlapping_and_dense(sizes, strides)
         return self.shape_env.int_node(int(dense.guard_bool()))
-
-    def _layout(
-        self, question: layout.Layout, sizes: Sequence[SymNode], strides: Sequence[SymNode]
-    ) -> SymNode:
-        size_values = tuple([node.value for node in sizes])
-        stride_values = tuple([node.value for node in strides])
-        return self.shape_env.layout_node(question, size_values, stride_values)
-
 
 def _math_method(op: str) -> Callable[[SymNode], SymNode]:
     def method(self: SymNode) -> SymNode:
