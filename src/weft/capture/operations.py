@@ -10,9 +10,15 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any, Final
 
-from weft.capture.breaks import graph_break
+from weft.capture.breaks import ObservedException, graph_break
 from weft.capture.values.base import MISSING, SymbolicValue
-from weft.capture.values.constant import ConstantValue, boolean, evaluate, python_object
+from weft.capture.values.constant import (
+    ConstantValue,
+    boolean,
+    evaluate,
+    plain_value,
+    python_object,
+)
 from weft.capture.values.containers.sequences import TupleValue
 from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
 from weft.capture.values.numbers.symbolic_texts import TextValue
@@ -39,7 +45,22 @@ def binary_operation(
         result = _equality(tx, op, left, right)
     if result is None and any(isinstance(v, SymbolicNumberValue) for v in (left, right)):
         return binary_operation(tx, op, _fix(left), _fix(right))
+    if result is None:
+        result = _by_plain_values(tx, op, left, right)
     return _by_python(tx, op, left, right) if result is None else result
+
+
+def _by_plain_values(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue
+                     ) -> SymbolicValue | None:
+    """The result of an operator in C, which sees numbers, texts and tuples in instances of
+    subclasses."""
+    plain = [plain_value(value) or value for value in (left, right)]
+    if plain[0] is left and plain[1] is right:
+        return None
+    try:
+        return binary_operation(tx, op, *plain)
+    except ObservedException as error:  # the message names the classes
+        raise graph_break("unknown-operation", f"{op} of {left!r} and {right!r}") from error
 
 
 def _of_constants(tx: Interpreter, op: str, left: SymbolicValue, right: SymbolicValue

@@ -29,6 +29,7 @@ from weft.capture.values.constant import (
     constant,
     evaluate,
     is_none,
+    plain_value,
     python_object,
 )
 from weft.capture.values.containers.identities import RunTimeNumber
@@ -159,6 +160,9 @@ def _hash(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         method = args[0].special(tx, "__hash__")
         if isinstance(method, BoundMethodValue) and isinstance(method.function, FunctionValue):
             return method.call(tx, [], {})
+    plain = plain_value(args[0])
+    if plain is not None and args[0].python_type().__hash__ is plain.python_type().__hash__:
+        return _hash(tx, [plain], {})
     if args[0].is_constant:
         return constant(evaluate(tx, lambda: hash(args[0].constant())))
     if isinstance(args[0], TupleValue):
@@ -379,7 +383,7 @@ def _repr(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
         return constant(evaluate(tx, lambda: repr(obj)))
     if isinstance(args[0], ObjectValue):
         method = args[0].special(tx, "__repr__")
-        if isinstance(method, BoundMethodValue) and _is_known(method.function):
+        if isinstance(method, BoundMethodValue) and _is_known(method):
             return checked_text(tx, "__repr__", method.call(tx, [], {}))
     return _text_of_named(tx, args[0]) or _container_text(tx, args[0])
 
@@ -398,10 +402,12 @@ def _text_of_named(tx: Interpreter, value: SymbolicValue) -> SymbolicValue | Non
     return constant(repr(value.real()))
 
 
-def _is_known(method: SymbolicValue) -> bool:
-    function = method.real()
+def _is_known(method: BoundMethodValue) -> bool:
+    """Whether there is a rule for the method: not for those that C types inherit from `object`."""
+    function: Any = method.function.real()
     key = getattr(function, "__objclass__", None), getattr(function, "__name__", "")
-    return isinstance(method, FunctionValue) or key in EXTERNAL_METHODS
+    return (isinstance(method.function, FunctionValue) or key in EXTERNAL_METHODS
+            or (plain_value(method.owner) is not None and key[0] is not object))
 
 
 _UNDER_WAY: list[SymbolicValue] = []
@@ -463,7 +469,10 @@ def format_value(tx: Interpreter, value: SymbolicValue, spec: SymbolicValue) -> 
         if not issubclass(kind, str):
             raise tx.error(TypeError, f"__format__ must return a str, not {kind.__name__}")
         return made
-    if formatter is type_lookup(object, "__format__") and python_object(tx, spec) == "":
+    plain = plain_value(value) is not None
+    if plain and python_object(tx, spec) != "" and not isinstance(formatter, types.FunctionType):
+        return value.method(tx, "__format__", [spec], {})
+    if (plain or formatter is type_lookup(object, "__format__")) and python_object(tx, spec) == "":
         return tx.call(tx.wrap_fixed(str, "str"), [value])
     if isinstance(value, TensorValue):
         data = value.known_data(tx)

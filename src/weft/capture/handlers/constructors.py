@@ -19,7 +19,14 @@ from weft.capture.breaks import graph_break
 from weft.capture.frame import check_held
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import NONE, boolean, constant, evaluate, python_object
+from weft.capture.values.constant import (
+    NONE,
+    boolean,
+    constant,
+    evaluate,
+    plain_value,
+    python_object,
+)
 from weft.capture.values.containers.iterators import LazyIterator
 from weft.capture.values.containers.lazy_iterators import (
     ChainIterator,
@@ -35,7 +42,6 @@ from weft.capture.values.containers.lazy_iterators import (
     ZipIterator,
 )
 from weft.capture.values.containers.mapping import DictValue, ProxyValue
-from weft.capture.values.containers.named_tuples import NamedTupleValue
 from weft.capture.values.containers.sequences import (
     ListValue,
     RangeIterator,
@@ -140,18 +146,10 @@ def _tuple(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicVa
 
 @constructor(torch.Size)
 def _size(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    return SizeValue(tx.to_list(args[0]) if args else [])
-
-
-@rule(tuple.__new__)
-def _tuple_new(tx: Interpreter, args: Args, kwargs: Kwargs) -> SymbolicValue:
-    cls = args[0].constant()
-    items = tx.to_list(args[1]) if len(args) > 1 else []
-    if cls is tuple:
-        return TupleValue(items)
-    if hasattr(cls, "_fields"):
-        return NamedTupleValue(items, None, cls)
-    raise graph_break("unknown-operation", f"making a {cls.__name__}")
+    items = tx.to_list(args[0]) if args else []
+    if not all(item.python_type() is int for item in map(tx.force, items)):
+        raise graph_break("unknown-operation", "a size of values that are no numbers")
+    return SizeValue(items)
 
 
 @constructor(dict, OrderedDict)
@@ -196,6 +194,7 @@ def _set(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValu
 def _range(tx: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> SymbolicValue:
     if any(isinstance(a, TensorValue) for a in args):
         raise graph_break("data-dependent-value", "a range whose bounds are tensors")
+    args = [plain_value(a) or a if issubclass(a.python_type(), int) else a for a in args]
     symbolic = symbolic_range(tx, args) if args else None
     if symbolic is not None:
         return symbolic
@@ -281,6 +280,9 @@ def text_of(tx: Interpreter, value: SymbolicValue) -> SymbolicValue:
             method = value.special(tx, name)
             if isinstance(method, BoundMethodValue) and isinstance(method.function, FunctionValue):
                 return checked_text(tx, name, method.call(tx, [], {}))
+            if (isinstance(method, BoundMethodValue) and plain_value(value) is not None
+                    and getattr(method.function.real(), "__objclass__", object) is not object):
+                return method.call(tx, [], {})
             args = getattr(value, "args", None)
             if isinstance(value, ExceptionValue) and value.group:
                 return constant(value.group_text(tx))

@@ -260,6 +260,16 @@ def python_object(tx: Interpreter, value: SymbolicValue) -> Any:
         tx.copying.pop()
 
 
+PLAIN: Final = (str, int, float, bytes, tuple)
+"""Types whose instances are values: their methods, and C functions, see nothing else of them."""
+
+
+def plain_value(value: SymbolicValue) -> SymbolicValue | None:
+    """The number, text or tuple that an instance of a subclass of these types is, else None."""
+    found = getattr(value, "contents", None)
+    return found if found is not None and issubclass(value.python_type(), PLAIN) else None
+
+
 def constant(value: Any) -> ConstantValue:
     """A constant without a source."""
     return ConstantValue(value)

@@ -24,6 +24,7 @@ from weft.capture.values.constant import (
     boolean,
     constant,
     evaluate,
+    plain_value,
     python_object,
 )
 from weft.capture.values.containers.iterators import ItemsIterator, IteratorValue, advance
@@ -202,7 +203,9 @@ class SequenceValue(ContainerMethods):
 
 def _names_index(key: SymbolicValue) -> bool:
     """Whether the key's class has an `__index__`."""
-    return isinstance(getattr(key.python_type(), "__index__", None), types.FunctionType)
+    found = getattr(key.python_type(), "__index__", None)
+    return isinstance(found, types.FunctionType) or (
+        found is not None and plain_value(key) is not None)
 
 
 class _Shown:

@@ -23,7 +23,13 @@ from weft.capture.source import Source
 from weft.capture.values.arities import fits
 from weft.capture.values.attributes import type_lookup
 from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
-from weft.capture.values.constant import ConstantValue, constant, evaluate, python_object
+from weft.capture.values.constant import (
+    ConstantValue,
+    constant,
+    evaluate,
+    plain_value,
+    python_object,
+)
 from weft.capture.values.numbers.math_functions import math_of_number
 from weft.capture.values.objects.functions import rule_of
 from weft.capture.values.registry import wraps
@@ -133,6 +139,9 @@ class BuiltinValue(SymbolicValue):
             return OBJECT_METHODS[name](tx, args, kwargs)  # type: ignore[no-any-return]
         if owner is dict and name in _CHANGES and issubclass(target.python_type(), OrderedDict):
             raise graph_break("unknown-operation", f"dict.{name} of an OrderedDict")
+        result = operator_of_base(tx, owner, name, args)
+        if result is not None:
+            return result
         contents = getattr(target, "contents", None)
         if contents is not None and issubclass(contents.python_type(), owner):
             python = method_of_subclass(tx, owner, name, target.python_type())
@@ -179,6 +188,35 @@ class BuiltinValue(SymbolicValue):
     def rebuild(self, emit: Emitter) -> str:
         return emit.constant(self.function)
 
+
+def operator_of_base(tx: Interpreter, owner: type, name: str, args: Args) -> SymbolicValue | None:
+    """`float.__add__(a, b)`, which looks at the plain values only; None if it is another method."""
+    op, reflected = _OPERATORS.get(name, ("", False))
+    if not op or len(args) != 2 or owner not in _OPERANDS:
+        return None
+    left, right = (plain_value(arg) or arg for arg in args)
+    repeats = op == "mul" and owner in _SEQUENCES
+    if left.python_type() is not owner or (op not in (*_COMPARISONS, "add", "mul")
+                                           and owner in _SEQUENCES):
+        return None
+    if not issubclass(right.python_type(), int if repeats else _OPERANDS[owner]):
+        refuses = owner in _SEQUENCES and op not in _COMPARISONS  # raises an error
+        return None if refuses else constant(NotImplemented)
+    return tx.binary(op, right, left) if reflected else tx.binary(op, left, right)
+
+
+_SEQUENCES: Final = (str, bytes, tuple)
+_OPERANDS: Final[dict[type, Any]] = {
+    int: int, float: (int, float), str: str, bytes: bytes, tuple: tuple}
+"""What the operators of a type take on their other side."""
+_COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
+_ARITHMETIC: Final = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_",
+                      "xor", "lshift", "rshift")
+_OPERATORS: Final = {
+    **{f"__{op}__": (op, False) for op in _COMPARISONS},
+    **{f"__{op.strip('_')}__": (op, False) for op in _ARITHMETIC},
+    **{f"__r{op.strip('_')}__": (op, True) for op in _ARITHMETIC}}
+"""Method names: the operator's name, and whether the other operand comes first."""
 
 _OWNERS: Final = (list, dict, set, deque, torch.Tensor, torch.nn.Parameter)
 """Types whose bound methods are wrapped as such."""

@@ -32,7 +32,7 @@ from weft.capture.values.constant import NONE, constant, evaluate, is_none, pyth
 from weft.capture.values.containers.sequences import ListValue, TupleValue
 from weft.capture.values.objects.builtins import EXTERNAL_METHODS, method_of_subclass
 from weft.capture.values.objects.exceptions import ExceptionValue
-from weft.capture.values.objects.functions import BoundMethodValue
+from weft.capture.values.objects.functions import BoundMethodValue, rule_of
 from weft.capture.values.objects.instances import ObjectValue, new_object
 from weft.capture.values.registry import wraps
 from weft.capture.values.tensors.tensor import run
@@ -162,6 +162,9 @@ class ClassValue(SymbolicValue):
             return function.call(tx, [self, *args], kwargs)
         if isinstance(maker, types.FunctionType):
             return tx.wrap_fixed(maker, maker.__qualname__).call(tx, [self, *args], kwargs)
+        own = rule_of(maker)
+        if own is not None:
+            return own(tx, [self, *args], kwargs)
         if maker is object.__new__ and (args or kwargs):
             no_arguments_for_new(tx, self.cls)
         return make_instance(tx, self.cls, args)
@@ -178,7 +181,8 @@ class ClassValue(SymbolicValue):
                 raise tx.error(TypeError, f"__init__() should return None, not '{kind}'")
         elif isinstance(made, ExceptionValue):
             made.initialise(tx, args, kwargs)
-        elif isinstance(made, ObjectValue) and made.contents is not None:
+        elif (isinstance(made, ObjectValue) and made.contents is not None
+              and initialiser is not vars(object)["__init__"]):
             owner = getattr(initialiser, "__objclass__", object)
             python = method_of_subclass(tx, owner, "__init__", cls)
             if python is None:

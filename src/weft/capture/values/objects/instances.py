@@ -12,7 +12,7 @@ import threading
 import types
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from weft import _frame
 from weft.capture.breaks import ObservedException, graph_break
@@ -33,16 +33,21 @@ from weft.capture.values.base import MISSING, Args, Kwargs, SymbolicValue
 from weft.capture.values.constant import (
     NONE,
     NOT_IMPLEMENTED,
+    PLAIN,
+    ConstantValue,
     boolean,
     constant,
+    plain_value,
     python_object,
 )
 from weft.capture.values.containers.iterators import LazyIterator
 from weft.capture.values.containers.mapping import DictValue
 from weft.capture.values.containers.named_tuples import CLASS_ATTRIBUTE
-from weft.capture.values.containers.sequences import ListValue
+from weft.capture.values.containers.sequences import ListValue, TupleValue, tuple_items
 from weft.capture.values.containers.sets import SetValue
 from weft.capture.values.containers.user_keys import is_compared_by_code, user_key
+from weft.capture.values.numbers.symbolic_numbers import SymbolicNumberValue
+from weft.capture.values.objects.builtins import operator_of_base
 from weft.capture.values.registry import wraps
 from weft.capture.values.unknown import unknown
 
@@ -124,6 +129,10 @@ class ObjectValue(SymbolicValue):
 
     def dict_key(self, tx: Interpreter) -> Any:
         hasher = type_lookup(self.cls, "__hash__")
+        plain = plain_value(self)
+        if plain is not None and all(type_lookup(self.cls, name) is type_lookup(
+                plain.python_type(), name) for name in ("__eq__", "__hash__")):
+            return plain.dict_key(tx)
         if hasher is object.__hash__:
             return self if self.original is MISSING else tx.identities.key(self, self.original)
         if isinstance(hasher, types.FunctionType):
@@ -221,6 +230,9 @@ class ObjectValue(SymbolicValue):
 
     def slot_attribute(self, tx: Interpreter, name: str) -> SymbolicValue:
         """A `__slots__` member, or a C-level attribute of an outside object."""
+        plain = plain_value(self)
+        if plain is not None and hasattr(plain.python_type(), name):
+            return plain.getattr(tx, name)
         found = self.slots.get(name)
         if found is _DELETED:
             raise self._missing(tx, name)
@@ -458,8 +470,12 @@ class ObjectValue(SymbolicValue):
                     attribute, types.WrapperDescriptorType):
                 result = self.contents.binary(tx, op, other, False)
                 return self if result is self.contents else result
-            result = bind(tx, self, self.cls, name, attribute).call(tx, [other], {})
-            if result is not NOT_IMPLEMENTED and not (
+            plain = plain_value(self)
+            if plain is None or isinstance(attribute, types.FunctionType):
+                result = bind(tx, self, self.cls, name, attribute).call(tx, [other], {})
+            else:
+                result = operator_of_base(tx, plain.python_type(), name, [self, other])
+            if result is not None and result is not NOT_IMPLEMENTED and not (
                     result.is_constant and result.constant() is NotImplemented):
                 return result
         if op == "ne" and type_lookup(self.cls, "__ne__") is object.__ne__:
@@ -467,13 +483,22 @@ class ObjectValue(SymbolicValue):
             return None if same is None else boolean(not same.truth(tx))
         return None
 
+    def copied(self, tx: Interpreter) -> Any:
+        """An instance with the same number or text, or MISSING if C functions may run the
+        program's code on it."""
+        plain = plain_value(self)
+        if plain is None or not _keeps_protocols(self.cls, plain.python_type()):
+            return MISSING
+        obj = python_object(tx, plain)
+        return obj if obj is MISSING else plain.python_type().__new__(self.cls, obj)
+
     def proxy(self, tx: Interpreter) -> Any:
-        if isinstance(self.contents, (DictValue, ListValue)):
+        if isinstance(self.contents, _ARGUMENTS):
             return self.contents.proxy(tx)
         return super().proxy(tx)
 
     def fake(self, tx: Interpreter) -> Any:
-        if isinstance(self.contents, (DictValue, ListValue)):
+        if isinstance(self.contents, _ARGUMENTS):
             return self.contents.fake(tx)
         return super().fake(tx)
 
@@ -492,10 +517,11 @@ class ObjectValue(SymbolicValue):
                 emit.line(f"{deleter}({target}, {name!r})")
 
     def rebuild(self, emit: Emitter) -> str:
-        base: Any = _c_base(self.cls)
+        base: Any = container_base(self.cls)
         maker = emit.constant(self.cls.__new__ if base is object and _is_c_made(self.cls)
                               else base.__new__)
-        name = emit.bind(self, f"{maker}({emit.constant(self.cls)})")
+        given = f", {emit.value(self.contents)}" if base in PLAIN else ""  # type: ignore[arg-type]
+        name = emit.bind(self, f"{maker}({emit.constant(self.cls)}{given})")
         emit.later(lambda: self._fill_all(emit, name, base))
         return name
 
@@ -540,7 +566,25 @@ def _has_dict(cls: type) -> bool:
 
 
 _C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-_CONTAINERS: tuple[type, ...] = (OrderedDict, defaultdict, dict, list, set)
+_CONTAINERS: Final[tuple[type, ...]] = (OrderedDict, defaultdict, dict, list, set, *PLAIN)
+
+
+_ARGUMENTS: Final = (DictValue, ListValue, TupleValue, ConstantValue, SymbolicNumberValue)
+"""Contents that an operation takes for the object."""
+
+_MAKING: Final = frozenset({"__new__", "__init__", "__init_subclass__", "__doc__", "__slots__",
+                            "__module__", "__dict__", "__setattr__", "__delattr__"})
+_OWN_NAMES: Final = frozenset({"__weakref__", "__orig_bases__", "__parameters__",
+                               "__class_getitem__", "__set_name__", "__static_attributes__",
+                               "__firstlineno__", "__truediv__", "__matmul__", "__rshift__"})
+"""What may be defined between a subclass and its base with no effect on C functions."""
+
+
+def _keeps_protocols(cls: type, base: Any) -> bool:
+    """Whether the class defines no special method that C functions may call on an instance."""
+    derived = cls.__mro__[:cls.__mro__.index(base)]
+    names = {name for one in derived for name in vars(one) if name.startswith("__")}
+    return all(name not in dir(base) and name in _OWN_NAMES for name in names - _MAKING)
 
 
 def _is_identity(cls: type, hasher: Any) -> bool:
@@ -554,7 +598,7 @@ def _is_c_made(cls: type) -> bool:
     return isinstance(type_lookup(cls, "__new__"), types.BuiltinFunctionType)
 
 
-def _c_base(cls: type) -> type:
+def container_base(cls: type) -> type:
     """The C type whose `__new__` creates instances of the class."""
     return next((base for base in _CONTAINERS if issubclass(cls, base)), object)
 
@@ -567,11 +611,13 @@ def checked_text(tx: Interpreter, name: str, value: SymbolicValue) -> SymbolicVa
     return value
 
 
-def new_object(cls: type) -> ObjectValue:
-    """`object.__new__(cls)`, or that of the class's container base."""
+def new_object(cls: type, contents: SymbolicValue | None = None) -> ObjectValue:
+    """`object.__new__(cls)`, or that of the class's container base, which is empty at first."""
     value = ObjectValue(cls)
-    base = _c_base(cls)
-    if base is list:
+    base = container_base(cls)
+    if contents is not None:
+        value.contents = contents
+    elif base is list:
         value.contents = ListValue([])
     elif base is set:
         value.contents = SetValue()
@@ -585,25 +631,38 @@ def wrap_object(tx: Interpreter, obj: Any, source: Source | None) -> SymbolicVal
     """Any object without a family of its own."""
     cls = type(obj)
     names = instance_dict(obj) or {}
-    if (_c_base(cls) is set or issubclass(cls, (str, int, float, bytes))
-            or any(map(is_compared_by_code, set(map(type, names)) - {str}))):
+    if container_base(cls) is set or any(map(is_compared_by_code, set(map(type, names)) - {str})):
         return unknown(tx, obj, source)
+    obj_is_a_copy = source is None  # by `copied`
     if source is None:
         source = tx.tree.object(obj, f"<{cls.__name__}>")
     if not source.is_fixed:
         tx.guards.add(source, "type_is", cls)
     value = ObjectValue(cls, source, obj)
-    base = _c_base(cls)
+    base = container_base(cls)
     if base is list:
         from_list = tx.guards
         from_list.add(source, "len", len(obj))
         items = [tx.wrap(item, source.list_item(i)) for i, item in enumerate(list.__iter__(obj))]
         value.contents = ListValue(items, source, obj)
+    elif base in PLAIN:
+        if obj_is_a_copy:
+            raise graph_break("unknown-value", f"a {cls.__name__} that C code returns")
+        value.contents = _outside_plain_value(tx, obj, source, base)
     elif base is not object:
         contents = DictValue(source, obj, cls=base)
         contents.unbound = True
         value.contents = contents
     return value
+
+
+def _outside_plain_value(tx: Interpreter, obj: Any, source: Source, base: Any) -> SymbolicValue:
+    """The guarded number, text or tuple that an instance of a subclass is."""
+    if base is tuple:
+        return TupleValue(tuple_items(tx, obj, source))
+    text = base.__repr__(obj)
+    tx.guards.add(source, "py", lambda again: base.__repr__(again) == text)
+    return constant(base.__getnewargs__(obj)[0])
 
 
 def _class_attribute(tx: Interpreter, owner: SymbolicValue, cls: type, name: str) -> SymbolicValue:
