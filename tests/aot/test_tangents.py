@@ -183,3 +183,17 @@ def test_a_backward_that_cannot_be_compiled_runs_through_aten() -> None:
     with weft.config.patch(strict=False), pytest.warns(FallbackWarning):
         compiled(x)[0].sum().backward()
     torch.testing.assert_close(x.grad, x.detach().cos())
+
+
+@pytest.mark.parametrize("whole", [
+    lambda a, b: torch.cat([a, b], 1).sin(), lambda a, b: torch.stack([a, b], 1).sin(),
+    lambda a, b: torch.cat([a, b], 1), lambda a, b: torch.cat([a, b], 1) + torch.cat([b, a], 1),
+])
+def test_gradients_that_are_parts_of_one_tensor_share_its_memory_as_in_eager(whole) -> None:
+    """All but the first were copied, into memory with eager's gaps."""
+    inputs = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
+    found, expected = ([out := f(*inputs), torch.autograd.grad(out, inputs, out.detach())][1]
+                       for f in (weft.compile(whole), whole))
+    torch.testing.assert_close(found, expected, check_stride=True)
+    shared = [len({g.untyped_storage().data_ptr() for g in grads}) for grads in (found, expected)]
+    assert shared[0] == shared[1]

@@ -77,7 +77,7 @@ def protect_outputs(graph: Graph) -> None:
 
 def _with_own_memory(graph: Graph, output: Node, value: Node, taken: set[Node]) -> Node:
     """`value`, or a copy of it if its memory belongs to something else."""
-    owner = _memory_owner(value)
+    owner = memory_owner(value)
     if owner.op != "placeholder" and owner not in taken:
         taken.add(owner)
         return value
@@ -87,7 +87,7 @@ def _with_own_memory(graph: Graph, output: Node, value: Node, taken: set[Node]) 
     return copy
 
 
-def _memory_owner(node: Node) -> Node:
+def memory_owner(node: Node) -> Node:
     """The node whose memory `node` views."""
     while node.op == "call_function" and isinstance(node.target, OpOverload):
         if facts(node.target).kind is not Kind.VIEW and node.target not in _MAY_ALIAS:

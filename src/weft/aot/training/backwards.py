@@ -25,6 +25,11 @@ from weft.aot.prepare import Compiler, finish
 from weft.aot.python_code import compile_calls
 from weft.aot.training.absent_tangents import remove_tangents
 from weft.aot.training.backward_stages import Stages
+from weft.aot.training.gradient_sources import (
+    gradient_sources,
+    stages_of_outputs,
+    with_sources,
+)
 from weft.compiling import compiling
 from weft.config import config
 from weft.diagnostics.failures import handle
@@ -114,9 +119,10 @@ class Backwards:
         eliminate_dead_code(gm)
         for node in absent:
             graph.erase_node(node)
-        sources = _gradient_sources(graph, [n for n in tangents.values() if n not in absent])
-        gm.meta["stages"] = _stages_of_outputs(sources, self.stages)
-        call = _with_sources(compiler(finish(gm)), sources, self.stages)
+        present = [n for n in tangents.values() if n not in absent]
+        sources = gradient_sources(graph, present, self.stages)
+        gm.meta["stages"] = stages_of_outputs(sources, self.stages)
+        call = with_sources(compiler(finish(gm)), sources, self.stages)
         return Backward(call, given, not all(n._erased for n in with_zeros))
 
 
@@ -130,75 +136,3 @@ def _keep_gradients(graph: Graph, wanted: Indices) -> None:
     output = graph.output_node()
     results: Any = output.args[0]
     output.args = (tuple(r if i in wanted else None for i, r in enumerate(results)),)
-
-
-# -- gradients that need no operator ---------------------------------------------------------------
-
-Source = tuple[str, int] | None
-
-
-def _gradient_sources(graph: Graph, tangents: list[Node]) -> list[Source]:
-    """The source of each gradient; the graph keeps only outputs that it computes."""
-    node = graph.output_node()
-    n_placeholders = sum(n.op == "placeholder" for n in graph.nodes)
-    first = n_placeholders - len(tangents)
-    outputs: dict[Node, int] = {}
-    sources: list[Source] = []
-    for gradient in node.args[0]:  # type: ignore[union-attr]
-        if not isinstance(gradient, Node):
-            sources.append(None)
-        elif gradient in tangents:
-            sources.append(("tangent", first + tangents.index(gradient)))
-        else:
-            sources.append(("output", outputs.setdefault(gradient, len(outputs))))
-    node.args = (tuple(outputs),)
-    return sources
-
-
-def _stages_of_outputs(sources: list[Source], stages: Stages) -> Stages:
-    """The outputs of each stage; () if there is one stage, or if one output is two gradients."""
-    outputs = [s[1] for s in sources if s is not None and s[0] == "output"]
-    found = tuple(
-        tuple(s[1] for k in stage if (s := sources[k]) is not None and s[0] == "output")
-        for stage in stages
-    )
-    several = sum(map(bool, found)) > 1
-    return found if several and len(set(outputs)) == len(outputs) else ()
-
-
-def _with_sources(backward: Boxed, sources: list[Source], stages: Stages) -> Boxed:
-    """`backward` with all gradients at their places."""
-    tangents = {s[1] for s in sources if s is not None and s[0] == "tangent"}
-    if getattr(backward, "in_stages", False):
-        return _staged(backward, sources, tangents, stages)
-    plain = [("output", i) for i in range(len(sources))]
-    if sources == plain:
-        return backward
-
-    def call(inputs: list[Any]) -> list[Any]:
-        kept = {i: inputs[i] for i in tangents}
-        outputs = backward(inputs)
-        return [
-            None if s is None else kept[s[1]] if s[0] == "tangent" else outputs[s[1]]
-            for s in sources
-        ]
-
-    return call
-
-
-def _staged(
-    backward: Boxed, sources: list[Source], tangents: set[int], stages: Stages
-) -> Boxed:
-    """`backward`, which yields its outputs with their numbers as they are computed, with gradients
-    at their places."""
-
-    def call(inputs: list[Any]) -> Any:
-        found: dict[Source, Any] = {("tangent", i): inputs[i] for i in tangents}
-        outputs: Any = backward(inputs)
-        for stage in stages:
-            for number, output in next(outputs):
-                found["output", number] = output
-                del output  # do not hold it while this generator waits
-            yield [found.pop(sources[k], None) for k in stage]
-
-    return call
