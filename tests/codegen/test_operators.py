@@ -167,3 +167,16 @@ def test_gradients_of_gelu_are_not_subnormal() -> None:
     found = tree_flatten(call([x]))[0][0]
     assert not ((found != 0) & (found.abs() < torch.finfo().tiny)).any()
     torch.testing.assert_close(found, torch.ops.aten.gelu_backward(torch.ones(1000), x))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.bfloat16, torch.int16])
+def test_small_elements_at_computed_places(dtype: torch.dtype) -> None:
+    """They are cut out of words, wherever the tensor begins in its first word."""
+    memory = torch.arange(140).remainder(5).to(dtype)
+    places, chosen = torch.arange(53) * 7 % 37, torch.arange(53) % 3 > 0
+
+    def program(x, i, m):
+        return x[i], torch.where(m, x[:53], x[i]), x.flip(0)[::5], x[::7], x.roll(3)
+
+    for begin in range(4):
+        check(program, memory[begin : begin + 60], places, chosen)

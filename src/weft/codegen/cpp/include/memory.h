@@ -18,24 +18,25 @@ template <class T, int L> INLINE Part<T, L> load_part(const T* p) {
   return r;
 }
 
+#ifdef WEFT_AVX512
+template <class T, int L> constexpr bool has_masks = sizeof(T) * L >= 16 && sizeof(T) * L <= 64;
+// The elements whose bits are set in `lanes`, zeros for the others, which are not read.
+template <class T, int L> INLINE Part<T, L> load_lanes(const T* p, uint64_t lanes) {
+  typedef Part<T, L> V __attribute__((aligned(1), may_alias));
+  const V& from = *(const V*)p;
+  Part<T, L> r;
+  if constexpr (sizeof(T) == 8) asm("vmovdqu64 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint8_t)lanes));
+  else if constexpr (sizeof(T) == 4) asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint16_t)lanes));
+  else if constexpr (sizeof(T) == 2) asm("vmovdqu16 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint32_t)lanes));
+  else asm("vmovdqu8 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint32_t)lanes));
+  return r;
+}
+#endif
+
 template <class T, int L> INLINE Part<T, L> load_part(const T* p, int m) {
   if (__builtin_constant_p(m == L) && m == L) return load_part<T, L>(p);  // a row of known length
 #ifdef WEFT_AVX512
-  if constexpr (sizeof(T) * L >= 16 && sizeof(T) * L <= 64) {
-    typedef Part<T, L> V __attribute__((aligned(1), may_alias));
-    const V& from = *(const V*)p;
-    Part<T, L> r;
-    if constexpr (sizeof(T) == 8) {
-      asm("vmovdqu64 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint8_t)((1u << m) - 1)));
-    } else if constexpr (sizeof(T) == 4) {
-      asm("vmovdqu32 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint16_t)((1u << m) - 1)));
-    } else if constexpr (sizeof(T) == 2) {
-      asm("vmovdqu16 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint32_t)((1ull << m) - 1)));
-    } else {
-      asm("vmovdqu8 %1, %0%{%2%}%{z%}" : "=v"(r) : "m"(from), "Yk"((uint32_t)((1ull << m) - 1)));
-    }
-    return r;
-  }
+  if constexpr (has_masks<T, L>) return load_lanes<T, L>(p, (1ull << m) - 1);
 #endif
   T t[L] = {};
   for (int i = 0; i < m; ++i) t[i] = p[i];
@@ -47,7 +48,7 @@ template <class T, int L> INLINE void store_part(T* p, Part<T, L> x) { __builtin
 template <class T, int L> INLINE void store_part(T* p, Part<T, L> x, int m) {
   if (__builtin_constant_p(m == L) && m == L) return store_part<T, L>(p, x);
 #ifdef WEFT_AVX512
-  if constexpr (sizeof(T) * L >= 16 && sizeof(T) * L <= 64) {
+  if constexpr (has_masks<T, L>) {
     typedef Part<T, L> V __attribute__((aligned(1), may_alias));
     V& to = *(V*)p;
     if constexpr (sizeof(T) == 8) {
@@ -166,34 +167,49 @@ INLINE Vec<Compute<T>, L, P> gather_masked(F at, N n, Vec<bool, L, P> mask, Comp
   return where(mask, r, splat<L, P>(scalar(other)));
 }
 
-// The elements p[at[i]], those of 4 or 8 bytes by the machine's own gather; the same where lanes outside `mask` are
-// not read and give `other`.
+// The elements p[at[i]] by the machine's own gather; the same where lanes outside `mask` are not read and give `other`.
+// Elements of less than 4 bytes are cut out of the aligned words that they are in: these are on the same page.
 template <class T, class I, int L> constexpr bool has_gather =
 #ifdef WEFT_AVX512
-    (sizeof(T) == 4 || sizeof(T) == 8) && sizeof(T) * L <= 64 && sizeof(I) * L <= 64 && L >= 8;
+    sizeof(T) * L <= 64 && sizeof(I) * L <= 64 && L >= 8;
 #else
     false;
+#endif
+#ifdef WEFT_AVX512
+template <class T, class I, int L> INLINE Part<T, L> gather_part(const T* p, Part<I, L> at, Part<int32_t, L> mask, Part<T, L> x) {
+  typedef T Aliasing __attribute__((may_alias));
+  typename IntOf<L / 8>::utype m;
+  asm("vpmovd2m %1, %0" : "=Yk"(m) : "v"(mask));
+#define WEFT_GATHER(NAME) \
+  asm(NAME " (%2,%3,%c4), %0%{%1%}" : "+&v"(x), "+Yk"(m) : "r"(p), "v"(at), "i"(sizeof(T)), "m"(*(const Aliasing(*)[])p))
+  if constexpr (sizeof(T) == 4 && sizeof(I) == 4) WEFT_GATHER("vgatherdps");
+  else if constexpr (sizeof(T) == 4) WEFT_GATHER("vgatherqps");
+  else if constexpr (sizeof(I) == 4) WEFT_GATHER("vgatherdpd");
+  else WEFT_GATHER("vgatherqpd");
+#undef WEFT_GATHER
+  return x;
+}
+template <class T, class I, int L> INLINE Part<T, L> gather_small_part(const T* p, Part<I, L> at, Part<int32_t, L> mask) {
+  constexpr int each = 4 / sizeof(T), shift = sizeof(T) == 1 ? 2 : 1;  // elements of a word
+  const auto address = (uint64_t)p;
+  at += (I)(address / sizeof(T) % each);
+  const auto words = gather_part<uint32_t, I, L>((const uint32_t*)(address / 4 * 4), at >> shift, mask, Part<uint32_t, L>{});
+  return convert<T, L>(words >> convert<uint32_t, L>((at & (each - 1)) * (8 * sizeof(T))));
+}
 #endif
 template <int L, int P, class T, class I, class N>
 INLINE Vec<Compute<T>, L, P> gather_at(const T* p, Vec<I, L, P> at, N n, Vec<bool, L, P> mask, Compute<T> other) {
 #ifdef WEFT_AVX512
   if constexpr (has_gather<T, I, L>) {
     mask = keep(mask, splat_lane<L, P, bool>(0), n);
+    const auto rest = splat<L, P>(scalar(other));
     Vec<Compute<T>, L, P> r;
-    PARTS {
-      typename IntOf<L / 8>::utype m;
-      asm("vpmovd2m %1, %0" : "=Yk"(m) : "v"(mask.p[k]));
-      Part<T, L> x = other - Part<T, L>{};
-#define WEFT_GATHER(NAME) \
-  asm(NAME " (%2,%3,%c4), %0%{%1%}" : "+&v"(x), "+Yk"(m) : "r"(p), "v"(at.p[k]), "i"(sizeof(T)), "m"(*(const T(*)[])p))
-      if constexpr (sizeof(T) == 4 && sizeof(I) == 4) WEFT_GATHER("vgatherdps");
-      else if constexpr (sizeof(T) == 4) WEFT_GATHER("vgatherqps");
-      else if constexpr (sizeof(I) == 4) WEFT_GATHER("vgatherdpd");
-      else WEFT_GATHER("vgatherqpd");
-#undef WEFT_GATHER
-      r.p[k] = x;
+    if constexpr (sizeof(T) >= 4) {
+      PARTS r.p[k] = gather_part<T, I, L>(p, at.p[k], mask.p[k], rest.p[k]);
+      return r;
     }
-    return r;
+    PARTS r.p[k] = Memory<T>::template decode<L>(gather_small_part<Word<T>, I, L>((const Word<T>*)p, at.p[k], mask.p[k]));
+    return where(mask, r, rest);
   }
 #endif
   return gather_masked<L, P, T>([&](int i) { return p + lane(at, i); }, n, mask, other);
@@ -207,18 +223,15 @@ template <int L, int P, class T, class I, class N> INLINE Vec<Compute<T>, L, P> 
 template <int L, int P, class T, class N>
 INLINE Vec<Compute<T>, L, P> load_masked(const T* p, N n, Vec<bool, L, P> mask, Compute<T> other) {
 #ifdef WEFT_AVX512
-  if constexpr (L == 16 && sizeof(T) == 4) {
+  if constexpr (has_masks<T, L> && has_masks<int32_t, L>) {
     mask = keep(mask, splat_lane<L, P, bool>(0), n);
     Vec<Compute<T>, L, P> r;
     PARTS {
-      typedef Part<T, L> V __attribute__((aligned(1), may_alias));
-      uint16_t m = 0;
-      asm("vpmovd2m %1, %0" : "=Yk"(m) : "v"(mask.p[k]));
-      Part<T, L> x = other - Part<T, L>{};
-      asm("vmovdqu32 %1, %0%{%2%}" : "+v"(x) : "m"(*(const V*)(p + k * L)), "Yk"(m));
-      r.p[k] = x;
+      typename IntOf<(L > 8 ? 2 : 1)>::utype lanes;
+      asm("vpmovd2m %1, %0" : "=Yk"(lanes) : "v"(mask.p[k]));
+      r.p[k] = Memory<T>::template decode<L>(load_lanes<Word<T>, L>((const Word<T>*)p + k * L, lanes));
     }
-    return r;
+    return where(mask, r, splat<L, P>(scalar(other)));
   }
 #endif
   return gather_masked<L, P, T>([=](int i) { return p + i; }, n, mask, other);
