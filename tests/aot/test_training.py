@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import weft
-from weft.aot.training.autograd_function import DoubleBackwardError
+from weft.aot.training.forward_inputs import DoubleBackwardError
 from weft.backends import resolve
 
 F = torch.nn.functional

@@ -7,10 +7,7 @@ whatever can be decided before is decided before::
     values = function([x, w])            # values have one grad_fn, whose backward is compiled
 
 With `create_graph=True` the backward differentiates the captured graph instead, through autograd,
-so that gradients of gradients exist. The inputs that this needs besides the saved values are kept
-outside autograd's saved tensors, because eager would not save them: the program may write to them,
-and hooks do not see them. Only leaves are kept strongly, which costs nothing; others are held
-weakly, and if they are gone, that is an error and not a wrong number.
+so that gradients of gradients exist (`double_backward`, `forward_inputs`).
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from types import GeneratorType
 from typing import Any, final
-from weakref import ref
 
 import torch
 
@@ -44,17 +40,13 @@ from weft.aot.training.backward_stages import (
 )
 from weft.aot.training.backwards import Backwards, Indices
 from weft.aot.training.cuts import Cuts
+from weft.aot.training.forward_inputs import DoubleBackwardError, ForwardInputs
 from weft.aot.training.independent import Groups
 from weft.aot.training.layers import Inner, Layer, Layers, Watch, is_cut_now, layering, note_hook
 from weft.aot.training.requests import Requests
 from weft.aot.training.saved_values import drop
 from weft.aot.training.tangents import TangentLayout
-from weft.errors import WeftError
 from weft.runtime.generated_code import load
-
-
-class DoubleBackwardError(WeftError, RuntimeError):
-    """`create_graph=True` needs something that the compiled graph cannot give."""
 
 
 @final
@@ -65,10 +57,9 @@ class FunctionSpec:
     forward: Boxed
     backwards: Backwards
     n_values: int
-    n_inputs: int
+    inputs: ForwardInputs
     numbers: frozenset[int]  # values that are no tensors
     views: tuple[int, ...]  # values that a view operator computes
-    saved_inputs: tuple[int, ...]
     saved_values: tuple[int, ...]
     layouts: dict[int, TangentLayout]  # of the differentiable values, by index
     symbols: tuple[SymbolSource, ...]  # sizes that the backward computes with
@@ -81,11 +72,6 @@ class FunctionSpec:
     inner: Inner  # values that other values depend on
     cut: Callable[[], Backwards]  # the backwards cut at inner values; their gradients come last
     groups: Groups  # values with independent backwards; () if there is one group
-    extra_inputs: tuple[int, ...]  # leaves kept only for double backward
-    unread_leaves: frozenset[int]  # of these, those whose values no gradient depends on
-    weak_inputs: tuple[int, ...]  # held weakly, for double backward
-    unread_inputs: tuple[int, ...]  # whose values no gradient depends on: only their sizes matter
-    written_inputs: frozenset[int]  # inputs that the graph writes: their versions say nothing
     random_devices: frozenset[torch.device]  # devices whose generators the forward uses
     droppable: tuple[int, ...]  # saved tensors that the forward could compute again
     redo: Callable[
@@ -299,28 +285,23 @@ def _by_stage(
 def _forward(spec: FunctionSpec, linked: bool) -> Callable[..., Any]:
     """The function's forward: generated source for this graph, because it runs at every call."""
     scope: dict[str, Any] = {
-        "run": spec.forward, "spec": spec, "others": _others, "link_tensor": link_tensor,
-        "bases": bases,
+        "run": spec.forward, "spec": spec, "hold_others": spec.inputs.hold_others,
+        "link_tensor": link_tensor, "bases": bases, "random_state": RandomState.of,
     }
-    scope.update(random_state=RandomState.of)
     return load(_forward_text(spec, linked), "<weft autograd forward>", scope, "forward")
 
 
 def _forward_text(spec: FunctionSpec, linked: bool) -> str:
     """Only what this graph needs: random state, saved values, sizes, weak references."""
-    saved = [f"inputs[{i}]" for i in spec.saved_inputs]
+    saved = [f"inputs[{i}]" for i in spec.inputs.saved]
     saved += [f"outputs[{k}]" for k in spec.saved_values]
-    kept = "".join(f"inputs[{i}], " for i in spec.extra_inputs)
     values = [f"outputs[{k}]" for k in range(spec.n_values)]
     numbers = spec.layouts.keys() | spec.numbers
     plain = [values[k] for k in range(spec.n_values) if k not in numbers]
     sizes = [f"{k}: {values[k]}.size()" for k, form in spec.layouts.items() if form.size is None]
-    read = (i for i in spec.extra_inputs if i not in spec.unread_leaves)
-    versions = [f"{i}: inputs[{i}]._version" for i in read]
     symbols = [
         s.text(f"{'outputs' if s.of_output else 'inputs'}[{s.input}]") for s in spec.symbols
     ]
-    n_kept = len(spec.saved_inputs) + len(spec.extra_inputs)
     lines = [
         f"def forward(ctx, {'inputs, pieces, *edges' if linked else '*inputs'}):",
         "ctx.pieces, ctx.link = pieces, link_tensor(edges[-1].device)" if linked else "",
@@ -329,11 +310,9 @@ def _forward_text(spec: FunctionSpec, linked: bool) -> str:
         # autograd forbids writes to views that a function makes
         f"outputs = bases(outputs, {spec.views})" if spec.views else "",
         f"ctx.save_for_backward({', '.join(saved)})" if saved else "",
-        f"ctx.kept = ({kept})" if kept else "",
-        f"ctx.versions = {{{', '.join(versions)}}}" if kept else "",
         f"ctx.symbols = [{', '.join(symbols)}]" if symbols else "",
         f"ctx.sizes = {{{', '.join(sizes)}}}" if sizes else "",
-        "ctx.others = others(spec, inputs)" if n_kept < spec.n_inputs else "",
+        *spec.inputs.forward_lines(),
         "ctx.set_materialize_grads(False)",
         f"ctx.mark_non_differentiable({', '.join(plain)})" if plain else "",
         f"return ({', '.join(values)},)",
@@ -349,7 +328,7 @@ def _placed(
 
     `given`: the values that have a tangent, or None if all have.
     """
-    result = [None] * spec.n_inputs
+    result = [None] * spec.inputs.count
     if given is None:
         for i, gradient in zip(spec.gradient_inputs, gradients, strict=True):
             result[i] = gradient
@@ -445,24 +424,12 @@ def _mixes(spec: FunctionSpec, given: Indices) -> bool:
     return bool(spec.groups) and any(v & given and v - given for v in spec.depends_on)
 
 
-def _others(spec: FunctionSpec, inputs: Sequence[Any]) -> dict[int, Any]:
-    """Inputs that are not saved tensors: numbers, and weak references with versions."""
-    others = {i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
-    for i in spec.unread_inputs:
-        others[i] = _StandIn(inputs[i])
-    for i in spec.weak_inputs:
-        untracked = i in spec.written_inputs or inputs[i].is_inference()
-        version = None if untracked else inputs[i]._version
-        others[i] = (ref(inputs[i]), version)
-    return others
-
-
 def _differentiably(
     spec: FunctionSpec, ctx: Any, saved: list[Any], grads: Sequence[Any], wanted: Indices | None,
     *, is_cut: bool = False,
 ) -> Gradients:
     """The gradients computed through autograd, for the original inputs."""
-    inputs = _original_inputs(spec, ctx, saved)
+    inputs = spec.inputs.found_again(ctx, saved)
     by_value = {k: layout.fit(grads[k]) for k, layout in spec.layouts.items()
                 if grads[k] is not None}
     random = ctx.random if spec.random_devices else None
@@ -472,57 +439,9 @@ def _differentiably(
     return spec.redo(inputs, by_value, random, wanted, ctx.watch.cuts() if is_cut else None)
 
 
-def _original_inputs(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:
-    """The arguments of the forward."""
-    inputs: list[Any] = [None] * spec.n_inputs
-    for i, tensor in zip(spec.saved_inputs, saved, strict=False):
-        inputs[i] = tensor
-    if spec.extra_inputs:
-        for i, tensor in zip(spec.extra_inputs, ctx.kept, strict=True):
-            if tensor._version != ctx.versions.get(i, tensor._version):
-                raise _lost("was modified in place")
-            inputs[i] = tensor
-    for i, other in getattr(ctx, "others", {}).items():
-        inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other
-    return inputs
-
-
 def _recomputed(spec: FunctionSpec, ctx: Any, saved: Sequence[Any]) -> list[Any]:
     """All saved values, by running the forward again."""
     random = ctx.random.replayed() if spec.random_devices else nullcontext()
     with random:
-        outputs = spec.forward(_original_inputs(spec, ctx, saved))
-    return [*saved[: len(spec.saved_inputs)], *(outputs[k] for k in spec.saved_values)]
-
-
-@final
-class _StandIn:
-    """The metadata of an input whose value does not matter."""
-
-    __slots__ = ("device", "dtype", "requires_grad", "size", "stride")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.size, self.stride = tensor.size(), tensor.stride()
-        self.dtype, self.device = tensor.dtype, tensor.device
-        self.requires_grad = tensor.requires_grad
-
-    def made(self) -> torch.Tensor:
-        """A tensor with that metadata."""
-        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
-        return made.zero_().requires_grad_(self.requires_grad)
-
-
-def _revived(held: tuple[Any, int | None] | _StandIn) -> torch.Tensor:
-    if isinstance(held, _StandIn):
-        return held.made()
-    tensor: torch.Tensor | None = held[0]()
-    if tensor is None or (held[1] is not None and tensor._version != held[1]):
-        raise _lost("no longer exists" if tensor is None else "was modified in place")
-    return tensor
-
-
-def _lost(state: str) -> DoubleBackwardError:
-    return DoubleBackwardError(
-        f"create_graph=True needs an input of the compiled graph that {state}",
-        do="keep a reference to the inputs of the compiled function until after the backward",
-    )
+        outputs = spec.forward(spec.inputs.found_again(ctx, saved))
+    return [*saved[: len(spec.inputs.saved)], *(outputs[k] for k in spec.saved_values)]

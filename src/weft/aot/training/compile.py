@@ -28,6 +28,7 @@ from weft.aot.training.autograd_function import FunctionSpec, make_function, mak
 from weft.aot.training.backward_stages import Stages, stages_of
 from weft.aot.training.backwards import Backwards
 from weft.aot.training.double_backward import DoubleBackward
+from weft.aot.training.forward_inputs import ForwardInputs
 from weft.aot.training.joint import JointGraph
 from weft.aot.training.layers import Inner, cut_at, inner_results, without_inner
 from weft.aot.training.partition import Partition, is_view, mark_copies, partition
@@ -151,8 +152,15 @@ def _spec(
         "n_values": parts.n_values,
         "numbers": frozenset(k for k, v in enumerate(traced.values) if not isinstance(v, Node)),
         "views": _views(parts),
-        "n_inputs": len(tracer.primals),
-        "saved_inputs": tuple(parts.saved_inputs),
+        "inputs": ForwardInputs(
+            count=len(tracer.primals),
+            saved=tuple(parts.saved_inputs),
+            leaves=tuple(i for i in unsaved if i in kept and i not in traced.mutated),
+            unread_leaves=frozenset(unread & leaves),
+            weak=tuple(i for i in weak if i not in unread),
+            unread=tuple(i for i in weak if i in unread),
+            written=frozenset(traced.mutated),
+        ),
         "saved_values": tuple(parts.saved_values),
         "symbols": tuple(parts.symbols),
         "layouts": layouts,
@@ -163,11 +171,6 @@ def _spec(
             next((k for k, i in enumerate(joint.gradient_inputs) if i in leaves), None)),
         "groups": joint.groups,
         "depends_on": _tangents_of_gradients(joint, joint_graph),
-        "extra_inputs": tuple(i for i in unsaved if i in kept and i not in traced.mutated),
-        "unread_leaves": frozenset(unread & leaves),
-        "written_inputs": frozenset(traced.mutated),
-        "weak_inputs": tuple(i for i in weak if i not in unread),
-        "unread_inputs": tuple(i for i in weak if i in unread),
         "droppable": () if joint.groups or traced.mutated or not unread.issuperset(weak) else own,
     }
 

@@ -20,9 +20,9 @@ from torch.fx.node import map_arg
 from weft._torch import tree_flatten
 from weft.aot.global_state import AutocastState, RandomState
 from weft.aot.tracing.trace import Traced
-from weft.aot.training.autograd_function import DoubleBackwardError
 from weft.aot.training.backwards import Indices
 from weft.aot.training.cuts import Cuts, views
+from weft.aot.training.forward_inputs import DoubleBackwardError
 
 
 @final

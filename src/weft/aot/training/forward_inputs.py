@@ -1,0 +1,112 @@
+"""The inputs of a compiled forward, for backwards that differentiate the captured graph.
+
+Place in the pipeline: part of `autograd_function`'s context. Such a backward (`create_graph=True`)
+runs the captured graph again, and so needs its inputs beside the saved values. Eager would not save
+them: they are kept outside autograd's saved tensors, because the program may write to them, and
+hooks do not see them. Only leaves are kept strongly, which costs nothing; others are held weakly,
+and if they are gone, that is an error and not a wrong number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+from weakref import ref
+
+import torch
+
+from weft.errors import WeftError
+
+
+class DoubleBackwardError(WeftError, RuntimeError):
+    """`create_graph=True` needs something that the compiled graph cannot give."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ForwardInputs:
+    """How each input (by number) is held from the forward to the backward."""
+
+    count: int
+    saved: tuple[int, ...]
+    """Inputs among the saved values, which begin with them."""
+    leaves: tuple[int, ...]
+    """Leaves, kept strongly for this purpose alone."""
+    unread_leaves: frozenset[int]
+    """Of these, those whose values no gradient depends on."""
+    weak: tuple[int, ...]
+    """Tensors that are held weakly."""
+    unread: tuple[int, ...]
+    """Tensors whose values no gradient depends on: only their metadata matters."""
+    written: frozenset[int]
+    """Tensors that the graph writes: their versions say nothing."""
+
+    def forward_lines(self) -> Iterator[str]:
+        """Statements of the forward that keep them in `ctx`."""
+        kept = "".join(f"inputs[{i}], " for i in self.leaves)
+        read = (i for i in self.leaves if i not in self.unread_leaves)
+        if kept:
+            yield f"ctx.kept = ({kept})"
+            yield f"ctx.versions = {{{', '.join(f'{i}: inputs[{i}]._version' for i in read)}}}"
+        if len(self.saved) + len(self.leaves) < self.count:
+            yield "ctx.others = hold_others(inputs)"
+
+    def hold_others(self, inputs: Sequence[Any]) -> dict[int, Any]:
+        """What stands for inputs that are not kept strongly: numbers, weak references with
+        versions."""
+        others = {i: x for i, x in enumerate(inputs) if not isinstance(x, torch.Tensor)}
+        for i in self.unread:
+            others[i] = _StandIn(inputs[i])
+        for i in self.weak:
+            untracked = i in self.written or inputs[i].is_inference()
+            version = None if untracked else inputs[i]._version
+            others[i] = (ref(inputs[i]), version)
+        return others
+
+    def found_again(self, ctx: Any, saved: Sequence[Any]) -> list[Any]:
+        """The arguments of the forward."""
+        inputs: list[Any] = [None] * self.count
+        for i, tensor in zip(self.saved, saved, strict=False):
+            inputs[i] = tensor
+        if self.leaves:
+            for i, tensor in zip(self.leaves, ctx.kept, strict=True):
+                if tensor._version != ctx.versions.get(i, tensor._version):
+                    raise _lost("was modified in place")
+                inputs[i] = tensor
+        for i, other in getattr(ctx, "others", {}).items():
+            inputs[i] = _revived(other) if isinstance(other, tuple | _StandIn) else other
+        return inputs
+
+
+@final
+class _StandIn:
+    """The metadata of an input whose value does not matter."""
+
+    __slots__ = ("device", "dtype", "requires_grad", "size", "stride")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.size, self.stride = tensor.size(), tensor.stride()
+        self.dtype, self.device = tensor.dtype, tensor.device
+        self.requires_grad = tensor.requires_grad
+
+    def made(self) -> torch.Tensor:
+        """A tensor with that metadata."""
+        made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
+        return made.zero_().requires_grad_(self.requires_grad)
+
+
+def _revived(held: tuple[Any, int | None] | _StandIn) -> torch.Tensor:
+    if isinstance(held, _StandIn):
+        return held.made()
+    tensor: torch.Tensor | None = held[0]()
+    if tensor is None or (held[1] is not None and tensor._version != held[1]):
+        raise _lost("no longer exists" if tensor is None else "was modified in place")
+    return tensor
+
+
+def _lost(state: str) -> DoubleBackwardError:
+    return DoubleBackwardError(
+        f"create_graph=True needs an input of the compiled graph that {state}",
+        do="keep a reference to the inputs of the compiled function until after the backward",
+    )
